@@ -1,9 +1,13 @@
-"""Parity: do two recorded runs agree? `judge` reads two run directories and gives one verdict (see `verdict`).
+"""Parity: whether two recorded runs agree. `judge` reads two run directories and gives one verdict (see `verdict`).
 
-From the bottom, each room using only those before it: `facts` (two recordings aligned, the floor), `native` (the
-engines' own samplers), `gather` (both in one pass), `causes`, `rules` and `explain` (causes that recordings prove),
-`checks` (the eleven suspicions and the others), `coverage`, `verdict` (by precedence), `attribution` (interventions on
-engines that are up), `runs` (the commands), `suite` (planted faults).
+- `facts`: two recordings aligned, divergences, and the evidence.
+- `subjects`: for each subject, what recordings show of it, its causes and its checks.
+- `gather`: everything that two recordings show, in one pass.
+- `causes`, `explain`: the causes that recordings prove.
+- `checks`: the eleven suspicions and the others.
+- `coverage`, `verdict`, `audit`: the decision, by precedence.
+- `interventions`, `attribution`: changes on engines that are still up, to prove causes.
+- `runs`: the commands.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def judge(baseline: Path | str | Run, candidate: Path | str | Run, **options: Any) -> Verdict:
-    """`harness.parity.verdict.judge`, imported when it is called: the command line must start without NumPy."""
+    """Call `harness.parity.verdict.judge`, which is imported only here: the command line must start without NumPy."""
     from harness.parity.verdict import judge as decide
 
     return decide(baseline, candidate, **options)

@@ -1,4 +1,4 @@
-"""What a verdict says first, and what that rests on: one fact in a line that is short enough, the evidence below it."""
+"""The first line of a verdict and its evidence: one fact in a line that is short enough, and what it rests on."""
 
 from __future__ import annotations
 
@@ -34,15 +34,18 @@ class Answer:
 
     @staticmethod
     def of(verdict: str, sentence: str, otherwise: str, evidence: Iterable[str] = ()) -> Answer:
-        """The sentence where it makes a first line, else `otherwise`, with the sentence as evidence."""
+        """Return the sentence as reason where it fits a first line, else `otherwise`, with the sentence as evidence."""
         reason, long = headline(verdict, sentence, otherwise)
         return Answer(reason, [*long, *evidence])
 
 
 @dataclass(frozen=True)
 class Doubts:
-    """Why nobody knows what a recording shows, one sentence each, by what is wrong: a job or a call that failed, what
-    was not recorded, a run that does not repeat itself, a recording that contradicts itself."""
+    """Reasons why nobody knows what a recording shows, one sentence each.
+
+    `failed`: a job or a call failed. `unknown`: something was not recorded. `parted`: a run does not repeat itself.
+    `odd`: a recording contradicts itself.
+    """
 
     failed: list[str]
     unknown: list[str] = field(default_factory=list)
@@ -54,7 +57,7 @@ class Doubts:
         return [*self.failed, *self.unknown, *self.odd, *self.parted]
 
     def answer(self) -> Answer | None:
-        """That of the first doubt; None without one."""
+        """Return the answer for the first doubt; None without one."""
         for sentences, otherwise in (
             (self.failed, "a job, or a call of an engine, failed"),
             (self.unknown, "a recording leaves out what the verdict rests on"),
@@ -67,23 +70,23 @@ class Doubts:
 
 
 def unjudgeable(verdict: str, sentence: str) -> Answer:
-    """Of recordings that nothing can be compared in."""
+    """Return the answer for recordings in which nothing can be compared."""
     return Answer.of(verdict, sentence, "the recordings cannot be judged")
 
 
 def cut_short(why: str) -> Answer:
-    """Of a run that did not end."""
+    """Return the answer for a run that did not end."""
     return Answer.of("INCONCLUSIVE", f"cut short: {why}", "a run was cut short")
 
 
 def untested(check: Check) -> Answer:
-    """Of a check without which nothing passes."""
+    """Return the answer for an untested check without which nothing passes."""
     state = "was not tested" if check.state == "not tested" else "is undecided"
     return Answer(f"{check.name} {state}", [check.evidence])
 
 
 def confounded(e: Evidence) -> Answer:
-    """Of runs that differ in what must be equal."""
+    """Return the answer for runs that differ in what must be equal."""
     first, remaining_count = e.confounders[0].finding, len(e.confounders) - 1
     more = [f"{counted(remaining_count, 'confounder')} more, listed below"] if remaining_count else []
     return Answer.of("CONFOUNDED", first.summary, f"the runs differ in {first.name}", more)
@@ -96,7 +99,7 @@ def divergent(
     confirmed: Sequence[Outcome] = (),
     verdict: str = "DIVERGENT",
 ) -> Answer:
-    """Of a difference: its first cause, then where it begins and what else there is."""
+    """Return the answer for a difference: its first cause, then where it begins and what else there is."""
     named = [cause for cause in causes if not UNEXPLAINED.has(cause.key)]
     evidence = [_where(e, kinds)]
     if not named:
@@ -127,7 +130,7 @@ def _where(e: Evidence, kinds: list[DivergenceKey]) -> str:
 
 
 def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
-    """Of runs between which nothing differs beyond the floor."""
+    """Return the answer for runs without a difference beyond the floor."""
     counts = e.counts
     compared = counts.compared_tokens
     cap = f" with a cap of {figure(e.cap)} nats that the user set" if e.cap is not None else ""
@@ -148,7 +151,7 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
 
 
 def _bound(e: Evidence) -> str:
-    """What decided: a floor that was measured, or a cap, which is never called one."""
+    """Return in words what decided: a measured floor, or a cap, which is never called a floor."""
     if not e.tolerance.capped:
         return "the floor"
     why = "no floor was measured" if np.isnan(e.tolerance.floor) else "ten times the floor is more"

@@ -1,8 +1,8 @@
-"""The audit: one recording in, one `Verdict` out on that run by itself.
+"""The audit: one recording in, one `Verdict` on that run by itself out.
 
 Its checks are those that compare no two sides (`check(..., alone=True)`), and its causes those that one run shows
-(`Rule(..., alone=True)`). Precedence as in a comparison: ERROR > INCONCLUSIVE for a recording that is torn, cut short
-or too small > UNSOUND > INCONCLUSIVE where a required check was not tested > SOUND.
+(`Rule(..., alone=True)`). The precedence is that of a comparison: ERROR > INCONCLUSIVE for a recording that is torn,
+cut short or too small > UNSOUND > INCONCLUSIVE where a required check was not tested > SOUND.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ _NAMED = 3  # checks that a sentence names
 
 
 def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tell: Told = nobody) -> Verdict:
-    """Judge one recorded run by itself. Reads files only; raises nothing for a bad recording, which is an ERROR or
-    INCONCLUSIVE verdict. `cap`: largest floor that can be noise in nats, instead of the one of the model's dtype."""
+    """Judge one recorded run by itself. Reads files only.
+
+    A bad recording raises nothing: its verdict is ERROR or INCONCLUSIVE. `cap`: largest floor that can be noise, in
+    nats, instead of the one of the model's dtype.
+    """
     try:
         recording = Recording(path, tell=tell)
     except (FormatError, OSError) as error:
@@ -66,7 +69,7 @@ def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tel
 
 
 def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
-    """The verdict on evidence of one run."""
+    """Return the verdict on evidence of one run."""
     outcomes = asked(e)
     kinds, side = kinds_of(outcomes), e.baseline
     stop = [*damage(side.recording, side.name), *e.modes_unclear, *absent_processes(e), *strange_engines(e)]
@@ -141,7 +144,7 @@ def _not_explained(e: Evidence, open_: dict[DivergenceKey, Any]) -> list[str]:
 
 
 def _second_run(e: Evidence) -> str:
-    """The command that makes, or takes, the second run that tells a cause."""
+    """Return the command that makes, or takes, the second run that shows a cause."""
     run = shlex.quote(str(e.baseline.recording.path))
     if e.baseline.recording.records.manifest.framework:
         return f"harness diff OTHER {run}   # OTHER: a sound run of the same job, or one with another engine"
@@ -176,7 +179,7 @@ def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[s
 
 
 def _early(verdict: str, missing: list[str]) -> Verdict:
-    """A verdict on a run that cannot be read."""
+    """Return the verdict on a run that cannot be read."""
     answer = answers.unjudgeable(verdict, missing[0])
     return Verdict(
         "audit", verdict, AUDIT_EXIT_CODES[verdict], answer.reason, evidence=answer.evidence, missing=missing

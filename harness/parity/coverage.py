@@ -16,13 +16,13 @@ from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import Finding
 from scenarios.settings import Scenario
 
-# Settings without which nobody knows how many steps and samples a run was to have.
+# Settings without which nobody knows how many steps and samples a run should have.
 _COUNTS = {"steps", "rollout.prompts_per_step", "rollout.samples_per_prompt"}
-MOST_NAMES, MOST_LETTERS = 8, 60  # of what nobody reads: a recording may have any number of such names
+MOST_NAMES, MOST_LETTERS = 8, 60  # limits for lists of unread names: a recording may have any number of them
 
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
-    """The verdict's `coverage` (docs/reference/verdicts.md)."""
+    """Return the verdict's `coverage` (docs/reference/verdicts.md)."""
     again, native, lifted = e.second_runs, e.native, e.lifted
     replaced: set[str] = set()
     for side in e.sides:
@@ -63,14 +63,14 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
 
 
 def limits(e: Evidence) -> list[str]:
-    """What limits the evidence without belonging to one check."""
+    """Return sentences on what limits the evidence without belonging to one check."""
     sentences = [] if e.alone else _between(e)
     for side in e.sides:
         if not side.recording.records.settings.recorded:
             sentences.append(
                 f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
             )
-        again = side.name in e.second_runs  # then the floor is not what the adapter cannot give
+        again = side.name in e.second_runs  # a second run measured the floor that the adapter cannot provide
         lines = side.recording.records.manifest.unrecorded
         sentences += [f"{side.name}: {line}" for line in lines if not (again and line.startswith("floor:"))]
         if not side.recording.count("data"):
@@ -80,7 +80,10 @@ def limits(e: Evidence) -> list[str]:
 
 
 def _unread(side: Side, *, stage_read: bool) -> list[str]:
-    """What nobody reads in a recording, and where damage may go unseen. `stage_read`: the lifted stage is read."""
+    """Return sentences on parts of a recording that nobody reads, and on damage that may go unseen.
+
+    `stage_read`: the lifted stage is read.
+    """
     recording = side.recording
     version = recording.manifest["format_version"]
     kinds = sorted(recording.kinds - EVENT_KEYS.keys())
@@ -116,7 +119,7 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
 
 
 def _paths(settings: Mapping[str, Any], above: str = "") -> set[str]:
-    """The names of all settings of a scenario, with those of their sections: `rollout.mode`."""
+    """Return the names of all settings of a scenario with those of their sections, such as `rollout.mode`."""
     names = set()
     for key, value in settings.items():
         names |= _paths(value, f"{above}{key}.") if isinstance(value, dict) and value else {f"{above}{key}"}
@@ -129,7 +132,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _between(e: Evidence) -> list[str]:
-    """What was not compared between the runs."""
+    """Return sentences on what was not compared between the runs."""
     sentences = []
     for steps, what in (
         (e.rollouts.weights_unknown, "the learners' weights were not recorded as equal or unequal"),
@@ -155,13 +158,15 @@ def _between(e: Evidence) -> list[str]:
     return sentences
 
 
-# Calls without which an engine is not in the state that its samples are judged by. One that only reads, as the scoring
-# of the floor, leaves nothing behind but its own absence.
+# Calls without which an engine is not in the state that its samples are judged by. A call that only reads, such as
+# scoring for the floor, leaves nothing behind but its own absence.
 _STATEFUL = {"join", "sync", "flush", "restart", "set"}
 
 
 def refused_calls(e: Evidence) -> list[str]:
-    """Failed calls after which nobody knows what an engine drew with; such a side never passes."""
+    """Return a sentence for each failed call after which nobody knows what an engine drew with. Such a side never
+    passes.
+    """
     sentences = []
     for side in e.sides:
         for event in _failed(side):
@@ -175,14 +180,14 @@ def _failed(side: Side) -> list[dict[str, Any]]:
     return [
         event
         for journal, line in side.recording.lines("call")
-        if b'"ok":true' not in line or line.count(b'"ok":') > 1  # another one may be nested in what was answered
+        if b'"ok":true' not in line or line.count(b'"ok":') > 1  # the answer may contain another one
         for event in [side.recording.parsed(journal, line)]
         if event is not None and event.get("ok") not in (True, 1)
     ]
 
 
 def failed_calls(e: Evidence) -> list[Finding]:
-    """A finding for each side some of whose engine calls failed."""
+    """Return a finding for each side with failed engine calls."""
     findings = []
     for side in e.sides:
         failed = _failed(side)

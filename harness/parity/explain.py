@@ -1,6 +1,6 @@
-"""Causes: what the rules explain of the divergences, and UNEXPLAINED with its narrowest place for what is left over.
+"""Causes: what the rules explain of the divergences, and UNEXPLAINED with its narrowest place for what is left.
 
-Interventions that need a live engine (flush, restart, swap one parameter back) are not made here.
+Interventions that need a live engine (flush, restart, put a parameter back) are not made here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from harness.parity.subjects.weights import causes as weights
 from reports.model import Cause, Place
 from reports.text import counted
 
-# Each rule sees what the rules before it left open (`Explained.left`). Causes are listed in this order too.
+# A rule sees what earlier rules left open (`Explained.left`). Causes are listed in this order too.
 RULES: tuple[Rule | Slot, ...] = (
     # What a run recorded of its own faults: they make differences of every kind.
     Rule(
@@ -67,11 +67,11 @@ RULES: tuple[Rule | Slot, ...] = (
     Rule(sampling.sampling_parameters, "a parameter covers the draws of every sample, those with another prompt too"),
     Rule(sampling.most_tokens, "another parameter of the draw explains lengths; it looks at those that are left"),
     Rule(sampling.data_type, "the last record: it covers every number, to which the re-readings below would be fitted"),
-    # Whose tokens they are.
+    # Whose tokens the numbers belong to.
     Rule(order.permuted, "whole responses of others are looked for where no record says why tokens differ"),
     Rule(causes_retokenization.retokenized, "tokens of another sample may read alike here and there"),
     Rule(causes_random_numbers.collisions, "siblings that were encoded again may become equal"),
-    # The numbers, read otherwise.
+    # The same numbers, read in another way.
     Rule(
         log_probabilities.alignment, "numbers are read again once it is known whose tokens they belong to", alone=True
     ),
@@ -115,24 +115,26 @@ RULES: tuple[Rule | Slot, ...] = (
 
 @functools.cache
 def rules() -> tuple[Rule, ...]:
-    """Every rule, in the order in which they are asked."""
+    """Return every rule, in the order in which they are applied."""
     return registry.rules(RULES)
 
 
 def find(e: Evidence, kinds: list[DivergenceKey]) -> list[Cause]:
-    """The causes of the divergences of these kinds."""
+    """Return the causes of the divergences of these kinds."""
     return named(explain(e, kinds), kinds)
 
 
 def named(explained: Explained, kinds: list[DivergenceKey]) -> list[Cause]:
-    """The causes of the divergences of these kinds; [] when there are none."""
+    """Return the causes of the divergences of these kinds, UNEXPLAINED for what no rule explains; [] where none is
+    left.
+    """
     causes, open_ = [explanation.cause for explanation in explained.explanations], remaining(explained, kinds)
     causes += [unexplained(explained, open_)] if open_ else []
     return [told_apart(cause) for cause in causes]
 
 
 def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
-    """What rules explain of the divergences of these kinds. Rules see what earlier ones left open."""
+    """Apply the rules to the divergences of these kinds. Each sees what the earlier ones left open."""
     present = [kind for kind in kinds if kind in e.first]
     so_far = Explained(e)
     for rule in (rule for rule in rules() if rule.alone or not e.alone) if present else ():
@@ -143,7 +145,9 @@ def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
 
 
 def _add(explained: list[Explanation], explanation: Explanation) -> None:
-    """A cause that an earlier stage of the run shows too is named once, with the proofs of both."""
+    """Add an explanation. A cause that an earlier stage of the run also shows is named once, with the proofs of
+    both.
+    """
     cause, stage = explanation.cause, explanation.cause.details.get("stage")
     for at, earlier in enumerate(explained):
         is_same_cause = (earlier.cause.key, earlier.cause.party) == (cause.key, cause.party) and not UNEXPLAINED.has(
@@ -159,7 +163,7 @@ def _add(explained: list[Explanation], explanation: Explanation) -> None:
 
 
 def remaining(explained: Explained, kinds: list[DivergenceKey]) -> dict[DivergenceKey, np.ndarray]:
-    """Kind -> (step, sample) of the divergences that the causes named so far leave open."""
+    """Return kind -> (step, sample) of the divergences that the causes named so far leave open."""
     open_ = {kind: items for kind in kinds if len(items := explained.left(kind))}
     if not explained.evidence.guided and open_:  # tokens that differ change everything that is made of them
         upstream = {kind: items for kind, items in open_.items() if not kind.downstream}
@@ -168,14 +172,14 @@ def remaining(explained: Explained, kinds: list[DivergenceKey]) -> dict[Divergen
 
 
 def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Cause:
-    """What no rule explains, with the narrowest place of it."""
+    """Return UNEXPLAINED for what no rule explains, with its narrowest place."""
     e = so_far.evidence
     places = {kind: _first_left(e, kind, items) for kind, items in open_.items()}
     kinds = sorted(open_, key=lambda kind: places[kind][0])
     first = kinds[0]
     place = places[first][1]
     items = np.unique(open_[first], axis=0)
-    of_samples = bool((items[:, 1] >= 0).all())  # -1: of none, as a weight sync
+    of_samples = bool((items[:, 1] >= 0).all())  # -1: no sample, as for a weight sync
     count_text = counted(len(items), "sample" if of_samples else "place")
     summary = f"{first.words} {when(e, open_[first][:, 0])}: {count_text}; nothing recorded explains it"
     also = f"; also {', '.join(kind.words for kind in kinds[1:])}" if len(kinds) > 1 else ""
@@ -200,8 +204,10 @@ def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Ca
 
 
 def _first_left(e: Evidence, kind: DivergenceKey, items: np.ndarray) -> tuple[Order, Place]:
-    """The earliest place of a kind among these (step, sample); of a sample other than the step's first one, no more
-    than which it is."""
+    """Return the earliest place of a kind among these (step, sample).
+
+    If it is another sample than the step's first, only the step and the sample are known.
+    """
     step = int(items[:, 0].min())
     samples = items[items[:, 0] == step, 1]
     first = e.places[kind].get(step) or e.first[kind]
@@ -215,7 +221,7 @@ def _first_left(e: Evidence, kind: DivergenceKey, items: np.ndarray) -> tuple[Or
 
 
 def _party(e: Evidence, key: DivergenceKey) -> str:
-    """Which side moved: the learner's opinion where there is one."""
+    """Return which side moved, by the learner's numbers where there are any."""
     if key.side is not None:
         return key.side
     if key.kind.of_trainer:

@@ -1,6 +1,4 @@
-"""Everything that two recordings show, or one alone, gathered before any decision: the facts, the floor and the native
-stage.
-"""
+"""Gather everything that two recordings show, or one alone, before any decision: facts, floor and native stage."""
 
 from __future__ import annotations
 
@@ -44,8 +42,10 @@ def gather(
     again: Mapping[str, Recording] | None = None,
     tell: Told = nobody,
 ) -> Evidence:
-    """Everything that two recordings show, or without a candidate what the baseline shows by itself, before any
-    decision. Raises FormatError for a malformed one."""
+    """Return everything that two recordings show, before any decision. Raises FormatError for a malformed recording.
+
+    Without a candidate it is what the baseline shows by itself.
+    """
     e = before_steps(baseline, candidate, cap=cap, again=again, tell=tell)
     note_floors(e)
     compare(e, tell)
@@ -63,7 +63,7 @@ def gather(
 
 
 def native_stage_alone(baseline: Recording, candidate: Recording, *, cap: float | None) -> Evidence:
-    """What the native stages show, which no step is read for. Raises FormatError for a malformed one."""
+    """Return what the native stages show, without reading any step. Raises FormatError for a malformed recording."""
     e = before_steps(baseline, candidate, cap=cap)
     native_stage(e)
     return e
@@ -77,7 +77,10 @@ def before_steps(
     again: Mapping[str, Recording] | None = None,
     tell: Told = nobody,
 ) -> Evidence:
-    """What has to be known before the first step is compared: floors, tolerances, modes and confounders."""
+    """Return evidence with what must be known before the first step is compared.
+
+    That is floors, tolerances, modes and confounders.
+    """
     first = {ALONE: baseline} if candidate is None else {"baseline": baseline, "candidate": candidate}
     candidate = candidate or baseline
     repeated = {
@@ -90,7 +93,7 @@ def before_steps(
     drawn = drawn_in(baseline)
     # A replay's candidate only scored what the baseline had drawn.
     mode = REPLAY if REPLAY in candidate.said("rollout", "mode") else drawn
-    # With second runs, of the others only a floor that was measured counts.
+    # With second runs, only measured floors count for the sides that were not run again.
     floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
     precision = _precision(baseline, sides, floors, mode, _temperature(baseline, drawn), cap)
     tolerance = _tolerance(precision, baseline, candidate)
@@ -123,21 +126,23 @@ def _side(name: str, recording: Recording, repetition: SecondRun) -> Side:
 
 
 def _acting(confounders: list[Confounder], recordings: list[Recording]) -> list[Confounder]:
-    """Those that act in a step that was recorded: another cut of the batch may act only after the last one."""
+    """Return the confounders that act in a recorded step. Another cut of the batch may act only after the last one."""
     last = max((step for recording in recordings for step in recording.steps("experience")), default=0)
     return [confounder for confounder in confounders if confounder.finding.name not in CUTS or confounder.step <= last]
 
 
 def _temperature(baseline: Recording, drawn: str) -> float:
-    """At which the baseline drew: as the scenario asks, else as its first sampling event does."""
+    """Return the temperature at which the baseline drew, by its scenario, else by its first sampling request."""
     return 1.0 if drawn == "greedy" else number(baseline.records.requested_sampling.get("temperature"), 1.0)
 
 
 @dataclass(frozen=True)
 class _Precision:
-    """How precisely the runs compute. `dtype`: of the model, "" where not recorded; `scale`: the largest
-    |log-probability|; `tf32`: an engine may multiply float32 in TF32; `cap`: the user's; `limit`: that, or the one of
-    TF32; None for the one of the dtype."""
+    """How precisely the runs compute.
+
+    `dtype`: of the model, "" where not recorded. `scale`: the largest |log-probability|. `tf32`: an engine may multiply
+    float32 in TF32. `cap`: set by the user. `limit`: that, or the cap of TF32; None for the cap of the dtype.
+    """
 
     dtype: str
     floors: list[EngineFloor]
@@ -159,9 +164,9 @@ def _precision(
     dtype = baseline.records.settings.model.dtype or ""
     tf32 = any(_in_tf32(side, mode) for side in sides)
     limit = cap
-    if tf32 and dtype == "float32" and not baseline.records.manifest.is_lifted:  # that stage is there to see finer
-        # It truncates alike in every batch, so an engine is nearer to itself than to a learner that does not.
-        limit, floors = CAP_TF32 if cap is None else cap, [EngineFloor()]  # measured, and no measure of the gap
+    if tf32 and dtype == "float32" and not baseline.records.manifest.is_lifted:  # lifted stages must see finer
+        # TF32 truncates alike in every batch, so an engine is nearer to itself than to a learner that does not use it.
+        limit, floors = CAP_TF32 if cap is None else cap, [EngineFloor()]  # measured, but not that gap
     return _Precision(
         dtype=dtype,
         floors=floors,
@@ -174,7 +179,7 @@ def _precision(
 
 
 def _tolerance(precision: _Precision, baseline: Recording, candidate: Recording) -> Tolerance:
-    """Between an engine and its learner."""
+    """Return the tolerance between an engine and its learner."""
     dtype, limit = precision.dtype, precision.limit
     believed = CAPS.get(dtype, CAPS["float32"]) if limit is None else limit
     if dtype in HALF:
@@ -189,13 +194,16 @@ def _tolerance(precision: _Precision, baseline: Recording, candidate: Recording)
         cap=limit,
         rounding=rounding,
     )
-    if precision.cap is not None:  # what single tokens may differ by is then what the user says
+    if precision.cap is not None:  # single tokens then may differ by what the user set
         tolerance = replace(tolerance, within=float("nan"))
     return tolerance
 
 
 def _finer(precision: _Precision, tolerance: Tolerance, engines: str) -> Tolerance | None:
-    """Between the engines, where they compute in a finer type than the learner; `engines`: that type, "" for none."""
+    """Return the tolerance between engines that compute in a finer type than the learner; None for others.
+
+    `engines`: that type, "" where there is none.
+    """
     if not engines:
         return None
     coarsest = CAP_TF32 if precision.tf32 and engines == "float32" else CAPS[engines]
@@ -207,16 +215,19 @@ def _finer(precision: _Precision, tolerance: Tolerance, engines: str) -> Toleran
 
 
 def _in_tf32(side: Side, mode: str) -> bool:
-    """Whether an engine of this side may multiply float32 in TF32; by the learner's device where no engine tells its
-    own."""
+    """Whether an engine of this side may multiply float32 in TF32. The learner's device decides where no engine reports
+    one.
+    """
     if any(info.resolved.device for info in engine_infos(side, mode)):
         return bool(tf32_devices(side, mode))
     return "cuda" in learner_devices(side.recording).get("device", [])
 
 
 def _engines_type(sides: Sequence[Side], mode: str) -> str:
-    """The coarsest type in which the engines compute, by what they resolved; empty where one does not say, or keeps its
-    KV cache in another."""
+    """Return the coarsest type in which the engines compute, by what they resolved.
+
+    Returns "" where one does not report it, or keeps its KV cache in another type.
+    """
     all_types = set()
     for side in sides:
         engines = [info.resolved for info in engine_infos(side, mode)]
@@ -231,7 +242,9 @@ def _engines_type(sides: Sequence[Side], mode: str) -> str:
 
 
 def _scale(baseline: Recording) -> float:
-    """The largest |log-probability| that the baseline's learner, the third opinion, computed in the first step."""
+    """Return the largest |log-probability| of the first step that the baseline's learner computed; else its
+    engine's.
+    """
     for kind, name in (("experience", "actor_logprob"), ("rollout", "logprob")):
         steps = baseline.steps(kind)
         table = baseline.table(kind, steps[0]) if steps else None

@@ -1,7 +1,8 @@
-"""The lifted stage: its recordings are judged by themselves, at float32's floor, and what that says of the run.
+"""The lifted stage: its recordings are judged by themselves with float32's floor, and then speak about the run.
 
-What differs there is no rounding of the format, and is attributed there. What differs in half precision only is
-arithmetic of the format, or a kernel that no other type runs, or a state that the stage's fresh engines do not have.
+What differs there is no rounding of the half-precision format, and gets its causes there. What differs only in half
+precision is arithmetic of the format, a kernel that no other type runs, or a state that the stage's fresh engines do
+not have.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from reports.text import counted, figure
 from scenarios.lifted import FOLDER, HALF
 
 Judge = Callable[[Path, Path], tuple[Verdict, Evidence | None]]
-# Spacing of TF32 at 1: its mantissa has 10 bits. Products of float32 may be done in it on a GPU, by a Triton kernel by
+# Spacing of TF32 at 1: its mantissa has 10 bits. A GPU may compute products of float32 in it, Triton kernels by
 # default. Never measured here.
 TF32_EPSILON = 2.0**-10
 UNRECORDED_TYPE = "a type that was not recorded"
@@ -35,10 +36,10 @@ _NUMERIC = {Kind.LOGPROB, Kind.LEARNER, Kind.ENGINE, Kind.FLIP, Kind.CHOICE, Kin
 
 
 def lifted_stage(e: Evidence, judge: Judge, proven_verdict: Verdict | None = None) -> None:
-    """Judge the recordings of both lifted stages into `e.lifted`, and their difference into the divergences.
+    """Judge the recordings of both lifted stages into `e.lifted`, and add their difference as a divergence.
 
-    Nothing is noted of runs that have neither such a stage nor half precision. `proven_verdict`: the verdict on these
-    very recordings, with what interventions proved.
+    Nothing is noted for runs that have neither such a stage nor half precision. `proven_verdict`: the verdict on the
+    same recordings with what interventions proved.
     """
     folders = [side.recording.path / FOLDER for side in e.sides]
     present = [folder.is_dir() for folder in folders]
@@ -47,6 +48,7 @@ def lifted_stage(e: Evidence, judge: Judge, proven_verdict: Verdict | None = Non
         return
     weight_dtype = e.baseline.recording.records.settings.model.dtype or UNRECORDED_TYPE
     e.lifted = result = LiftedResult(weight_dtype, required=any(map(_recorded, folders)))
+    # The stage says something only if both sides have it, it was not skipped, and its recordings could be judged.
     if not all(present):
         absent = [side.name for side, is_present in zip(e.sides, present, strict=True) if not is_present]
         result.skipped = NOT_RUN if len(absent) > 1 else f"no lifted stage was recorded of the {absent[0]}"
@@ -61,6 +63,7 @@ def lifted_stage(e: Evidence, judge: Judge, proven_verdict: Verdict | None = Non
         return
     result.first = min(stage_evidence.steps, default=0)
     result.facts = _facts(stage_evidence, verdict)
+    # Equal results with other weights, or in another type, would say nothing about the run.
     result.skipped = _other_weights(e, stage_evidence) or _other_type(stage_evidence, verdict)
     if not result.skipped and (why := _tensor_cores(stage_evidence, verdict)):
         result.skipped, result.required = why, False
@@ -72,8 +75,10 @@ def lifted_stage(e: Evidence, judge: Judge, proven_verdict: Verdict | None = Non
 
 
 def stage_steps(recordings: list[Recording]) -> range | None:
-    """The steps that recordings of two lifted stages have to hold, from their run.json; None of any others. Where the
-    two promise other steps, all of them."""
+    """Return the steps that recordings of two lifted stages must hold, from their run.json; None for other recordings.
+
+    Where the two promise different steps, all of them are returned.
+    """
     ranges = []
     for recording in recordings:
         if (steps := recording.records.manifest.lifted_steps) is not None:
@@ -82,7 +87,7 @@ def stage_steps(recordings: list[Recording]) -> range | None:
 
 
 def _recorded(folder: Path) -> bool:
-    """Did a process write there, or does a run.json, whole or not, promise that one would?"""
+    """Whether a process wrote there, or a run.json, complete or not, promises that one would."""
     return folder.is_dir() and (any(folder.glob(f"{EVENTS}/*")) or not _is_skip(folder))
 
 
@@ -116,7 +121,7 @@ def _facts(stage_evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
 
 
 def _other_weights(e: Evidence, stage_evidence: Evidence) -> str:
-    """Why the stage did not compute with the weights that the baseline ended with; empty where it did."""
+    """Return why the stage did not compute with the weights that the baseline ended with; "" where it did."""
     last = _last_weights(e.baseline.recording)
     for side in stage_evidence.sides:
         stage_weights = _last_weights(side.recording)
@@ -142,7 +147,7 @@ def _last_weights(recording: Recording) -> dict[str, str]:
 
 
 def _other_type(stage_evidence: Evidence, verdict: Verdict) -> str:
-    """Engines that agree, but of which one did not compute in float32: nothing was lifted."""
+    """Return why nothing was lifted: the engines agree, but one did not compute in float32; "" otherwise."""
     if verdict.verdict == "DIVERGENT":
         return ""
     for side in stage_evidence.sides:
@@ -160,7 +165,7 @@ def _other_type(stage_evidence: Evidence, verdict: Verdict) -> str:
 
 
 def _tensor_cores(stage_evidence: Evidence, verdict: Verdict) -> str:
-    """A difference without a cause that TF32 may have made; empty where every engine on a GPU was forbidden it."""
+    """Return why TF32 may have made a difference without a cause; "" where it cannot have."""
     devices = set().union(*(tf32_devices(side, stage_evidence.mode) for side in stage_evidence.sides))
     kinds = {key.kind for key in stage_evidence.first}
     largest = max(stage_evidence.engines.largest[0], *(side.to_learner.largest[0] for side in stage_evidence.sides))
@@ -196,7 +201,7 @@ def _place(result: LiftedResult, verdict: Verdict, stage_evidence: Evidence) -> 
 
 
 def lifted_said(e: Evidence) -> list[str]:
-    """What the stage showed, as evidence of a verdict that found no difference; [] where none applies."""
+    """Return what the stage showed, as evidence of a verdict that found no difference; [] where there is no stage."""
     result = e.lifted
     if result is None:
         return []
@@ -204,7 +209,7 @@ def lifted_said(e: Evidence) -> list[str]:
 
 
 def remark(e: Evidence) -> str:
-    """What the stage says of a difference in half precision that nothing explains; empty where it says nothing."""
+    """Return what the stage says about an unexplained difference in half precision; "" where it says nothing."""
     result = e.lifted
     if result is None or result.verdict is None:
         return ""

@@ -1,4 +1,4 @@
-"""What tells a cause apart from its rivals (`CauseFamily.rivals`): without that it is not proven.
+"""Rivals of causes (`CauseFamily.rivals`): a cause is proven only once every rival is excluded.
 
 Where no observation that was made excludes a rival, it is listed with the cause, and neither is proven.
 """
@@ -15,18 +15,20 @@ from reports.model import Cause
 
 
 def noted(cause: Cause, observations: Iterable[str]) -> Cause:
-    """The cause with further observations."""
+    """Return the cause with further observations."""
     return dataclasses.replace(cause, observed=tuple(dict.fromkeys((*cause.observed, *observations))))
 
 
 def open_rivals(cause: Cause) -> list[Rival]:
-    """The rivals of a cause that none of its observations excludes."""
+    """Return the rivals of a cause that none of its observations excludes."""
     return [rival for rival in family(cause.key).rivals if not {*cause.observed} & {*rival.excluded_by}]
 
 
 def told_apart(cause: Cause) -> Cause:
-    """The cause with what to do about it and its rivals in `details`, each with what excludes it; without its proofs
-    where one is not excluded, and the evidence then says which and what was not observed."""
+    """Return the cause with its fix, and with its rivals in `details`, each with what excludes it.
+
+    Where one is not excluded the cause loses its proofs, and its evidence says which rival that is.
+    """
     cause_family = family(cause.key)
     cause = dataclasses.replace(cause, fix=cause_family.fix)
     if not cause_family.rivals:
@@ -41,7 +43,7 @@ def told_apart(cause: Cause) -> Cause:
         }
         for rival in cause_family.rivals
     ]
-    before = cause.details.get("rivals")  # it was said of fewer observations
+    before = cause.details.get("rivals")  # an earlier call, with fewer observations, made this
     evidence = f"; {cause.evidence}" if cause.evidence else ""
     evidence = evidence.replace(_told(before), "") if before else evidence
     unexcluded = open_rivals(cause)
@@ -55,7 +57,7 @@ def told_apart(cause: Cause) -> Cause:
 
 
 def _told(rivals: list[dict[str, Any]]) -> str:
-    """What is said of them behind the evidence."""
+    """Return the words about rivals that follow the evidence."""
     if open_causes := [rival["cause"] for rival in rivals if not rival["excluded"]]:
         return f"; not told apart from {' and '.join(open_causes)}, which would look the same"
     return "; " + "; ".join(dict.fromkeys(f"not {rival['cause']}: {rival['excluded']}" for rival in rivals))

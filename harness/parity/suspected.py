@@ -8,15 +8,15 @@ from harness.parity.causes.registry import family
 from reports.model import SUSPICIONS, Cause, Check, Proof, Verdict
 from reports.text import figure
 
-ENVIRONMENT = 9  # the number of that suspicion
+ENVIRONMENT = 9  # number of the suspicion of the environment
 _OWN = "without the causes"  # in a check's details: its own state and evidence, for when the causes change
 
 
 def confirm_suspicions(verdict: Verdict, *, removed_by: list[str] | None = None) -> Verdict:
-    """The verdict with its suspicions confirmed by its causes; call it again when the causes have changed.
+    """Return the verdict with its suspicions confirmed by its causes. Call it again when the causes have changed.
 
-    `removed_by`: the interventions on live engines that removed every difference there was; they rule out the
-    environment, which they left as it is. Anything but DIVERGENT comes back as it is.
+    `removed_by`: the live interventions that removed every difference. They rule out the environment, which they left
+    as it is. Verdicts other than DIVERGENT are returned unchanged.
     """
     body = verdict.parity
     if verdict.verdict != "DIVERGENT" or body is None:
@@ -65,12 +65,12 @@ def _confirmed(check: Check, causes: list[Cause], removed_by: list[str]) -> Chec
 
 
 def _shown(cause: Cause) -> str:
-    """What the cause says, and the first proof of it."""
+    """Return the cause's summary with its first proof."""
     if not cause.proofs:
         return cause.summary
     return f"{cause.summary} ({in_words(cause.proofs[0])})"
 
 
 def in_words(proof: Proof) -> str:
-    """What was done, and how much differed before and after it."""
+    """Return in words what was done, and how much differed before and after it."""
     return f"{proof.intervention}: {figure(proof.before)} {proof.unit} before, {figure(proof.after)} after"

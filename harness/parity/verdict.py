@@ -1,6 +1,6 @@
-"""The verdict: two recordings in, one `Verdict` out, by PARITY's precedence.
+"""The verdict: two recordings in, one `Verdict` out, by a fixed precedence.
 
-error > INCONCLUSIVE > DIVERGENT > CONFOUNDED > EQUIVALENT. A recording that is torn, cut short, empty or too small is
+ERROR > INCONCLUSIVE > DIVERGENT > CONFOUNDED > EQUIVALENT. A recording that is torn, cut short, empty or too small is
 INCONCLUSIVE whatever it shows. A required check that was not tested never passes: where nothing diverged and nothing
 confounds, the verdict is INCONCLUSIVE for that reason.
 """
@@ -56,8 +56,10 @@ from reports.text import counted
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict with what it was made from, for interventions on engines that are still up. `kinds`: the divergences
-    that decided it. `evidence`: None where nothing could be compared."""
+    """A verdict with what it was made from, for interventions on engines that are still up.
+
+    `kinds`: the divergences that decided it. `evidence`: None where nothing could be compared.
+    """
 
     verdict: Verdict
     evidence: Evidence | None = None
@@ -66,8 +68,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class FurtherEvidence:
-    """What is judged with beside the two recordings. `again`: side -> a second run of that side's job, with which its
-    floor is measured. `lifted`: the verdict on the lifted stage's recordings, with what interventions proved there."""
+    """Evidence in addition to the two recordings.
+
+    `again`: side -> a second run of that side's job, with which its floor is measured. `lifted`: the verdict on the
+    lifted stage's recordings, with what interventions proved there.
+    """
 
     again: Mapping[str, Path | str] = field(default_factory=dict)
     lifted: Verdict | None = None
@@ -85,7 +90,7 @@ def judge(
     again: Mapping[str, Path | str] | None = None,
     tell: Told = nobody,
 ) -> Verdict:
-    """The verdict of `judged`; `again` as in `FurtherEvidence`."""
+    """Return the verdict of `judged`. `again`: as in `FurtherEvidence`."""
     further = FurtherEvidence(again=again or {})
     return judged(baseline, candidate, native=native, cap=cap, further=further, tell=tell).verdict
 
@@ -100,11 +105,11 @@ def judged(
     library: Library | None = None,
     tell: Told = nobody,
 ) -> Judged:
-    """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
+    """Compare two recorded runs. Reads files only. Bad input raises nothing: its verdict is ERROR.
 
-    `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the
-    one of the model's dtype. `library`: where the command opens recordings, so that it scans none twice. `tell`: is
-    told what is being done.
+    `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the one
+    of the model's dtype. `library`: where the command opens recordings, so that none is scanned twice. `tell`: receives
+    progress messages.
     """
     library = library or Library()
     recordings = []
@@ -116,6 +121,7 @@ def judged(
         except (FormatError, OSError) as error:
             verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths)
             return Judged(replace(verdict, fix=getattr(error, "fix", "")))
+    # A replay, a lifted stage and a resumed run cover only some steps: the others are not compared.
     window = replayed(recordings[1]) or stage_steps(recordings) or shared(recordings)
     if window is not None:
         for recording in recordings:
@@ -136,14 +142,14 @@ def judged(
 
 
 def decided(e: Evidence, minimum: Minimum = LEAST) -> Judged:
-    """The verdict on evidence that was gathered, which it only reads."""
+    """Return the verdict on gathered evidence, which is only read."""
     outcomes = asked(e)
     kinds = kinds_of(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum), e, kinds)
 
 
 def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
-    """What each check says that judges this evidence."""
+    """Return the outcome of each check that can judge this evidence."""
     listed = (*checks(), *map(not_brought, (*refused(), *families.refused())))
     listed = tuple(check for check in listed if check.alone or not e.alone)
     return [(check, require_completeness(e, excused(e, check.run(e)))) for check in listed if check.applies(e)]
@@ -155,7 +161,7 @@ def _judged_alone(library: Library, baseline: Path, candidate: Path) -> tuple[Ve
 
 
 def is_torn_manifest(path: Path) -> bool:
-    """A directory that holds a recording whose run.json is not there or not whole."""
+    """Whether a directory holds a recording whose run.json is missing or incomplete."""
     return path.is_dir() and any((path / name).is_dir() for name in ("events", "tokens")) and not _other_version(path)
 
 
@@ -171,13 +177,13 @@ def _other_version(path: Path) -> bool:
 
 
 def kinds_of(outcomes: list[tuple[Registered, Outcome]]) -> list[DivergenceKey]:
-    """The kinds of divergence that decide, in the order of the checks that confirmed them."""
+    """Return the kinds of divergence that decide, in the order of the checks that confirmed them."""
     confirmed = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     return list(dict.fromkeys(kind for outcome in confirmed for kind in outcome.kinds))
 
 
 def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[Check]:
-    """Required checks that nothing settles, tested or not."""
+    """Return the required checks that nothing settles: open themselves, and without another check that decides them."""
     ruled_out = {outcome.check.name for _, outcome in outcomes if outcome.check.state == "ruled out"}
     return [
         outcome.check
@@ -188,8 +194,10 @@ def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[
 
 @dataclass(frozen=True)
 class _Grounds:
-    """What a verdict rests on. `unjudgeable`: why nothing can be compared; `too_little`: why what was compared does not
-    suffice, "" where it does."""
+    """What a verdict rests on.
+
+    `unjudgeable`: why nothing can be compared. `too_little`: why what was compared does not suffice; "" where it does.
+    """
 
     unjudgeable: list[str]
     confirmed: list[Outcome]
@@ -256,7 +264,7 @@ def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: M
 
 
 def _unjudgeable(e: Evidence, minimum: Minimum) -> list[str]:
-    """Why the recordings cannot be judged, whatever they show."""
+    """Return why the recordings cannot be judged, whatever they show."""
     twice = ["the same recording twice proves nothing about the engines"] if same_recording(e) else []
     return [
         *integrity({side.name: side.recording for side in e.sides}),
@@ -269,7 +277,7 @@ def _unjudgeable(e: Evidence, minimum: Minimum) -> list[str]:
 
 
 def _too_little_compared(e: Evidence, untested: list[Check], minimum: Minimum) -> str:
-    """Why what was compared does not suffice, where no check that was not tested says so already; "" where it does."""
+    """Return why what was compared does not suffice; "" where it does, or where an untested check already says so."""
     if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
         step, reason = next(iter(e.unjudged_steps.items()))
         steps = counted(len(e.unjudged_steps), "step")
@@ -285,7 +293,7 @@ def _too_little_compared(e: Evidence, untested: list[Check], minimum: Minimum) -
 def _answer(
     e: Evidence, grounds: _Grounds, kinds: list[DivergenceKey], causes: list[Cause], metrics: dict[str, Any]
 ) -> tuple[str, Answer]:
-    """The verdict by PARITY's precedence, and what it says first."""
+    """Return the verdict by precedence, and the answer that it begins with."""
     if grounds.unjudgeable:
         return "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", grounds.unjudgeable[0])
     if grounds.confirmed:
@@ -302,7 +310,7 @@ def _answer(
 
 
 def _missing(e: Evidence, grounds: _Grounds, outcomes: list[tuple[Registered, Outcome]]) -> list[str]:
-    """What was not compared, each reason once: what stops the verdict comes first."""
+    """Return what was not compared, each reason once; what stops the verdict comes first."""
     reasons = [
         *grounds.unjudgeable,
         *grounds.doubts.sentences,
@@ -325,7 +333,7 @@ def _metrics(e: Evidence) -> dict[str, Any]:
 
 
 def _early(verdict: str, reason: str, paths: list[Path], missing: list[str] | None = None) -> Verdict:
-    """A verdict before anything could be compared."""
+    """Return a verdict from before anything could be compared."""
     answer = answers.unjudgeable(verdict, reason)
     return Verdict(
         "parity",

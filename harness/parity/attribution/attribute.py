@@ -26,14 +26,14 @@ from reports.text import counted
 from scenarios.bench.case import Symptoms, Tolerance
 from scenarios.remote import ActorFailed
 
-BUDGET_S = 60.0  # for everything but the restart of an engine
+BUDGET_S = 60.0  # seconds for everything but the restart of an engine
 
 
 def attribute(judged: Judged, bench: Bench) -> Verdict:
-    """The verdict of `judged` with the causes that live interventions prove, confirm or withdraw.
+    """Return the verdict of `judged` with the causes that live interventions prove, confirm or withdraw.
 
-    Anything but DIVERGENT comes back as it is. `bench`: both engines as the runs left them. Never raises for an engine
-    that fails: what was proven until then stays, the rest is said.
+    Verdicts other than DIVERGENT are returned unchanged. `bench`: both engines as the runs left them. Does not raise
+    when an engine fails: what was proven until then stays, and the failure is noted.
     """
     if judged.verdict.verdict != "DIVERGENT" or judged.evidence is None:
         return judged.verdict
@@ -41,12 +41,12 @@ def attribute(judged: Judged, bench: Bench) -> Verdict:
 
 
 def search(judged: Judged, bench: Bench) -> Attribution:
-    """Every intervention that applies, on every side that differs from its reference."""
+    """Make every intervention that applies, on every side that differs from its reference."""
     attribution, started = Attribution(), time.monotonic()
     try:
         _search(judged, bench, attribution, started)
     except (HarnessError, ActorFailed, RuntimeError) as error:
-        # RuntimeError: EngineError and SyncFailed of a bench in this process. Whatever an engine died of in an
+        # RuntimeError: EngineError and SyncFailed of a bench in this process. Whatever killed an engine in an
         # intervention, what was proven until then stands.
         attribution.notes.append(f"attribution ended early: {error}")
         attribution.broken = "an engine failed in an intervention on it"
@@ -69,6 +69,7 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
         return
     attribution.drawn = sum(sample.offends for sample in samples)
     sides = bench.open(samples, _allowed(e, len(samples)))
+    # Only where recordings leave something unexplained is it worth asking the tokenizer, or syncing once more.
     unnamed = any(UNEXPLAINED.has(cause.key) for cause in judged.verdict.causes)
     if unnamed:
         attribution.learned = replace(attribution.learned, aloud=read_aloud(e, explained, bench.texts))
@@ -87,7 +88,7 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
 
 
 def _allowed(e: Evidence, samples: int) -> Tolerance:
-    """What counts as equal on the bench, for a case of so many samples."""
+    """Return what counts as equal on the bench, for a case of this many samples."""
     tolerance = e.tolerance
     allowed = Tolerance(tolerance.value, tolerance.margin)
     if not tolerance.half:
@@ -100,7 +101,7 @@ def _allowed(e: Evidence, samples: int) -> Tolerance:
 def _compared(
     e: Evidence, bench: Bench, sides: list[str], samples: int, attribution: Attribution
 ) -> dict[str, Symptoms]:
-    """Each side against the reference as it stands; noted as its first symptoms, without what rounding explains."""
+    """Compare each side with the unchanged reference, and note its first symptoms without what rounding explains."""
     symptoms: dict[str, Symptoms] = {}
     for side in sides:
         symptoms[side] = bench.read(side, again=True)
@@ -114,8 +115,10 @@ def _compared(
 
 
 def _resent(e: Evidence, bench: Bench, sides: list[str], attribution: Attribution) -> dict[str, Symptoms]:
-    """Sides that differed in the run and agree now, once more after another sync: a fault of a sync that the last one
-    made good comes back with the next."""
+    """Compare the sides that differed in the run and agree now, after another sync.
+
+    If the last sync repaired the fault of an earlier one, the next sync brings it back.
+    """
     symptoms: dict[str, Symptoms] = {}
     for side in (side_name for side_name in sides if len(e.found(Kind.ENGINE.of(side_name)))):
         symptoms[side] = live.resent(bench, side)
@@ -126,7 +129,7 @@ def _resent(e: Evidence, bench: Bench, sides: list[str], attribution: Attributio
 
 
 def _search_side(s: Situation, attribution: Attribution, started: float) -> None:
-    """Every intervention on one side. What it showed stays where its engine fails."""
+    """Make every intervention on one side. What it showed stays, even where the engine fails."""
     try:
         _one_side(s, attribution)
         if itself(s.side) in s.recorded and gone(attribution.first[s.side], s.rest):
@@ -164,7 +167,7 @@ def _locate(s: Situation, attribution: Attribution) -> None:
         attribution.layers[s.side], place = live.narrowest(s)
     if s.rest.of("tokens", "logprobs") and (lengths := live.attention_lengths(s)):
         attribution.layers[s.side] = "; ".join(filter(None, (attribution.layers.get(s.side), lengths)))
-        if place or not scored:  # it holds what the learner does, or scores as the learner does
+        if place or not scored:  # it holds the learner's weights, or scores as the learner does
             place = "attention length"
     if place:
         attribution.computes[s.side] = place

@@ -13,18 +13,18 @@ from scenarios.bench.case import CaseSample
 
 Sample = tuple[int, int]  # step, number of the sample in it
 
-OFFENDING = 24  # chosen: every intervention draws all of them again
-EARLIEST = 8  # of those
-LATEST = 4  # of those
-EACH = 4  # of those that show the same kinds; one more than vanish by chance (LEAST of `situation`)
-HEALTHY = 4  # that differ in nothing, to see what an intervention breaks
-OPEN = 4  # of those that offend, from the last step, for what no recording explains
+OFFENDING = 24  # differing samples; chosen: every intervention draws all of them again
+EARLIEST = 8  # of those: the earliest
+LATEST = 4  # of those: the latest
+EACH = 4  # of those: samples with the same kinds of divergence; one more than may vanish by chance (`situation.LEAST`)
+HEALTHY = 4  # samples without any difference, which show what an intervention breaks
+OPEN = 4  # of the differing ones: samples of the last step that no recording explains
 
 
 def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
-    """Offending samples of these kinds of divergence, and healthy ones of the same steps; [] where none can be drawn.
+    """Return differing samples of these kinds, and healthy ones of the same steps; [] where none can be drawn.
 
-    A difference without samples of its own (a sync, a floor) is looked for in the last step.
+    A difference without samples (a sync, a floor) is looked for in the last step.
     """
     e = so_far.evidence
     of_engine = drawn_by_suspect(e)
@@ -52,8 +52,11 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
 def _kinds_by_sample(
     e: Evidence, kinds: list[DivergenceKey], of_engine: set[Sample] | None
 ) -> dict[Sample, frozenset[DivergenceKey]]:
-    """What differs in each sample, of those of the engine at fault where one of several is: others would draw its
-    samples as they should be. Of a difference without samples those of the last step, with no kind."""
+    """Return what differs in each sample.
+
+    Where one of several engines is at fault, only its samples are included: other engines would draw them correctly.
+    For a difference without samples, those of the last step are returned without a kind.
+    """
     kinds_by_sample: dict[Sample, frozenset[DivergenceKey]] = {}
     for kind in kinds:
         for step, sample in e.found(kind).tolist():
@@ -66,11 +69,12 @@ def _kinds_by_sample(
 
 
 def _telling(e: Evidence, kinds_by_sample: dict[Sample, frozenset[DivergenceKey]]) -> list[Sample]:
-    """Samples that differ, those that say most first; some of them twice.
+    """Return the samples that differ, the most informative first; some of them twice.
 
-    A few of the earliest. Of equals the latest, for what began late hides behind what was there from the first step on;
-    and the longest, which show most and are the ones that a limit cuts. And some of each combination of kinds, the rare
-    ones first: what only few show, as those that a limit cuts and nothing else moved, hides behind a fault of all.
+    First come a few of the earliest. Then a few with the most kinds of divergence, of equals the latest, because what
+    began late hides behind what was there from the start. Then some of each combination of kinds, rare ones first,
+    because what only few samples show (a limit, say) hides behind a fault of all. Last all of them by the number of
+    kinds, of equals the longest first, since long samples show most and are cut by limits.
     """
     earliest = sorted(kinds_by_sample)[:EARLIEST]
     latest = sorted(kinds_by_sample, key=lambda item: (-len(kinds_by_sample[item]), -item[0], item[1]))[:LATEST]
@@ -86,8 +90,11 @@ def _telling(e: Evidence, kinds_by_sample: dict[Sample, frozenset[DivergenceKey]
 
 
 def unexplained(so_far: Explained, kinds: list[DivergenceKey]) -> list[tuple[int, int]]:
-    """A few (step, sample) of the last step that no recorded cause explains; [] unless every kind of divergence that is
-    open was still there then: what had passed before cannot be drawn again."""
+    """Return a few (step, sample) of the last step that no recorded cause explains.
+
+    Returns [] unless every kind of divergence that is left open still occurred there: what had passed before cannot be
+    drawn again.
+    """
     e = so_far.evidence
     open_ = [items[items[:, 0] == e.steps[-1]] for items in remaining(so_far, kinds).values()] if e.steps else []
     if not open_ or not all(len(items) for items in open_):
@@ -99,14 +106,14 @@ def unexplained(so_far: Explained, kinds: list[DivergenceKey]) -> list[tuple[int
 
 
 def _lengths(e: Evidence, step: int) -> dict[int, int]:
-    """Tokens of the baseline's responses of one step, by sample."""
+    """Return the tokens of the baseline's responses of one step, by sample."""
     table = e.baseline.recording.table("rollout", step)
     rows = table.rows("output") if table is not None else None
     return {} if table is None or rows is None else dict(zip(table.sample.tolist(), rows.lengths.tolist(), strict=True))
 
 
 def _prompts(e: Evidence, step: int) -> dict[int, tuple[int, ...]]:
-    """Prompt ids of one step as they were sent, by sample."""
+    """Return the prompt ids of one step as they were sent, by sample."""
     table = e.baseline.recording.table("rollout", step)
     rows = table.rows("prompt") if table is not None else None
     if table is None or rows is None:

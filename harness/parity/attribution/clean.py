@@ -1,7 +1,7 @@
-"""Is one run clean by itself? Then its engine need not be kept for the bench: no fault of its own is to be looked for.
+"""Whether one run is clean by itself, so that its engine need not be kept for the bench.
 
-Clean is an engine that agrees with its learner within the tolerance, saw the prompts that it was sent, was given what
-was asked, ended every sample for a reason that can be checked, and whose syncs are all proven.
+A clean engine agrees with its learner within the tolerance, saw the prompts that it was sent, was given the parameters
+that were asked for, and ended every sample for a reason that can be checked. All of its syncs are proven.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.recordings.store import Recording
 
 
 def clean(run: Path, *, cap: float | None = None, library: Library | None = None) -> bool:
-    """Whether nothing recorded in `run` speaks against its engine. False where that cannot be told."""
+    """Whether nothing recorded in `run` speaks against its engine. False where that cannot be determined."""
     recording = (library or Library()).open(run)
     e = gather(recording, recording, native=False, cap=cap)
     if e.first or not recording.complete:
@@ -41,7 +41,9 @@ def _listed(value: object) -> object:
 
 
 def _ended(recording: Recording, step: int) -> bool:
-    """Samples cut at the limit have its length; those that stopped end in a token that stops, and in no other place."""
+    """Whether samples cut at the limit have its length, and the others end with a token that stops, after
+    min_tokens.
+    """
     table = recording.table("rollout", step)
     output = table.rows("output") if table is not None else None
     if table is None or output is None or table.finish is None:

@@ -1,4 +1,4 @@
-"""Parameters that no recording speaks of, tried on the reference: the last family of trials."""
+"""Parameters that no recording mentions, tried on the reference: the last family of trials."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from reports.text import counted, figure
 from scenarios.bench.case import Fitted
 from scenarios.engines import canonical
 
-NEAR = 8  # of the seed that was asked
-# Seeds that programs start with where nobody gives one: vLLM and most others 0, PyTorch's examples 1, Transformers, TRL
-# and OpenRLHF 42, Megatron-LM 1234.
+NEAR = 8  # seeds on either side of the one that was asked for
+# Seeds that programs start with by default: vLLM and most others 0, PyTorch's examples 1, Transformers, TRL and
+# OpenRLHF 42, Megatron-LM 1234.
 DEFAULT_SEEDS = (0, 1, 42, 1234)
 FITTED = tuple(parameter.name for parameter in canonical.FITTED)
 PENALTIES = tuple(parameter.name for parameter in canonical.PENALTIES)
 
 
 def guesses(s: Situation) -> Iterator[Trial]:
-    """Parameters that no recording speaks of: seeds and switches by common values, numbers by a fit."""
+    """Try parameters that no recording mentions: seeds and switches with common values, numbers by a fit."""
     chosen = s.rest.of("tokens", "lengths")
     yield from _penalties(s)
-    # After a choice that is another a log-probability may be too: a shifted one is the choice's own, and the engine may
-    # have gone on from another prompt.
+    # After a choice that differs a log-probability may differ too. A shifted one belongs to the choice itself, and the
+    # engine may have gone on from another prompt.
     if s.rest.of("scores", "prompts") or s.rest.of("logprobs") > 2 * chosen or not s.rest.total:
         return
     asked_sampling, settings = s.run_sampling, s.evidence.baseline.recording.records.settings
     seed = settings.seed or 0
-    seeds = (seed + way * far for far in range(1, NEAR + 1) for way in (1, -1))  # a rank or a worker added to it
+    seeds = (seed + way * far for far in range(1, NEAR + 1) for way in (1, -1))  # a rank or a worker is added to it
     for guessed_seed in dict.fromkeys((settings.engine.seed or 0, *DEFAULT_SEEDS, *seeds)):
         if guessed_seed != seed:
             yield Trial(
@@ -58,14 +58,14 @@ def guesses(s: Situation) -> Iterator[Trial]:
         for value in tries:
             if same(value, asked_sampling.get(name)):
                 continue
-            # Where no number explains every choice, what does is the only one that does.
+            # Where no number explains every choice, a switch that does is the only explanation.
             yield replace(
                 _guess(s, name, value), seen=() if any(fit.complete for fit in fitted) else (Seen.ALONE_EXPLAINS,)
             )
 
 
 def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | None = None) -> Trial:
-    """`bounds`: what explains the engine's choices as well."""
+    """Return the trial of one parameter. `bounds`: the range of values that explains the engine's choices as well."""
     more = f" ({shown(bounds[0])} to {shown(bounds[1])} does as well)" if bounds else ""
     return Trial(
         sampling_key(name),
@@ -82,15 +82,18 @@ def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | No
 
 
 def _fitted(s: Situation) -> list[Fitted]:
-    """Numbers that explain what the engine chose: alone, or else several at once."""
+    """Return numbers that explain what the engine chose: single ones, else several at once."""
     named_causes = {named.cause for named in s.named if named.side == s.side}
     names = [name for name in (*FITTED, *PENALTIES) if SAMPLING_PARAM.key(name) not in named_causes]
     return s.bench.fitted(s.side, names, s.alteration)
 
 
 def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Iterator[Trial]:
-    """The reference draws with them. `partial`: those that only come nearer, else those that explain every choice."""
-    # Of several that explain every choice the one that is likeliest to have been written: that with the fewest digits.
+    """Try the reference with fitted values.
+
+    `partial`: with those that only bring it nearer, else with those that explain every choice.
+    """
+    # Of several that explain every choice, the one with the fewest digits most likely was written by someone.
     complete = sorted(
         (fit for fit in fitted if fit.complete), key=lambda fit: max(map(len, map(shown, fit.values.values())))
     )
@@ -118,7 +121,7 @@ def _said(fit: Fitted) -> str:
 
 
 def joined(parts: Iterable[Trial]) -> dict[str, Any]:
-    """The changes of several parameters at once."""
+    """Return the changes of several parameters as one."""
     changes: dict[str, Any] = {}
     for part in parts:
         for name, pairs in part.change.items():
@@ -127,7 +130,9 @@ def joined(parts: Iterable[Trial]) -> dict[str, Any]:
 
 
 def _penalties(s: Situation) -> Iterator[Trial]:
-    """A penalty that the reported log-probabilities show as well: before the others, for every number differs then."""
+    """Try a penalty that the reported log-probabilities show as well. It comes first, because every number then
+    differs.
+    """
     if not s.rest.of("logprobs") or s.rest.of("scores", "prompts") or s.alteration.report:
         return
     penalty_fits = {name: s.bench.penalised(s.side, name, s.alteration) for name in PENALTIES}
@@ -140,7 +145,7 @@ def _penalties(s: Situation) -> Iterator[Trial]:
 
 
 def _passed_over(s: Situation) -> Iterator[Trial]:
-    """The second best token now and then, at near ties and elsewhere alike."""
+    """Try the second best token now and then, at near ties and elsewhere alike."""
     if not s.rest.of("tokens"):
         return
     choices = s.bench.passed_over(s.side, s.alteration)

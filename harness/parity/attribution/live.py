@@ -1,7 +1,7 @@
-"""Interventions on the engine itself: undo one thing, read again, and see whether the difference went with it.
+"""Interventions on the engine itself: undo one thing, read again, and see whether the difference disappeared with it.
 
-Cheapest first: past the cache, read the weights back, send one tensor after another, restart with the same weights.
-What is undone stays undone; the reference keeps the alterations that were found before.
+The cheapest come first: read without the cache, read the weights back, send one tensor after another, restart with the
+same weights. What is undone stays undone, and the reference keeps the alterations that were found before.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ REGROUP = "draw the case again in other batches"
 
 
 def resent(bench: Bench, side: str) -> Symptoms:
-    """The case right after a sync that changed the weights: other ones, a draw with them, then the learner's. What an
-    engine keeps over a sync shows then, though it has passed where a flush or other requests came after the run's."""
+    """Read the case right after a sync that changed the weights: send other weights, draw with them, then send the
+    learner's.
+
+    This shows what an engine keeps over a sync, even where a flush or other requests after the run had removed it.
+    """
     bench.send_otherwise(side, [name for group in bench.tensors(side) for name in group])
-    # Else the draw reuses what is cached of the learner's weights, and leaves nothing of its own. An order to flush may
-    # not be followed, and an engine may know no keys.
+    # Otherwise the draw reuses what is cached for the learner's weights, and leaves nothing of its own. The engine may
+    # ignore a flush, or may have no cache keys.
     bench.unused_cache(side)
     bench.flush(side)
     bench.read(side)
@@ -52,10 +55,10 @@ def resent(bench: Bench, side: str) -> Symptoms:
 
 
 def restart(s: Situation) -> None:
-    """A fresh engine that loads the same weights from disk, then the same weights by a sync.
+    """Start a fresh engine that loads the same weights from disk, and then send it the same weights by a sync.
 
-    The fresh engine agrees, and still does after the sync: STALE_DERIVED, the old one kept something made of earlier
-    weights. The sync spoils it again: what the engine then holds says whether that is WEIGHTS or STALE_DERIVED.
+    If the fresh engine agrees, also after the sync, the old one kept something made of earlier weights: STALE_DERIVED.
+    If the sync spoils it, what the engine then holds tells WEIGHTS from STALE_DERIVED.
     """
     what = "a fresh engine with the same weights"
 
@@ -71,7 +74,7 @@ def restart(s: Situation) -> None:
         spoilt = synced.after.total > max(LEAST, 2 * done.after.total)
         tell(s, "the same weights sent to the fresh engine", WEIGHTS.key(), synced, spoilt)
         names = [] if sent_again(s) else recorded(s)
-        if names and not spoilt:  # the recordings say what it held; a fresh engine confirms that, and nothing else
+        if names and not spoilt:  # the recordings say what it held; a fresh engine confirms that and nothing else
             for name in names[:LISTED]:
                 exclusions = sent_or_not(s, [name])
                 add_cause(
@@ -103,7 +106,7 @@ def restart(s: Situation) -> None:
 
 
 def _spoilt_by_a_sync(s: Situation) -> tuple[CauseKey, str, tuple[Seen, ...]]:
-    """(cause, summary, what was seen) where an engine agrees from disk and no longer after a sync."""
+    """Return (cause, summary, what was seen) for an engine that agrees when loaded from disk, but not after a sync."""
     held_report = s.bench.held(s.side)
     s.notes.append(f"read back from the {s.side}'s engine after that sync: {in_words(held_report)}")
     if held_report.all_equal:
@@ -119,8 +122,10 @@ def _spoilt_by_a_sync(s: Situation) -> tuple[CauseKey, str, tuple[Seen, ...]]:
 
 
 def regroup(s: Situation) -> None:
-    """Draw the case in other batches and another order, once nothing of it differs any more: an engine that is noisy of
-    itself does not agree with itself there; one whose noise was another cause's does."""
+    """Draw the case in other batches and another order, once no difference is left.
+
+    An engine that is noisy by itself then disagrees with itself. One whose noise had another cause agrees.
+    """
     started = s.clock()
     apart = s.bench.regrouped(s.side)
     seconds = s.clock() - started
@@ -155,13 +160,15 @@ INTERVENTIONS: tuple[Intervention | Slot, ...] = (
 
 @functools.cache
 def interventions() -> tuple[Intervention, ...]:
-    """Everything that is undone on an engine, cheapest first."""
+    """Return everything that is undone on an engine, cheapest first."""
     return registry.interventions(INTERVENTIONS)
 
 
 def search(s: Situation, *, restarts: bool = True, then: Callable[[Situation], None] = lambda s: None) -> None:
-    """Undo one thing after another until nothing is left, or time is over. `then`: after each that removed something,
-    for what it may have hidden."""
+    """Undo one thing after another until nothing is left, or time runs out.
+
+    `then`: called after each one that removed something, for differences that it may have hidden.
+    """
     for intervention in interventions():
         if not s.rest.total:
             return
@@ -179,8 +186,11 @@ def search(s: Situation, *, restarts: bool = True, then: Callable[[Situation], N
 
 
 def attention_lengths(s: Situation) -> str:
-    """In words, where the engine's attention reads another number of keys and values than its token and those before
-    it; "" where it does not, on the sample that differs most, or that cannot be seen."""
+    """Return in words where the engine's attention reads another number of keys and values than it should.
+
+    It should read those of the token and of all before it. Returns "" where it does so on the sample that differs most,
+    or where the engine does not show it.
+    """
     number = max(s.rest.by_sample, key=lambda sample: s.rest.by_sample[sample])
     read = s.bench.keys_read(s.side, number)
     if read is None:
@@ -203,9 +213,11 @@ def attention_lengths(s: Situation) -> str:
 
 
 def narrowest(s: Situation) -> tuple[str, str]:
-    """In words, the first layer at which the engine leaves the reference, on the sample that differs most; and that
-    place alone where the engine was seen to hold all that the reference holds. In half precision it is not told: hidden
-    states leave each other by rounding there."""
+    """Return in words the first layer at which the engine differs from the reference, on the sample that differs most.
+
+    The second value is that place alone, where the engine was seen to hold everything that the reference holds; else
+    "". In half precision it is always "", because hidden states differ by rounding there.
+    """
     number = max(s.rest.by_sample, key=lambda sample: s.rest.by_sample[sample])
     first_layer = s.bench.first_layer(s.side, number)
     if first_layer is None:
@@ -218,6 +230,7 @@ def narrowest(s: Situation) -> tuple[str, str]:
         place = "embeddings" if layer < 0 else f"layer {layer}"
         first = "in the embeddings" if layer < 0 else f"in layer {layer}"
         description = f"hidden states of sample {number} differ first {first}, by {apart:.2g} of their size"
+    # Only where all that the engine holds is known to be right can the layer itself be blamed.
     untested = 1
     if s.held is not None and s.held.all_equal and not s.held.of_buffers("differs"):
         untested = len(s.held.of_buffers("not tested"))

@@ -1,4 +1,6 @@
-"""What the bench showed, put into the verdict: causes proven, confirmed, withdrawn, and what is still unexplained."""
+"""The results of the bench, merged into the verdict: causes proven, confirmed or withdrawn, and what is left
+unexplained.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ T = TypeVar("T")
 
 @dataclass
 class _Families:
-    """Questions to families of causes. `failed`: those of other packages that raised."""
+    """Calls of functions of cause families. `failed`: families of other packages that raised."""
 
     failed: list[PluginError] = field(default_factory=list)
 
     def ask(self, question: Callable[[Any], T], of: Any, otherwise: T) -> T:
-        """The answer; `otherwise` where the family raises."""
+        """Return the answer; `otherwise` where the family raises."""
         try:
             return question(of)
         except PluginError as error:
@@ -45,8 +47,7 @@ class _Families:
 
 
 def merged(judged: Judged, attribution: Attribution) -> Verdict:
-    """The verdict with live proofs added to its causes, new causes named, and causes withdrawn that live interventions
-    contradict."""
+    """Return the verdict with live proofs added to its causes, new causes named, and contradicted causes withdrawn."""
     verdict, e = judged.verdict, judged.evidence
     if verdict.verdict != "DIVERGENT" or e is None:
         return verdict
@@ -54,7 +55,7 @@ def merged(judged: Judged, attribution: Attribution) -> Verdict:
     if attribution.learned != Learned():
         e = dataclasses.replace(e, learned=attribution.learned)
         recorded = find(e, judged.kinds)
-    # Of other engines: attribution did not judge them.
+    # The lifted stage had other engines, which attribution did not judge.
     lifted = [cause for cause in recorded if cause.details.get("stage") == LIFTED]
     causes, fresh = _proven([cause for cause in recorded if cause not in lifted], attribution)
     causes = [_confirmed(cause, attribution, families) for cause in causes]
@@ -80,7 +81,7 @@ def merged(judged: Judged, attribution: Attribution) -> Verdict:
 
 
 def _standing(causes: list[Cause], attribution: Attribution, families: _Families) -> tuple[list[Cause], list[Finding]]:
-    """The causes that the bench does not contradict, with what it says of each; a finding for each of the others."""
+    """Return the causes that the bench does not contradict, with its notes, and a finding for each of the others."""
     contradicted = [(cause, _contradicted(cause, attribution, families)) for cause in causes]
     standing = [_noted(cause, attribution, families) for cause, reason in contradicted if not reason]
     return standing, [_withdrawn(cause, reason) for cause, reason in contradicted if reason]
@@ -89,8 +90,11 @@ def _standing(causes: list[Cause], attribution: Attribution, families: _Families
 def _with_unexplained(
     standing: list[Cause], attribution: Attribution, *, explained: bool, withdrawn: bool
 ) -> list[Cause]:
-    """The causes, and UNEXPLAINED last where a difference has none: that of the recordings unless the bench explained
-    it, one where every named cause was withdrawn, or one for what is left of a side without its causes."""
+    """Return the causes, with UNEXPLAINED last where a difference has no cause.
+
+    UNEXPLAINED is the one of the recordings unless the bench explained it, one where every named cause was withdrawn,
+    or one for what is left of a side without its causes.
+    """
     causes = [cause for cause in standing if not UNEXPLAINED.has(cause.key)]
     if not explained:
         causes += [_narrowed(cause, attribution) for cause in standing if UNEXPLAINED.has(cause.key)]
@@ -103,7 +107,7 @@ def _with_unexplained(
 
 
 def _removed_by(causes: list[Cause]) -> list[str]:
-    """The live interventions that removed every difference; [] where a cause has none, or something is unexplained."""
+    """Return the live interventions that removed every difference; [] where some cause has none."""
     if not all(_live(cause) for cause in causes):
         return []
     live = [proof.intervention for cause in causes for proof in cause.proofs if proof.on == "live engines"]
@@ -111,11 +115,13 @@ def _removed_by(causes: list[Cause]) -> list[str]:
 
 
 def same_cause(live: CauseKey, recorded: CauseKey) -> bool:
-    """Do a cause that was proven live and one from the recordings mean the same, or the second a part of the first?"""
+    """Whether a cause that was proven live and one from the recordings are the same, or the second is a part of the
+    first.
+    """
     try:
         if live == recorded or family(recorded).covers(live, recorded):
             return True
-    except PluginError:  # then they are the same by the rules for every family
+    except PluginError:  # then the rule for every family decides
         pass
     cure = family(live).cured_by
     is_same_family = live.family == recorded.family or (bool(cure) and cure == family(recorded).cured_by)
@@ -124,19 +130,19 @@ def same_cause(live: CauseKey, recorded: CauseKey) -> bool:
 
 
 def _meant_by(first: Cause, second: Cause) -> bool:
-    """Do two causes of one party mean the same, whichever of them names more of it?"""
+    """Whether two causes of one party are the same, whichever of them names more parts."""
     means_the_same = same_cause(first.key, second.key) or same_cause(second.key, first.key)
     return first.party == second.party and means_the_same
 
 
 def _settled(attribution: Attribution, side: str) -> bool:
-    """Does nothing of the side differ on the bench, or nothing any more?"""
+    """Whether the side does not differ on the bench, or no longer differs."""
     first = attribution.first.get(side)
     return first is not None and (not first.total or _gone(attribution, side))
 
 
 def _confirmed(cause: Cause, attribution: Attribution, families: _Families) -> Cause:
-    """The cause with the proof that the bench makes without an intervention."""
+    """Return the cause with the proof that the bench gives without an intervention."""
     confirmation = (
         None if _live(cause) else families.ask(family(cause.key).confirmed, _on_bench(cause, attribution), None)
     )
@@ -147,7 +153,9 @@ def _confirmed(cause: Cause, attribution: Attribution, families: _Families) -> C
 
 
 def _proven(recorded: list[Cause], attribution: Attribution) -> tuple[list[Cause], list[Named]]:
-    """The recorded causes with the live proofs of the same cause; and the live causes that no recording named."""
+    """Return the recorded causes with the live proofs of the same cause, and the live causes that no recording
+    named.
+    """
     causes, fresh = list(recorded), []
     for named in attribution.named:
         matches = [i for i, cause in enumerate(causes) if same_cause(named.cause, cause.key) and _party(cause, named)]
@@ -173,7 +181,7 @@ def _proven(recorded: list[Cause], attribution: Attribution) -> tuple[list[Cause
 
 
 def _unnamed(live: CauseKey, recorded_keys: list[CauseKey]) -> CauseKey | None:
-    """What of a live cause no recorded one names: all of it, some of several parameters, or nothing."""
+    """Return the part of a live cause that no recorded one names: all of it, some of several parameters, or None."""
     if not recorded_keys:
         return live
     missing = {*live.parts}.difference(*(key.parts for key in recorded_keys))
@@ -195,8 +203,11 @@ def _live(cause: Cause) -> bool:
 
 
 def _contradicted(cause: Cause, attribution: Attribution, families: _Families) -> str:
-    """Why a recorded cause does not stand: its own intervention removed nothing, and others removed everything; or it
-    was read off by way of what a live intervention shows not to be so."""
+    """Return why a recorded cause does not stand; "" where it does.
+
+    It does not stand if its own interventions removed nothing and others removed everything. Nor does it if it was read
+    from the likelihood of native samples, and a live intervention shows that their prompts or weights were others.
+    """
     side = _side(cause)
     if (
         cause.details.get("stage") == "native"
@@ -230,8 +241,7 @@ def _on_bench(cause: Cause, attribution: Attribution) -> OnBench:
 
 
 def _noted(cause: Cause, attribution: Attribution, families: _Families) -> Cause:
-    """The cause with what the bench has to say of it where it could not prove it; without any proof, why none was
-    made."""
+    """Return the cause with the bench's note where it was not proven live: what was tried, or why nothing was."""
     side = _side(cause)
     if _live(cause) or UNEXPLAINED.has(cause.key):
         return cause
@@ -265,7 +275,7 @@ def _why_not(cause: Cause, side: str, attribution: Attribution) -> str:
 
 
 def _gone(attribution: Attribution, side: str) -> bool:
-    """Did the side differ, and does it no longer?"""
+    """Whether the side differed, and no longer does."""
     first, remaining = attribution.first.get(side), attribution.left.get(side)
     return first is not None and remaining is not None and first.total > 0 and remaining.total <= RESIDUE * first.total
 
@@ -276,7 +286,7 @@ def _explained(attribution: Attribution) -> bool:
 
 
 def _narrowed(cause: Cause, attribution: Attribution) -> Cause:
-    """UNEXPLAINED with what the bench adds: which side moved, whether it still does, what is left of it."""
+    """Return UNEXPLAINED with what the bench adds: which side moved, whether it still does, and what is left."""
     if not attribution.first:
         return cause
     differing = [side for side, first in attribution.first.items() if first.total]
@@ -302,7 +312,7 @@ def _narrowed(cause: Cause, attribution: Attribution) -> Cause:
 
 
 def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:
-    """Sides of which every cause was proven live and a part of the difference is left all the same."""
+    """Return the sides of which every cause was proven live, while a part of the difference is left."""
     return [
         side
         for side, remaining in attribution.left.items()
@@ -335,7 +345,7 @@ def _withdrawn(cause: Cause, reason: str) -> Finding:
 
 
 def _told(attribution: Attribution, failed: list[PluginError]) -> list[Finding]:
-    """One finding that lists every intervention and what could not be tested."""
+    """Return one finding that lists every intervention, and what could not be tested."""
     notes = list(dict.fromkeys([*attribution.notes, *map(str, failed)]))
     if not (attribution.tried or notes):
         return []

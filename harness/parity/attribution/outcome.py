@@ -1,4 +1,4 @@
-"""What the bench showed of one comparison."""
+"""The result of attribution for one comparison."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from scenarios.bench.case import Symptoms
 
 @dataclass
 class Attribution:
-    """`first`: symptoms of each side as it stood; `left`: after every intervention. `named_after`: seconds from the
-    start to the last cause that was named. `layers`: of what stays unexplained in a side, the first layer that
-    differs, and where attention reads other keys, in words; `computes`: that place, where the side holds what the
-    learner does. `broken`: why its engines are good for nothing more; empty while they are. `learned`: what the
-    recordings are then read with once more. `reproduced`: what no cause of the recordings explains was there in the
-    last step too, and its samples are in the case. `drawn`: offending samples of the case.
+    """What the bench showed.
+
+    - `first`: symptoms of each side before any intervention; `left`: after every intervention.
+    - `named_after`: seconds from the start until the first side with a named cause was done.
+    - `layers`: side -> in words, the first layer that differs and where attention reads other keys, for what stays
+      unexplained; `computes`: that place, where the side holds what the learner does.
+    - `broken`: why the engines cannot be used any more; "" while they can.
+    - `learned`: what the recordings are then read again with.
+    - `reproduced`: what no recorded cause explains was also in the last step, and its samples are in the case.
+    - `drawn`: differing samples of the case.
     """
 
     first: dict[str, Symptoms] = field(default_factory=dict)

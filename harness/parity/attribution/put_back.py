@@ -1,4 +1,4 @@
-"""Parameters of an engine's start, put back as they were asked: all that differ at once, then, bisecting, fewer."""
+"""Put an engine's start parameters back as they were asked for: all that differ at once, then fewer, by bisecting."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
 from reports.model import CauseKey, Proof
 from scenarios.bench.case import Symptoms
 
-ROOM_S = 20.0  # for the starts of an engine that tell several parameters apart; then they are named together
+ROOM_S = 20.0  # seconds for starts of an engine that tell several parameters apart; after that they are named together
 _LIMITS = {"max_model_len": LENGTH.key("context"), "kv_cache_tokens": CAPACITY.key("kv pool")}
 START = "a fresh engine that is given the same parameters"
 
 
 @dataclass
 class _Search:
-    """`floor`: what is left with every parameter put back. `spoilt`: a fresh engine was seen to differ all the same."""
+    """The bisection. `floor`: what is left with every parameter put back. `spoilt`: a fresh engine was seen to differ
+    anyway.
+    """
 
     s: Situation
     before: Symptoms
     floor: Symptoms
     until: float
-    seconds: float  # of one start and reading
+    seconds: float  # of one start with one reading
     spoilt: bool = False
 
     def clean(self, names: list[str]) -> bool:
-        """Does putting these back remove as much as putting back all?"""
+        """Whether putting these back removes as much as putting back all."""
         after = _read(self.s, names)
         good = after.total <= self.floor.total or gone(self.before, after)
         self.s.tried.append(
@@ -46,8 +48,10 @@ class _Search:
         return good
 
     def guilty(self, names: list[str], fixed: list[str]) -> list[list[str]]:
-        """The parameters without which the difference comes back, one by one, or together where there is no time
-        (delta debugging, Zeller 1999). `fixed`: put back all the while."""
+        """Return the parameters without which the difference comes back (delta debugging, Zeller 1999).
+
+        They are returned one by one, or together where there is no time. `fixed`: parameters that stay put back.
+        """
         if len(names) == 1:
             return [names]
         if self.s.clock() + self.seconds > self.until:
@@ -62,9 +66,12 @@ class _Search:
 
 
 def engine_parameters(s: Situation) -> None:
-    """Name the parameters that the engine was started with otherwise than asked, and whose return removes the
-    difference. A fresh engine alone may do that too: where none was seen to differ, one is started as it was, unless
-    the difference is that samples end at one total: a fresh engine has the same limit."""
+    """Name the parameters that the engine was not started with as asked, and whose correction removes the difference.
+
+    A fresh engine alone may remove it too. So unless a fresh engine was already seen to differ, one is started with the
+    same wrong parameters. That is not needed where samples merely end at one total, since a fresh engine has the same
+    limit.
+    """
     names = sorted(s.changed)
     if not names:
         return
@@ -103,7 +110,7 @@ def engine_parameters(s: Situation) -> None:
                 removed=not alone,
             )
         )
-        if not alone:  # left to the intervention that starts the engine anew
+        if not alone:  # left to the intervention that restarts the engine
             s.symptoms = before
             return
     if s.last_put_back != names:
@@ -124,7 +131,7 @@ def engine_parameters(s: Situation) -> None:
 
 
 def _only_a_limit(s: Situation, names: list[str]) -> bool:
-    """Does the reference agree when it ends where the engine does?"""
+    """Whether the reference agrees when it ends where the engine does."""
     for total in s.ended_at:
         started = s.clock()
         after = s.bench.compare(s.side, s.alteration.with_(context=total))
@@ -148,7 +155,7 @@ def _only_a_limit(s: Situation, names: list[str]) -> bool:
 
 
 def _narrowed(s: Situation, group: list[str]) -> list[list[str]]:
-    """What recordings name of a group that could not be told apart; else the group."""
+    """Return what recordings name of a group that could not be told apart; else the group."""
     recorded_groups = [[name] for name in group if _cause([name]) in s.recorded]
     return recorded_groups or [group]
 

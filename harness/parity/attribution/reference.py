@@ -1,4 +1,6 @@
-"""Interventions on the reference: it makes one mistake, and if it then agrees with the engine, so does the engine."""
+"""Interventions on the reference: it makes one mistake, and if it then agrees with the engine, the engine makes it
+too.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from harness.parity.subjects.stop_conditions import causes as stop_conditions
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
-SEEN = 0.5  # of the log-probabilities that were compared before
+SEEN = 0.5  # share of the log-probabilities compared before that must still be compared
 CONTESTS: tuple[Contest | Slot, ...] = (
     Contest((prompts.prompts_seen,), "a record; with other ids everything that follows is drawn and scored otherwise"),
     Contest((sampling.parameters,), "a record too: what was given comes before what is guessed"),
@@ -44,23 +46,25 @@ CONTESTS: tuple[Contest | Slot, ...] = (
 
 @functools.cache
 def contests() -> tuple[Contest, ...]:
-    """The mistakes that the reference is made to make, in the order in which they are tried. None costs an engine
-    call."""
+    """Return the mistakes that the reference makes on purpose, in the order in which they are tried.
+
+    None of them costs a call of the engine.
+    """
     return registry.contests(CONTESTS)
 
 
 def search(s: Situation) -> None:
-    """Change the reference in one way after another, keep what removes a part of the difference, go on with the rest.
+    """Change the reference in one way after another, keep each change that removes a part, and go on with the rest.
 
-    Once one has removed something the earlier ones are asked again, for what it may have hidden: every log-probability
-    differs of an engine that reports them one position late, at whatever temperature it draws.
+    After a success the earlier ones are tried again, since the removed part may have hidden theirs: if an engine
+    reports log-probabilities one position late, all of them differ, at whatever temperature it draws.
     """
     while any(_removed(s, contest) for contest in contests()):
         pass
 
 
 def _removed(s: Situation, contest: Contest) -> bool:
-    """Whether a trial of the contest removed something; what they removed is named, and stays in the reference."""
+    """Whether a trial of the contest removed something. What it removed is named, and stays in the reference."""
     named_before = len(s.named)
     while s.rest.total and not s.over:
         named = {proven.cause for proven in s.named if proven.side == s.side}
@@ -75,7 +79,7 @@ def _removed(s: Situation, contest: Contest) -> bool:
 
 
 def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float] | None:
-    """The first trial that removes everything, else the one that removes most."""
+    """Return the first trial that removes everything, else the one that removes most."""
     best: tuple[Trial, Symptoms, float] | None = None
     for trial in trials:
         if s.over:
@@ -85,6 +89,7 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
         alteration = s.alteration.with_(**trial.change)
         after = s.bench.compare(s.side, alteration)
         seconds = s.clock() - started
+        # A trial counts only if its effect is real, and neither hidden numbers nor a guess that fits by chance.
         good = improves(s.rest, s.settled(after, alteration), recorded=trial.recorded)
         good = good and not _blind(trial, s.symptoms, after) and not _by_chance(trial, s.symptoms, after)
         s.tried.append(
@@ -106,16 +111,19 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
 
 
 def _blind(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
-    """Whether the trial only put log-probabilities out of sight: answers that are encoded again have none where that
-    makes them longer or shorter."""
+    """Whether the trial only hid log-probabilities: answers that are encoded again have none where their length
+    changes.
+    """
     again = trial.change.get("output") == "again"
     return again and after.compared.get("logprobs", 0) < SEEN * before.compared.get("logprobs", 0)
 
 
 def _by_chance(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
-    """Whether what a guess is nearer to may be so by chance. A prompt that no record speaks of must bring most of the
-    samples nearer that it is given to, and other random numbers (a seed, one of many that are tried, or those of
-    another sample) most choices."""
+    """Whether a guess may be nearer by chance.
+
+    A prompt that no record mentions must bring most of its samples nearer. Other random numbers (a seed among many that
+    are tried, or those of another sample) must bring most choices nearer.
+    """
     if "seed" in trial.change or "streams" in trial.change:
         return 2 * after.of("tokens", "lengths") > before.of("tokens", "lengths")
     prompted_samples = {number for number, _ in trial.change.get("prompts", ())} & set(before.by_sample)
@@ -124,7 +132,7 @@ def _by_chance(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
 
 
 def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[Named]:
-    """The cause that a trial proved; of several parameters each, by what is left without it beside the others."""
+    """Return the cause that a trial proved. Of several parameters, each is proven by what is left without it."""
     if not trial.parts:
         proof = Proof(
             trial.intervention, s.symptoms.total, after.total, "differences", "live engines", round(seconds, 3)

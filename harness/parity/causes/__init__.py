@@ -1,1 +1,1 @@
-"""Families of causes: how each is recognised, proven, told apart from its rivals, named and fixed."""
+"""Families of causes: how each is recognised, proven and told from its rivals, and what to do about it."""

@@ -1,8 +1,8 @@
-"""What a family of causes is: its name, what to do about it, and what tells it from its rivals.
+"""Families of causes: the name, what to do about it, and what tells it from its rivals.
 
-A proof removes a difference; so would the same intervention with another cause, now and then. Each family says which
-other causes would look the same, and which observation tells each apart; or why there are none.
-docs/reference/causes.md, the table for readers, is generated from them.
+A proof removes a difference. Sometimes the same intervention would remove the difference of another cause too. So each
+family lists the causes that would look the same, with the observations that exclude each, or says why there are none.
+The table docs/reference/causes.md is generated from them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Seen(StrEnum):
 
 @dataclass(frozen=True)
 class Rival:
-    """`cause` would look the same; any of `excluded_by` tells them apart."""
+    """A cause that would look the same. Any of `excluded_by` tells it apart."""
 
     cause: str
     excluded_by: tuple[StrEnum, ...]
@@ -69,10 +69,14 @@ class Rival:
 
 @dataclass(frozen=True)
 class OnBench:
-    """What live interventions showed of a recorded cause. `own`: those of that very cause; `named`: what others
-    proved on its side. `proven`: it was itself. `gone`: the side differed, and no longer does. `settled`: nothing of it
-    differs, or nothing any more; `left`: places that do, None where the side was not on the bench; `noise`: its engine
-    does not repeat itself. `drawn`: samples that were drawn again, with one version of the weights.
+    """What live interventions showed about a recorded cause.
+
+    - `own`: the interventions for this very cause; `named`: causes that other interventions proved on its side.
+    - `proven`: an intervention proved it. `gone`: the side differed, and no longer does.
+    - `settled`: the side does not differ on the bench, or no longer. `left`: places that differ; None where the side
+      was not on the bench.
+    - `noise`: its engine does not repeat itself. `drawn`: samples that were drawn again with one version of the
+      weights.
     """
 
     own: tuple[Tried, ...] = ()
@@ -86,7 +90,7 @@ class OnBench:
 
     @property
     def removed(self) -> bool:
-        """Did an intervention of its own remove anything?"""
+        """Whether one of its own interventions removed anything."""
         return any(attempt.removed for attempt in self.own)
 
     @property
@@ -95,26 +99,32 @@ class OnBench:
 
 
 def differences(tried: Tried) -> str:
-    """What an intervention did, in words. A count after it may be larger: it can add some."""
+    """Return in words what an intervention did. It can also add differences."""
     return f"{tried.intervention}: {tried.before} differences before, {tried.after} after"
 
 
 def contradicted(bench: OnBench) -> str:
-    """Why a recorded cause does not stand: its own interventions removed nothing, and others removed everything."""
+    """Return why a recorded cause does not stand; "" where it does.
+
+    It does not stand if its own interventions removed nothing and others removed everything.
+    """
     if bench.proven or not bench.gone or not bench.own or bench.removed or not bench.named:
         return ""
     return f"{differences(best(bench.own))}; {bench.others} explains them all"
 
 
 def best(attempts: Iterable[Tried]) -> Tried:
-    """Of a cause's own interventions, the one that leaves the least."""
+    """Return the attempt that leaves the fewest differences."""
     return min(attempts, key=lambda attempt: attempt.after)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How recordings show a cause. `run`: (evidence, what is explained so far) -> explanations. `because`: why it has
-    its place. `alone`: it needs one run only, and says as much of it as of either of two."""
+    """How recordings show a cause.
+
+    `run`: (evidence, what is explained so far) -> explanations. `because`: why it has its place in the order. `alone`:
+    it needs one run only, and says as much about it as about either of two.
+    """
 
     run: Callable[[Evidence, Explained], Iterable[Explanation]]
     because: str
@@ -123,8 +133,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Contest:
-    """Mistakes that the reference is made to make. The trials of all of `rivals` are weighed against each other, and
-    the best is taken. `because`: why they have their place."""
+    """Mistakes that the reference makes on purpose, as rivals of each other.
+
+    The trials of all `rivals` are weighed against each other, and the best is taken. `because`: why they have their
+    place in the order.
+    """
 
     rivals: tuple[Callable[[Situation], Iterable[Trial]], ...]
     because: str
@@ -132,8 +145,11 @@ class Contest:
 
 @dataclass(frozen=True)
 class Intervention:
-    """What is undone on the engine of a situation. `title`: what notes call it. `because`: why it has its place.
-    `starts_engine`: it takes seconds that a caller may not have."""
+    """An intervention: what is undone on the engine of a situation.
+
+    `title`: its name in notes. `because`: why it has its place in the order. `starts_engine`: it takes seconds that a
+    caller may not have.
+    """
 
     run: Callable[[Situation], object]
     title: str
@@ -143,22 +159,30 @@ class Intervention:
 
 @dataclass(frozen=True)
 class CauseFamily:
-    """All causes of one name; the parts of their keys tell them apart.
+    """All causes of one name. The parts of their keys tell them apart.
 
-    `meaning`: what is wrong. `fix`: what to do about it. `rivals`: what would look the same; `alone`: else, why nothing
-    would. `suspicion`: the number of the one of the eleven that it belongs to, 0 for none of them; `suspicions`: of a
-    part that belongs to another one. `drawn`: it is read off what native samples are likely under; `premise`: under it
-    that likelihood is another one. `cured_by`: the intervention that removes it, where other families share that.
-    `prompts`: what becomes of a prompt under it (`prompts_seen.how`), with the parts of its key then.
+    - `meaning`: what is wrong. `fix`: what to do about it.
+    - `rivals`: causes that would look the same. `alone`: why there are none.
+    - `suspicion`: the number of its suspicion among the eleven, or 0. `suspicions`: numbers of single parts that
+      differ.
+    - `drawn`: the likelihood of native samples names it. `premise`: it changes that likelihood.
+    - `cured_by`: the intervention that removes it, where several families share one.
+    - `prompts`: kind of change of prompts under this cause (`prompts.observed.how`) -> the parts of its key.
 
-    `rules`: how recordings show it. `trials`: mistakes that the reference is made to make: situation -> trials.
-    `interventions`: what is undone on an engine. Only the families of other packages list theirs: each takes the slot
-    that the order keeps for plug-ins. Those of the harness have a place of their own, in `harness.parity.explain`,
-    `harness.parity.attribution.reference` and `harness.parity.attribution.live`.
+    How it is found. Only families of other packages list these, and each takes the slot that the order keeps for
+    plug-ins. Those of the harness have their places in `harness.parity.explain`, `harness.parity.attribution.reference`
+    and `harness.parity.attribution.live`.
 
-    On a bench: `contradicted`: why a recorded cause does not stand, empty where it does. `confirmed`: the proof that a
-    bench makes without an intervention, and what it shows. `in_words`: what one of its interventions did. `covers`:
-    whether a recorded cause (second) means one of another name that was proven live.
+    - `rules`: how recordings show it.
+    - `trials`: mistakes that the reference makes on purpose: situation -> trials.
+    - `interventions`: what is undone on an engine.
+
+    On a bench:
+
+    - `contradicted`: why a recorded cause does not stand; "" where it does.
+    - `confirmed`: the proof that a bench gives without an intervention, and what it shows.
+    - `in_words`: what one of its interventions did.
+    - `covers`: whether a recorded cause (second) is one of another name that was proven live (first).
     """
 
     name: str
@@ -181,12 +205,12 @@ class CauseFamily:
     covers: Callable[[CauseKey, CauseKey], bool] = lambda live, recorded: False
 
     def key(self, *parts: str, many: bool = False) -> CauseKey:
-        """What a cause of this family is; `many`: its parts are counted, not named."""
+        """Return the key of a cause of this family. `many`: its parts are counted and not named."""
         return CauseKey(self.name, parts, many)
 
     def has(self, key: CauseKey) -> bool:
         return key.family == self.name
 
     def suspicion_of(self, key: CauseKey) -> int:
-        """The number of the suspicion that a cause of this family belongs to; 0 for none."""
+        """Return the number of the suspicion that a cause of this family belongs to; 0 for none."""
         return next((self.suspicions[part] for part in key.parts if part in self.suspicions), self.suspicion)

@@ -1,7 +1,8 @@
-"""Every family of causes: those of the subjects, and another package's by its entry point.
+"""Every family of causes: those of the subjects, and those of other packages by their entry points.
 
-`FAMILIES` of each module of causes is read (`harness.parity.subjects`), and each entry point of the group
-`rlhf_harness.causes`: a `CauseFamily` of another package. What one of those raises explains nothing, and is told.
+`FAMILIES` of each module of causes in `harness.parity.subjects` is read, and each entry point of the group
+`rlhf_harness.causes`, which is a `CauseFamily` of another package. A function of one that raises explains nothing, and
+the error is reported.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ GROUP = "rlhf_harness.causes"
 
 @functools.cache
 def _loaded() -> tuple[dict[str, CauseFamily], dict[str, Plugin], tuple[PluginError, ...]]:
-    """Every family by its name; the plug-ins that brought some; and why others bring none."""
+    """Return every family by its name, the plug-in of each one that is not ours, and why other plug-ins bring none."""
     families_by_name = {cause_family.name: cause_family for cause_family in _ours()}
     homes: dict[str, Plugin] = {}
 
@@ -45,39 +46,39 @@ def _loaded() -> tuple[dict[str, CauseFamily], dict[str, Plugin], tuple[PluginEr
 
 
 def families() -> dict[str, CauseFamily]:
-    """Name -> family."""
+    """Return name -> family."""
     return _loaded()[0]
 
 
 def refused() -> tuple[PluginError, ...]:
-    """What plug-ins do not bring, and why."""
+    """Return the errors of plug-ins that bring no family."""
     return _loaded()[2]
 
 
 def family(key: CauseKey) -> CauseFamily:
-    """The family of a cause; one that nothing is known of where there is none."""
+    """Return the family of a cause; an empty one where it is unknown."""
     return families().get(key.family) or CauseFamily(key.family)
 
 
 class Slot(Enum):
-    """A place in an order that other packages fill."""
+    """A place in an order that is kept for other packages."""
 
     PLUGINS = "the causes of other packages"
 
 
 def rules(order: Sequence[Rule | Slot]) -> tuple[Rule, ...]:
-    """An order of rules with those of other packages in their slot."""
+    """Return an order of rules, with those of other packages in their slot."""
     return _filled(order, [rule for family in _of_plugins() for rule in family.rules])
 
 
 def contests(order: Sequence[Contest | Slot]) -> tuple[Contest, ...]:
-    """An order of contests with the trials of other packages in their slot."""
+    """Return an order of contests, with the trials of other packages in their slot."""
     because = "another package's: what was recorded comes before it, and what is fitted after it"
     return _filled(order, [Contest((trial,), because) for family in _of_plugins() for trial in family.trials])
 
 
 def interventions(order: Sequence[Intervention | Slot]) -> tuple[Intervention, ...]:
-    """An order of interventions with those of other packages in their slot."""
+    """Return an order of interventions, with those of other packages in their slot."""
     return _filled(order, [intervention for family in _of_plugins() for intervention in family.interventions])
 
 
@@ -92,8 +93,9 @@ def _filled(order: Sequence[T | Slot], theirs: list[T]) -> tuple[T, ...]:
 
 
 def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
-    """A family of another package. What its functions raise is told, and explains nothing."""
+    """Return a family of another package whose errors are reported and explain nothing."""
 
+    # Each validator consumes what the plug-in yields, so that its errors are raised within the guard.
     def explanations(yielded: Iterable[Any] | None, e: Evidence, so_far: Explained) -> list[Any]:
         listed = list(yielded or ())
         for explanation in listed:
@@ -141,7 +143,7 @@ def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
 
 
 def _check_types(family: CauseFamily) -> None:
-    """Raises Unfit for what is none of the types of its field."""
+    """Check the rules, trials and interventions of a plug-in. Raises Unfit for one of the wrong type."""
     if not all(isinstance(rule, Rule) and callable(rule.run) for rule in family.rules):
         raise plugins.Unfit("each of its rules must be a Rule of a function")
     if not all(callable(trial) for trial in family.trials):
@@ -151,7 +153,9 @@ def _check_types(family: CauseFamily) -> None:
 
 
 def _tell(error: PluginError, *arguments: Any) -> None:
-    """To whom the function was given: (evidence, what is explained so far), or a situation on a bench."""
+    """Report an error to whom the function was given: (evidence, what is explained so far), or a situation on a
+    bench.
+    """
     recipient = arguments[-1]
     messages: list[Any] = recipient.failed if isinstance(recipient, Explained) else recipient.notes
     if str(error) not in map(str, messages):

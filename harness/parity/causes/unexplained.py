@@ -1,4 +1,6 @@
-"""What no recording explains: the narrowest place, or the layer that computes otherwise."""
+"""The causes UNEXPLAINED and COMPUTATION: no recording explains a difference; all that is known is its narrowest place
+or layer.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The named checks: the eleven suspicions and the others, each a function of the facts with a verdict of its own."""
+"""Checks: the eleven suspicions and others, each a function of the evidence that confirms or rules out something."""

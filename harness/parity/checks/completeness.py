@@ -1,4 +1,4 @@
-"""A check that saw a part of what belongs to it rules nothing out."""
+"""Checks that saw only a part of their evidence rule nothing out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from harness.parity.subjects.recording.observed_missing_steps import gaps, never
 
 
 def require_completeness(e: Evidence, result: Outcome) -> Outcome:
-    """The outcome of a check, not tested where it is ruled out by a part of the steps, of the samples or of the numbers
-    that it compares."""
+    """Return the outcome of a check, as not tested where it ruled out only a part of what it compares.
+
+    The parts are steps, samples and numbers.
+    """
     if result.check.state != "ruled out":
         return result
     lacking, unknown = gaps(e, result.check.name), never(e, result.check.name)

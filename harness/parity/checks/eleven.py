@@ -1,4 +1,4 @@
-"""The checks that decide between run and run: tokens, ends, log-probabilities, and what the learners made of them."""
+"""The checks that compare run with run: tokens, ends, log-probabilities, and what the learners made of them."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def finish_reasons(e: Evidence) -> Outcome:
 
 @check("ends", applies=lambda e: e.alone, alone=True)
 def ends(e: Evidence) -> Outcome:
-    """Whether the last token of each sample agrees with the reason that the engine gives for its end. Of one run: that
-    engines which agree are wrong together makes no difference between them.
+    """Whether the last token of each sample agrees with the reason that the engine gives for its end. For one run only:
+    engines that are wrong in the same way do not differ in a comparison.
     """
     name, side = "ends", e.baseline
     if not side.reasons_held:
@@ -240,7 +240,7 @@ def rewards(e: Evidence) -> Outcome:
 
 
 def _apart(e: Evidence, *names: str) -> str:
-    """The largest differences that are within what rounding explains."""
+    """Return in words the largest differences within what rounding explains."""
     within_rounding = e.experience.apart
     rows = ((name, *within_rounding[name]) for name in names if name in within_rounding)
     return "; ".join(f"{name} within {figure(allowed)}, largest |Δ| {figure(most)}" for name, most, allowed in rows)
@@ -257,6 +257,7 @@ def learner(e: Evidence) -> Outcome:
         )
     if not e.train:
         return outcome("learner", "not tested", "a run without training", **details)
+    # The learners differ for a reason other than the engines: nothing is confirmed then.
     if e.learners.confounded:
         text = f"the learners part at step {e.learners.parted}, as they must: {e.learners.confounded}"
         text += f"; {e.learners.norms}" if e.learners.norms else ""

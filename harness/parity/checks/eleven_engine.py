@@ -1,4 +1,4 @@
-"""The checks that decide about one engine: against its learner, its weights, itself, and with its own sampler."""
+"""The checks of one engine: against its learner, its weights and itself, and of its own sampler."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
         if choices:
             text += f"; {counted(choices, 'token')} that the learner would not have drawn"
         return outcome("engine-against-learner", "confirmed", text, kinds=kinds, **details)
+    # Nothing differs. That rules a fault out only where engine and learner were compared in every step.
     without = [side.name for side in e.sides if not side.to_learner.tokens]
     if without:
         return outcome(
@@ -75,7 +76,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
 
 
 def published(side: Side) -> dict[str, dict[str, Any]]:
-    """The field's metrics of engine against learner, with the limits that others publish."""
+    """Return the field's metrics of engine against learner, with the limits that their authors publish."""
     metrics = {}
     for name, value in side.to_learner.result().items():
         limit = limit_of(name)
@@ -103,6 +104,7 @@ def weight_sync(e: Evidence) -> Outcome:
         place = e.earliest(*kinds)
         assert place is not None
         return outcome("weight-sync", "confirmed", place.context, kinds=kinds, findings=findings, **details)
+    # No sync failed. That is ruled out only where every version was sent, arrived and was proven.
     for name, record in records.items():
         if untested := _untested_sync(e, name, record):
             return outcome("weight-sync", "not tested", untested, findings=findings, **details)
@@ -116,7 +118,7 @@ def weight_sync(e: Evidence) -> Outcome:
 
 
 def _harmless_absence(side: str, record: SyncRecord) -> Finding:
-    """Tensors that were not sent, where no divergence came of it."""
+    """Return a finding on tensors that were not sent, where no divergence came of it."""
     return Finding(
         "weight sync",
         f"{side}: {len(record.absent)} tensors are not sent in a sync, the first is {next(iter(record.absent))}",
@@ -127,7 +129,7 @@ def _harmless_absence(side: str, record: SyncRecord) -> Finding:
 
 
 def _untested_sync(e: Evidence, side: str, record: SyncRecord) -> str:
-    """Why one side's syncs cannot be judged; "" where every version was sent, arrived and was proven."""
+    """Return why one side's syncs cannot be judged; "" where every version was sent, arrived and was proven."""
     if not record.versions:
         return f"no sync was recorded in the {side}"
     if None in e.side(side).versions and trains(e):
@@ -149,7 +151,7 @@ def _untested_sync(e: Evidence, side: str, record: SyncRecord) -> str:
 
 
 def _arrived(records: list[SyncRecord]) -> str:
-    """What the syncs of all sides brought, where nothing is wrong with any of them."""
+    """Return in words what the syncs of all sides brought, where nothing is wrong with any of them."""
     syncs = " and ".join(str(len(record.versions)) for record in records)
     arrived = counted(min(record.tensors or 0 for record in records), "tensor")
     proof = max(record.largest_proof for record in records)
@@ -165,10 +167,10 @@ def _arrived(records: list[SyncRecord]) -> str:
 
 
 def _of_the_manifest(e: Evidence, side: str, record: SyncRecord) -> str:
-    """Why the tensors that arrived need not be all; "" where the recording names the learner's, and every one came.
+    """Return why the tensors that arrived may not be all of them; "" where the recording lists the learner's tensors.
 
-    Only the harness' own runs name them. A framework's sync may send fewer than the learner has; of a learner that
-    trains one tensor alone is not a model.
+    Only the harness' own runs list them. A framework's sync may send fewer than the learner has. A single tensor is no
+    model that could be trained.
     """
     if record.unlisted:
         return (
@@ -184,7 +186,7 @@ def _of_the_manifest(e: Evidence, side: str, record: SyncRecord) -> str:
 
 
 def _not_covered(side: Side, again: SecondRun | None) -> list[str]:
-    """What the engine's run against itself does not say."""
+    """Return what the comparison of the engine with itself does not cover."""
     if again is not None and not again.useless:
         later = [step for step in side.recording.steps("rollout") if step not in again.steps]
         return [
@@ -203,13 +205,13 @@ def _not_covered(side: Side, again: SecondRun | None) -> list[str]:
 
 
 def _shards(side: Side) -> int:
-    """How many tensor-parallel ranks its engine was asked for; 0 where it is one, or not recorded."""
+    """Return how many tensor-parallel ranks its engine was asked for; 0 where that is one, or was not recorded."""
     ranks = side.recording.records.settings.engine.tensor_parallel or 1
     return ranks if ranks > 1 else 0
 
 
 def itself(e: Evidence, side: Side, number: int) -> Outcome:
-    """An engine against itself: within the cap, and with no more flips than ties explain."""
+    """Judge an engine against itself: within the cap, and with no more flips than ties explain."""
     name, floor, cap = f"{side.name}-itself", side.floor, e.of_engines.cap
     again = e.second_runs.get(side.name)
     details: dict[str, Any] = {
@@ -232,7 +234,7 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         return outcome(name, "confirmed", text, number=number, decides=False, **details)
     if not floor.measured:
         return outcome(name, "not tested", _unmeasured(e, side, again), number=number, **details)
-    # A framework's job takes no variants, and a whole second run holds what they would.
+    # The job of a framework draws no variants. A whole second run covers what they would show.
     lacking = _lacking_variants(e, floor)
     if lacking and not side.recording.records.manifest.framework and again is None:
         under = " and ".join(variant if variant == "prefill" else f"another {variant}" for variant in lacking)
@@ -244,7 +246,7 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
 
 
 def _noise(floor: EngineFloor, cap: float) -> str:
-    """How far the engine is from itself, in words."""
+    """Return in words how far the engine is from itself."""
     if floor.largest == 0:
         noise = "not the slightest difference"
     elif floor.level == floor.largest:
@@ -255,7 +257,7 @@ def _noise(floor: EngineFloor, cap: float) -> str:
 
 
 def _unmeasured(e: Evidence, side: Side, again: SecondRun | None) -> str:
-    """Why there is no floor, and which tolerance holds instead."""
+    """Return why there is no floor, and which tolerance holds instead."""
     floor = side.floor
     if again is not None and again.useless:
         text = f"the floor was not measured: {again.useless}; "
@@ -275,15 +277,15 @@ def _has_log_probabilities(again: SecondRun) -> bool:
 
 
 def _lacking_variants(e: Evidence, floor: EngineFloor) -> list[str]:
-    """Variants under which the floor was not taken, though it could have been."""
+    """Return the variants under which the floor was not taken, though it could have been."""
     taken_variants = {variant for run in e.sides for variant in run.floor.variants if variant not in run.floor.absent}
     if e.mode == REPLAY:
-        taken_variants.discard("prefill")  # an engine that only scores has no decode to be held against it
+        taken_variants.discard("prefill")  # an engine that only scores has no decode to compare with
     return [variant for variant in floor.absent if variant != "prefill" or variant in taken_variants]
 
 
 def _compared_with(floor: EngineFloor, again: SecondRun | None) -> list[str]:
-    """What the engine was held against to measure its floor."""
+    """Return what the engine was compared with to measure its floor."""
     comparisons = []
     variants = ", ".join(variant for variant in floor.variants if variant != observed_second_run.VARIANT)
     if variants:
@@ -297,7 +299,7 @@ def _compared_with(floor: EngineFloor, again: SecondRun | None) -> list[str]:
 
 
 def _reservations(side: Side, again: SecondRun | None) -> list[str]:
-    """What the measured floor leaves open."""
+    """Return what the measured floor leaves open."""
     floor, ranks, reservations = side.floor, _shards(side), []
     if floor.absent:
         reservations.append(f"the floor was not taken under: {', '.join(floor.absent)}")

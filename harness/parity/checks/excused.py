@@ -1,4 +1,4 @@
-"""A difference that a job has from itself as well is nobody's fault: it was not tested, and not confirmed."""
+"""Excuses: a difference that a job also has from itself counts as not tested instead of confirmed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from harness.parity.facts.evidence import Evidence
 
 
 def excused(e: Evidence, result: Outcome) -> Outcome:
-    """The outcome of a check, not tested where the second run of a side differs from its first in the same way, in
-    that step or before."""
+    """Return the outcome of a check, as not tested where a side's second run differs from its first in the same way.
+
+    That difference must be in the same step or before.
+    """
     decides = result.decides and result.check.state == "confirmed" and result.kinds
-    # What is made without an engine may be excused. A noisy engine has its floor, capped, and no excuse beside it.
+    # Only what is made without an engine can be excused. A noisy engine has its capped floor, and no further excuse.
     if not decides or not all(key.kind.downstream for key in result.kinds):
         return result
     for side in e.sides:

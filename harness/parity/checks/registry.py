@@ -1,9 +1,9 @@
-"""What a check is: a name, a function of the evidence, and for which runs EQUIVALENT needs it.
+"""The registry of checks: each has a name, a function of the evidence, and a rule for which runs EQUIVALENT needs it.
 
-A check rules a difference out, confirms it, or says that it was not tested; one that finds no evidence is *not tested*,
-never a pass. Every module of this folder is read, every module of checks in `harness.parity.subjects`, and each entry
-point of the group `rlhf_harness.checks`: a module of another package that registers its checks in the same way.
-Whatever is wrong with one of those is a check that was not tested, and disturbs no other.
+A check rules a difference out, confirms it, or says that it was not tested. A check without evidence is *not tested*,
+never a pass. Checks are read from every module of this folder, every module of checks in `harness.parity.subjects`, and
+each entry point of the group `rlhf_harness.checks`: a module of another package that registers its checks in the same
+way. An error in one of those makes a check that was not tested, and disturbs no other.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from reports.model import OPEN, Check, CheckState, Finding
 
 @dataclass(frozen=True)
 class Outcome:
-    """A check's result. `decides`: confirmed makes the verdict DIVERGENT. `kinds`: the divergences of `Evidence` that
-    it stands for.
+    """A check's result.
+
+    `decides`: when confirmed it makes the verdict DIVERGENT. `kinds`: the divergences of `Evidence` that it stands for.
     """
 
     check: Check
@@ -38,7 +39,7 @@ class Outcome:
     kinds: tuple[DivergenceKey, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    settled_by: str = ""  # a check which, where it rules out, decides what this one could not test
+    settled_by: str = ""  # name of a check that, where it rules out, also settles what this one could not test
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,13 @@ class Registered:
     number: int
     run: Callable[[Evidence], Outcome]
     required: Callable[[Evidence], bool]
-    applies: Callable[[Evidence], bool] = lambda e: True  # to these runs at all; else it is not listed
+    applies: Callable[[Evidence], bool] = lambda e: True  # whether it is listed for these runs
     home: str = __name__  # the module that registered it
-    alone: bool = False  # it also judges one run by itself: it compares no two sides
+    alone: bool = False  # it also judges one run by itself, since it compares no two sides
 
     @property
     def meaning(self) -> str:
-        """The first sentence of its docstring."""
+        """Return the first sentence of the check's docstring."""
         paragraph = " ".join((self.run.__doc__ or "").split("\n\n")[0].split())
         return paragraph.partition(". ")[0].rstrip(".")
 
@@ -69,11 +70,14 @@ def check(
     applies: Callable[[Evidence], bool] = lambda e: True,
     alone: bool = False,
 ) -> Callable[[Callable[[Evidence], Outcome]], Callable[[Evidence], Outcome]]:
-    """Register a check under a name; the number is its place among the eleven suspicions, 0 for others. `alone`: it
-    compares no two sides, so that it says of the only side of an audit what it says of each of two."""
+    """Register a check under a name. `number`: its place among the eleven suspicions, 0 for others.
+
+    `alone`: the check compares no two sides, so it can also judge the only side of an audit. Raises TypeError for a
+    check without a name.
+    """
     if not (isinstance(name, str) and name):
         raise TypeError("a check is registered with its name: @check('name')")
-    home = str(sys._getframe(1).f_globals.get("__name__"))  # a function may be wrapped, and say that it is another's
+    home = str(sys._getframe(1).f_globals.get("__name__"))  # a wrapped function may name another module as its own
 
     def register(function: Callable[[Evidence], Outcome]) -> Callable[[Evidence], Outcome]:
         _REGISTERED.append(
@@ -93,6 +97,7 @@ def _loaded() -> tuple[tuple[Registered, ...], tuple[PluginError, ...]]:
     tuple(subjects.modules("checks"))
     silent: list[Plugin] = []
     wrong = [*plugins.load(GROUP, lambda plugin, module: silent.append(plugin))]
+    # Checks of the harness come first, so that a plug-in cannot take the name of one.
     checks_by_name = {registered.name: registered for registered in _REGISTERED if _is_ours(registered)}
     last = max(registered.number for registered in checks_by_name.values()) + 1
     for registered in _REGISTERED:
@@ -112,17 +117,17 @@ def _loaded() -> tuple[tuple[Registered, ...], tuple[PluginError, ...]]:
 
 
 def checks() -> tuple[Registered, ...]:
-    """Every check, in the order in which they are listed: the numbered suspicions first, those of plug-ins last."""
+    """Return every check in the order of lists: the numbered suspicions first, those of plug-ins last."""
     return _loaded()[0]
 
 
 def refused() -> tuple[PluginError, ...]:
-    """What plug-ins do not bring, and why."""
+    """Return the errors of plug-ins that could not be loaded."""
     return _loaded()[1]
 
 
 def not_brought(error: PluginError) -> Registered:
-    """The place of what a plug-in should have brought."""
+    """Return a check that reports in place of a check that a plug-in should have brought."""
     return Registered(
         error.title, 0, lambda e: outcome(error.title, "not tested", str(error)), lambda e: False, alone=True
     )
@@ -133,19 +138,19 @@ def _is_ours(registered: Registered) -> bool:
 
 
 def _bringing(module: str) -> Plugin:
-    """The plug-in whose package a module belongs to: that with most of its path."""
+    """Return the plug-in whose package a module belongs to: the one that shares most of its path."""
     path = module.split(".")
 
     def common(plugin: Plugin) -> int:
         pairs = zip(path, plugin.entry.module.split("."), strict=False)
         return next((at for at, (part, plugin_part) in enumerate(pairs) if part != plugin_part), len(path))
 
-    unknown = Plugin(EntryPoint(module, module, GROUP))  # registered by hand
+    unknown = Plugin(EntryPoint(module, module, GROUP))  # a check that was registered without an entry point
     return max((plugin for plugin in plugins.installed(GROUP) if common(plugin)), key=common, default=unknown)
 
 
 def _guarded(registered: Registered, plugin: Plugin) -> Registered:
-    """A check of another package. Whatever is wrong with it, it is *not tested*, and disturbs no other check."""
+    """Return a check of another package that is *not tested* when it raises, and so disturbs no other check."""
 
     @functools.wraps(registered.run)
     def run(e: Evidence) -> Outcome:
@@ -161,7 +166,7 @@ def _guarded(registered: Registered, plugin: Plugin) -> Registered:
         def ask(e: Evidence) -> bool:
             try:
                 return bool(plugin.guard(question)(e))
-            except PluginError:  # `run` says so
+            except PluginError:  # `run` reports it
                 return otherwise
 
         return ask
@@ -178,7 +183,7 @@ def _guarded(registered: Registered, plugin: Plugin) -> Registered:
 
 
 def _valid(e: Evidence, returned: Any, name: str) -> Outcome:
-    """What a check of another package returned, under its own name. Raises TypeError and ValueError."""
+    """Return what a check of another package returned, under its own name. Raises TypeError and ValueError."""
     if not isinstance(returned, Outcome):
         raise TypeError(f"it returned {type(returned).__name__}, which is no Outcome")
     if unknown := [kind for kind in returned.kinds if kind not in e.first]:
@@ -213,12 +218,14 @@ def outcome(
 
 
 def coupled(e: Evidence) -> bool:
-    """Do both runs draw the same samples, so that tokens compare one by one?"""
+    """Whether both runs draw the same samples, so that tokens can be compared one by one."""
     return e.mode in ("coupled", "greedy") or seeded(e)
 
 
 def seeded(e: Evidence) -> bool:
-    """Runs of one framework with one engine and equal seeds, whose own sampler should repeat itself."""
+    """Whether the runs are of one framework with one engine and equal seeds, so that its own sampler should repeat
+    itself.
+    """
     return e.seeded
 
 

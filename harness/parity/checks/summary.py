@@ -1,6 +1,4 @@
-"""One run as a person wants to see it beside the other: rows that must agree, rows that were measured, and one value
-a step.
-"""
+"""The summary of one run for a report: rows that should agree, rows that were measured, and series by step."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from harness.recordings.store import Recording
 from probes.format import number
 from reports.model import RunSummary
 
-NAN = float("nan")  # in a step that has no number
-# series -> metric of the trainer's `step` event
+NAN = float("nan")  # marks a step without a number
+# Series -> metric of the trainer's `step` event.
 _METRICS = {
     "reward": "reward_mean",
     "kl": "kl_mean",
@@ -55,7 +53,7 @@ def summary(e: Evidence, side: Side) -> RunSummary:
 
 
 def step_seconds(side: Side) -> dict[int, float]:
-    """Seconds of each step: its `step` span, else what the trainer said, else the sum of its phases."""
+    """Return the seconds of each step: its `step` span, else the trainer's metric, else the sum of its phases."""
     spans = spans_by_step(side.recording)
     seconds_by_step = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
     if not seconds_by_step:
@@ -68,7 +66,7 @@ def step_seconds(side: Side) -> dict[int, float]:
     return dict(sorted(seconds_by_step.items()))
 
 
-_KNOWN: WeakKeyDictionary[Recording, dict[tuple[str, int], float]] = WeakKeyDictionary()  # several checks ask for it
+_KNOWN: WeakKeyDictionary[Recording, dict[tuple[str, int], float]] = WeakKeyDictionary()  # several checks need it
 
 
 def spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
@@ -78,17 +76,18 @@ def spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
 
 
 def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
-    """(span name, step) -> seconds: the longest process's, of several spans of one process the time that they cover.
+    """Return (span name, step) -> seconds of the longest process.
 
-    Those of an asynchronous process overlap: verl waits for all prompts of a step at once, each in a span of its own.
+    Of several spans of one process it is the time that they cover together, since spans of an asynchronous process
+    overlap: verl waits for all prompts of a step at once, each in a span of its own.
     """
     spans = recording.spans(STEP_SPANS)
     order = np.argsort(spans.start, kind="stable")
     columns = (spans.name, spans.step, spans.process, spans.start, spans.seconds)
     rows = zip(*(column[order].tolist() for column in columns), strict=True)
-    covered: dict[tuple[str, int, str], float] = {}  # until when
+    covered: dict[tuple[str, int, str], float] = {}  # the end of what its spans cover so far
     lasted: dict[tuple[str, int, str], float] = {}
-    for name, step, process, start, seconds in rows:  # max(known, NaN) is what is known
+    for name, step, process, start, seconds in rows:  # `max(known, NaN)` is the known value
         key = name, step, process
         before = covered.get(key, -np.inf)
         covered[key] = max(before, start + seconds)
@@ -99,7 +98,7 @@ def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
     return longest
 
 
-# Settings with a row under another name.
+# Settings that have a row under another name.
 _SHOWN = ("name", "path", "mode", "train batch size")
 
 
@@ -123,7 +122,7 @@ def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
 
 
 def _batch_tokens(run: Recording) -> tuple[dict[int, float], dict[int, float]]:
-    """Step -> tokens of its experience on all ranks: with padding, and without."""
+    """Return step -> tokens of its experience on all ranks, with and without padding."""
     padded: dict[int, float] = {}
     real: dict[int, float] = {}
     for event in run.labelled("shapes", "experience"):
@@ -194,7 +193,7 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
 
 
 def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
-    """What differs between any two runs and is no change: times, noise."""
+    """Return what differs between any two runs without meaning a change: times, noise."""
     rollout = [v for v in series.get("rollout_seconds", []) if v == v]
     syncs = [sync.seconds for sync in side.recording.records.syncs]
     rows = {
@@ -213,8 +212,10 @@ def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[s
 
 
 def _probe_share(side: Side) -> float | None:
-    """Of the time of the steps after the first, what the dearest process spent in its recorder: the start is no step's.
-    None where there is no second step."""
+    """Return the share of time that the costliest process spent in its recorder; None where there is no second step.
+
+    Only the steps after the first count, since starting belongs to no step.
+    """
     processes: dict[str, list[tuple[int, int]]] = {}
     for event in side.recording.all("probe_cost"):
         if isinstance(event.get("self_ns"), int) and isinstance(event.get("step"), int):

@@ -1,1 +1,3 @@
-"""What two recordings show: aligned by step, sample and token in one pass, with the floor; nothing is judged here."""
+"""Facts: two recordings aligned by step, sample and token in one pass, and the evidence found. Nothing is judged
+here.
+"""

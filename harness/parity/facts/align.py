@@ -1,7 +1,7 @@
-"""Alignment of two recordings by step, sample number and token position; nothing is dropped without being counted.
+"""Alignment of two recordings by step, sample number and token position. Nothing is dropped without being counted.
 
-Rows are never compared in the order in which they were recorded: engines answer in any order. All of it is
-vectorised; a step of a million tokens costs a few passes over flat arrays.
+Rows are never compared in the order in which they were recorded, since engines answer in any order. Everything is
+vectorised: a step of a million tokens takes a few passes over flat arrays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.recordings.tables import Rows, Table
 
-AHEAD, BEHIND = 3, 8  # ids of a sample that a report shows on either side of a place: a line of a terminal
+AHEAD, BEHIND = 3, 8  # ids that a report shows before and after a place: together a line of a terminal
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Match:
     """Rows of `a` and `b` with the same sample number, in the order of the sample numbers."""
 
     sample: np.ndarray
-    a: np.ndarray  # row in a, per matched sample
+    a: np.ndarray  # row in `a` of each matched sample
     b: np.ndarray
     only_a: np.ndarray  # sample numbers without a partner: missing evidence
     only_b: np.ndarray
-    repeated: np.ndarray  # sample numbers that occur more than once in a or in b; the first of each was taken
+    repeated: np.ndarray  # sample numbers that occur more than once in `a` or in `b`; the first row of each was taken
 
     @staticmethod
     def of(a: np.ndarray, b: np.ndarray) -> Match:
@@ -45,13 +45,15 @@ class Match:
 
 @dataclass(frozen=True)
 class Grid:
-    """The token positions that rows have in common: `length[r]` positions of row r, all rows in turn in flat arrays."""
+    """The token positions that matched rows share: `length[r]` positions of row r, all rows one after the other in flat
+    arrays.
+    """
 
     length: np.ndarray
 
     @cached_property
     def start(self) -> np.ndarray:
-        """Where each row begins in the flat arrays; one more entry than rows."""
+        """Return where each row begins in the flat arrays, with one entry more than rows."""
         return np.concatenate([[0], np.cumsum(self.length)])
 
     @property
@@ -63,7 +65,7 @@ class Grid:
         return np.repeat(np.arange(len(self.length), dtype=np.int32), self.length)
 
     def row_of(self, flat: np.ndarray) -> np.ndarray:
-        """The row of each of few places of the flat arrays; `row` has that of all."""
+        """Return the row of each of a few flat positions; `row` has that of all positions."""
         rows: np.ndarray = np.searchsorted(self.start, flat, side="right") - 1
         return rows
 
@@ -74,8 +76,8 @@ class Grid:
         return position
 
     def take(self, rows: Rows, index: np.ndarray) -> np.ndarray:
-        """The first `length[r]` values of `rows.row(index[r])`, flat. Copies only where rows are cut or in another
-        order.
+        """Return the first `length[r]` values of `rows.row(index[r])`, flat. Copies only where rows are cut or
+        reordered.
         """
         lengths = rows.lengths
         if (
@@ -90,13 +92,13 @@ class Grid:
         return values
 
     def any(self, flags: np.ndarray) -> np.ndarray:
-        """Per row: is any of its positions flagged?"""
+        """Return for each row whether any of its positions is flagged."""
         flagged = np.zeros(len(self.length), bool)
         flagged[self.row_of(np.flatnonzero(flags))] = True
         return flagged
 
     def first(self, flags: np.ndarray) -> np.ndarray:
-        """Per row: the first flagged position, or the row's length where there is none."""
+        """Return for each row the first flagged position, or the row's length where there is none."""
         first_flagged = self.length.astype(np.int64).copy()
         where = np.flatnonzero(flags)
         rows, index = np.unique(self.row_of(where), return_index=True)
@@ -105,16 +107,16 @@ class Grid:
 
 
 def shared(rows: list[tuple[Rows, np.ndarray]]) -> Grid:
-    """The grid of what several ragged columns, each with the rows to take, have in common."""
+    """Return the grid that several ragged columns share, each given with the rows to take."""
     return Grid(np.minimum.reduce([column.lengths[index] for column, index in rows]))
 
 
 @dataclass(frozen=True)
 class AlignedTokens:
-    """The tokens of one step at the positions that the same samples have in two tables: the rollouts of two runs, or a
-    rollout and what was trained on.
+    """The tokens of one step at the positions that the same samples have in two tables.
 
-    `column_a`, `column_b`: the tokens of each table, whole; `tokens_a`, `tokens_b`: those in common, flat on `grid`.
+    The tables are the rollouts of two runs, or a rollout and what was trained on. `column_a`, `column_b`: all tokens of
+    each table. `tokens_a`, `tokens_b`: those at shared positions, flat on `grid`.
     """
 
     a: Table
@@ -146,7 +148,7 @@ class AlignedTokens:
 
     @property
     def lengths_a(self) -> np.ndarray:
-        """[rows] tokens of each matched sample in `a`, whole."""
+        """Return [rows] the full length of each matched sample in `a`."""
         lengths: np.ndarray = self.column_a.lengths[self.match.a]
         return lengths
 
@@ -156,23 +158,23 @@ class AlignedTokens:
         return lengths
 
     def take_a(self, rows: Rows) -> np.ndarray:
-        """A column of `a` that has as many values a sample as its tokens, flat on `grid`."""
+        """Return a column of `a` with as many values as tokens in each sample, flat on `grid`."""
         return self.grid.take(rows, self.match.a)
 
     def take_b(self, rows: Rows) -> np.ndarray:
         return self.grid.take(rows, self.match.b)
 
     def sample_at(self, row: int) -> int:
-        """The number of the sample in this matched row."""
+        """Return the sample number of this matched row."""
         return int(self.match.sample[row])
 
     def rank_at(self, row: int) -> int:
-        """The rank of the process that recorded this matched row in `a`."""
+        """Return the rank of the process that recorded this matched row in `a`."""
         return int(self.a.rank[self.match.a[row]])
 
 
 def equal_rows(a: Rows, ia: np.ndarray, b: Rows, ib: np.ndarray) -> np.ndarray:
-    """Per pair of rows: are they the same, length and every value?"""
+    """Return for each pair of rows whether length and every value are equal."""
     is_equal: np.ndarray = a.lengths[ia] == b.lengths[ib]
     grid = shared([(a, ia), (b, ib)])
     is_equal[grid.any(grid.take(a, ia) != grid.take(b, ib))] = False
@@ -180,16 +182,16 @@ def equal_rows(a: Rows, ia: np.ndarray, b: Rows, ib: np.ndarray) -> np.ndarray:
 
 
 def first_difference(first_row: np.ndarray, second_row: np.ndarray) -> int:
-    """The first position at which two rows differ; the length of the shorter one when it is the beginning of the
-    other.
-    """
+    """Return the first position at which two rows differ; the shorter length where one row begins the other."""
     n = min(len(first_row), len(second_row))
     differs = np.flatnonzero(first_row[:n] != second_row[:n])
     return int(differs[0]) if len(differs) else n
 
 
 def around(row: np.ndarray, at: int, *, behind: int = BEHIND) -> str:
-    """`… 17 [42] 9 …`: the ids around a position, that at the position in brackets; `[end]` where the row has ended."""
+    """Return `… 17 [42] 9 …`: the ids around a position, with the one at it in brackets, or `[end]` where the row
+    ended.
+    """
     low, high = max(0, at - AHEAD), at + behind + 1
     ids = [f"[{value}]" if low + index == at else str(value) for index, value in enumerate(row[low:high].tolist())]
     end = ["…"] if high < len(row) else ["[end]"] if at >= len(row) else []

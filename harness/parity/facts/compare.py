@@ -1,5 +1,6 @@
-"""One pass over the steps of two recordings: rollouts against each other, each engine against its learner, learner
-against learner. Of one recording alone: its engine against its learner.
+"""One pass over the steps of two recordings: rollout against rollout, engine against learner, learner against learner.
+
+A recording that is judged alone has engine against learner only.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _alone(e: Evidence, tables: StepTables) -> None:
 def _pair(e: Evidence, baseline: StepTables, candidate: StepTables) -> None:
     if baseline.rollout is None or candidate.rollout is None:
         return
-    # A replay follows what the recorded run went on with; where that was guided, its engine drew other tokens.
+    # A replay trains on the recorded run's tokens. Where that run was guided, they are not those that its engine drew.
     follows = baseline.rollout if e.mode == "replay" else candidate.rollout
     e.guided = follows.header.guided
     rollouts(e, baseline.rollout, candidate.rollout, [baseline.experience, candidate.experience])
@@ -71,7 +72,7 @@ def _pair(e: Evidence, baseline: StepTables, candidate: StepTables) -> None:
 
 
 def _trained_only(e: Evidence, rolled_out: set[int]) -> None:
-    """Let witnesses speak of steps without any rollout."""
+    """Check steps without any rollout for contradictions."""
     for side in e.sides:
         for step in side.recording.steps("experience"):
             if step not in rolled_out:

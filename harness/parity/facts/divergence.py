@@ -1,7 +1,7 @@
 """Divergences: what can differ between two runs, or between one engine and what it is held against.
 
-Each kind says once what it is called, in which stage of a run it shows, and what it follows from. A kind is of one side
-(`sided`) or of the comparison.
+Each kind states its name, the stage of a run that shows it, and what it follows from. A kind belongs to one side
+(`sided`) or to the comparison.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from reports.model import Place
 
-# Order within a step. A sync that a step's rollout already used comes before it (see `_judge` in `weightsync`).
+# Order within a step. A sync that a step's rollout already used comes before it (see `_judge` in `observed_sync`).
 PHASES = ("floor", "prompt", "rollout", "experience", "train", "sync", "lifted", "native")
 LAST = 1 << 60  # the native stage follows every step
 Order = tuple[int, int, int, int]  # step, phase, sample, position
@@ -28,7 +28,7 @@ class Stage(Enum):
 
 
 class Kind(Enum):
-    """What differs: its label in reports, and its words; those of one side name it by `{side}`."""
+    """What differs: its label in reports, and its words. Words of a sided kind contain `{side}`."""
 
     # engine against engine
     FLIP = ("flip", "other tokens")
@@ -73,7 +73,7 @@ class Kind(Enum):
 
     @property
     def sided(self) -> bool:
-        """Is it of one side?"""
+        """Whether the kind belongs to one side."""
         return "{side}" in self.words
 
     @property
@@ -84,21 +84,21 @@ class Kind(Enum):
 
     @property
     def downstream(self) -> bool:
-        """Does it follow from other tokens, as everything that the trainer makes of them?"""
+        """Whether it follows from other tokens, like everything that the trainer makes of them."""
         return self in _DOWNSTREAM
 
     @property
     def of_trainer(self) -> bool:
-        """Is it the trainer that differs?"""
+        """Whether the trainer is what differs."""
         return self.downstream or self in (Kind.TRAINER_DRIFT, Kind.RANKS)
 
     @property
     def systematic(self) -> bool:
-        """Is it a difference of means?"""
+        """Whether it is a difference of means."""
         return self in (Kind.ENGINE_DRIFT, Kind.DRIFT, Kind.TRAINER_DRIFT)
 
     def of(self, side: str | None = None) -> DivergenceKey:
-        """The key of this kind; `side` for kinds of one side, which is left out for others."""
+        """Return the key of this kind. `side` is ignored for kinds of the comparison."""
         return DivergenceKey(self, side if self.sided else None)
 
 
@@ -116,14 +116,14 @@ NATIVE = (Kind.NATIVE, Kind.NATIVE_LEARNER, Kind.NATIVE_SAMPLER, Kind.COLLISION)
 
 
 class DivergenceKey(NamedTuple):
-    """A kind, and the side that it is of."""
+    """A kind, with the side that it belongs to."""
 
     kind: Kind
     side: str | None = None
 
     @property
     def label(self) -> str:
-        """As reports list it."""
+        """Return the label for reports."""
         return self.kind.label if self.side is None else f"{self.kind.label}:{self.side}"
 
     @property
@@ -132,20 +132,23 @@ class DivergenceKey(NamedTuple):
 
     @property
     def downstream(self) -> bool:
-        """Does it follow from other tokens? A candidate trains on what it drew, a baseline is what it is held
-        against."""
+        """Whether it follows from other tokens. The candidate trains on what it drew; the baseline is what it is held
+        against.
+        """
         return self.kind.downstream or self == (Kind.TRAINED, "candidate")
 
 
 def keys(kinds: Iterable[Kind], side: str) -> tuple[DivergenceKey, ...]:
-    """The keys of these kinds, where `side` is at fault."""
+    """Return the keys of these kinds, for a fault of `side`."""
     return tuple(kind.of(side) for kind in kinds)
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """The earliest divergence of a kind, of a run or of a step. `phase`: where it stands within the step, which may be
-    earlier than the phase that its place names."""
+    """The earliest divergence of a kind, of a run or of a step.
+
+    `phase`: its phase within the step, which may be earlier than the phase of its place.
+    """
 
     kind: Kind
     side: str | None
@@ -170,6 +173,6 @@ class Divergence:
 
     @property
     def order(self) -> Order:
-        """Sorts divergences by where they begin."""
+        """Return a sort key by where the divergence begins."""
         step = LAST if self.phase == "native" else self.step
         return step, PHASES.index(self.phase), self.sample, self.position

@@ -1,8 +1,8 @@
-"""The evidence of a comparison, or of one run alone: every fact that a check may look at, gathered in one pass over the
+"""The evidence of a comparison, or of one run alone: every fact that a check may use, gathered in one pass over the
 steps.
 
-A divergence is kept three ways: how many (`counts`, `series`), where (`items`: step and sample, for causes to
-explain), and the earliest (`first`: everything that PARITY asks of a first divergence).
+A divergence is kept in three ways: how many (`counts`, `series`), where (`items`: step and sample, for causes to
+explain), and the earliest (`first`: everything that a report says about a first divergence).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from reports.text import counted
 if TYPE_CHECKING:
     from harness.parity.subjects.recording.observed_step_consistency import StepWitnesses
 
-ALONE = "run"  # what the only side of an audit is called
+ALONE = "run"  # name of the only side of an audit
 
 
 @dataclass
@@ -58,79 +58,79 @@ class Side:
     samples: int = 0
     tokens: int = 0
     stops: dict[int, int] = field(default_factory=dict)  # token -> samples that stopped at it
-    inner: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # times that each id was gone on from
-    reasons_held: int = 0  # samples of an audit whose finish reason was held against their last token
-    reasons: list[Reason] = field(default_factory=list)  # of those that it contradicts
-    seen_samples: int = 0  # samples whose engine said which prompt it saw
+    inner: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # id -> times a response went on after it
+    reasons_held: int = 0  # samples of an audit whose finish reason was compared with their last token
+    reasons: list[Reason] = field(default_factory=list)  # those of them that it contradicts
+    seen_samples: int = 0  # samples whose engine reported the prompt that it saw
     cached_tokens: int = 0
     trained_tokens: int = 0
-    choices: int = 0  # that were held against the learner's
+    choices: int = 0  # choices that were compared with the learner's
     choices_against_learner: int = 0
     versions: dict[int | None, list[int]] = field(default_factory=dict)  # weight version -> steps drawn with it
-    no_experience: list[int] = field(default_factory=list)  # steps that could not be held against the learner
-    uncompared: tuple[int, str] | None = None  # the first step of which the framework says why
+    no_experience: list[int] = field(default_factory=list)  # steps that could not be compared with the learner
+    uncompared: tuple[int, str] | None = None  # the first step of which a framework says why
     prompts: Prompts = field(default_factory=lambda: Prompts())
     native_prompts: Prompts = field(default_factory=lambda: Prompts())
     margins: Margins = field(default_factory=Margins)
     sync: SyncRecord = field(default_factory=SyncRecord)
-    exchanged: dict[int, Exchange] = field(default_factory=dict)  # step -> whose responses were trained on
-    collisions: Collisions | None = None  # of the native stage
+    exchanged: dict[int, Exchange] = field(default_factory=dict)  # step -> samples trained on with others' responses
+    collisions: Collisions | None = None  # among the native samples
 
     @cached_property
     def boundaries(self) -> TokenBoundaries:
-        """The ends of its samples, as its journals tell them."""
+        """Return the recorded ends of its samples."""
         return TokenBoundaries(self.recording)
 
     @cached_property
     def witnesses(self) -> StepWitnesses:
-        """What it says twice of each step; `compare` adds the steps."""
+        """Return its contradictions step by step; `compare` adds the steps."""
         from harness.parity.subjects.recording.observed_step_consistency import StepWitnesses
 
         return StepWitnesses(self.recording, self.boundaries)
 
     @cached_property
     def memory(self) -> list[Held]:
-        """What each process held, step by step."""
+        """Return the memory of each process, step by step."""
         return recorded(self.recording)
 
     @cached_property
     def lifecycle(self) -> Lifecycle | None:
-        """What its engines did in their sleep; None where they are to stay awake."""
+        """Return the sleep of its engines; None where they should stay awake and did."""
         return lifecycle(self.recording, {step: version for version, steps in self.versions.items() for step in steps})
 
     @cached_property
     def ranks(self) -> Ranks:
-        """What its learner's ranks recorded."""
+        """Return the records of its learner's ranks."""
         return Ranks(self.recording)
 
     @cached_property
     def rank_faults(self) -> tuple[RankFault, ...]:
-        """What is wrong with them by that."""
+        """Return the faults that those records show."""
         return rank_faults(self.ranks)
 
     def paired(self, value: Any, reference: Any) -> dict[str, Any]:
-        """Fields of a `Place` where this side's own value stands against a reference."""
+        """Return the fields of a `Place` that set this side's own value against a reference."""
         baseline, candidate = (reference, value) if self.name == "candidate" else (value, reference)
         return {"baseline": baseline, "candidate": candidate}
 
 
 @dataclass
 class Counts:
-    """How much was compared, and what it showed: tokens, unless another unit is named."""
+    """How much was compared, and what it showed. The unit is tokens, unless another is named."""
 
-    samples: int = 0  # judged
+    samples: int = 0  # samples that were judged
     other_prompts: int = 0  # samples
-    drawn: int = 0  # of the judged samples, the longer response of each
+    drawn: int = 0  # of the judged samples: the longer response of each
     compared_tokens: int = 0
     after_first_difference: int = 0
-    not_reached: int = 0  # under the guide
+    not_reached: int = 0  # positions of the guide
     beyond_ten_floors: int = 0
     flips: int = 0
     benign_flips: int = 0
     flips_beyond_margin: int = 0
     flips_without_margin: int = 0
-    flips_without_any_margin: int = 0  # not even one without a bound
-    flips_for_candidate: int = 0  # the learner sides with the candidate
+    flips_without_any_margin: int = 0  # not even an infinite one
+    flips_for_candidate: int = 0  # those in which the learner agrees with the candidate
     length_differences: int = 0  # samples
     finish_reasons: int = 0  # samples
     experience_samples: int = 0
@@ -139,7 +139,7 @@ class Counts:
 
 @dataclass
 class Flips:
-    """Every flip beyond the margin: step, sample, position, the baseline's token and the candidate's, the margin."""
+    """Every flip beyond the margin: step, sample, position, the baseline's token, the candidate's token, the margin."""
 
     parts: list[np.ndarray] = field(default_factory=list)  # (n, 5) integers
     margins: list[np.ndarray] = field(default_factory=list)
@@ -159,14 +159,16 @@ class Flips:
 
     @property
     def samples(self) -> np.ndarray:
-        """(step, sample) of every sample with a flip, benign ones included."""
+        """Return (step, sample) of every sample with a flip, benign ones included."""
         return np.concatenate(self.with_any) if self.with_any else np.empty((0, 2), np.int64)
 
 
 @dataclass(frozen=True)
 class Far:
-    """Of one step: choices that one of the few tokens may turn over which half precision rounds beyond the tolerance.
-    `columns`: of `Flips.add`, where they are flips."""
+    """Choices of one step that one of the few tokens may reverse which half precision rounds beyond the tolerance.
+
+    `columns`: arguments of `Flips.add`, where the choices are flips.
+    """
 
     key: DivergenceKey
     samples: np.ndarray
@@ -176,8 +178,11 @@ class Far:
 
 
 class OtherDivisor(NamedTuple):
-    """Gradients of equal weights on an equal batch that another divisor of the loss explains. `side`: the run that
-    does not divide by the mini-batch's tokens; empty where that is not told. `what`: what the divisor depends on."""
+    """Gradients of equal weights and batches that another divisor of the loss explains.
+
+    `side`: the run that does not divide by the mini-batch's tokens; "" where that is unknown. `what`: what the divisor
+    depends on.
+    """
 
     side: str
     text: str
@@ -186,50 +191,54 @@ class OtherDivisor(NamedTuple):
 
 @dataclass
 class Learners:
-    """Learner against learner: the steps of each run's updates, those that are equal, and where they part."""
+    """Learner against learner: the steps of each run's updates, those with equal results, and where they begin to
+    differ.
+    """
 
     updates: dict[str, list[int]] = field(default_factory=dict)
     equal: list[int] = field(default_factory=list)
-    parted: int | None = None  # the step after which they differ, and then one of the reasons below, or none
+    parted: int | None = None  # the step after which they differ, with at most one of the reasons below
     cuts: list[Finding] = field(default_factory=list)  # settings that cut the same batch otherwise
-    norms: str = ""  # how far the gradients are apart of the update in which such a setting parts the learners
+    norms: str = ""  # how far gradients differ in the update after which such a setting makes the learners differ
     confounded: str = ""
     followed: int | None = None  # they trained on other tokens
     reordered: int | None = None  # they took the samples in another order
     scaled: OtherDivisor | None = None
-    losses_differ: dict[str, int] = field(default_factory=dict)  # in their last digits: loss -> its first step
+    losses_differ: dict[str, int] = field(default_factory=dict)  # loss -> first step with other last digits
 
 
 @dataclass
 class Experience:
-    """What the learners made of the same tokens; by column."""
+    """What the learners made of the same tokens, by column."""
 
     other_tokens: list[int] = field(default_factory=list)  # steps that were trained on other tokens
-    not_identical: dict[str, int] = field(default_factory=dict)  # not bit for bit: the first step
-    apart: dict[str, tuple[float, float]] = field(default_factory=dict)  # largest |Δ| within what is allowed, and that
-    means: dict[str, dict[int, Clusters]] = field(default_factory=dict)  # step -> sums of the differences
+    not_identical: dict[str, int] = field(default_factory=dict)  # the first step without bit-identical values
+    apart: dict[str, tuple[float, float]] = field(default_factory=dict)  # largest |Δ| within the allowed one, and that
+    means: dict[str, dict[int, Clusters]] = field(default_factory=dict)  # column -> step -> sums of the differences
     untested: dict[str, str] = field(default_factory=dict)  # why no mean difference was tested
 
 
 @dataclass
 class Rollouts:
-    """Engine against engine, beside the divergences."""
+    """Engine against engine, in addition to the divergences."""
 
-    no_logprobs: list[int] = field(default_factory=list)  # steps of which a token has no log-probability
-    odd_unreached: dict[str, tuple[int, Any, int]] = field(default_factory=dict)  # side -> step, said, lacking
-    weights_unknown: list[int] = field(default_factory=list)  # steps of which no record says that they are equal
+    no_logprobs: list[int] = field(default_factory=list)  # steps in which a token has no log-probability
+    odd_unreached: dict[str, tuple[int, Any, int]] = field(default_factory=dict)  # side -> step, reported, lacking
+    weights_unknown: list[int] = field(default_factory=list)  # steps of which no record shows equal weights
     prompts_unknown: list[int] = field(default_factory=list)
-    given_up: dict[int, int] = field(default_factory=dict)  # step -> samples that both engines ended themselves
+    given_up: dict[int, int] = field(default_factory=dict)  # step -> samples that both engines aborted
     sources: list[Source] = field(default_factory=list)
-    ties: list[tuple[np.ndarray, Place]] = field(default_factory=list)  # benign flips of a step, and the first of them
+    ties: list[tuple[np.ndarray, Place]] = field(default_factory=list)  # of each step: benign flips, the first place
     far: list[Far] = field(default_factory=list)
-    too_many_flips: bool = False  # without a margin, for engines within the tolerance of each other
+    too_many_flips: bool = False  # too many without a margin, for engines within the tolerance of each other
     too_many_ties: bool = False
 
 
 @dataclass
 class Prompts:
-    """Prompts that an engine saw otherwise than they were sent: what became of them -> where, and how long it was."""
+    """Prompts that an engine saw otherwise than they were sent: kind of change -> where, and the length that was
+    seen.
+    """
 
     kinds: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # (step, sample)
     lengths: dict[str, list[int]] = field(default_factory=dict)
@@ -244,36 +253,38 @@ class Collisions:
     clones: int  # samples
 
     def facts(self) -> dict[str, Any]:
-        """For a verdict's details."""
+        """Return the details for a verdict."""
         return {"equal pairs": self.equal, "expected": self.expected, "samples": self.clones}
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What live engines showed, with which the recordings may name other causes."""
+    """What live engines showed that lets recordings name other causes."""
 
-    # (step, sample, position) of a flip -> do both tokens read the same?
+    # (step, sample, position) of a flip -> whether both tokens read the same
     aloud: Mapping[tuple[int, int, int], bool] = field(default_factory=dict)
-    past_cache: tuple[str, ...] = ()  # sides that differ with nothing from a cache
+    past_cache: tuple[str, ...] = ()  # sides that still differ when nothing comes from a cache
 
 
 @dataclass(frozen=True)
 class Ending:
-    """A sample of unequal lengths whose tokens agree as far as both go: (baseline, candidate) of each."""
+    """A sample of unequal lengths whose tokens agree as far as both go. Pairs are (baseline, candidate)."""
 
     step: int
     sample: int
     sent: int  # tokens of the prompt
-    seen: tuple[int, int]  # tokens of the prompt that either engine saw
+    seen: tuple[int, int]  # tokens of the prompt that each engine saw
     lengths: tuple[int, int]
     finish: tuple[str, str]  # "" where it was not recorded
-    shorter_last: int  # the last token that both have, with which the shorter one ends; -1 without any
-    longer_next: int  # what the longer one goes on with
+    shorter_last: int  # last token of the shorter response; -1 where it is empty
+    longer_next: int  # next token of the longer response
     longer_last: int
 
 
 class Reason(NamedTuple):
-    """A sample with equal tokens and other finish reasons: (baseline, candidate); of one run, what it says and ""."""
+    """A sample with equal tokens and different finish reasons, (baseline, candidate). For one run alone: (its reason,
+    "").
+    """
 
     step: int
     sample: int
@@ -284,7 +295,7 @@ class Reason(NamedTuple):
 
 @dataclass
 class Evidence:
-    """What was found; filled by `gather`, sealed, and then read by checks, rules and attribution."""
+    """Everything that was found. `gather` fills and seals it; checks, rules and attribution read it."""
 
     baseline: Side
     candidate: Side
@@ -292,18 +303,18 @@ class Evidence:
     confounders: list[Confounder]
     weights: Weights
     mode: str  # coupled, greedy, native, replay
-    finer: Tolerance | None = None  # of engines that both compute in a finer type than the learners
+    finer: Tolerance | None = None  # where both engines compute in a finer type than the learners
     engines: Mismatch = field(default_factory=Mismatch)  # candidate against baseline
     guided: bool = False
     first: dict[DivergenceKey, Divergence] = field(default_factory=dict)
-    places: dict[DivergenceKey, dict[int, Divergence]] = field(default_factory=dict)  # step -> its earliest
+    places: dict[DivergenceKey, dict[int, Divergence]] = field(default_factory=dict)  # step -> its earliest divergence
     items: dict[DivergenceKey, list[np.ndarray]] = field(default_factory=dict)  # arrays of (step, sample)
-    # What -> step -> was it recorded whole in each side? Read by `gaps`.
+    # What -> step -> whether each side recorded it completely. Read by `gaps`.
     recorded: dict[str, dict[int, tuple[bool, ...]]] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     missing: list[str] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
-    repeated: list[str] = field(default_factory=list)  # a number that several samples have aligns nothing
+    repeated: list[str] = field(default_factory=list)  # numbers that several samples have: they align nothing
     steps: list[int] = field(default_factory=list)  # steps that both runs rolled out
     unjudged_steps: dict[int, str] = field(default_factory=dict)  # step -> why its rollouts were not compared
     series: dict[str, list[float]] = field(default_factory=dict)
@@ -315,15 +326,15 @@ class Evidence:
     endings: list[Ending] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
     second_runs: dict[str, SecondRun] = field(default_factory=dict)  # by side
-    cap: float | None = None  # that the user set
+    cap: float | None = None  # set by the user
     modes_unclear: list[str] = field(default_factory=list)
     seeded: bool = False  # runs of one framework with one engine and equal seeds
     train: bool = False
     rollouts: Rollouts = field(default_factory=Rollouts)
     experience: Experience = field(default_factory=Experience)
     learners: Learners = field(default_factory=Learners)
-    margins_apart: tuple[int, int, int] | None = None  # step, margins that both learners give otherwise, of so many
-    odd_columns: set[str] = field(default_factory=set)  # recorded, and not whole: not the same as never recorded
+    margins_apart: tuple[int, int, int] | None = None  # step, margins that differ between the learners, of so many
+    odd_columns: set[str] = field(default_factory=set)  # recorded incompletely, which differs from never recorded
     drift_tests: dict[Means, list[Tested]] = field(default_factory=dict)
     weights_in_use: dict[str, InUse] = field(default_factory=dict)  # by side, in half precision
     native: NativeResult | None = None
@@ -332,9 +343,9 @@ class Evidence:
     sealed: bool = field(default=False, init=False, repr=False, compare=False)
 
     def seal(self) -> Evidence:
-        """Everything was gathered: no field can be set any more, and its dictionaries and lists are read-only views.
+        """Make every field read-only once everything was gathered, with dictionaries and lists as read-only views.
 
-        What a stage put into a record of its own (`Side`, `Rollouts`, `Learners`, ...) is left as it is.
+        The records that stages fill (`Side`, `Rollouts`, `Learners`, ...) stay writable.
         """
         for attribute in fields(self):
             value = getattr(self, attribute.name)
@@ -355,7 +366,7 @@ class Evidence:
 
     @property
     def alone(self) -> bool:
-        """Is it one run that is judged by itself? Then it stands in both places."""
+        """Whether one run is judged by itself. It then stands in both places."""
         return self.baseline is self.candidate
 
     @property
@@ -364,34 +375,37 @@ class Evidence:
 
     @property
     def of_engines(self) -> Tolerance:
-        """What engines may differ by from each other and from themselves; `tolerance` is for what learners take part
-        in."""
+        """Return what engines may differ by from each other and from themselves. `tolerance` is for comparisons with
+        learners.
+        """
         return self.finer or self.tolerance
 
     @property
     def mean_floor(self) -> float:
-        """The larger mean |Δ| of an engine against itself, nats; NaN unless both were measured, or the one run of a job
-        that was repeated."""
+        """Return the larger mean |Δ| of an engine against itself, nats; NaN where a required floor was not measured.
+
+        Where only one job was run a second time, its floor alone is required.
+        """
         floors = [side.floor for side in self.sides if not self.second_runs or side.name in self.second_runs
                   or side.floor.measured]  # fmt: skip
         return max(floor.changed_mean for floor in floors) if all(floor.measured for floor in floors) else float("nan")
 
     def tolerated(self, kind: Kind) -> Tolerance:
-        """What counts as equal in this kind of comparison."""
+        """Return what counts as equal in this kind of comparison."""
         if kind.stage is Stage.NATIVE and self.tolerance.rounding.native is not None:
             return replace(self.tolerance, share=self.tolerance.rounding.native)
         return self.of_engines if kind is Kind.LOGPROB else self.tolerance
 
     def beyond(self, key: DivergenceKey) -> int:
-        """How many tokens of a comparison lie beyond the tolerance, tolerated outliers included."""
+        """Return how many tokens of a comparison lie beyond the tolerance, tolerated outliers included."""
         return self.tails[key].beyond if key in self.tails else 0
 
     def note_recorded(self, what: str, step: int, *sides: bool) -> None:
         self.recorded.setdefault(what, {})[step] = sides
 
     def diverges(self, key: DivergenceKey, samples: Any, place: Place, *, phase: str | None = None) -> None:
-        """Note divergences of one kind in one step; `place` is the earliest of them. `samples` may be empty: not per
-        sample.
+        """Note divergences of one kind in one step; `place` is the earliest. `samples` is empty for kinds not counted
+        by sample.
         """
         divergence = Divergence(*key, place, phase or place.phase)
         if key not in self.first or divergence.order < self.first[key].order:
@@ -406,9 +420,9 @@ class Evidence:
     def differs(
         self, key: DivergenceKey, weighed: Weighed, samples: Any, place: Place, *, phase: str | None = None
     ) -> bool:
-        """Note one step's differences beyond the tolerance; returns whether they are more than outliers.
+        """Note one step's differences beyond the tolerance. Returns whether they are more than outliers.
 
-        A few outliers a step are kept back: `settle` counts them over the whole run.
+        A few outliers in a step are kept aside: `settle` counts them over the whole run.
         """
         if weighed.diverges:
             self.diverges(key, samples, place, phase=phase)
@@ -420,7 +434,7 @@ class Evidence:
         return self.tails.setdefault(key, Tail())
 
     def weigh(self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray) -> Weighed:
-        """One step's |differences| of log-probabilities against the tolerance, added to the run's tail."""
+        """Hold one step's |differences| of log-probabilities against the tolerance, and add them to the run's tail."""
         tolerance = self.tolerated(key.kind)
         spared = tolerance.spared(int(np.count_nonzero(compared)))
         extreme = tolerance.extreme if key.kind.stage is Stage.NATIVE else tolerance.extreme_drawn
@@ -429,7 +443,9 @@ class Evidence:
         return weighed
 
     def settle(self) -> None:
-        """Outliers of steps that do not diverge by themselves, too many together, are divergences after all."""
+        """Turn outliers that no single step counted as divergences into divergences, where all together are too
+        many.
+        """
         for key, tail in self.tails.items():
             if tail.too_many:
                 for samples, place in tail.kept:
@@ -437,17 +453,17 @@ class Evidence:
             tail.kept = []
 
     def found(self, key: DivergenceKey) -> np.ndarray:
-        """(step, sample) of every divergence of a kind."""
+        """Return (step, sample) of every divergence of a kind."""
         parts = self.items.get(key)
         return np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
 
     def earliest(self, *keys: DivergenceKey) -> Place | None:
-        """Where the first divergence among these kinds begins."""
+        """Return where the first divergence among these kinds begins."""
         divergences = [self.first[key] for key in keys if key in self.first]
         return min(divergences, key=lambda divergence: divergence.order).place if divergences else None
 
     def confounded(self, *scopes: str, step: int | None = None) -> Confounder | None:
-        """The first confounder of one of these scopes that acts in `step` or before."""
+        """Return the first confounder of one of these scopes that acts in `step` or before."""
         acting = [
             confounder
             for confounder in self.confounders
@@ -456,7 +472,7 @@ class Evidence:
         return min(acting, key=lambda confounder: confounder.step) if acting else None
 
     def unpaired(self, match: Match, where: str, only_a: str, only_b: str) -> None:
-        """Note samples without a partner: missing evidence, never skipped in silence."""
+        """Note samples without a partner, which are missing evidence."""
         for what, samples in ((only_a, match.only_a), (only_b, match.only_b)):
             if len(samples):
                 self.unmatched.append(
@@ -467,5 +483,5 @@ class Evidence:
 
 
 def version_of(table: Table) -> int:
-    """The weight version that a frame was drawn with; -1 where it was not recorded."""
+    """Return the weight version that a frame was drawn with; -1 where it was not recorded."""
     return -1 if table.header.weight_version is None else table.header.weight_version

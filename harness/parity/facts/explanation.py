@@ -1,4 +1,4 @@
-"""A cause with the divergences that it explains, and no others: what a cause does not cover stays open."""
+"""A cause with the divergences that it explains. Whatever no cause covers stays open."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from harness.parity.facts.evidence import Evidence
 from probes.plugins import PluginError
 from reports.model import Cause, Proof
 
-_SAMPLES = 1 << 40  # sample numbers are below it; step * _SAMPLES + sample is one number for both
+_SAMPLES = 1 << 40  # sample numbers are below it: step * _SAMPLES + sample is one integer for both
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`covers(key, items)`: which of these (step, sample) divergences the cause explains. `beyond`: key -> those that
-    it cannot, of whatever `where` holds."""
+    """A cause, with which divergences it explains.
+
+    `covers(key, items)`: a mask of the (step, sample) divergences that it explains. `beyond`: key -> those that it
+    cannot explain, although `where` selects them.
+    """
 
     cause: Cause
     kinds: tuple[DivergenceKey, ...]
     where: Callable[[np.ndarray], np.ndarray] = field(default=lambda items: np.ones(len(items), bool))
-    partial: bool = False  # it removes most of a difference and leaves the rest of it open: named, covering nothing
+    partial: bool = False  # removes most of a difference and leaves the rest open: named, but covers nothing
     beyond: Mapping[DivergenceKey, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
     also: tuple[Explanation, ...] = ()  # the same cause, as another stage shows it
 
@@ -46,9 +49,9 @@ class Explanation:
 
 
 def scored_otherwise(e: Evidence, side: str) -> tuple[DivergenceKey, ...]:
-    """The floor of a side, where the engine disagrees with itself only between drawing and scoring.
+    """Return the floor of a side as a key, where the engine disagrees with itself only between drawing and scoring.
 
-    A fault of what it is sent for a draw, or of what it reports of one, shows there and in no other variant.
+    A fault in what it is sent for a draw, or in what it reports about one, shows there and in no other variant.
     """
     floor = e.side(side).floor
     beyond = {name for name, figures in floor.variants.items() if figures["max"] > e.of_engines.cap}
@@ -57,43 +60,43 @@ def scored_otherwise(e: Evidence, side: str) -> tuple[DivergenceKey, ...]:
 
 
 def keys_of(items: np.ndarray) -> np.ndarray:
-    """(step, sample) rows as one integer each."""
+    """Return (step, sample) rows as one integer each."""
     items = np.asarray(items, np.int64).reshape(-1, 2)
     return items[:, 0] * _SAMPLES + items[:, 1]
 
 
 def among(affected: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """These (step, sample) rows."""
+    """Select these (step, sample) rows."""
     keys = np.unique(keys_of(np.array(sorted(affected), np.int64) if isinstance(affected, set) else affected))
     return lambda items: np.isin(keys_of(items), keys)
 
 
 def and_runs(affected: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """These rows, and what is not per sample from their first step on: a learner that was fed with them."""
+    """Select these rows, and everything without a sample from their first step on: a learner was trained on them."""
     member = among(affected)
     first = int(affected[:, 0].min()) if len(affected) else 0
     return lambda items: member(items) | ((items[:, 1] < 0) & (items[:, 0] >= first))
 
 
 def and_native(affected: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """These rows, and the native stage, which is of no step."""
+    """Select these rows, and the native stage, which has no step."""
     member = among(affected)
     return lambda items: member(items) | (items[:, 0] < 0)
 
 
 def in_steps(steps: Iterable[int]) -> Callable[[np.ndarray], np.ndarray]:
-    """Everything of these steps, and what belongs to no step."""
+    """Select everything of these steps, and what belongs to no step."""
     chosen = np.array(sorted(steps), np.int64)
     return lambda items: np.isin(items[:, 0], chosen) | (items[:, 0] < 0)
 
 
 def from_step(step: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Everything from this step on, and what belongs to no step."""
+    """Select everything from this step on, and what belongs to no step."""
     return lambda items: (items[:, 0] >= step) | (items[:, 0] < 0)
 
 
 def when(e: Evidence, steps: Iterable[int]) -> str:
-    """In words, in which of the compared steps: "in every step", "from step 3 on", "in step 2", "in 3 of 8 steps"."""
+    """Return in words the affected ones of the compared steps: "in every step", "from step 3 on", "in 3 of 8 steps"."""
     affected_steps = sorted({int(step) for step in steps})
     compared = [step for step in e.steps if step not in e.unjudged_steps]
     if set(affected_steps) - set(compared):  # an engine and its own learner are compared in every step
@@ -109,15 +112,17 @@ def when(e: Evidence, steps: Iterable[int]) -> str:
 
 @dataclass
 class Explained:
-    """What rules have named so far, in their order. Rules read it; `harness.parity.explain` adds to it. `failed`: rules
-    of other packages that explained nothing, since they raised."""
+    """The causes that rules have named so far, in order. Rules read it, and `harness.parity.explain` adds to it.
+
+    `failed`: rules of other packages that raised, and so explained nothing.
+    """
 
     evidence: Evidence
     explanations: list[Explanation] = field(default_factory=list)
     failed: list[PluginError] = field(default_factory=list)
 
     def left(self, key: DivergenceKey) -> np.ndarray:
-        """(step, sample) of the divergences of a kind that no cause named so far explains."""
+        """Return (step, sample) of the divergences of a kind that no cause named so far explains."""
         items = self.evidence.found(key)
         for explanation in self.explanations:
             items = items[~explanation.covers(key, items)]
@@ -125,9 +130,9 @@ class Explained:
 
 
 def restricted(e: Evidence, kinds: tuple[DivergenceKey, ...], affected: np.ndarray, what: str) -> list[Proof]:
-    """The proof by leaving samples out: how many differ in these kinds at all, and how many without the affected ones.
+    """Return the proof of leaving samples out: how many differ in these kinds, with and without the affected ones.
 
-    None where leaving them out removes nothing.
+    Returns [] where leaving them out removes nothing.
     """
     items_by_kind = [items for kind in kinds if len(items := e.found(kind))]
     if not items_by_kind or not len(affected):
@@ -138,8 +143,11 @@ def restricted(e: Evidence, kinds: tuple[DivergenceKey, ...], affected: np.ndarr
 
 
 def without_steps(e: Evidence, side: str, steps: set[int], what: str) -> list[Proof]:
-    """The proof by leaving out what a side rolled out in some steps. None where the last step is among them: any fault
-    that begins with the first of them, and stays, would go with them too."""
+    """Return the proof of leaving out what a side rolled out in some steps.
+
+    Returns [] where the last step is among them: any fault that begins with the first of them, and stays, would
+    disappear too.
+    """
     if not e.steps or e.steps[-1] in steps:
         return []
     kinds = keys(ROLLOUT, side)

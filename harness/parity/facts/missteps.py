@@ -1,4 +1,4 @@
-"""What one side does wrong by its own records, as divergences of the run."""
+"""Faults that one side's own records show, as divergences of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reports.model import Place
 
 
 def missteps(e: Evidence) -> None:
-    """Note what its engines were asked in their sleep, and what its learner's ranks did otherwise than together."""
+    """Note wrong calls of sleeping engines, and faults of the learner's ranks."""
     for side in e.sides:
         for fault in side.rank_faults:
             rank, values = next(iter(fault.ranks), 0), side.paired(str(fault.what), None)

@@ -1,22 +1,22 @@
-"""What a long comparison says while it goes on: nothing at first, then where it is, now and then."""
+"""Progress messages of a long comparison: none at first, then one every few seconds."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-Told = Callable[[str], None]  # takes what is being done, as often as it is done
+Told = Callable[[str], None]  # receives a message for each thing that is done
 
-FIRST_S = 2.0  # chosen: nobody wonders what a command does before that
-EVERY_S = 5.0  # chosen: often enough to show that it is alive, and no flood of a log
+FIRST_S = 2.0  # chosen: nobody wonders before that what a command does
+EVERY_S = 5.0  # chosen: often enough to show progress, without flooding a log
 
 
 def nobody(doing: str) -> None:
-    """Nobody listens."""
+    """Ignore progress messages."""
 
 
 class Patience:
-    """Passes on to `say` what is being done, once it takes `FIRST_S` seconds and then every `EVERY_S`."""
+    """Pass progress messages on to `say` after `FIRST_S` seconds, and then at most every `EVERY_S`."""
 
     def __init__(self, say: Told, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock

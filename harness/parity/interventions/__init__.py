@@ -1,1 +1,1 @@
-"""What an intervention works with: the bench, where the search stands, and what was done."""
+"""Interventions: the bench, the state of the search, and a record of what was done."""

@@ -1,4 +1,4 @@
-"""The bench as the controller sees it: the methods of `scenarios.bench.bench.Bench`, here or in an actor."""
+"""The interface of the bench for the controller: the methods of `scenarios.bench.bench.Bench`, here or in an actor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench(Protocol):
 
 
 class OnStage:
-    """A bench that lives in an actor: `call(method, *arguments)` runs one of its methods and waits."""
+    """A bench that lives in an actor. `call(method, *arguments)` runs one of its methods and waits for the result."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call

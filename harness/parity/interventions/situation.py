@@ -1,4 +1,4 @@
-"""Where the search stands on one side: what still differs, what was given, what has been named so far."""
+"""The state of the search on one side: what still differs, what its engine was given, which causes were named."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from reports.model import RESIDUE, CauseKey, Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms
 
 T = TypeVar("T")
-ROOMY = ("max_model_len", "kv_cache_tokens")  # more of them than was asked is a reserve, and takes nothing away
-LEAST = 3  # fewer differences vanish by chance; a record that says the same makes up for that
+ROOMY = ("max_model_len", "kv_cache_tokens")  # more of these than asked for is a reserve, which changes nothing
+LEAST = 3  # fewer differences may vanish by chance; where a recording agrees, one suffices
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Named:
 
 @dataclass(frozen=True)
 class Tried:
-    """One intervention that was made. `cause`: what it would have named; `removed`: whether it removed something."""
+    """One intervention that was made. `cause`: the cause that it would name. `removed`: whether it removed
+    something.
+    """
 
     intervention: str
     cause: CauseKey
@@ -53,7 +55,7 @@ class Tried:
 
 @dataclass
 class Situation:
-    """One side whose engine differs from the reference. `symptoms`: what is left under `alteration`."""
+    """One side whose engine differs from the reference. `symptoms`: what still differs under `alteration`."""
 
     bench: Bench
     evidence: Evidence
@@ -68,14 +70,14 @@ class Situation:
     notes: list[str] = field(default_factory=list)
     last_put_back: list[str] = field(default_factory=list)
     recorded: frozenset[CauseKey] = frozenset()  # the causes that recordings name
-    held: HeldReport | None = None  # what its engine holds, once that was read back
-    past_cache: bool = False  # the engine is read past its prefix cache
-    # Of tokens that rounding takes far, and how far it takes any, in nats: see `settled`.
+    held: HeldReport | None = None  # what its engine holds, once it was read back
+    past_cache: bool = False  # whether the engine is read without its prefix cache
+    # For each alteration: how many tokens rounding may take far, and how far any, in nats; see `settled`.
     rounding: dict[Alteration, tuple[Share, float]] = field(default_factory=dict)
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
-        """Parameters that this side's engine was started with otherwise than asked: name -> (asked, given)."""
+        """Return name -> (asked, given) for the parameters that this side's engine was not started with as asked."""
         infos = engine_infos(self.evidence.side(self.side), self.evidence.mode)
         if not infos or not infos[0].mapped_by_others:
             return {}
@@ -88,7 +90,7 @@ class Situation:
 
     @property
     def from_start(self) -> bool:
-        """Did this side differ in its first step, with an engine as fresh as a start makes it?"""
+        """Whether this side differed in its first step, when its engine was freshly started."""
         e = self.evidence
         kinds = (Kind.ENGINE.of(self.side), Kind.CHOICE.of(self.side))
         first = min(e.steps, default=-1)
@@ -96,7 +98,9 @@ class Situation:
 
     @property
     def ended_at(self) -> list[int]:
-        """Tokens, prompt included, of samples that the engine ended before the reference did, as many as are told."""
+        """Return the total lengths, prompt included, at which the engine ended samples before the reference did;
+        longest first.
+        """
         prompts = {**{sample.number: sample.prompt for sample in self.samples}, **dict(self.alteration.prompts)}
         places = self.symptoms.places.get("lengths", [])
         return sorted(
@@ -110,7 +114,7 @@ class Situation:
 
     @property
     def ended_after(self) -> list[int]:
-        """Tokens of the same responses, the longest first."""
+        """Return the response lengths of the same samples, longest first."""
         return sorted(
             {
                 engine_length
@@ -121,33 +125,34 @@ class Situation:
 
     @property
     def run_sampling(self) -> SamplingParameters:
-        """Canonical sampling that both sides were to use: the baseline's scenario."""
+        """Return the canonical sampling parameters for both sides, from the baseline's scenario."""
         return self.evidence.baseline.recording.records.settings.sampling
 
     @property
     def given_sampling(self) -> SamplingParameters:
-        """Canonical sampling that this side's engine was given, where it was recorded."""
+        """Return the canonical sampling parameters that this side's engine was given, where they were recorded."""
         return self.request.received or self.request.requested
 
     @property
     def request(self) -> SamplingRequest:
-        """The sampling request of this side; one of nothing where none was recorded."""
+        """Return the sampling request of this side; an empty one where none was recorded."""
         return self.evidence.side(self.side).recording.records.sampling_in(self.evidence.mode)
 
     @property
     def rest(self) -> Symptoms:
-        """What is left, without what rounding accounts for."""
+        """Return what differs, without what rounding explains."""
         return self.settled(self.symptoms, self.alteration)
 
     @property
     def answers_differ(self) -> bool:
-        """Is what comes back not what was drawn? Then choices or lengths differ, and no score."""
+        """Whether what comes back is not what was drawn: choices or lengths then differ, and no score."""
         return not self.rest.of("scores") and self.rest.of("tokens", "lengths") > 0
 
     def settled(self, symptoms: Symptoms, alteration: Alteration) -> Symptoms:
-        """What was found under an alteration, without what rounding accounts for. The reference's own rounding at the
-        tokens of the case counts where it is larger than the run's: unlikely tokens and prompts round by more, and the
-        case has the samples in which most did.
+        """Return the symptoms under an alteration without what rounding explains.
+
+        The reference's own rounding at the tokens of the case counts where it is larger than the run's. Unlikely tokens
+        and prompts round further, and the case consists of the samples in which most differs.
         """
         tolerance = self.evidence.tolerance
         remaining = settled(symptoms, tolerance)
@@ -171,11 +176,11 @@ def _more(given_value: Any, asked_value: Any) -> bool:
 
 
 def improves(before: Symptoms, after: Symptoms, *, recorded: bool = False) -> bool:
-    """Did an intervention remove the difference, or a part of its own of it?
+    """Whether an intervention removed the difference, or a distinct part of it.
 
-    The total must fall by at least LEAST (by one where a recording says the same), and either a kind vanishes down to
-    RESIDUE or samples become clean. What is no longer looked at does not count: an intervention that only put it out of
-    sight removed nothing. Control: no healthy sample, and no kind, may get worse.
+    The total must fall by at least LEAST (by one where a recording says the same), and either a kind of difference
+    vanishes down to RESIDUE or some samples no longer differ. Differences that are no longer compared do not count: an
+    intervention that only hid them removed nothing. As a control, no healthy sample and no kind may get worse.
     """
     gained, hidden = before.total - after.total, _hidden(before, after)
     if gained - hidden < (1 if recorded else LEAST) or gained < 2 * hidden:
@@ -192,8 +197,10 @@ def improves(before: Symptoms, after: Symptoms, *, recorded: bool = False) -> bo
 
 
 def _hidden(before: Symptoms, after: Symptoms) -> int:
-    """Of the differences that are gone, those that may only be out of sight: fewer of their kind are compared, as after
-    a flip, at which a sample is cut, or where the reference ends early."""
+    """Return how many of the vanished differences may only be hidden, because fewer of their kind are compared.
+
+    That happens after a flip, where a sample is cut, or where the reference ends early.
+    """
     return sum(
         min(max(count - after.of(kind), 0), max(before.compared.get(kind, 0) - after.compared.get(kind, 0), 0))
         for kind, count in before.counts.items()
@@ -201,8 +208,11 @@ def _hidden(before: Symptoms, after: Symptoms) -> int:
 
 
 def settled(symptoms: Symptoms, tolerance: Tolerance, farthest: float | None = None) -> Symptoms:
-    """Without what two engines of equal weights may show: a few log-probabilities beyond the tolerance, none of them
-    beyond `farthest` nats; default: the tolerance's `extreme`. Recordings are allowed as many."""
+    """Return the symptoms without what two engines of equal weights may show.
+
+    That is a few log-probabilities beyond the tolerance, none of them beyond `farthest` nats (default: the tolerance's
+    `extreme`). Recordings are allowed the same number.
+    """
     limit = tolerance.extreme if farthest is None else farthest
     rounded = [kind for kind in NUMBERS if _rounded(symptoms, kind, tolerance, limit)]
     by_sample = dict(symptoms.by_sample)
@@ -219,7 +229,7 @@ def settled(symptoms: Symptoms, tolerance: Tolerance, farthest: float | None = N
 
 
 def _rounded(symptoms: Symptoms, kind: str, tolerance: Tolerance, farthest: float) -> bool:
-    """Whether rounding accounts for every difference of the kind."""
+    """Whether rounding explains every difference of the kind."""
     near = sum(size <= farthest for _, size in symptoms.sizes.get(kind, ()))
     return 0 < symptoms.of(kind) == near <= tolerance.share.allowed(symptoms.compared.get(kind, 0))
 
@@ -229,5 +239,5 @@ def _without(kinds: dict[str, T], dropped_kinds: list[str]) -> dict[str, T]:
 
 
 def gone(before: Symptoms, after: Symptoms) -> bool:
-    """Is what is left no more than the residue?"""
+    """Whether no more than the residue is left."""
     return after.total <= RESIDUE * before.total

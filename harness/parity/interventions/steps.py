@@ -14,14 +14,14 @@ from scenarios.bench.case import Symptoms
 
 @dataclass(frozen=True)
 class Undone:
-    """What an intervention on an engine did to the symptoms, and how long it took."""
+    """The effect of an intervention on the symptoms, and its duration."""
 
     before: Symptoms
     after: Symptoms
     seconds: float
 
     def proof(self, intervention: str) -> Proof:
-        """What this intervention proves, in differences before and after it."""
+        """Return the proof of this intervention, in differences before and after it."""
         return Proof(
             intervention, self.before.total, self.after.total, "differences", "live engines", round(self.seconds, 3)
         )

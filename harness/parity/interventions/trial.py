@@ -1,4 +1,4 @@
-"""One change to the reference with the cause that it would prove, and what every family of them says alike."""
+"""A change to the reference, with the cause that it would prove."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from reports.model import CauseKey
 
 @dataclass(frozen=True)
 class Trial:
-    """A change to the reference with the cause that it would prove. `recorded`: a recording says so already."""
+    """A change to the reference with the cause that it would prove. `recorded`: a recording already says so."""
 
     cause: CauseKey
     intervention: str
     summary: str
     change: dict[str, Any]
-    party: str = ""  # the side, unless said otherwise
+    party: str = ""  # the party at fault; "" for the side itself
     recorded: bool = False
     details: dict[str, Any] = field(default_factory=dict)
-    parts: tuple[Trial, ...] = ()  # of several parameters that only explain it together: each alone
+    parts: tuple[Trial, ...] = ()  # where several parameters explain it only together: each one's trial
     seen: tuple[Seen, ...] = ()  # what excludes the rivals of the cause
 
 

@@ -1,1 +1,1 @@
-"""From a command to a verdict: run two sides, run one, replay a recording, judge two recordings."""
+"""Runs: from a command to a verdict. Run two sides, run one, replay a recording, judge recordings."""

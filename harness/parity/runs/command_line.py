@@ -1,5 +1,4 @@
-"""The command line that does again what a call of a function did: built from its arguments, since a notebook or a
-pytest has no command line of ours."""
+"""The command line that repeats a function call, built from its arguments: a notebook or pytest has none of ours."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ from probes import redaction
 
 
 def command_line(*words: str | Path, **options: Any) -> str:
-    """`harness WORDS --option value ...`, quoted for a shell, without secrets.
+    """Return `harness WORDS --option value ...`, quoted for a shell, without secrets.
 
-    None and False leave an option out, True makes it a flag, a list repeats it. A Path is written in full: the command
-    does the same from every folder.
+    None and False leave an option out, True makes it a flag, a list repeats it. A Path is written in full, so that the
+    command does the same from every folder.
     """
     line = ["harness", *map(_text, words)]
     for name, value in options.items():
@@ -31,7 +30,7 @@ def command_line(*words: str | Path, **options: Any) -> str:
 
 
 def scenario_word(name: str) -> str | Path:
-    """A scenario as `command_line` takes it: of the catalog, or a file."""
+    """Return a scenario as `command_line` takes it: a name of the catalog, or a file."""
     return Path(name) if name.endswith(".toml") else name
 
 
@@ -40,5 +39,5 @@ def _text(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as `--stall` reads them."""
+    """Return seconds as `--stall` reads them."""
     return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s" if seconds else "0"

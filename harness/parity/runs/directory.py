@@ -1,6 +1,6 @@
-"""A path that should be a run directory, and what to say where it is none.
+"""Checks of a path that should be a run directory, with the error where it is none.
 
-It needs nothing but the file system: a wrong argument is refused before an extra is asked for.
+Only the file system is needed: a wrong argument is refused before an extra is required.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ _RUN = "a run: a directory with run.json, from harness run or harness record, or
 
 
 def is_run(path: Path) -> bool:
-    return os.path.isfile(path / "run.json")  # false for what can be no path, where Path.is_file raises
+    return os.path.isfile(path / "run.json")  # false for invalid paths too, for which Path.is_file raises
 
 
 def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadInput:
-    """The error of a path that is not a run, which says so where it is the directory of a pair. `named`: as the user
-    calls it, where that is a bundle."""
+    """Return the error for a path that is not a run; it names the runs where the path is the directory of a pair.
+
+    `named`: the user's name for it, where that is a bundle.
+    """
     name = str(named or path)
     if os.path.isfile(path / "evidence.json"):
         return BadInput(f"{name} is evidence of a hang, not a run", fix=f"harness triage {shlex.quote(name)}")
@@ -38,10 +40,12 @@ def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadI
 
 
 def no_rollouts(path: Path, named: str | os.PathLike[str]) -> BadInput | None:
-    """The error of a record of `harness watch`, which has a run.json as a run has, and no samples to judge."""
+    """Return the error for a record of `harness watch`, which has a run.json but no samples to judge; None for
+    others.
+    """
     try:
         watched = read_manifest(path).get("watch") is True
-    except FormatError:  # the judge says what is damaged
+    except FormatError:  # the judge reports what is damaged
         return None
     if not watched or os.path.isdir(path / TOKENS):
         return None
@@ -51,7 +55,7 @@ def no_rollouts(path: Path, named: str | os.PathLike[str]) -> BadInput | None:
 
 
 def no_pair(path: Path, named: str | os.PathLike[str]) -> BadInput:
-    """The error of a path that was given alone and holds no pair of runs."""
+    """Return the error for a path that was given alone and holds no pair of runs."""
     if not is_run(path):
         return no_run(path, "diff", named)
     if refusal := no_rollouts(path, named):

@@ -1,4 +1,4 @@
-"""More draws of the native stage, until what both sides drew decides every quantity."""
+"""More draws of the native stage, until the samples of both sides decide every quantity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def draw_on(
     cap: float | None,
     library: Library,
 ) -> None:
-    """Let each side draw on, part by part, while another part may decide more of what both have drawn."""
+    """Let each side draw another part, while another part may decide more."""
     from harness.parity.gather import native_stage_alone  # the judge's libraries, which no run needs
     from harness.parity.subjects.native_sampler.observed_samples import draws_of
     from probes.format import FormatError
@@ -24,7 +24,7 @@ def draw_on(
     for draw in range(2, baseline_side.scenario.native.draws + 1):
         try:
             e = native_stage_alone(library.open(baseline_side.run_dir), library.open(candidate_side.run_dir), cap=cap)
-        except (FormatError, OSError):  # the verdict says so
+        except (FormatError, OSError):  # the verdict reports it
             return
         if e.native is None or not e.native.wants_more:
             return

@@ -1,4 +1,4 @@
-"""Where the engines of a run come from: those that `harness up` keeps, or new ones on a cluster of the run's own."""
+"""The engines of a run: those that `harness up` keeps, or new ones on a cluster of the run's own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from harness.warm.pool import Pool, claim
 def cluster_for(
     sides: Sequence[Side], options: LaunchOptions, *, native: bool = False, refused: str = ""
 ) -> Iterator[tuple[Cluster, Pool | None]]:
-    """An open cluster, and the engines on it that are up and fit all sides; None where the run starts its own.
-    `refused`: why it must."""
+    """Yield an open cluster, and the running engines on it that fit all sides; None where the run must start its own.
+
+    `refused`: why running engines cannot be used.
+    """
     if any(side.mapping for side in sides):
         refused = "a mapping of your own starts an engine of its own"
     if any(side.scenario.engine.engines > 1 for side in sides):

@@ -1,4 +1,6 @@
-"""Does an engine of an environment fit a scenario? Asked before anything starts: a start would say it after minutes."""
+"""Whether an engine of an environment fits a scenario, checked before anything starts: a failing start takes
+minutes.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from scenarios.engines.spec import EngineSpec
 from scenarios.settings import BUILTIN, Scenario
 
 PROGRAM = "scenarios.engines.ahead"
-TIMEOUT_S = 60.0  # chosen: a user's mapping may import torch, which takes 20 s on a cold disk
-# How configurations of Hugging Face name the longest sequence of a model; vLLM reads the same (config/model.py).
+TIMEOUT_S = 60.0  # chosen: a user's mapping may import torch, which takes 20 s from a cold disk
+# Names of a model's longest sequence in Hugging Face configurations; vLLM reads the same (config/model.py).
 _CONTEXTS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "max_seq_length",
 )  # fmt: skip
@@ -34,7 +36,7 @@ _CONTEXTS = (
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a model, by its config.json; 0: it does not say."""
+    """Sizes of a model from its config.json; 0 where it does not say."""
 
     context: int = 0
     heads: int = 0
@@ -42,7 +44,7 @@ class Shape:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Shape:
-        """A model with scaled positions is as long as the factor makes it. Latent attention has no head size."""
+        """Read the sizes. Scaled positions lengthen the context by their factor. Latent attention has no head size."""
         text = config.get("text_config")
         config = {**config, **text} if isinstance(text, dict) else config
         contexts = [value for name in _CONTEXTS if isinstance(value := config.get(name), int)]
@@ -55,7 +57,9 @@ class Shape:
 
     @staticmethod
     def read(path: str) -> Shape:
-        """The shape of the model of a scenario: a directory, the built-in one, or one of the local cache."""
+        """Return the sizes of a scenario's model: a directory, the built-in one, or one of the local cache. Raises
+        BadInput.
+        """
         if path == BUILTIN:
             return Shape.of({**tiny.POLICY, "max_position_embeddings": tiny.CONTEXT})
         file = Path(path).expanduser() / "config.json"
@@ -75,8 +79,11 @@ class Shape:
 def check_fit(
     environment: Environment, scenario: Scenario, mapping: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Refuse a model that the engine cannot compute with, an engine whose plug-in its environment lacks, what a user's
-    mapping asks for and is not there, and arguments that the engine does not take. Raises BadInput."""
+    """Refuse what the engine cannot start with. Raises BadInput.
+
+    That is a model that the engine cannot compute with, an engine whose plug-in its environment lacks, what a user's
+    mapping needs and does not find, and arguments that the engine does not take.
+    """
     spec = registry.get(environment.engine)
     shape = Shape.read(scenario.model.path)
     longest = shape.context or scenario.engine.max_model_len
@@ -88,7 +95,7 @@ def check_fit(
             raise BadInput(ahead.refused, fix=f"change {mapping.get('file', 'the mapping')}")
     else:
         ahead = Ahead(tuple(_ours(spec, environment, scenario, longest)))
-    if spec.embedded:  # no list of it is kept: it is the harness's own
+    if spec.embedded:  # no list of its arguments is kept: it is the harness's own
         return
     unusual = bool(mapping) or environment.version != _pinned(environment)
     takes = accepted(environment, ask=unusual, say=say)
@@ -155,7 +162,7 @@ def _ours(spec: EngineSpec, environment: Environment, scenario: Scenario, longes
 def _ask(
     environment: Environment, spec: EngineSpec, scenario: Scenario, mapping: Mapping[str, Any], longest: int
 ) -> Ahead:
-    """What the engine's own interpreter makes of it. An answer that does not come refuses nothing."""
+    """Return what the engine's own interpreter makes of the request. A missing answer refuses nothing."""
     request = {
         "engine": environment.engine, "scenario": scenario.to_json(), "mapping": dict(mapping),
         "device": environment.device, "longest_context": longest,
@@ -177,7 +184,7 @@ def _ask(
 
 
 def _pinned(environment: Environment) -> str:
-    """The version that the recipe pins, whose arguments the harness's own tests give."""
+    """Return the version that the recipe pins, whose arguments the harness's own tests use."""
     try:
         return recipe.load(environment.engine, environment.device).version
     except BadInput:  # the embedded engine has no recipe

@@ -1,4 +1,6 @@
-"""The lifted stage of a pair of runs in half precision: is it run, does it fit, and what do its engines show?"""
+"""The lifted stage of a pair of runs in half precision: whether it is run, whether it fits, and what its engines
+show.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from scenarios.lifted import lifts
 
 
 def wanted(baseline_side: Side, candidate_side: Side, requested: bool | None) -> bool:
-    """Whether these sides have a lifted stage. `requested`: by the user, None for what memory allows. Raises
-    BadInput."""
+    """Whether these sides have a lifted stage.
+
+    `requested`: by the user; None runs it if memory allows. Raises BadInput.
+    """
     scenarios = baseline_side.scenario, candidate_side.scenario
     possible = all(map(lifts, scenarios)) and scenarios[0].model.dtype == scenarios[1].model.dtype
     if requested and not possible:
@@ -28,8 +32,11 @@ def wanted(baseline_side: Side, candidate_side: Side, requested: bool | None) ->
 
 @dataclass
 class Lifting:
-    """The lifted stage of `left` and `right`. `forced`: whatever memory there is. `broken`: why it ended early, and
-    with it what needs its engines; `verdict`: on its recordings, with what interventions proved, where they did."""
+    """The lifted stage of `left` and `right`.
+
+    `forced`: run it whatever memory there is. `broken`: why it ended early, which also ends what needs its engines.
+    `verdict`: on its recordings, with what interventions proved, if there were any.
+    """
 
     experiment: Experiment
     left: Side
@@ -40,14 +47,16 @@ class Lifting:
     verdict: Verdict | None = None
 
     def begin(self, *sides: Side) -> None:
-        """Start the engines of these sides in float32, if they fit; returns at once."""
+        """Start the engines of these sides in float32, if they fit. Returns at once."""
         if not self.skipped and not self.forced:
             self.skipped = self.experiment.no_room(self.left, self.right)
         for side in sides if not self.skipped else ():
             self.experiment.begin_lifted(side)
 
     def run(self, policy: str, *, attribution: bool) -> None:
-        """Both stages, after `begin` of both, at the baseline's last weights in `policy`. Raises RunCut for a hang."""
+        """Run both stages at the baseline's last weights in `policy`, after `begin` of both. Raises RunCut for a
+        hang.
+        """
         if self.skipped:
             self.skip(self.skipped)
             return
@@ -63,14 +72,16 @@ class Lifting:
             self.skip(cut.message)
 
     def skip(self, why: str) -> None:
-        """Record that there is no lifted stage."""
+        """Record that there is no lifted stage, and why."""
         for side in (self.left, self.right):
             self.experiment.skip_lifted(side, why)
 
 
 def attributed(experiment: Experiment, baseline_side: Side, candidate_side: Side) -> tuple[Verdict | None, str]:
-    """(the verdict on both lifted stages with what interventions on their engines prove, None where nothing differs;
-    why an intervention ended early)."""
+    """Return (verdict on both lifted stages with what interventions prove, why an intervention ended early).
+
+    The verdict is None where nothing differs.
+    """
     from harness.parity.attribution import merged, search
     from harness.parity.subjects.engines.observed import suspect
     from harness.parity.verdict import judged

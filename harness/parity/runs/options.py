@@ -1,7 +1,8 @@
-"""What is asked of a run, of a pair of runs, and of their judge: made once by a command or a caller, then passed on.
+"""The options of a run, of a pair of runs, and of their judge. A command or a caller makes them once and passes them
+on.
 
-`command_options` turns such options back into the words of a command line, with which a recording names the command
-that makes it again.
+`command_options` turns options back into words of a command line, with which a recording names the command that repeats
+it.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from harness.parity.runs.command_line import duration, scenario_word
 from reports.progress import ProgressEvent
 from scenarios.settings import Mode, Scenario
 
-STALL_S = 60.0  # a step of the built-in scenario takes 2 s; weight sync and start-up of an engine use their CPU
+STALL_S = 60.0  # a built-in step takes 2 s; weight sync and start-up of an engine use their CPU
 
 
 def silent(event: ProgressEvent) -> None:
-    """Tell nobody."""
+    """Ignore progress events."""
 
 
 def _option(name: str | None, *, written: Callable[[Any], str | Path] | None = None) -> dict[str, Any]:
-    """Metadata of a field: its option on the command line (None: no part of it), and how its value is written there."""
+    """Return a field's metadata: its option on the command line (None: no option), and how its value is written
+    there.
+    """
     return {"option": name, "written": written}
 
 
@@ -35,8 +38,8 @@ class LaunchOptions:
     """How something is run.
 
     `out`: the directory of the recording; None: a new one under runs/. `address`: of a Ray cluster to join. `stall_s`:
-    without progress for so long, a run is looked at and ended if it hangs; 0: nobody watches. `cold`: use no engine
-    that `harness up` keeps.
+    after so many seconds without progress a run is examined, and ended if it hangs; 0: no watching. `cold`: use no
+    engine that `harness up` keeps.
     """
 
     out: str | os.PathLike[str] | None = field(default=None, metadata=_option(None))
@@ -47,7 +50,7 @@ class LaunchOptions:
     progress: Callable[[ProgressEvent], None] = field(default=silent, metadata=_option(None))
 
     def say(self, line: str) -> None:
-        """Tell one sentence about the whole."""
+        """Report a sentence about the whole run as progress."""
         self.progress(ProgressEvent("", "", message=line))
 
 
@@ -55,13 +58,13 @@ class LaunchOptions:
 class ReplayOptions(LaunchOptions):
     """How a recorded run is replayed and judged.
 
-    `backend`: what scores the recorded tokens. `steps`: replay so many steps of the run, counted from its beginning;
-    None: all that it holds whole. `from_step`: begin at the last checkpoint that the run wrote before this step (at
-    step 0 without one). `cap`: the largest rounding noise that is believed, in nats. `strict`: the exit code of a pass
-    with reservations is 3.
+    `backend`: what scores the recorded tokens. `steps`: replay this many steps, counted from the run's beginning; None:
+    all that it holds completely. `from_step`: begin at the last checkpoint that the run wrote before this step (at step
+    0 without one). `cap`: the largest rounding noise that is believed, in nats. `strict`: a pass with reservations has
+    exit code 3.
     """
 
-    backend: str = field(default="hf", metadata=_option(None))  # the command line names these five first
+    backend: str = field(default="hf", metadata=_option(None))  # the command line names these five itself, first
     steps: int | None = field(default=None, metadata=_option(None))
     from_step: int = field(default=0, metadata=_option(None))
     cap: float | None = field(default=None, metadata=_option(None))
@@ -70,9 +73,9 @@ class ReplayOptions(LaunchOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(LaunchOptions):
-    """A scenario's run; None: as the scenario has it.
+    """Options of a scenario's run. None: the scenario's own value.
 
-    `overrides`: section.key=value, any iterable. `mapping`: a parameter mapping of your own, a file
+    `overrides`: section.key=value, any iterable. `mapping`: a user's parameter mapping, a file
     (docs/reference/parameters.md).
     """
 
@@ -87,7 +90,7 @@ class RunOptions(LaunchOptions):
         object.__setattr__(self, "overrides", tuple(self.overrides))
 
     def settings(self, scenario: str) -> Scenario:
-        """The scenario of that name (or file) with what these options change of it. Raises BadInput."""
+        """Return the scenario of that name (or file) with the changes of these options. Raises BadInput."""
         mode = [f"rollout.mode={self.mode}"] if self.mode else []
         train = False if self.rollout_only else None
         return config.load(scenario, [*self.overrides, *mode], seed=self.seed, steps=self.steps, train=train)
@@ -98,9 +101,9 @@ class JudgeOptions:
     """How a pair is judged.
 
     `cap`: the largest rounding noise that is believed, in nats, instead of the dtype's own. `native`: compare the
-    engines' own samplers at the end. `lifted`: compute once more in float32 with the weights of half precision
-    (docs/explanation/lifted.md); None: where they fit. `attribution`: when the runs diverge, intervene on the engines
-    that are still up (docs/explanation/attribution.md). `strict`: the exit code of a pass with reservations is 3.
+    engines' own samplers at the end. `lifted`: compute again in float32 with the weights of half precision
+    (docs/explanation/lifted.md); None: where they fit into memory. `attribution`: when the runs diverge, intervene on
+    the engines that are still up (docs/explanation/attribution.md). `strict`: a pass with reservations has exit code 3.
     """
 
     cap: float | None = None
@@ -112,9 +115,12 @@ class JudgeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ParityOptions(JudgeOptions, RunOptions):
-    """One scenario on two backends. `overrides` change both sides, `candidate_overrides` the candidate only; `mapping`
-    is the candidate's, `baseline_mapping` the baseline's. `free`: the candidate is not guided along the baseline's
-    tokens. `fault`: planted in one side (`harness faults list`)."""
+    """Options of one scenario on two backends.
+
+    `overrides` change both sides, `candidate_overrides` only the candidate. `mapping` is the candidate's,
+    `baseline_mapping` the baseline's. `free`: the candidate is not guided along the baseline's tokens. `fault`: a fault
+    to plant in one side (`harness faults list`).
+    """
 
     scenario: str = field(default="ppo-tiny", metadata=_option("scenario", written=scenario_word))
     candidate_overrides: Iterable[str] = field(default=(), metadata=_option("candidate_set"))
@@ -127,13 +133,13 @@ class ParityOptions(JudgeOptions, RunOptions):
         object.__setattr__(self, "candidate_overrides", tuple(self.candidate_overrides))
 
     def shared(self) -> Scenario:
-        """The scenario of both sides. Raises BadInput."""
+        """Return the scenario of both sides. Raises BadInput."""
         settings = self.settings(self.scenario)
         return dataclasses.replace(settings, guided=False) if self.free else settings
 
 
 def command_options(options: LaunchOptions | JudgeOptions) -> dict[str, Any]:
-    """The options of the command line that differ from their defaults, as `command_line` takes them."""
+    """Return the options that differ from their defaults, as `command_line` takes them."""
     arguments: dict[str, Any] = {}
     for item in dataclasses.fields(options):
         value = getattr(options, item.name)

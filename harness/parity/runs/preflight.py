@@ -1,5 +1,4 @@
-"""What can be refused before anything starts: each of these would otherwise cost the start of a cluster and of engines
-first."""
+"""Checks before anything starts: each would otherwise fail only after a cluster and engines have started."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ from scenarios.engines import parameters, processes
 from scenarios.engines.engine import ParameterRefused
 from scenarios.settings import BUILTIN, Scenario
 
-# Memory that a process of the learner has to itself: 304 to 347 MiB with the built-in model, on a CPU, almost all of it
-# torch and transformers. A model of your own takes more.
+# Memory that a process of the learner has to itself: 304 to 347 MiB with the built-in model on a CPU, almost all of it
+# for torch and transformers. A larger model takes more.
 PROCESS_BYTES = 300 * 2**20
 
 
 def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None = None) -> None:
-    """Refuse a missing model, broken prompts, and parameters without an image in the engine. Raises BadInput.
+    """Refuse a missing model, unreadable prompts, and parameters that the engine cannot express. Raises BadInput.
 
-    `mapping`: a user's own; what it makes unfaithful is found later, not refused.
+    `mapping`: a user's own. What it passes on unfaithfully is found later and not refused here.
     """
     engine = envs.parse(backend).engine
     _check_model("model.path", scenario.model.path)
@@ -57,9 +56,12 @@ def environment_for(
     mapping: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Environment:
-    """The environment that the backend starts in, made where it is missing. Refuses what its engine cannot start with
-    (`fits.check_fit`), and more ranks of an engine than this process has cores for them; on a cluster at `address` the
-    engine itself does, for its host has others. Raises BadInput, EnvironmentUnusable."""
+    """Return the environment that the backend starts in, made where it is missing. Raises BadInput,
+    EnvironmentUnusable.
+
+    Refuses what its engine cannot start with (`fits.check_fit`), and more ranks of an engine than this process has
+    cores for. On a cluster at `address` the engine checks its cores itself, since its host has others.
+    """
     return _checked(envs.resolve(backend), scenario, address, mapping or {}, say)
 
 
@@ -70,7 +72,7 @@ def check_environment(
     mapping: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """As `environment_for`, and make nothing: an environment that is missing is made, and checked, when it is used."""
+    """Check like `environment_for`, but make nothing. A missing environment is made, and checked, when it is used."""
     if envs.exists(backend):
         _checked(envs.resolve(backend, create=False), scenario, None, mapping or {}, say)
 
@@ -93,9 +95,11 @@ def _checked(
 
 
 def check_machine(scenarios: Iterable[Scenario], address: str | None, say: Callable[[str], None]) -> None:
-    """Refuse more ranks of the learner than fit into this machine's memory, and say where ranks have to take turns at
-    its cores. Not on a cluster at `address`, where each process is given a core of its own, and engines may be on
-    several hosts: a router is refused there. Raises BadInput."""
+    """Refuse more ranks of the learner than fit into memory, and report where ranks must share cores. Raises BadInput.
+
+    On a cluster at `address` neither is checked, since each process is given a core there. But a router is refused,
+    since the engines may be on several hosts.
+    """
     scenarios, turns = list(scenarios), dict[str, None]()
     if address and any(scenario.engine.router for scenario in scenarios):
         raise BadInput(
@@ -108,7 +112,7 @@ def check_machine(scenarios: Iterable[Scenario], address: str | None, say: Calla
         workers = engine.engines * engine.tensor_parallel
         if scenario.train and learner > cores:
             turns[f"the {learner} ranks of the learner (ppo.world_size) take turns at {counted(cores, 'core')}"] = None
-        if workers > cores >= engine.tensor_parallel:  # an engine of more ranks than cores is refused
+        if workers > cores >= engine.tensor_parallel:  # an engine with more ranks than cores is refused elsewhere
             setting_names = "engine.engines x engine.tensor_parallel"
             turns[f"the {workers} ranks of the engines ({setting_names}) take turns at {counted(cores, 'core')}"] = None
     if turns:
@@ -147,7 +151,7 @@ def check_pair(baseline_scenario: Scenario, candidate_scenario: Scenario) -> Non
 
 
 def check_resume(resume: str, scenario: Scenario) -> None:
-    """Refuse what is not a checkpoint, and one after which nothing is left to do. The learner verifies its files.
+    """Refuse what is not a checkpoint, and one that leaves no steps to run. The learner verifies its files.
 
     Raises BadInput.
     """
@@ -172,7 +176,9 @@ def check_resume(resume: str, scenario: Scenario) -> None:
 
 
 def _check_model(key: str, name: str) -> None:
-    """A directory with a config.json, the built-in model, or OWNER/NAME of a model that is in the local cache."""
+    """Refuse what is not a directory with a config.json, the built-in model, or OWNER/NAME of a locally cached
+    model.
+    """
     if name == BUILTIN:
         return
     option = "--model DIR" if key == "model.path" else f"--set {key}=DIR"
@@ -195,7 +201,7 @@ def _check_model(key: str, name: str) -> None:
 
 
 def _cached(name: str) -> bool:
-    """Whether a model of the hub is in the local cache. Never asks the network."""
+    """Whether a model of the hub is in the local cache. Never uses the network."""
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError
 

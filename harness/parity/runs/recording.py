@@ -1,4 +1,4 @@
-"""What every command that records has in common: its new directory, the watchdog, the verdict and its files."""
+"""What all recording commands share: the new directory, the watchdog, the verdict and its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reports.progress import ProgressEvent
 
 
 def guarded(folder: Path, options: LaunchOptions) -> contextlib.AbstractContextManager[Guard | None]:
-    """The watchdog of a recording; None where nobody is to watch it."""
+    """Return the watchdog of a recording; None where it is turned off."""
     if not options.stall_s:
         return contextlib.nullcontext()
     return Guard(
@@ -37,7 +37,7 @@ def judged(
     cap: float | None,
     library: Library | None = None,
 ) -> Verdict:
-    """The verdict on two recordings. One of a candidate that was cut short is never a pass."""
+    """Return the verdict on two recordings. It never passes where the candidate was cut short."""
     from harness.parity.answers import cut_short
     from harness.parity.verdict import judged as judgement
 
@@ -47,9 +47,9 @@ def judged(
         verdict = judgement(baseline, candidate, native=False, cap=cap, library=library).verdict
     except HarnessError:
         verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
-    if not verdict.coverage.get("samples"):  # an engine did not start: what is not there need not be listed
+    if not verdict.coverage.get("samples"):  # an engine did not start: what is missing need not be listed
         verdict = dataclasses.replace(verdict, missing=[], findings=[], parity=None)
-    # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
+    # Whatever the judge says about the recorded parts, a run that was cut short never passes.
     answer = cut_short(cut.message)
     return dataclasses.replace(
         verdict,
@@ -63,7 +63,7 @@ def judged(
 
 
 def compacted(*runs: Path, library: Library | None = None) -> None:
-    """The same recordings as Parquet, for pandas; an extra, so a full disk does not cost the verdict."""
+    """Write the same recordings as Parquet, for pandas. It is an extra, so a full disk does not cost the verdict."""
     from harness.recordings.compact import compact
     from probes.format import FormatError
 
@@ -73,7 +73,7 @@ def compacted(*runs: Path, library: Library | None = None) -> None:
 
 
 def check_ranks(run: Path) -> None:
-    """Raises HarnessError where the ranks of a run's learner did not do together what one process would."""
+    """Check that the ranks of a run's learner did together what one process would. Raises HarnessError."""
     from harness.parity.subjects.ranks.observed import Ranks
     from harness.parity.subjects.ranks.observed_faults import rank_faults
     from harness.recordings.store import Recording
@@ -84,8 +84,10 @@ def check_ranks(run: Path) -> None:
 
 @contextlib.contextmanager
 def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path]:
-    """The new directory of a recording. Leaves no empty one behind when nothing was recorded; an interrupt is told
-    where the rest is."""
+    """Yield the new directory of a recording.
+
+    An empty one is removed when nothing was recorded. An interrupt is told where the rest is. Raises BadInput.
+    """
     folder = _folder(out, name)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -95,7 +97,7 @@ def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path
     try:
         yield folder
     except BaseException as error:
-        with contextlib.suppress(OSError):  # the first that is not empty ends it
+        with contextlib.suppress(OSError):  # the first folder that is not empty ends this
             for path in made:
                 path.rmdir()
         if isinstance(error, KeyboardInterrupt) and any(folder.glob("**/run.json")):
@@ -115,7 +117,7 @@ def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
 
 
 def written(verdict: Verdict, folder: Path) -> Verdict:
-    """The verdict with its paths, written into the folder. A disk without room costs the files, not the verdict."""
+    """Write the verdict with its paths into the folder, and return it. A full disk costs the files, not the verdict."""
     import reports
 
     files = {"verdict": folder / verdict_file.NAME, "report": folder / "report.html"}
@@ -127,7 +129,7 @@ def written(verdict: Verdict, folder: Path) -> Verdict:
         write_whole(files["report"], reports.render(complete, "html").encode())
     except OSError as error:
         for file in files.values():
-            file.unlink(missing_ok=True)  # half a verdict would be read as one
+            file.unlink(missing_ok=True)  # half a verdict would be read as a whole one
         lost = f"verdict.json and report.html: they could not be written to {folder}: {error.strerror}"
         return dataclasses.replace(verdict, missing=[*verdict.missing, lost], paths={"run": str(folder)})
     return complete

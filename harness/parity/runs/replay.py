@@ -1,8 +1,8 @@
 """Replay: a recorded run's rollouts drive the training half again, and another engine only scores them.
 
-It tells a cause in the rollouts from a cause in the training: the tokens are the recorded ones, so the learner can part
-from the recorded one only through the training; and the candidate's scores say whether the recorded engine computed
-what it should have. From a checkpoint of the recorded run it begins in the middle.
+It tells a cause in the rollouts from a cause in the training. The tokens are the recorded ones, so the learner can
+differ only if it was trained differently, and the scores only if the recorded engine did not report what it should
+have. From a checkpoint of the recorded run it begins in the middle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     """Replay the recorded run in `run`, which may be a bundle, on a backend, and judge the replay against it.
 
     `changes`: fields of ReplayOptions, instead of or on top of `options`. Raises BadInput for a run that cannot be
-    replayed; a replay that was cut short is INCONCLUSIVE, not an exception.
+    replayed. A replay that was cut short is INCONCLUSIVE and raises nothing.
     """
     from harness.bundle.opening import prompt_key, resolve_runs
     from harness.parity.runs.directory import is_run, no_rollouts, no_run
@@ -57,7 +57,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
     engine = dataclasses.replace(
         recorded_run.scenario.engine, router=""
-    )  # which decides who draws, and nothing is drawn
+    )  # a router decides which engine draws, and nothing is drawn
     scenario = dataclasses.replace(recorded_run.scenario, steps=window.stop, guided=False, engine=engine)
     preflight(scenario, backend)
     check_machine((scenario,), options.address, options.say)
@@ -105,7 +105,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
 
 
 def _start(first: int, from_step: int) -> Finding | None:
-    """Where the replay began, when that is not where it was asked to."""
+    """Return a finding that says where the replay began, if not where it was asked to."""
     if first == from_step:
         return None
     where = f"from the checkpoint after {counted(first, 'step')}" if first else "from step 0"

@@ -1,4 +1,4 @@
-"""The commands as functions: run one scenario on two backends and judge it, record one run, judge two recorded runs."""
+"""The commands as functions: run one scenario on two backends and judge it, record one run, judge recorded runs."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 def run_parity(baseline: str, candidate: str, options: ParityOptions | None = None, **changes: Any) -> Verdict:
-    """Run one scenario on two backends with identical seeds, diff the recordings, and return the verdict.
+    """Run one scenario on two backends with identical seeds, compare the recordings, and return the verdict.
 
-    `changes`: fields of ParityOptions, instead of or on top of `options`. Raises HarnessError for what could not start;
-    a run that was cut short is INCONCLUSIVE, not an exception.
+    `changes`: fields of ParityOptions, instead of or on top of `options`. Raises HarnessError for what could not start.
+    A run that was cut short is INCONCLUSIVE and raises nothing.
     """
     started = time.monotonic()
     options = dataclasses.replace(options or ParityOptions(), **changes)
@@ -96,7 +96,10 @@ def check_parity(baseline: str, candidate: str, options: ParityOptions) -> None:
 def _planned(
     baseline: str, candidate: str, options: ParityOptions
 ) -> tuple[dict[str, dict[str, Any]], Scenario, Scenario, dict[str, Plants]]:
-    """(the users' mappings by side, the scenario of each side, what is planted in which), each of them possible."""
+    """Return (users' mappings by side, the baseline's scenario, the candidate's, what is planted in which side).
+
+    Each was checked. Raises BadInput.
+    """
     maps = {
         name: user_mapping.load(file, envs.parse(backend).engine) if file else {}
         for name, file, backend in (
@@ -118,7 +121,9 @@ def _planned(
 
 
 def _candidate(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
-    """The scenario with the candidate's settings. They alone can be wrong: the scenario was checked before."""
+    """Return the scenario with the candidate's settings. Only they can be wrong, since the scenario was checked
+    before.
+    """
     try:
         return config.changed(scenario, overrides)
     except BadInput as error:
@@ -128,7 +133,7 @@ def _candidate(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
 
 @contextlib.contextmanager
 def _option_of(candidate_overrides: Iterable[str]) -> Iterator[None]:
-    """An error whose fix is a setting of the candidate alone names the option that sets it there."""
+    """Rewrite the fix of an error about a candidate's setting so that it names the option that sets it there."""
     try:
         yield
     except BadInput as error:
@@ -148,10 +153,10 @@ def run_scenario(
     resume: str | None = None,
     **changes: Any,
 ) -> Path:
-    """One recorded run; returns its directory.
+    """Record one run, and return its directory.
 
     `resume`: continue from this checkpoint. `changes`: fields of RunOptions, instead of or on top of `options`. Raises
-    RunCut when it ends early (what was recorded stays readable).
+    RunCut when it ends early; what was recorded stays readable.
     """
     options = dataclasses.replace(options or RunOptions(), **changes)
     command = command_line(
@@ -186,9 +191,11 @@ def diff(
     strict: bool = False,
     progress: Callable[[ProgressEvent], None] = silent,
 ) -> Verdict:
-    """Judge two recorded runs, ours or another framework's, or without `candidate` the pair in one directory; each
-    may be a bundle. `again`: a second run of the baseline's job, with which its floor is measured. `strict`: the exit
-    code of a pass with reservations is 3. Raises BadInput for a directory that holds no run."""
+    """Judge two recorded runs, or without `candidate` the pair in one directory. Each may be a bundle.
+
+    The runs may be ours or a framework's. `again`: a second run of the baseline's job, with which its floor is
+    measured. `strict`: a pass with reservations has exit code 3. Raises BadInput for a directory that holds no run.
+    """
     from harness.bundle.opening import resolve_runs
     from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run
 
@@ -205,6 +212,7 @@ def diff(
             raise no_run(path, "diff", named)
         if refusal := no_rollouts(path, named):
             raise refusal
+    # Imported late, so that a wrong argument is refused without the judge's libraries.
     from harness.parity.facts.progress_messages import Patience
     from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
@@ -230,8 +238,10 @@ def audit(
     strict: bool = False,
     progress: Callable[[ProgressEvent], None] = silent,
 ) -> Verdict:
-    """Judge one recorded run by itself, ours or another framework's, which may be a bundle or lie in one. `strict`: the
-    exit code of a pass with reservations is 3. Raises BadInput for what is no run."""
+    """Judge one recorded run by itself, ours or a framework's, which may be a bundle or lie in one.
+
+    `strict`: a pass with reservations has exit code 3. Raises BadInput for what is no run.
+    """
     from harness.bundle.opening import resolve
     from harness.parity.runs.directory import is_run, no_rollouts, no_run
 
@@ -250,7 +260,7 @@ def audit(
 
 @dataclasses.dataclass(frozen=True)
 class _Pair:
-    """Two runs that one command makes, what it asks of them, and where it reads them."""
+    """Two runs that one command makes, with its options and the library that reads them."""
 
     baseline: Side
     candidate: Side
@@ -265,8 +275,10 @@ def _record_pair(
     lift: bool,
     figures: dict[str, Any],
 ) -> tuple[RunCut | None, Attribution | None, Lifting | None]:
-    """Record both runs, look for the cause of a difference on the engines as the runs left them, record the lifted and
-    the native stage; returns (what cut it short, what the bench showed, the lifted stage)."""
+    """Record both runs, attribute a difference on the live engines, then record the lifted and the native stage.
+
+    Returns (what cut it short, what the bench showed, the lifted stage).
+    """
     baseline_side, candidate_side, options = pair.baseline, pair.candidate, pair.options
     clock = _Clock(figures)
     native = options.native and baseline_side.scenario.native.samples > 0
@@ -300,7 +312,7 @@ def _record_pair(
 
 
 def _unfit_for_warm(options: ParityOptions, *, lift: bool) -> str:
-    """Why engines that are up already do not do for this pair; "" where they do."""
+    """Return why engines that are already up cannot be used for this pair; "" where they can."""
     if options.fault:
         return "a fault is planted in an engine of its own"
     return "the lifted stage starts engines in float32 (--no-lifted runs without)" if lift else ""
@@ -308,8 +320,10 @@ def _unfit_for_warm(options: ParityOptions, *, lift: bool) -> str:
 
 @dataclasses.dataclass
 class _Stages:
-    """The stages of a pair, one after the other on the engines of one experiment. `attribution`, `lifting`: what they
-    brought; it stays where a later one is cut short."""
+    """The stages of a pair, one after the other on the engines of one experiment.
+
+    `attribution`, `lifting`: the results, which stay where a later stage is cut short.
+    """
 
     baseline: Side
     candidate: Side
@@ -322,7 +336,9 @@ class _Stages:
     lifting: Lifting | None = None
 
     def record(self, experiment: Experiment) -> None:
-        """Both runs, then what the options ask for: attribution, the lifted stage, the native stage. Raises RunCut."""
+        """Record both runs, then what the options ask for: attribution, the lifted stage, the native stage. Raises
+        RunCut.
+        """
         policy = experiment.record(self.baseline)
         self.clock.lap("baseline_s")
         if self.lift:
@@ -341,8 +357,12 @@ class _Stages:
             self._record_native(experiment, policy, begun=early and self.lifting is None)
 
     def _begin_early(self, experiment: Experiment, policy: str) -> bool:
-        """Start the baseline's engine for its next stage. That takes most of the stage: it goes on beside the
-        candidate's run, unless the baseline may be at fault itself and is wanted on the bench as it is."""
+        """Start the baseline's engine for its next stage while the candidate runs, since the start takes most of the
+        stage.
+
+        Not where the baseline itself may be at fault: it is then needed on the bench as it is. Returns whether it was
+        started.
+        """
         if not (self.native or self.lift):
             return False
         if self.options.attribution and not _clean(self.baseline.run_dir, cap=self.options.cap, library=self.library):
@@ -354,7 +374,7 @@ class _Stages:
         return True
 
     def _record_lifted(self, policy: str, *, early: bool, broken: str) -> None:
-        """The lifted stage, where there is one and attribution did not break the engines."""
+        """Record the lifted stage, where there is one and attribution did not break the engines."""
         if self.lifting is None:
             return
         if broken:
@@ -365,8 +385,10 @@ class _Stages:
         self.clock.lap("lifted_s")
 
     def _record_native(self, experiment: Experiment, policy: str, *, begun: bool) -> None:
-        """The native stage of both sides, and more draws where they decide more. `begun`: the baseline's engine is
-        starting."""
+        """Record the native stage of both sides, with more draws where they decide more.
+
+        `begun`: the baseline's engine is starting already.
+        """
         if not begun:
             experiment.begin_native(self.baseline, policy)
         experiment.begin_native(self.candidate, policy)
@@ -377,11 +399,11 @@ class _Stages:
 
 
 def _load_judge() -> None:
-    """Import what judges and shows the runs, which takes a second or two, while they are made."""
+    """Import what judges and shows the runs while they are made, which takes a second or two."""
     import importlib
 
     for module in ("harness.parity.attribution.clean", "matplotlib.figure"):
-        with contextlib.suppress(ImportError):  # told where it is needed
+        with contextlib.suppress(ImportError):  # reported where it is needed
             importlib.import_module(module)
 
 
@@ -400,7 +422,7 @@ def _attributed(
     cap: float | None,
     library: Library,
 ) -> Attribution | None:
-    """What interventions on the live engines show of a divergence; None without one."""
+    """Return what interventions on the live engines show about a divergence; None without one."""
     from harness.parity.attribution import search
     from harness.parity.subjects.engines.observed import suspect
     from harness.parity.verdict import judged as judgement
@@ -419,7 +441,7 @@ def _attributed(
 
 
 def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None, lifting: Lifting | None) -> Verdict:
-    """The verdict on both recordings, with what the benches showed of a divergence."""
+    """Return the verdict on both recordings, with what the benches showed about a divergence."""
     from harness.parity.attribution import merged
     from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
@@ -447,7 +469,7 @@ def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None,
 
 
 class _Clock:
-    """Seconds of each part of the experiment, into the verdict's figures."""
+    """Write the seconds of each part of the experiment into the verdict's figures."""
 
     def __init__(self, figures: dict[str, Any]) -> None:
         self._figures, self._last = figures, time.monotonic()
@@ -458,7 +480,7 @@ class _Clock:
 
 
 def _planted(shared: Scenario, fault: str) -> tuple[Scenario, Scenario, dict[str, Plants]]:
-    """Both sides' scenarios with the planted fault of this name, and what is planted in which side."""
+    """Return both sides' scenarios with the planted fault of this name, and what is planted in which side."""
     from harness.planted.differences.option import fault_of_a_run
 
     planted = fault_of_a_run(fault)

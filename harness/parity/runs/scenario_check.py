@@ -1,4 +1,4 @@
-"""Could the scenario have shown each kind of fault? An EQUIVALENT of lengths without spread proves little."""
+"""Whether the scenario could have shown each kind of fault. Equal lengths without any spread, say, prove little."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from reports.model import Finding, Verdict
 
 
 def with_scenario(verdict: Verdict, run: Run) -> Verdict:
-    """The verdict with a finding for each kind of fault that the baseline's scenario could not have shown, and in its
-    coverage what was measured of the scenario. Unchanged for a job of another framework, which has no scenario."""
+    """Return the verdict with a finding for each kind of fault that the baseline's scenario could not have shown.
+
+    Its coverage gets the measurements of the scenario. The verdict of a framework's job, which has no scenario, is
+    unchanged.
+    """
     from scenarios.ppo import selfcheck
 
     if not run.manifest.get("scenario") or run.manifest.get("framework"):

@@ -1,4 +1,4 @@
-"""The recorded run that a replay starts from: which steps it holds whole, and the checkpoint to begin at."""
+"""The recorded run that a replay starts from: the steps that it holds completely, and the checkpoint to begin at."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEEDED = {"rollout": ("prompt", "output"), "experience": ("tokens",)}
 
 @dataclass(frozen=True)
 class Source:
-    """A recorded run whose rollouts can drive another one. `steps`: those that it holds whole, from 0 on."""
+    """A recorded run whose rollouts can drive another one. `steps`: how many it holds completely, counted from 0."""
 
     path: Path
     scenario: Scenario
@@ -28,7 +28,7 @@ class Source:
     backend: str
 
     def window(self, from_step: int, steps: int | None) -> range:
-        """The steps to replay, before a checkpoint is looked for. Raises BadInput."""
+        """Return the steps to replay, before a checkpoint is looked for. Raises BadInput."""
         stop = self.steps if steps is None else steps
         if stop > self.steps:
             raise BadInput(
@@ -41,9 +41,9 @@ class Source:
         return range(from_step, stop)
 
     def checkpoint(self, step: int) -> Path | None:
-        """The last checkpoint that the run wrote at or before the beginning of `step`; None: begin at step 0.
+        """Return the last checkpoint that the run wrote at or before the beginning of `step`; None: begin at step 0.
 
-        Its files are verified by the learner. Raises BadInput where it is not a checkpoint.
+        The learner verifies its files. Raises BadInput where it is not a checkpoint.
         """
         folder = self.path / "checkpoints"
         path_of_version = {_version(path): path for path in folder.glob("step-*")} if folder.is_dir() else {}
@@ -56,7 +56,7 @@ class Source:
 
 
 def source(path: Path) -> Source:
-    """Read the run directory `path`. Raises BadInput where its rollouts cannot drive another one."""
+    """Read the run directory `path`. Raises BadInput where its rollouts cannot drive another run."""
     try:
         recording = Recording(path)
     except FormatError as error:
@@ -73,6 +73,7 @@ def source(path: Path) -> Source:
             f"{path} is itself a replay that begins at step {first['first_step']}: its first steps are in another run",
             fix=f"harness replay {first.get('of')} …",
         )
+    # The steps must be complete from 0 on, since the learner's state builds on all of them.
     kinds = ("rollout", "experience") if scenario.train else ("rollout",)
     recorded = [set(recording.steps(kind)) for kind in kinds]
     whole_steps = _from_zero(set.intersection(*recorded))
@@ -89,7 +90,7 @@ def source(path: Path) -> Source:
 
 
 def _from_zero(steps: Iterable[int]) -> int:
-    """How many of 0, 1, 2, ... are there without a gap."""
+    """Return how many of 0, 1, 2, ... are there without a gap."""
     step_set, count = set(steps), 0
     while count in step_set:
         count += 1

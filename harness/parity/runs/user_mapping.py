@@ -1,4 +1,4 @@
-"""A user's own parameter mapping, `--mapping FILE.py`: looked at before anything starts, run by the engines only."""
+"""A user's own parameter mapping, `--mapping FILE.py`: checked before anything starts, executed by the engines only."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from scenarios.engines.mapping import NAMES
 
 
 def load(path: str, engine: str) -> dict[str, Any]:
-    """The file as `scenarios.engines.mapping.ParameterMap` takes it, with its text, so that a recording holds it.
+    """Return the file as `scenarios.engines.mapping.ParameterMap` takes it, with its text, so that a recording holds
+    it.
 
-    Raises BadInput, with one sentence, for what is no mapping for `engine`. The file is compiled here and not executed.
+    Raises BadInput, with one sentence, for what is no mapping for `engine`. The file is parsed here and not executed.
     """
     fix = f"def {engine}_sampling(asked, ours): return dict(ours)   # in the file, changed where yours differs"
     file = Path(path).expanduser().resolve()

@@ -109,7 +109,7 @@ def _idle(side: Side, by: dict[tuple[int, int], int]) -> list[Finding]:
 
 
 def _rule(side: Side) -> tuple[int, int] | None:
-    """What its samples were dealt by: how many a prompt has, and to how many engines; None where that is not known."""
+    """Return (samples per prompt, engines), by which samples were dealt; None where it was not recorded."""
     per_prompt, number = side.recording.records.settings.rollout.samples_per_prompt, asked(side)
     return (per_prompt, number) if per_prompt is not None and per_prompt > 0 and number else None
 

@@ -45,7 +45,7 @@ def _unseen(side: Side) -> bool:
 def _told(record: Lifecycle, cpu: bool) -> str:
     if record.freed is None and not cpu:
         freed = "not recorded"
-    else:  # on a CPU no engine frees memory
+    else:  # no engine frees memory on a CPU
         freed = f"{record.freed / (1 << 20):,.0f} MiB at most" if record.freed else "nothing, on this device"
     several = f" of {counted(record.engines, 'engine')}" if record.engines > 1 else ""
     slept = f"asleep {counted(record.sleeps, 'time')}{several} at level {record.level}"

@@ -44,7 +44,7 @@ def placement(e: Evidence) -> Outcome:
 
 
 def _asked(side: Side) -> dict[str, set[str]]:
-    """engine, learner -> hosts that offered what was asked for; none where they were not recorded."""
+    """Return "engine" or "learner" -> hosts that offered what was asked for; an empty set where none was recorded."""
     records = side.recording.records
     hosts, placement = records.manifest.hosts, records.settings.placement
     kinds = dict.fromkeys([*hosts, *(kind for kind, place in placement.items() if place)])

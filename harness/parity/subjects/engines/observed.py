@@ -12,15 +12,17 @@ LEAST_OTHERS = 16
 
 
 def engines(side: Side) -> int:
-    """How many engines drew, or had to draw, the samples of one of our own runs; 1 for a framework's, whose ranks are
-    its trainers'."""
+    """Return how many engines drew, or had to draw, the samples of a side.
+
+    Only our own runs can have several. In a framework's job it is 1, since its ranks are those of its trainer.
+    """
     if side.recording.records.manifest.framework:
         return 1
     return max(1 + max(side.recording.ranks("rollout"), default=0), asked(side))
 
 
 def asked(side: Side) -> int:
-    """How many its scenario asks for; 0 where it does not say."""
+    """Return how many engines the scenario asks for; 0 where it does not say."""
     return max(side.recording.records.settings.engine.engines or 0, 0)
 
 
@@ -47,7 +49,7 @@ def rows(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
 
 
 def routed(side: Side) -> bool:
-    """Whether a router chose which engine draws a sample."""
+    """Whether a router chose the engine for each sample."""
     return bool(side.recording.records.settings.engine.router)
 
 

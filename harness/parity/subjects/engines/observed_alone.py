@@ -107,11 +107,11 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     match = Match.of(rollout.sample, experience.sample)
     where = f"step {rollout.step}: {side.name}"
     e.unpaired(match, where, "rolled out but not trained on", "trained on but not rolled out")
-    if rollout.header.uncompared is not None:  # by a framework's tools or environment
+    if rollout.header.uncompared is not None:  # for a framework's tools or environment
         side.uncompared = side.uncompared or (rollout.step, rollout.header.uncompared)
         side.no_experience.append(rollout.step)
         return
-    follows_guide = rollout.header.guided  # then it trains on the baseline's tokens, not on its own
+    follows_guide = rollout.header.guided  # then it trains on the baseline's tokens and not on its own
     aligned = AlignedTokens.of(rollout, experience, match, output, tokens)
     grid = aligned.grid
     tokens_equal = aligned.tokens_a == aligned.tokens_b

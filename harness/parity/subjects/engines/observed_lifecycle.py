@@ -63,8 +63,10 @@ class Lifecycle:
 
 
 def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifecycle | None:
-    """What was recorded of a run's sleep; None where its engines are to stay awake, and did. `versions`: the weight
-    version that each step says it drew with."""
+    """Return what was recorded of a run's sleep; None where its engines should stay awake, and did.
+
+    `versions`: the weight version that each step reports to have drawn with.
+    """
     level = recording.records.settings.engine.sleep_level or 0
     calls: dict[int, list[EngineCall]] = {}
     for call in recording.records.calls:
@@ -83,11 +85,11 @@ def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifec
 
 
 def _missteps(engine: int, calls: list[EngineCall], versions: Mapping[int, int | None]) -> Iterator[Misstep]:
-    """`versions`: of each step that drew."""
+    """Yield the wrong calls of one engine. `versions`: those of each step that drew."""
     asleep: set[str] = set()
     slept, given_up = set(), False
-    synced = any(call.name == "sync" for call in calls)  # else nobody records syncs here
-    drawn_version: int | None = None  # the version that was drawn with since the last sync
+    synced = any(call.name == "sync" for call in calls)  # otherwise syncs are not recorded here
+    drawn_version: int | None = None  # the version drawn with since the last sync
     for call in calls:
         name, step = call.name, call.step
         if name == "sleep":

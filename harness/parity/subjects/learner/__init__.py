@@ -1,1 +1,1 @@
-"""Learner: do both learners make the same of the same rollouts?"""
+"""Learner: whether both learners make the same of the same rollouts."""

@@ -88,7 +88,7 @@ def _not_of_others(side: Side) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Find a role in which one rank alone answers otherwise than in the other run: it computes with something else."""
+    """Find a role in which a single rank answers differently from the other run: it computes with something else."""
     if not any(len(so_far.left(kind)) for kind in MADE):
         return
     for lone in odd_rank(e):

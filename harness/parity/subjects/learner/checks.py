@@ -23,6 +23,7 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
     """Shapes, padding, skew and longest sample of each experience batch, and the padded batches of each rank."""
     name, number = SUSPICIONS[3], 3
     by_side = [_shapes(side) for side in e.sides]
+    # Compare only steps in which nothing confounds the batches.
     recorded = set.intersection(*map(set, by_side))
     steps = [
         step
@@ -47,6 +48,7 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
         text = "; ".join([*differing, skew_text])
         finding = Finding("experience shapes", text, effect(e))
         return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **details)
+    # Nothing differs. That is ruled out only where shapes of every judged step were recorded.
     absent = [step for step in e.steps if step not in e.unjudged_steps and step not in recorded]
     if absent and trains(e):
         text = f"no shapes of an experience batch in step {absent[0]} of both runs; {skew_text}"
@@ -148,6 +150,7 @@ def sizes_and_times(e: Evidence) -> Outcome:
     if not all(seconds.values()):
         return outcome(name, "not tested", "no step times were recorded", number=number)
     sizes = {side.name: _step_sizes(side) for side in e.sides}
+    # The first step warms up, and is never called slow.
     slow = []
     for side, times in seconds.items():
         median = _median(list(times.values()))

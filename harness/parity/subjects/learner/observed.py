@@ -21,8 +21,8 @@ from reports.text import figure
 
 # Equal updates have equal losses. Where a framework sums the losses of micro-batches in another order, they differ by
 # this.
-SAME_LOSS = 1e-6  # relative; a loss of normalised advantages is nearly zero, so it may also differ by
-NO_LOSS = 1e-7  # this, absolute
+SAME_LOSS = 1e-6  # relative; losses of normalised advantages are nearly zero, hence NO_LOSS
+NO_LOSS = 1e-7  # absolute: smaller differences are equal as well
 # A step records the mean norm over its updates. All but the first of them have other weights by then. Measured over two
 # updates of a loss that was divided by two: the norms were halved up to a relative 2e-6 (actor) and 2e-4 (critic).
 SAME_NORM = 1e-2
@@ -78,6 +78,7 @@ def _note_parted(e: Evidence, step: int, wrong: list[tuple[str, str]], digests: 
     e.learners.parted = step
     name, phase = wrong[0]
     confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
+    # If only the cut of the batch differs, the first gradients show whether rounding explains the difference.
     if _only_cut(e):
         e.learners.scaled = _scaled(e, step) if name != "batch" else None
         e.learners.scaled = e.learners.scaled or _by_cut(e, step)
@@ -105,7 +106,7 @@ def _note_parted(e: Evidence, step: int, wrong: list[tuple[str, str]], digests: 
 
 
 def _losses(e: Evidence, steps: list[int]) -> None:
-    """Losses of equal updates are equal numbers, and numbers."""
+    """Check that equal updates recorded equal and finite losses."""
     metrics_by_side = [{record.step: record.metrics for record in side.recording.records.steps} for side in e.sides]
     for step in steps:
         for name in LOSSES:
@@ -163,6 +164,7 @@ def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
     """
     if not e.learners.cuts or any(kind in e.first for kind in (Kind.EXPERIENCE.of(), Kind.REWARD.of())):
         return None
+    # Two norms of one gradient may differ by sums in another order, or by the learner's measured rounding.
     allowed = max(_same_size(e), e.tolerance.rounding.largest)
     descriptions, apart = [], None
     for role in ("actor", "critic"):

@@ -1,1 +1,1 @@
-"""Log-probabilities: how far two sets of numbers of the same tokens are apart, and what removes the difference."""
+"""Log-probabilities: how far two sets for the same tokens are apart, and what removes the difference."""

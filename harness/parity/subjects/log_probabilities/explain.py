@@ -75,7 +75,7 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
         return side
     other_side = next(each_side.name for each_side in e.sides if each_side.name != side)
     if here(e.found(Kind.EXPERIENCE.of())).any() or here(e.found(Kind.ENGINE.of(other_side))).any():
-        return "trainer"  # the learners differ on the same tokens, or both engines are apart from theirs
+        return "trainer"  # the learners differ on the same tokens, or both engines differ from their learners
     return "" if 2 * e.counts.compared_tokens >= min(each_side.tokens for each_side in e.sides) else "either"
 
 

@@ -130,7 +130,7 @@ class Mismatch:
 
     _quantiles: tuple[int, list[float]] = field(
         default=(-1, []), repr=False
-    )  # of so many tokens: the 50th, 95th and 99th percentile
+    )  # token count, and its 50th, 95th and 99th percentile
 
     def add(self, pairs: LogprobPairs, *, step: int, version: int) -> None:
         """Add one step's tokens; `p` is the first of `pairs`. `version`: the weight version that drew them."""

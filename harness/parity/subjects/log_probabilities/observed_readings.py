@@ -34,7 +34,8 @@ def reread(
     """Add one step's samples: what each re-reading of the engine's numbers leaves beyond the tolerance of the truth.
 
     `pairs`: the truth first, the engine second; with `backwards` the other way round. `prompt`: prompt tokens of each
-    row. `rounded`: flat positions at which the truth itself is off (`rounding.misrounded`), where no factor has to fit.
+    row. `rounded`: flat positions at which the truth itself is off (`observed_rounding.misrounded`), where no factor
+    has to fit.
     """
     grid, tokens_equal = pairs.grid, pairs.same
     truth, engine = (pairs.second, pairs.first) if backwards else (pairs.first, pairs.second)
@@ -163,12 +164,12 @@ def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[n
 
 
 def vocabulary(e: Evidence) -> int:
-    """Ids that the run's tokenizer knows; 2^20, more than any has, where it was not recorded."""
+    """Return the size of the run's vocabulary; 2^20, more than any has, where it was not recorded."""
     size = tokenizer(e).size
     return 1 << 20 if size is None else size
 
 
 def tokenizer(e: Evidence) -> TokenizerInfo:
-    """The tokenizer of the run, the baseline's first; one of nothing where neither recorded one."""
+    """Return the tokenizer of the run, the baseline's first; an empty record where neither side has one."""
     recorded = (side.recording.records.tokenizer for side in e.sides)
     return next((tokenizer for tokenizer in recorded if tokenizer is not None), NO_TOKENIZER)

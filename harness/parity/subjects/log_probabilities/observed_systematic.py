@@ -9,9 +9,9 @@ ranges of positions, and cached samples:
   order. A draw prefers tokens that rounding raised, by Δ²/T. Allowed is twice mean Δ²/T, and at least what the numbers
   resolve, which in float32 is the mean error of rounding one number of the learner's scale.
 - size: the mean |Δ|. In half precision it is the engine's distance from float32's log-probabilities, in units of the
-  learner's own. In float32 it is each comparison's, in units of the floor: what the engines differed from themselves by
-  on average, and at least the mean error of one rounding, since a floor can be exactly 0 where other kernels are 2e-7
-  away.
+  learner's own distance. In float32 it is each comparison's, in units of the floor: the mean difference of the engines
+  from themselves, and at least the mean error of one rounding, since a floor can be exactly 0 where other kernels are
+  2e-7 away.
 
 All tests together share one error rate. Tokens are clustered by their prompt (`observed_clusters`).
 """

@@ -1,1 +1,1 @@
-"""Native sampler: what each engine's own sampler drew, with none of our plugins loaded."""
+"""Native sampler: what each engine's own sampler drew, without any of our plugins."""

@@ -16,7 +16,7 @@ MARGIN = 0.2  # standard deviations: a small effect (Cohen 1988), the usual smal
 MOST_DRAWS = 20  # draws that may be planned; with more, each look may spend next to no error
 DRAWS = 4  # the most draws. With 1,024 samples each, either equality or a difference is shown, whatever the means are
 ALPHA = 0.001  # sound samplers are called different in one stage of a thousand; a nightly run has sixty stages
-EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the interval of 90 % lies within the margin
+EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the 90 % interval lies within the margin
 
 
 class Statistic(str):
@@ -44,7 +44,7 @@ class Statistic(str):
 
 Tests = dict[Statistic, dict[str, float]]  # a test has: statistic, p, p_holm, both means, detectable
 EQUAL, DIFFERENT, UNDECIDED = "equal", "different", "undecided"
-NEEDED = ("length", "surprisal", FINISH)  # quantities whose equality the stage must show; reward where there is one
+NEEDED = ("length", "surprisal", FINISH)  # their equality the stage must show; also the reward's where recorded
 UNIT = {"length": " tokens", "surprisal": " nats a token", FINISH: " with the most common reason"}
 OUT_OF_REACH = 10**9  # samples: more than any stage can draw
 

@@ -64,6 +64,7 @@ def compared(
         return None
     comparison = Compared()
     total = len(baseline) + len(candidate)
+    # Permutations of more samples would not fit in memory, so prompts are left out and reported.
     if total > MOST_SAMPLES:
         shared_prompts = shared_prompts[: max(1, len(shared_prompts) * MOST_SAMPLES // total)]
         comparison.not_compared.append(
@@ -77,6 +78,7 @@ def compared(
             comparison.not_compared.append(
                 f"{side}: {len(samples) - len(kept)} native samples of prompts that the other run does not have"
             )
+    # The stratum of a sample is its prompt, within which labels are permuted.
     stratum = np.concatenate(
         [[number_of[samples.prompt[i]] for i in kept] for samples, kept in zip(pair, keep, strict=True)]
     ).astype(int)
@@ -85,6 +87,7 @@ def compared(
         name: np.concatenate([samples.values[name][kept] for samples, kept in zip(pair, keep, strict=True)])
         for name in QUANTITIES
     }
+    # A quantity is compared only where every sample has it.
     usable = {name: values for name, values in data.items() if np.isfinite(values).all()}
     comparison.not_compared += [
         f"{name} of the native samples: not recorded for every sample" for name in QUANTITIES if name not in usable
@@ -95,6 +98,7 @@ def compared(
         comparison.not_compared.append("finish reasons of the native samples: not recorded for every sample")
     permuted = permuted_labels(labels, stratum, permutations=permutations)
     comparison.tests = statistics_of(permuted, stratum, usable, finish if ended else None)
+    # Equality of finish reasons is tested as the share of the most common one.
     if ended:
         usable[FINISH] = (finish == _commonest(finish)).astype(np.float64)
     for name, values in usable.items():
@@ -112,8 +116,8 @@ def look(comparison: Compared, plan: Plan, draws: int, samples: tuple[int, int])
     """Judge the samples of the first `draws` draws: each family of tests is corrected, and held to what this look may
     spend.
 
-    A test that does not reject and whose p is at most `DOUBT` is worth another draw. That costs no error: a look may
-    spend its part of alpha whatever the reason for the look.
+    A test that does not reject and whose corrected p is at most `DOUBT` is worth another draw. That costs no error: a
+    look may spend its part of alpha whatever the reason for the look.
     """
     alpha, equivalence_alpha = plan.level(plan.alpha, draws), plan.level(plan.equivalence_alpha, draws)
     holm(comparison.tests)

@@ -34,7 +34,7 @@ class Plan:
 
     @classmethod
     def of(cls, recording: Recording) -> Plan:
-        """What the scenario says under `native`."""
+        """Read the plan from the scenario's `native` table."""
         native = recording.records.settings.native
         return cls(
             draws=int(native.draws) if 1 <= native.draws <= MOST_DRAWS else DRAWS,

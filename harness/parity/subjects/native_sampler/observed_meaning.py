@@ -66,6 +66,7 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
         "tokens": columns["learner_logprob"].compared,
         "shift": {},
     }
+    # A meaning that is neither raw nor documented is a fault. Its distance is then that from the raw numbers.
     sound = meaning in (RAW, documented)
     compared = name if sound and name else "learner_logprob"
     result.learner_delta[side.name] = max(_largest(e, tokens, compared) for tokens in parts)
@@ -157,9 +158,12 @@ def _shift(e: Evidence, parts: list[Tokens], names: list[str]) -> dict[str, int]
 
 
 def _as_drawn(e: Evidence, side: Side, parts: list[Tokens], samples: Samples, result: NativeResult) -> bool:
-    """Are the numbers of an engine that documents tempered ones as they follow from the temperature that its samples
-    show? Then the sampler is at fault, and its reports are not. One token's number cannot be tempered again without the
-    whole distribution, but bounded."""
+    """Whether tempered numbers follow from the temperature that the samples show, for an engine that documents tempered
+    ones.
+
+    Then the sampler is at fault, and not its reports. One token's number cannot be tempered again without the whole
+    distribution, so it is only held against bounds.
+    """
     drawn = next((fit.value for fit in samples.fits if fit.change == "temperature"), 0.0)
     if not drawn > 0:
         return False

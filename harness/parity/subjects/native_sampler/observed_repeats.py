@@ -91,6 +91,7 @@ def shared_seeds(e: Evidence, side: Side, draws: int, result: NativeResult) -> N
             f"{side.name}: whether its engines share seeds: no sample has one of its own{clause}"
         )
         return
+    # A seed belongs to the engine with the lowest number that used it. Every other engine that used it borrowed it.
     rank = np.concatenate([table.rank for table in drawn])
     values, place = np.unique(np.concatenate(recorded_seeds), return_inverse=True)
     owner = np.full(len(values), rank.max())
@@ -204,7 +205,7 @@ def _drawn_twice(samples: Samples, drawn: list[Table]) -> _DrawnTwice:
 
 
 def _seed(side: Side, result: NativeResult) -> None:
-    """A seed that was asked and not resolved, with what it does to the draws."""
+    """Add a finding for a seed that the engine did not resolve as asked, with its effect on the draws."""
     requested_seed = side.recording.records.settings.engine.seed
     resolved = next((info.resolved.seed for info in engine_infos(side, "native")), None)
     if requested_seed is None or resolved is None or requested_seed == resolved:

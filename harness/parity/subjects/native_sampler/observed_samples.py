@@ -51,9 +51,9 @@ class Samples:
     values: dict[str, np.ndarray]  # length, reward, surprisal (mean per token, nats); NaN where it was not scored
     likelihood: np.ndarray  # log-probability of the whole sample as asked for, by the learner
     sample: np.ndarray
-    draw: np.ndarray  # from 1 on, in which it was drawn
-    tokens: list[Tokens] = field(default_factory=list)  # one a frame
-    # What the learner says that the sampler did instead; of the draw that shows it best.
+    draw: np.ndarray  # the draw that it is of; counts from 1
+    tokens: list[Tokens] = field(default_factory=list)  # one entry for each frame
+    # Changes of the sampler that the learner fitted, of the draw that shows them best.
     fits: tuple[SamplerFit, ...] = ()
     missing: list[str] = field(default_factory=list)
 
@@ -167,6 +167,7 @@ def _scored(side: Side, table: Table, output: Rows, score: Table | None, missing
     for samples, what in ((match.only_a, "drawn but not scored"), (match.only_b, "scored but not drawn")):
         if len(samples):
             missing.append(f"{side.name}: {len(samples)} native samples {what}, the first is {int(samples[0])}")
+    # Samples of which not every token was scored cannot be aligned.
     complete = learner.lengths[match.b] == output.lengths[match.a]
     ia, ib = match.a[complete], match.b[complete]
     grid = shared([(output, ia), (learner, ib)])

@@ -112,7 +112,7 @@ def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
 
 
 def _versions(e: Evidence, stages: list[list[Table]], result: NativeResult) -> None:
-    """Native stages are comparable at equal weights only."""
+    """Skip the comparison where the stages were drawn at different weights."""
     versions = [stage[0].header.weight_version for stage in stages]
     baseline_versions, candidate_versions = e.weights.versions
     if versions[0] in baseline_versions and versions[1] in candidate_versions:

@@ -1,1 +1,1 @@
-"""Order: does every sample have its own response?"""
+"""Order: whether every sample has its own response."""

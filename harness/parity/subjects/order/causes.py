@@ -150,6 +150,7 @@ def _reordered(e: Evidence, party: str, step: int) -> bool:
     for row in range(len(tables[0].sample)):
         owners.setdefault(base_output.row(row).tobytes(), []).append(row)
     differing = matches = 0
+    # A response under its own number is in order. The others must be another sample's, with its log-probabilities.
     for row, number in enumerate(tables[1].sample.tolist()):
         like = owners.get(order_output.row(row).tobytes(), [])
         if any(tables[0].sample[at] == number for at in like):

@@ -54,6 +54,7 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
     if len(differing) < 2:
         return
     baseline_logprobs, candidate_logprobs = _scored(b, output), _scored(c, output2)
+    # Only baseline samples that begin with the same token can be the owner of a response.
     by_first: dict[int, list[int]] = {}
     for row, at in enumerate(match.a):
         if output.lengths[at]:
@@ -61,6 +62,7 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
     exchange_sources = e.rollouts.sources
     for row in differing[:MOST].tolist():
         drawn = output2.row(int(match.b[row]))
+        # In a guided run the guide takes over after the first difference: later tokens are not the engine's own choice.
         begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else len(drawn)
         owners, logprobs_agree, length = [], False, 0
         for source in by_first.get(int(drawn[0]), []) if len(drawn) else []:
@@ -68,6 +70,8 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
             n = len(drawn) if np.array_equal(source_output, drawn) else begun if e.guided else 0
             if source == row or not n or not np.array_equal(source_output[:n], drawn[:n]):
                 continue
+            # Short responses may be equal by chance, so log-probabilities must agree too, where both runs recorded
+            # them.
             if baseline_logprobs is not None and candidate_logprobs is not None:
                 source_logprobs, drawn_logprobs = (
                     baseline_logprobs.row(int(match.a[source]))[:n],

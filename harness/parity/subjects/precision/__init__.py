@@ -1,1 +1,1 @@
-"""Precision: what rounding costs, how far an engine is from itself, and what remains in float32."""
+"""Precision: the cost of rounding, the distance of an engine from itself, and what remains in float32."""

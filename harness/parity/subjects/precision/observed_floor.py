@@ -41,7 +41,7 @@ VARIANTS = ("batch", "order", "prefill")
 MINIMUM_TOKENS = 64  # fewer tokens say nothing about an extreme value
 HEADROOM = 10.0  # times the floor: see `Tolerance.value`
 RESOLUTION = 16.0  # times the spacing of float32: see `Tolerance.value`
-LARGEST_SCALE = 20.0  # nats: a broken number must not widen its own tolerance
+LARGEST_SCALE = 20.0  # nats: a damaged number must not widen its own tolerance
 Pair = tuple[int, str, Table, Table]  # step, variant, samples of the base run, samples of the variant
 IMPLAUSIBLE = 1e-6  # least probability at which the flips of an engine against itself can be ties
 
@@ -59,7 +59,9 @@ class Sharded:
 
     @staticmethod
     def of(recording: Recording) -> Sharded | None:
-        """Return None where the engine has one rank, the model could not be split, or the move is too large to be
+        """Measure it from a recording.
+
+        Returns None where the engine has one rank, the model could not be split, or the move is too large to be
         rounding.
         """
         bases = ((step, recording.table("floor", step, variant="base")) for step in recording.steps("floor"))
@@ -292,7 +294,7 @@ class Tolerance:
     def spared(self, tokens: int) -> int:
         """Return how many of `tokens` tokens may lie beyond `extreme`.
 
-        None may of as many tokens as the rounding was measured on, and one more for each further multiple of them. The
+        That is none for as many tokens as the rounding was measured on, and one more for each further multiple. The
         largest of a heavy-tailed rounding grows with the number of tokens: vLLM's native stage against SGLang's, in
         bfloat16 on a CPU, had 2 of 18,452 tokens beyond 0.2 nats, 0.31 at most, where 0.06 was the largest of 1,776.
         """

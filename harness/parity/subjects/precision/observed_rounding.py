@@ -69,6 +69,7 @@ class Rounding:
         size = np.concatenate(sizes) if sizes else np.zeros(0)
         if len(size) < LEAST or not np.isfinite(size).all():
             return Rounding(tokens=len(size))
+        # A learner that is far off at many tokens does not round: it computes something else.
         if np.quantile(size, BULK) > cap:
             refused = f"a hundredth of the learner's log-probabilities is more than {cap:g} nats from float32's"
             return Rounding(tokens=len(size), refused=refused)

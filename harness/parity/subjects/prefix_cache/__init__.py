@@ -1,1 +1,1 @@
-"""Prefix cache: does an engine use keys and values of earlier weights?"""
+"""Prefix cache: whether an engine uses keys and values of earlier weights."""

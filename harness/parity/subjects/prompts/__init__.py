@@ -1,1 +1,1 @@
-"""Prompts: did each engine see the token ids that it was sent?"""
+"""Prompts: whether each engine saw the token ids that it was sent."""

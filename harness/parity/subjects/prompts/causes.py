@@ -191,6 +191,7 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
                 "and says that it saw what was sent; it scores the whole prompt",
                 {"prompts": _joined(s.alteration, inputs), "everywhere": everywhere},
             )
+    # The engine does not show which ids it used: common mistakes of tokenization are tried.
     ways = (
         ("text", TOKENIZATION.key("double BOS"), "the prompt was sent as text and tokenized again, specials added"),
         ("again", prompt_key(ENCODED_AGAIN), "the prompt was turned into text and tokenized again"),

@@ -15,7 +15,7 @@ from reports.model import Cause
 
 
 def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """An id that the tokenizer does not know: padding of the vocabulary was drawn."""
+    """Find drawn ids that the tokenizer does not have: padding of the vocabulary."""
     size, flips = tokenizer(e).size or 0, e.flips.table
     if not size > 0 or not len(flips):
         return

@@ -37,8 +37,8 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
     wrong = wrong[np.argsort(rollout.sample[wrong])]
     prompts = side.native_prompts if native else side.prompts
     run_tokenizer = tokenizer(e)
-    # Prompts are exchanged only among samples that all have another one: the samples of a group share a prompt, so one
-    # that was changed and came back right is like those of its siblings.
+    # Prompts count as exchanged only among samples that all got a wrong one. The samples of a group share a prompt, so
+    # a changed prompt that by itself came out right again is like those of its siblings.
     exchanged = {sent.row(row).tobytes() for row in wrong[:MOST]}
     for row in wrong[:MOST]:
         kind = how(sent.row(row), observed.row(row), run_tokenizer)
@@ -66,7 +66,7 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
 
 
 def how(sent: np.ndarray, observed: np.ndarray, run_tokenizer: TokenizerInfo) -> str:
-    """What a prompt has become on its way, in words."""
+    """Return in words what became of a prompt on its way."""
     extra = len(observed) - len(sent)
     template, bos = np.array(run_tokenizer.generation_prompt, np.int64), run_tokenizer.begin_id
     if extra > 0 and np.array_equal(observed[extra:], sent):

@@ -1,1 +1,1 @@
-"""Ranks: do the ranks of a learner do together what a single process does?"""
+"""Ranks: whether the ranks of a learner do together what a single process does."""

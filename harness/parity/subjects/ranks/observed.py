@@ -29,7 +29,7 @@ _ROLES = {phase: role for role, (phase, _) in ANSWERS.items()}
 
 
 def world_size(recording: Recording) -> int:
-    """How many ranks the learner has by its scenario; 1 where that is not a number of ranks."""
+    """Return the number of ranks in the learner's scenario; 1 where that is no valid number."""
     world = recording.records.settings.learner.world_size
     return world if world is not None and 0 < world <= MOST_RANKS else 1
 

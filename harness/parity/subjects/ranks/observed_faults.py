@@ -23,7 +23,7 @@ from harness.recordings.tables import Rows, Table
 from probes import weights
 from reports.text import counted
 
-SAME = 1e-5  # advantages made again from float32 columns: as other means that are (`agreement`)
+SAME = 1e-5  # relative difference of advantages computed again from float32 columns, like other such means
 LISTED = 3  # parameters that are named; further ones are counted
 MOST_ORDERS = 4  # up to so many ranks every order is tried; for more, each rotation and the reverse
 

@@ -1,1 +1,1 @@
-"""The recording: is it whole, consistent and comparable, and what surrounded the run?"""
+"""The recording: whether it is whole, consistent and comparable, and what surrounded the run."""

@@ -1,6 +1,6 @@
-"""The suspicions about what surrounds the engines: collective backends, cache, environment.
+"""Checks 5, 8 and 9, on what surrounds the engines: collective backends, cache, environment.
 
-Most of these find differences that are no divergence by themselves: they are findings with their effect.
+Most of these find differences that are no divergence by themselves. They are findings, reported with their effect.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from reports.text import counted, figure
 from scenarios.engines import registry
 
 _LEARNERS = {"trainer", "actor", "critic", "reference", "reward"}
-_NAMED = 6  # differing variables that a finding names; all of them with their values stand in its details
+_NAMED = 6  # differing variables that a finding names; its details hold all of them with their values
 
 
 def effect(e: Evidence) -> str:
-    """What all differences together moved, in numbers; of one run alone nothing is known."""
+    """Return in numbers what all differences together changed; "" for one run alone, where nothing is known."""
     if e.alone:
         return ""
     if not e.engines.tokens:
@@ -42,8 +42,9 @@ def effect(e: Evidence) -> str:
 
 @check(SUSPICIONS[5], 5)
 def collective_backend(e: Evidence) -> Outcome:
-    """gloo against nccl, per group; group names lose their digits, because runs number them. Sizes are compared where
-    both runs were asked for as many processes."""
+    """gloo against nccl, per group; group names lose their digits, because runs number them. Sizes are compared only
+    where both runs were asked for the same number of processes.
+    """
     name, number = SUSPICIONS[5], 5
     as_many = _processes(e.baseline) == _processes(e.candidate)
     baseline_groups, candidate_groups = (_groups(side, sizes=as_many) for side in e.sides)
@@ -63,6 +64,7 @@ def collective_backend(e: Evidence) -> Outcome:
             decides=False,
             findings=[Finding("collective backend", text, effect(e))],
         )
+    # Engines may have groups of their own. Learners must have the same groups in both runs.
     alone = sorted(
         (set(baseline_groups) ^ set(candidate_groups))
         - {key for key in (*baseline_groups, *candidate_groups) if key[0] in _ENGINES}
@@ -81,12 +83,12 @@ def collective_backend(e: Evidence) -> Outcome:
     )
 
 
-# Processes that run another engine run other groups.
+# Processes that run an engine: their groups belong to the engine and differ between engines.
 _ENGINES = {"rollout", "process"}
 
 
 def _processes(side: Side) -> tuple[int | None, ...]:
-    """How many a run was asked for: workers of an engine, engines, ranks of a learner."""
+    """Return how many processes a run was asked for: workers of an engine, engines, ranks of a learner."""
     settings = side.recording.records.settings
     return settings.engine.tensor_parallel, settings.engine.engines, settings.learner.world_size
 
@@ -125,7 +127,7 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     if not cached:
         text = f"no tokens after a cached prompt were compared; hit rates {rates_text}"
         return outcome(name, "not tested", text, number=number, findings=findings)
-    # A side that cached nothing has no such tokens; one of which nothing was compared may have.
+    # A side that cached nothing has no such tokens. A side of which nothing was compared may have some.
     unseen = [side for side, bucket in buckets.items() if not bucket or (side not in cached and rates[side] > 0)]
     if unseen:
         text = f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; "
@@ -135,7 +137,7 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     alone = [side for side, bucket in cached.items() if "not cached" not in bucket]
     if alone:
         text = f"every compared token came after a cached prompt in the {' and the '.join(alone)}: {text}"
-    # A learner caches nothing: what agrees with it needs no tokens beside that were not cached.
+    # A learner caches nothing. Tokens that agree with it need no uncached tokens to compare with.
     apart = [side for side in alone if Kind.ENGINE.of(side) in e.first]
     if alone and not apart:
         text += "; their learners, which cache nothing, agree"
@@ -144,7 +146,7 @@ def cache_hit_rate(e: Evidence) -> Outcome:
 
 
 def _cached_effect(side: str, bucket: dict[str, dict[str, float]]) -> str:
-    """The effect of the cache: how far tokens after a cached prompt are from the learner, and the others."""
+    """Return in words how far tokens after a cached prompt are from the learner, and how far the others are."""
     return f"{side} {' and '.join(_bucket(bucket, label) for label in ('cached', 'not cached') if label in bucket)}"
 
 
@@ -154,7 +156,9 @@ def _bucket(bucket: dict[str, dict[str, float]], label: str) -> str:
 
 
 def hit_rate(side: Side) -> float:
-    """Cached over prompt tokens of the whole run, as the engine counted them in each step; NaN where it did not."""
+    """Return cached over prompt tokens of the whole run, from the engine's counts in each step; NaN where it has
+    none.
+    """
     steps = [
         (stats.cache_hit_rate, 1.0 if stats.prompt_tokens != stats.prompt_tokens else stats.prompt_tokens)
         for stats in side.recording.records.engine_stats
@@ -169,8 +173,8 @@ def hit_rate(side: Side) -> float:
 
 @check(SUSPICIONS[9], 9)
 def environment(e: Evidence) -> Outcome:
-    """Packages, libraries, variables, device and node. Two engines never share an environment: that alone is no
-    suspicion.
+    """Packages, libraries, variables, device and node. Two engines never share an environment, so that alone is not
+    suspicious.
     """
     name, number = SUSPICIONS[9], 9
     if unrecorded := _unrecorded_environment(e):
@@ -198,7 +202,7 @@ def environment(e: Evidence) -> Outcome:
 
 
 def _unrecorded_environment(e: Evidence) -> str:
-    """What of both runs' environments was not recorded; "" where they can be compared."""
+    """Return what of both runs' environments was not recorded; "" where they can be compared."""
     if not all(side.recording.records.starts and learner_packages(side.recording) for side in e.sides):
         return "no packages were recorded"
     if not all(set(_engine_packages(side)) - {"python"} for side in e.sides):
@@ -218,11 +222,11 @@ def _of_engines(e: Evidence, packages: Differences) -> Finding | None:
 
 
 def _of_variables(e: Evidence, variables: Differences) -> Finding | None:
-    """Those that change numbers first, a few of them; all of them with their values in the details."""
+    """Return a finding that names the variables most likely to change numbers; its details hold all of them."""
     if not variables:
         return None
     names = sorted(dict.fromkeys(key.partition(".")[2] for key in variables), key=_weight)
-    # What an engine's own code alone reads says nothing about the other; it stands in the details.
+    # A variable that only one engine's own code reads says nothing about the other engine. It is in the details only.
     telling = [variable for variable in names if not variable.startswith(registry.variables())]
     unlisted_count = len(names) - min(len(telling), _NAMED)
     listed = ", ".join(telling[:_NAMED]) or "only such as one engine alone reads"
@@ -243,7 +247,7 @@ def _of_nodes(e: Evidence) -> Finding | None:
 
 
 def _described(side: Side) -> set[str]:
-    """The roles of the learners whose packages, device and machine are known."""
+    """Return the roles of the learners whose packages and machine are known."""
     return {
         environment.role
         for environment in side.recording.records.environments
@@ -252,7 +256,9 @@ def _described(side: Side) -> set[str]:
 
 
 def _engine_packages(side: Side) -> dict[str, str]:
-    """Of the processes that only draw; where there are none, of those that have an engine inside them."""
+    """Return the packages of the processes that only draw; without any, those of the processes that contain an
+    engine.
+    """
     records, packages = side.recording.records, dict[str, str]()
     apart = any(start.role == "rollout" for start in records.starts)
     roles = {"rollout"} if apart else {info.role for info in records.engines}
@@ -266,7 +272,7 @@ _OWN_TO_A_PROCESS = re.compile("|".join([
     r"RAY_.*|(LOCAL_)?RANK|MASTER_(ADDR|PORT)|.*_PORT|.*_PID|VIRTUAL_ENV|CONDA_.*|RLHF_HARNESS_.*",
     *(spec.process.random_variables for spec in registry.specs().values() if spec.process.random_variables),
 ]))  # fmt: skip
-# What changes libraries, collectives or devices comes first; where caches lie changes no number and comes last.
+# Variables that affect libraries, collectives or devices come first. The place of a cache changes no number: last.
 _HEAVY = re.compile(r"LD_|NCCL_|GLOO_|CUDA_|OMP_|TORCH_|PYTORCH_")
 _LIGHT = re.compile(r".*_CACHE_(DIR|PATH)|.*_WORKSPACE")
 
@@ -276,7 +282,7 @@ def _weight(name: str) -> tuple[int, str]:
 
 
 def _variables(side: Side) -> dict[str, str]:
-    """role.NAME -> value, without what differs between any two processes."""
+    """Return "role.NAME" -> value, without variables that differ between any two processes."""
     variables: dict[str, str] = {}
     for start in side.recording.records.starts:
         for key, value in start.variables.items():

@@ -1,7 +1,7 @@
-"""Confounders: what must be equal for a verdict on the engines and is not, and from where on it acts.
+"""Confounders: what must be equal for a verdict on the engines and is not, with the step from which it acts.
 
-Differences of the engines themselves (their packages, their parameters, sampling) are no confounders but findings
-(`suspicions`). What was recorded before a confounder could act stays judgeable.
+Differences of the engines themselves (packages, parameters, sampling) are findings and no confounders. Steps before a
+confounder acts can still be judged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from harness.recordings.store import Recording
 from reports.model import Finding
 from scenarios.engines import registry
 
-Shares = Mapping[int, tuple[tuple[int, ...], ...]]  # by rank, the samples of each mini-batch
+Shares = Mapping[int, tuple[tuple[int, ...], ...]]  # rank -> the samples of each mini-batch
 
-# What a confounder can have touched: everything that two runs share, the prompts (each sample then shows whether its
-# own is equal), the numbers that the learner makes from the rollouts, or only the update that follows them.
+# What a confounder can affect: everything that two runs share, the prompts (each sample then shows whether its own is
+# equal), the numbers that the learner makes from the rollouts, or only the update that follows them.
 Scope = Literal["everything", "prompts", "experience", "train"]
 
 _SCOPES: dict[str, Scope] = {
@@ -43,13 +43,14 @@ _SCOPES: dict[str, Scope] = {
     "ppo.packing": "experience",
     "ppo.micro_batch_size": "experience",
 }
-# Of another framework's own settings nobody here knows what they touch.
+# Nothing here knows what a framework's own settings affect.
 _SECTIONS: dict[str, Scope] = {"ppo": "train", "prompts": "prompts", "framework": "everything"}
 _HARMLESS = {"ppo.checkpoint_every"}
-# How a batch is cut for the same sums: they round otherwise, unless the cuts fall into each other.
+# Settings that cut a batch otherwise for the same sums. They change rounding, unless the cuts coincide.
 DEALING = "samples of the ranks"
 CUTS = {"ppo.world_size", "ppo.packing", "ppo.micro_batch_size", DEALING}
-# Installed beside the learner without a part in its numbers, beside the engines, which run in their own environments.
+# Packages installed beside the learner that have no part in its numbers, in addition to those of the engines, which run
+# in their own environments.
 _WITHOUT_NUMBERS = {
     "pandas",
     "pyarrow",
@@ -71,7 +72,7 @@ class Confounder:
 
 
 def find(baseline: Recording, candidate: Recording, ranks: tuple[Ranks, Ranks]) -> list[Confounder]:
-    """Every confounder, in the order framework, configuration, environment, weights, data, ranks."""
+    """Return every confounder, in the order framework, configuration, environment, weights, data, ranks."""
     parted = _parted(baseline, candidate)
     return [
         *_framework(baseline, candidate),
@@ -84,7 +85,7 @@ def find(baseline: Recording, candidate: Recording, ranks: tuple[Ranks, Ranks]) 
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"ppo": {"clip": 0.2}}` as `{"ppo.clip": 0.2}`."""
+    """Return `{"ppo": {"clip": 0.2}}` as `{"ppo.clip": 0.2}`."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict):
@@ -95,13 +96,13 @@ def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Key -> both values, where they differ; None stands for an absent key."""
+    """Return key -> both values, where they differ; None stands for an absent key."""
     keys = list(dict.fromkeys([*baseline, *candidate]))
     return {key: (baseline.get(key), candidate.get(key)) for key in keys if baseline.get(key) != candidate.get(key)}
 
 
 def _framework(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
-    """Jobs of two frameworks: whatever else differs follows from that."""
+    """Find jobs of two frameworks: whatever else differs follows from that."""
     name_b, name_c = (
         recording.records.manifest.framework or "the reference scenario" for recording in (baseline, candidate)
     )
@@ -111,8 +112,11 @@ def _framework(baseline: Recording, candidate: Recording) -> Iterator[Confounder
 
 
 def _configuration(baseline: Recording, candidate: Recording, parted: float) -> Iterator[Confounder]:
-    """`parted`: see `_parted`. How a batch is cut matters from the step after that one on, if its gradients are told:
-    they are then held against each other (`harness.parity.subjects.learner.observed`)."""
+    """Find settings that differ. `parted`: the result of `_parted`.
+
+    If the gradients of the step `parted` were recorded, another cut of the batch acts only from the step after it:
+    those gradients are compared (`harness.parity.subjects.learner.observed`).
+    """
     if not baseline.scenario or not candidate.scenario:
         return
     harmless = _HARMLESS | (CUTS if parted == math.inf else set())
@@ -130,8 +134,10 @@ def _configuration(baseline: Recording, candidate: Recording, parted: float) -> 
 
 
 def _parted(baseline: Recording, candidate: Recording) -> float:
-    """The first step of which both learners did not record the same to the last bit of the batch, the actor and the
-    critic, where that was recorded; infinity if there is none."""
+    """Return the first step whose batch, actor and critic digests are not all equal in both runs.
+
+    A missing digest counts as different. Returns infinity where there is no such step, -1 without any step.
+    """
     baseline_updates, candidate_updates = Weights(baseline, candidate).updates
     steps = sorted({*baseline.steps("experience"), *candidate.steps("experience")})
     for step in steps:
@@ -147,7 +153,7 @@ def _gradients_told(baseline: Recording, candidate: Recording, step: float) -> b
 
 
 def learner_packages(recording: Recording) -> dict[str, str]:
-    """Package -> version over every process but the engines', several versions joined."""
+    """Return package -> version over every process but the engines'; several versions are joined."""
     versions_by_name: dict[str, set[str]] = {}
     processes: list[ProcessStart | ProcessEnvironment] = [*recording.records.starts, *recording.records.environments]
     for process in processes:
@@ -160,7 +166,7 @@ def learner_packages(recording: Recording) -> dict[str, str]:
 
 
 def learner_devices(recording: Recording) -> dict[str, list[str]]:
-    """What the learner's processes computed on: CUDA or not, device facts and processor model."""
+    """Return what the learner's processes computed on: CUDA or not, device facts and processor model."""
     values_by_fact: dict[str, set[str]] = {}
     cuda: list[bool] = []
     for environment in recording.records.environments:
@@ -172,7 +178,7 @@ def learner_devices(recording: Recording) -> dict[str, list[str]]:
             for key, value in facts.items():
                 if value is not None:
                     values_by_fact.setdefault(key, set()).add(str(value))
-    if cuda:  # on a CPU there is no name of a device that could differ
+    if cuda:  # a CPU has no device name that could differ
         values_by_fact["device"] = {"cuda" if any(cuda) else "cpu"}
     return {key: sorted(values) for key, values in values_by_fact.items()}
 
@@ -202,8 +208,10 @@ def show(value: Any) -> str:
 
 
 class Weights:
-    """The learner's weights as both runs recorded them: per version (`weights` events) and per step (`learner`
-    events). Nothing, where the digests of the runs were made by different hashes.
+    """The learner's weights as both runs recorded them: for each version (`weights` events) and step (`learner`
+    events).
+
+    They are empty where the runs' digests were made by different hashes.
     """
 
     def __init__(self, baseline: Recording, candidate: Recording) -> None:
@@ -213,7 +221,7 @@ class Weights:
         self.updates = tuple(map(_updates, recordings)) or ({}, {})
 
     def initial(self) -> bool | None:
-        """Were the first recorded weights equal? None: not recorded."""
+        """Whether the first recorded weights were equal; None where they were not recorded."""
         baseline_versions, candidate_versions = self.versions
         if not baseline_versions or not candidate_versions:
             return None
@@ -221,7 +229,7 @@ class Weights:
         return baseline_versions[first] == candidate_versions[first2]
 
     def begin(self) -> tuple[int, int]:
-        """The first versions that can be compared: the first that both recorded, where there is one."""
+        """Return the first versions that can be compared: the first that both recorded, else the first of each."""
         baseline_versions, candidate_versions = self.versions
         common_versions = set(baseline_versions) & set(candidate_versions)
         return (
@@ -231,13 +239,14 @@ class Weights:
         )
 
     def differing(self, version_b: int, version_c: int) -> list[str]:
-        """Tensors whose digests differ between these versions."""
+        """Return the tensors whose digests differ between these versions."""
         baseline_digests, candidate_digests = self.versions[0].get(version_b, {}), self.versions[1].get(version_c, {})
         return sorted(differences(baseline_digests, candidate_digests))
 
     def equal(self, step: int, version_b: Any, version_c: Any) -> bool | None:
-        """Were the weights equal with which this step was rolled out? By their digests, else by the updates before;
-        None: unknown.
+        """Whether this step was rolled out with equal weights; None where that is unknown.
+
+        The digests of the versions decide, else the updates before the step.
         """
         baseline_versions, candidate_versions = self.versions
         if version_b in baseline_versions and version_c in candidate_versions:
@@ -248,7 +257,7 @@ class Weights:
         return True if self.initial() and all(before) else None
 
     def same_update(self, step: int) -> bool | None:
-        """Is the actor bit-identical after this step's update? None: not recorded."""
+        """Whether the actor is bit-identical after this step's update; None where it was not recorded."""
         baseline_digest, candidate_digest = (
             updates.get(step, NOTHING_LEARNED).digests.get("actor") for updates in self.updates
         )
@@ -266,7 +275,7 @@ def _versions(recording: Recording) -> dict[int, dict[str, str]]:
 
 
 def _updates(recording: Recording) -> dict[int, LearnerUpdate]:
-    """Step -> the learner's digests after it; without those of which a step says two things."""
+    """Return step -> the learner's digests after it, without those for which a step has two values."""
     by_step: dict[int, LearnerUpdate] = {}
     for update in recording.records.updates:
         if update.step is not None:
@@ -301,8 +310,7 @@ def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
 
 
 def _prompts(run: Recording, *, with_digests: bool) -> dict[int, tuple[list[str], list[tuple[int, ...]]]]:
-    """Step -> digests of its prompts and numbers of its samples: several ranks, and several batches of a step, each
-    say theirs."""
+    """Return step -> digests of its prompts and numbers of its samples, over all ranks and batches of the step."""
     by_step: dict[int, tuple[list[str], list[tuple[int, ...]]]] = {}
     for batch in run.records.prompts:
         if batch.step is not None:
@@ -313,8 +321,12 @@ def _prompts(run: Recording, *, with_digests: bool) -> dict[int, tuple[list[str]
 
 
 def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
-    """Ranks that train on other samples of the same mini-batch, as many and each sample once: their sums are those of
-    the other run, and round otherwise. Shares of other sizes are no matter of rounding (`SHAPE`)."""
+    """Find ranks that train on other samples of the same mini-batch, with the same number for each rank and each sample
+    once.
+
+    Their sums are those of the other run, but round otherwise. Shares of other sizes are no matter of rounding
+    (`SHAPE`).
+    """
     baseline_updates, candidate_updates = baseline.updates, candidate.updates
     for key in baseline_updates:
         baseline_shares, candidate_shares = (
@@ -338,7 +350,7 @@ def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
 
 
 def _same_batches(baseline: Shares, candidate: Shares) -> bool:
-    """Do both deal every mini-batch whole, no sample twice, in shares of the same sizes?"""
+    """Whether both deal every mini-batch whole, with no sample twice, in shares of the same sizes."""
     sizes = [
         {rank: [len(batch) for batch in batches] for rank, batches in shares.items()}
         for shares in (baseline, candidate)

@@ -1,8 +1,8 @@
-"""Does a recording agree with itself? What it says twice must be the same twice.
+"""Contradictions within a recording: what it records twice must be the same twice.
 
 A recording holds several witnesses of one fact: a digest and what it was made of, a mean and its terms, the ends of a
-sample and the sample. Where two of them disagree, one is wrong, nobody knows which, and the run never passes. What a
-framework's job records once is compared with nothing: its digests and means may be of other things than ours.
+sample and the sample. Where two of them disagree, one is wrong, nobody knows which, and the run never passes. Facts
+that the job of a framework records only once are not compared: its digests and means may be of other things than ours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from probes import weights
 
 
 def contradictions(e: Evidence) -> list[str]:
-    """Every kind of disagreement within either run, with the first place of each."""
+    """Return a sentence for each kind of contradiction within either run, with its first place."""
     return [
         f"the {side.name}'s recording contradicts itself: {what}"
         for side in e.sides
@@ -26,7 +26,7 @@ def contradictions(e: Evidence) -> list[str]:
 
 
 def _unreached(e: Evidence, side: Side) -> str:
-    """More positions of a guide that were not reached than the samples lack."""
+    """Return a report of more unreached positions of a guide than the samples lack; "" where there is none."""
     if side.name not in e.rollouts.odd_unreached:
         return ""
     step, reported, lacking = e.rollouts.odd_unreached[side.name]
@@ -34,7 +34,7 @@ def _unreached(e: Evidence, side: Side) -> str:
 
 
 def _first_of_each(side: Side) -> Iterator[str]:
-    """The first disagreement of each comparison, in an order of their own; empty where there is none."""
+    """Yield the first contradiction of each comparison in a fixed order; "" where there is none."""
     recording, steps = side.recording, side.witnesses.first
     yield steps.get("prompts", "")
     for compare in (_weights, _counts, _arrivals, _settings):
@@ -50,7 +50,7 @@ _OF_STEPS = ("ends", "estimate", "versions", "batches", "penalty", "means", "sha
 
 
 def _weights(recording: Recording) -> Iterator[str]:
-    """The digest of the learner's weights after an update against those of the tensors that it then sent."""
+    """Compare the digest of the learner's weights after an update with the digests of the tensors that it then sent."""
     if recording.hashed_by != weights.HASH:
         return
     sent: dict[tuple[str, int], dict[str, str]] = {}
@@ -70,8 +70,10 @@ def _weights(recording: Recording) -> Iterator[str]:
 
 
 def _counts(recording: Recording) -> Iterator[str]:
-    """How many tensors a sync says that it sent, against those that the learner has a digest of. A sync that says more
-    than there are digests is not proven (`weightsync`)."""
+    """Compare the tensors that a sync reports to have sent with those that have a digest.
+
+    A sync that reports more than there are digests is unproven, which `observed_sync` notes.
+    """
     sent: dict[int, set[str]] = {}
     for record in recording.records.digests:
         if record.source == LEARNER and record.version is not None:
@@ -87,8 +89,9 @@ def _counts(recording: Recording) -> Iterator[str]:
 
 
 def _arrivals(recording: Recording) -> Iterator[str]:
-    """What arrived, by one engine, of each version: a tensor once, and none that the sync did not send or has no
-    digest of."""
+    """Check what one engine received of each version: no tensor twice with different digests, and none that its sync
+    did not send or report.
+    """
     arrived: dict[int, dict[tuple[str, str], str]] = {}
     for record in recording.records.digests:
         if record.source != RECEIVED or record.version is None:
@@ -105,7 +108,7 @@ def _arrivals(recording: Recording) -> Iterator[str]:
 
 
 def _settings(recording: Recording) -> Iterator[str]:
-    """What the engine says that it was asked against run.json."""
+    """Compare the sampling parameters that the engine reports with those of run.json."""
     run_sampling = recording.records.settings.sampling
     for request in recording.records.sampling:
         for name, value in request.requested.items():
@@ -118,7 +121,7 @@ def _plain(value: Any) -> Any:
 
 
 def _seeds(recording: Recording) -> Iterator[str]:
-    """The seeds of run.json against its scenario."""
+    """Compare the seeds of run.json with its scenario."""
     seeds, settings = recording.records.manifest.seeds, recording.records.settings
     for name, value in (("scenario", settings.seed), ("engine", settings.engine.seed)):
         if name in seeds and seeds[name] != value:
@@ -126,7 +129,9 @@ def _seeds(recording: Recording) -> Iterator[str]:
 
 
 def _floors(recording: Recording) -> Iterator[str]:
-    """A floor is measured at the last weights that were sent; of a run that is looked at in part those are not seen."""
+    """Check that the floor was measured at the last weights that were sent. In a partly read run those are not
+    known.
+    """
     if recording.window is not None:
         return
     last = max((sync.version for sync in recording.records.syncs if sync.version is not None), default=None)

@@ -1,12 +1,15 @@
-"""Numbers that one process cannot have made by itself: they are another's, in every bit.
+"""Copied numbers: numbers that one process cannot have made itself, because they equal another's in every bit.
 
-Two engines, or an engine and the learner, have kernels of their own and round otherwise. Measured with the built-in
-model on a CPU: vLLM and SGLang gave the same float32 in 39 to 51 % of the tokens of a step, either and Transformers in
-25 to 45 % of those beyond 0.01 nats; in bfloat16 it is 1 % at most. A step of which nine in ten are the same was
-written down twice. The likelier tokens of a whole run, whose numbers float32 tells apart, say more: 31 to 41 % of 984
-between 0.01 and 2 nats were the same, 19 to 47 % in a step (of less likely ones 82 %, of a model that is nearly flat:
-float32 has steps of 5e-7 there). Two thirds are ten standard deviations of 984 tokens above 51 %.
-Runs of one engine draw and round alike, in every bit, and nothing of that is held against them.
+Two engines, or an engine and the learner, have kernels of their own and round differently. Measured with the built-in
+model on a CPU: vLLM and SGLang gave the same float32 in 39 to 51 % of the tokens of a step, and either of them and
+Transformers in 25 to 45 % of those beyond 0.01 nats. In bfloat16 it is 1 % at most. A step in which nine in ten are the
+same was copied.
+
+The likelier tokens of a whole run say more, since float32 resolves their numbers finely: of 984 between 0.01 and 2 nats
+31 to 41 % were the same, in a single step 19 to 47 %. Of less likely tokens of a nearly flat model it was 82 %, where
+float32 has steps of 5e-7. Two thirds are ten standard deviations of 984 tokens above 51 %.
+
+Runs of one engine draw and round alike in every bit, which is not held against them.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ from harness.recordings.tables import Table
 from probes.format import number
 from scenarios.engines import registry
 
-MOST_ALIKE = 0.9  # chosen: of a run's tokens
-MOST_ALIKE_LIKELY = 2 / 3  # of a run's tokens between SIZEABLE and LIKELY
-ALIKE_LIKELY = 0.51  # the largest share of a step's likely tokens that was seen alike of two processes
-FEWEST = 64  # tokens of a step, below which a share says little
-CHANCE = 1e-6  # probability below which so many equal samples were not drawn twice
+MOST_ALIKE = 0.9  # chosen: share of a step's tokens
+MOST_ALIKE_LIKELY = 2 / 3  # share of a run's tokens between SIZEABLE and LIKELY
+ALIKE_LIKELY = 0.51  # the largest share of a step's likely tokens that was equal in two processes
+FEWEST = 64  # tokens of a step; with fewer a share says little
+CHANCE = 1e-6  # least probability at which so many equal samples can be drawn twice by chance
 
 
 def engines(recording: Recording) -> set[str]:
@@ -44,14 +47,15 @@ def own_kernels(recording: Recording) -> bool:
 
 
 def strangers(e: Evidence) -> bool:
-    """Did two engines draw that have no code in common?"""
+    """Whether two engines without common code drew."""
     baseline_engines, candidate_engines = (engines(side.recording) for side in (e.baseline, e.candidate))
     return bool(baseline_engines) and bool(candidate_engines) and not baseline_engines & candidate_engines
 
 
 def alike(mismatch: Mismatch) -> str:
-    """Where numbers are the same in more tokens than two processes have: the first such step, or all of them; empty
-    where nowhere."""
+    """Return where more tokens are identical than two processes can have: the first such step, or the run; "" where
+    none is.
+    """
     for step, (tokens, identical) in sorted(mismatch.identical.items()):
         if tokens >= FEWEST and identical > MOST_ALIKE * tokens:
             return f"in step {step}"
@@ -63,7 +67,7 @@ def alike(mismatch: Mismatch) -> str:
 
 
 def copies_of_numbers(e: Evidence) -> list[str]:
-    """Why some numbers of the runs are copies, one sentence each."""
+    """Return a sentence for each kind of numbers in the runs that are copies."""
     of_engines = _of_the_other_engine(e) if strangers(e) else ()
     return [*_of_the_learner(e), *of_engines, *_proofs(e), *_empty_floors(e)]
 
@@ -98,8 +102,11 @@ def _of_the_other_engine(e: Evidence) -> Iterator[str]:
 
 
 def _seeds_tell(native: NativeResult) -> bool:
-    """Do the requests' seeds decide the draws on both sides? Then two engines with one algorithm draw alike: vLLM 0.28
-    and 0.30 drew 1,024 of 1,024 samples as torch.multinomial does (measured)."""
+    """Whether the requests' seeds decide the draws on both sides.
+
+    Two engines with one algorithm then draw alike: vLLM 0.28 and 0.30 drew 1,024 of 1,024 samples as torch.multinomial
+    does (measured).
+    """
     return len(native.repeats) == 2 and all(repeat["request_seed"] == "honoured" for repeat in native.repeats.values())
 
 
@@ -109,7 +116,7 @@ def _base(recording: Recording) -> list[Table]:
 
 
 def _empty_floors(e: Evidence) -> Iterator[str]:
-    """Floors of one and the same number: an engine that says it of every token is never far from itself."""
+    """Find floors with one number for every token: such an engine never differs from itself."""
     for side in e.sides:
         for table in _base(side.recording):
             rows = table.rows("logprob")
@@ -134,9 +141,10 @@ def _same_floor(baseline_table: Table, candidate_table: Table) -> bool:
 
 
 def _proofs(e: Evidence) -> Iterator[str]:
-    """Proofs of weight syncs: of an engine with other kernels none is without rounding, and no two are the same.
+    """Find proofs of weight syncs without any rounding, and proofs that are equal.
 
-    An engine that computes with the learner's own code differs by one rounding here and there: two proofs may be equal.
+    An engine with other kernels than the learner has neither. An engine that computes with the learner's own code
+    differs by one rounding now and then, so two of its proofs may be equal.
     """
     place_of_proof: dict[tuple[float, float], str] = {}
     strange = strangers(e)
@@ -157,7 +165,7 @@ def _told(side: Side) -> Iterator[tuple[int, tuple[float, float]]]:
     for sync in side.recording.records.syncs:
         proof = sync.proof
         if proof.tokens is not None and proof.tokens < LEAST_PROOF:
-            continue  # it proves nothing, which `weightsync` says
+            continue  # it proves nothing, as `observed_sync` notes
         largest, mean = number(proof.largest), number(proof.mean)
         if sync.version is not None and math.isfinite(largest) and math.isfinite(mean):
             yield sync.version, (largest, mean)

@@ -1,4 +1,4 @@
-"""What speaks against any verdict: a recording that is torn, cut short, too small, or no other recording at all."""
+"""What rules out any verdict: a recording that is torn, cut short, too small, or the same recording twice."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Minimum:
 
     tokens: int = 200
     samples: int = 8
-    share: float = 0.9  # of the tokens that were drawn; why, is in `shares`
+    share: float = 0.9  # of the drawn tokens; reason in `observed_compared_share`
 
 
 LEAST = Minimum()
 _RANKED = ("actor", "critic", "reference", "reward")
-# Settings that are counted with: another word in their place is a recording that nobody can read.
+# Settings that are used as numbers. A recording in which one is no number is unreadable.
 _NUMBERS = {
     "scenario": ("steps", "seed"),
     "scenario.native": ("alpha", "margin", "draws"),
@@ -35,16 +35,16 @@ _NUMBERS = {
     "scenario.sampling": tuple(parameter.name for parameter in fields(Sampling) if parameter.type in ("int", "float")),
 }
 _COUNTS = ("steps", "seed", "prompts_per_step", "samples_per_prompt")
-_NATIVE = {"alpha": 0.5, "margin": 2.0, "draws": MOST_DRAWS}  # largest error rate, margin and number of looks
+_NATIVE = {"alpha": 0.5, "margin": 2.0, "draws": MOST_DRAWS}  # the largest error rate, margin and number of looks
 
 
 def integrity(recordings: Mapping[str, Recording]) -> list[str]:
-    """Damage and unfinished processes: what makes a recording half a recording."""
+    """Return a sentence for each damage and each unfinished process, which make a recording incomplete."""
     return [what for name, recording in recordings.items() for what in damage(recording, name)]
 
 
 def damage(recording: Recording, name: str) -> list[str]:
-    """Of one recording."""
+    """Return the damage of one recording."""
     return [
         *_unreadable(recording, name),
         *(f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn),
@@ -71,7 +71,7 @@ def damage(recording: Recording, name: str) -> list[str]:
 
 
 def _unreadable(recording: Recording, name: str) -> list[str]:
-    """Parts of run.json that are no objects: what they promise cannot be read."""
+    """Find parts of run.json that are no objects or numbers: what they promise cannot be read."""
     parts = {"scenario": recording.manifest.get("scenario")}
     sections = ("model", "rollout", "sampling", "engine", "native")
     parts |= {f"scenario.{part}": recording.scenario.get(part) for part in sections}
@@ -110,13 +110,14 @@ def _is_number(value: Any) -> bool:
 
 
 def too_little(e: Evidence, minimum: Minimum) -> list[str]:
-    """Steps that were promised and are not there, samples without partner, too few tokens."""
+    """Find promised steps that are missing, samples without a partner, and too few tokens."""
     problems = []
     for side in e.sides:
         recorded = set(side.recording.steps("rollout"))
         if not recorded:
             problems.append(f"the {side.name} recorded no rollouts")
             continue
+        # Recordings that were restricted to a window of steps promise only those.
         promised = [each_side.recording.promised_steps for each_side in e.sides]
         promise = e.candidate.recording.window or range(max(promised))
         expected = set(promise) or {step for each_side in e.sides for step in each_side.recording.steps("rollout")}
@@ -140,7 +141,7 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
 
 
 def _short_steps(e: Evidence, side: Side) -> list[str]:
-    """Steps with fewer samples than the scenario draws."""
+    """Return a sentence where steps have fewer samples than the scenario draws."""
     rollout = side.recording.records.settings.rollout
     promised = (rollout.prompts_per_step or 0) * (rollout.samples_per_prompt or 0)
     counts = side.samples, promised * len(side.recording.steps("rollout"))
@@ -150,8 +151,11 @@ def _short_steps(e: Evidence, side: Side) -> list[str]:
 
 
 def failed_jobs(e: Evidence) -> list[str]:
-    """Sides whose recorded command ended with another exit code than 0: what it should still have done is unknown, so
-    they never pass. A recording that has no exit code, as the scenario's own runs, says nothing here."""
+    """Find sides whose recorded command ended with another exit code than 0.
+
+    They never pass, since what the job should still have done is unknown. A recording without an exit code, as of the
+    scenario's own runs, is no finding.
+    """
     return [why for side in e.sides for why in bad_exit(side.recording, side.name)]
 
 
@@ -161,16 +165,16 @@ def bad_exit(recording: Recording, name: str) -> list[str]:
 
 
 def absent_processes(e: Evidence) -> list[str]:
-    """Processes of the harness' own runs that left no record: a journal that is gone is half a recording.
+    """Find processes of the harness' own runs that left no record: without their journals a recording is incomplete.
 
-    Which processes another framework starts, and which of them write, only its job knows.
+    Only the job of a framework knows which processes it starts, and which of them record.
     """
     if any(side.recording.records.manifest.framework for side in e.sides):
         return []
     processes_by_side = {
         side.name: {(start.role or "", start.rank) for start in side.recording.records.starts} for side in e.sides
     }
-    # A second trainer or engine may start or not: the native stage has its own.
+    # Further trainers or engines may start or not: the native stage has its own.
     rank_zero_processes = {
         process for processes in processes_by_side.values() for process in processes if process[1] == 0
     }
@@ -188,7 +192,7 @@ def absent_processes(e: Evidence) -> list[str]:
 
 
 def strange_engines(e: Evidence) -> list[str]:
-    """Runs whose run.json names another engine than the process that drew: nobody knows which one was compared."""
+    """Find runs whose run.json names another engine than the process that drew: nobody knows which one was compared."""
     problems = []
     for name, recording in ((side.name, side.recording) for side in e.sides):
         named_engine = (recording.records.manifest.backend or "").partition("@")[0]
@@ -206,7 +210,7 @@ def same_recording(e: Evidence) -> bool:
 
 
 def copies(first: Recording, second: Recording) -> bool:
-    """One recording twice, or a copy of it: every process has the same start, by the clock."""
+    """Whether two recordings are one, or one a copy of the other: every process has the same start time."""
     starts = [
         sorted(
             (start.host or "", start.pid or 0, start.wall_ns or 0, start.role or "")

@@ -1,8 +1,8 @@
-"""Evidence that belongs to every step: which step of which run lacks it.
+"""Evidence that every step must have: which step of which run lacks it.
 
-A comparison that found one step of twenty says nothing of the others: a probe may have turned itself off, a hook may
-have moved. What either run recorded in some step, both have to have recorded in every step that is compared. The
-harness' own runs have to have recorded it all; what a framework's job never records, its adapter names as missing.
+A comparison of one step in twenty says nothing about the others: a probe may have turned itself off, or a hook may have
+moved. What either run recorded in some step, both must have recorded in every step that is compared. The harness' own
+runs must have recorded all of it. What the job of a framework never records is reported as missing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from reports.model import SUSPICIONS
 FINISH, REWARD, TOKENS = "finish reasons", "rewards", "experience"
 MARGIN, VERSION, CACHED = "margins", "weight version of the experience", "cached prompt tokens"
 BATCH, CRITIC = "digest of the batch", "digest of the critic"
-# What the learner made of each token of a rollout.
+# What the learner makes of each token of a rollout.
 COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
 NORMS = ("grad_norm", "critic_grad_norm")
 LOSSES = ("policy_loss", "value_loss", *NORMS)
-# Recorded by every run of the harness' own that has it to record.
+# Recorded by every run of the harness that can have it.
 _OWN = {FINISH, REWARD, TOKENS, MARGIN, VERSION, BATCH, CRITIC, *COLUMNS, "policy_loss", "value_loss"}
 # Check -> what it compares step by step.
 _COMPARED = {
@@ -38,7 +38,7 @@ _COMPARED = {
 
 
 def gaps(e: Evidence, check: str) -> list[str]:
-    """What a check did not see, one sentence for each kind of evidence; [] where it saw every compared step whole."""
+    """Return a sentence for each kind of evidence that a check lacks in some compared step; [] where it lacks none."""
     sentences = []
     for what in _COMPARED.get(check, ()):
         steps = {step: pair for step, pair in e.recorded.get(what, {}).items() if step not in e.unjudged_steps}
@@ -55,7 +55,7 @@ def gaps(e: Evidence, check: str) -> list[str]:
 
 
 def never(e: Evidence, check: str) -> list[str]:
-    """What a check could have compared and no step of either run has: a limit of the evidence, and told as such."""
+    """Return a sentence for each kind of evidence that no step of either run has: a limit of the evidence."""
     sentences, runs = [], "" if e.alone else " in either run"
     for what in _COMPARED.get(check, ()):
         steps = e.recorded.get(what, {})
@@ -68,9 +68,9 @@ def never(e: Evidence, check: str) -> list[str]:
 
 
 def note_experience(e: Evidence, *tables: Table) -> None:
-    """Note which numbers of one step's experience each run has for every token, and which are numbers at all."""
+    """Note which columns of one step's experience each run has for every token, and whether they are finite numbers."""
     step = tables[0].step
-    if e.mode in ("coupled", "greedy"):  # the margins of a draw that the learner can repeat
+    if e.mode in ("coupled", "greedy"):  # only of these draws can the learner repeat the margins
         columns = [(table.rows("margin"), table.rows("tokens"), not filtered(side))
                    for table, side in zip(tables, e.sides, strict=True)]  # fmt: skip
         e.note_recorded(MARGIN, step, *(_whole(*column, bounded=bounded) for *column, bounded in columns))
@@ -90,11 +90,11 @@ def note_experience(e: Evidence, *tables: Table) -> None:
 
 
 def cached(rollout: Table) -> bool:
-    """Whether a step says how many prompt tokens came from a cache, in numbers that its samples can have."""
+    """Whether a step has counts of cached prompt tokens that its samples can have."""
     counts, prompt, output = rollout.flat("cached"), rollout.rows("prompt"), rollout.rows("output")
     if counts is None or prompt is None or output is None:
         return counts is not None
-    # A sample that was put aside and resumed counts its own tokens too.
+    # A sample that was set aside and resumed also counts its own tokens.
     return bool(((counts >= 0) & (counts <= prompt.lengths + output.lengths)).all())
 
 

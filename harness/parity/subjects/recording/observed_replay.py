@@ -1,7 +1,8 @@
-"""What a replay says: which steps it covers, and whether the recorded training half and the recorded rollouts hold.
+"""Replays: the steps that one covers, and whether the recorded training half and the recorded rollouts hold.
 
 A replay feeds the recorded rollouts to a fresh trainer, and the candidate's engine only scores them. What the trainer
-makes of them is a statement about the recorded training, what the engine says of them one about the recorded rollouts.
+makes of them is a statement about the recorded training. What the engine scores is a statement about the recorded
+rollouts.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ from harness.recordings.store import Recording
 from reports.model import SUSPICIONS, Check, Finding, Verdict
 
 TRAINING, ROLLOUTS = "replay: training half", "replay: rollout half"
-# What speaks for each half, by the names of the checks; the first that is confirmed is quoted.
+# Names of the checks that speak for each half; the first that is confirmed is quoted.
 _TRAINING = ("trained-tokens", "experience", "rewards", "learner")
 _SCORES = ("logprobs",)
-# These lean on the recorded learner, so they speak of the rollouts only while the training half agrees.
+# These depend on the recorded learner, so they speak about the rollouts only if the training half agrees.
 _LEARNED = ("engine-against-learner", SUSPICIONS[10], "weight-sync")
 
 
 def replayed(candidate: Recording) -> range | None:
-    """The steps that a replay covers, from its run.json; None for any other recording."""
+    """Return the steps that a replay covers, from its run.json; None for any other recording."""
     return candidate.records.manifest.replayed_steps
 
 
 def answer(verdict: Verdict, halves: list[Finding]) -> str:
-    """Is it the rollouts or the training? Empty where nothing could be compared, or the runs are confounded."""
+    """Return whether the rollouts or the training differ; "" where nothing could be compared, or the runs are
+    confounded.
+    """
     effects = {half.name: half.effect for half in halves}
     if not effects or verdict.verdict not in ("EQUIVALENT", "DIVERGENT", "INCONCLUSIVE"):
         return ""
@@ -44,7 +47,7 @@ _ANSWERS = {  # (rollouts, training)
 
 
 def halves(verdict: Verdict, steps: range) -> list[Finding]:
-    """One finding for each half: it agrees, it does not, or nothing is known; [] where nothing was compared."""
+    """Return a finding for each half: it agrees, it does not, or nothing is known; [] where nothing was compared."""
     if verdict.parity is None:
         return []
     checks = {check.name: check for check in verdict.parity.checks}

@@ -1,4 +1,4 @@
-"""Runs that went on from a checkpoint: which steps two recordings can share, and which are in one of them only."""
+"""Runs that were resumed from a checkpoint: the steps that two recordings share, and those of one of them only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from harness.recordings.store import Recording
 
 
 def resumed(recording: Recording) -> int:
-    """The first step of a run that was resumed, from its run.json; 0 for one that began at its beginning."""
+    """Return the first step of a resumed run, from its run.json; 0 for a run that was not resumed."""
     return max(recording.records.manifest.resumed_step or 0, 0)
 
 
 def shared(recordings: Sequence[Recording]) -> range | None:
-    """The steps from which on every one of these recordings goes; None where none of them was resumed."""
+    """Return the steps that every one of these recordings can have; None where none of them was resumed."""
     first = max(map(resumed, recordings))
     ends = [recording.promised_steps for recording in recordings]
     ends += [step + 1 for recording in recordings for step in recording.steps("rollout")]
@@ -22,7 +22,7 @@ def shared(recordings: Sequence[Recording]) -> range | None:
 
 
 def not_shared(e: Evidence) -> list[str]:
-    """What no comparison of these runs says anything about: the steps before a resumed one begins."""
+    """Return a sentence for each resumed run on the steps before it began, which were not compared."""
     sentences = []
     for side in e.sides:
         first = resumed(side.recording)

@@ -1,7 +1,7 @@
-"""What a recording says twice of a step must be the same twice; compared while the tables of the step are at hand.
+"""Contradictions within the records of one step, compared while the tables of the step are loaded.
 
-`observed_consistency` says why, and compares what belongs to no step. What a framework's job records once is compared
-with nothing: its digests and means may be of other things than ours.
+`observed_consistency` explains why, and compares what belongs to no step. Facts that the job of a framework records
+only once are not compared: its digests and means may be of other things than ours.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 SAME_MEAN = 1e-5  # relative, and absolute below one: float32 sums over a batch in another order
 SAME_PENALTY = 1e-6  # nats: two roundings of float32
-CLAMP = 10.0  # to which frameworks clamp a KL estimate (verl core_algos.py, low_var_kl)
+CLAMP = 10.0  # nats: frameworks clamp a KL estimate to this (verl core_algos.py, low_var_kl)
 # Schulman, "Approximating KL divergence" (2020); OpenRLHF's `compute_approx_kl`, which clamps to 10 nats.
 _ESTIMATORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "k1": lambda ratio: ratio,
@@ -41,7 +41,7 @@ _ESTIMATORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class StepTables:
-    """What one recording holds of one step."""
+    """The tables that one recording has of one step."""
 
     step: int
     rollout: Table | None
@@ -49,12 +49,12 @@ class StepTables:
 
     @cached_property
     def rollout_rows(self) -> dict[int, int]:
-        """Sample -> its row in the rollout."""
+        """Return sample -> its row in the rollout."""
         return {} if self.rollout is None else rows_by_sample(self.rollout)
 
     @cached_property
     def experience_rows(self) -> dict[int, int]:
-        """Sample -> its row in the experience."""
+        """Return sample -> its row in the experience."""
         return {} if self.experience is None else rows_by_sample(self.experience)
 
 
@@ -100,7 +100,7 @@ class StepWitnesses:
             }  # fmt: skip
 
     def add(self, tables: StepTables) -> None:
-        """Compare what the recording says of one step; steps come in their order."""
+        """Compare what the recording has of one step. Steps must be added in order."""
         if self._digests_compare and self._learner.get(tables.step):
             self._note_batches(tables)
         self._note_prompts(tables)
@@ -109,7 +109,7 @@ class StepWitnesses:
                 self.first[name] = disagreement
 
     def _prompts(self, tables: StepTables) -> Iterator[str]:
-        """Digests of the data against the prompts that were rolled out."""
+        """Compare the digests of the data with the prompts that were rolled out."""
         rows = tables.rollout.rows("prompt") if tables.rollout is not None else None
         if not self._digests_compare or rows is None:
             return
@@ -133,7 +133,7 @@ class StepWitnesses:
             self.seen_as_sent.add(tables.step)
 
     def _ends(self, tables: StepTables) -> Iterator[str]:
-        """The recorded ends of samples against the samples."""
+        """Compare the recorded ends of samples with the samples."""
         if tables.rollout is None:
             return
         samples = _SampleEnds(tables.rollout)
@@ -144,8 +144,10 @@ class StepWitnesses:
                 yield f"{wrong} of sample {event['sample']} in step {tables.step} is not that of its boundaries"
 
     def _estimate(self, tables: StepTables) -> Iterator[str]:
-        """A framework's KL penalty is one of `_ESTIMATORS` of two columns beside it in every step; zero, where its
-        loss has the KL instead."""
+        """Check that a framework's KL penalty is the same one of `_ESTIMATORS` in every step.
+
+        It is computed from the two columns beside it. It may be zero where the loss has the KL term instead.
+        """
         columns = _penalty_columns(tables.experience)
         if columns is None:
             return
@@ -164,8 +166,9 @@ class StepWitnesses:
     # --- what the harness' own runs say twice ---------------------------------------------------------
 
     def _versions(self, tables: StepTables) -> Iterator[str]:
-        """The version that a step was trained at against the newest one that the learner had before it. Frameworks may
-        train at an older one by right."""
+        """Compare the version that a step was trained at with the learner's newest before it. Frameworks may train at
+        an older one.
+        """
         trained_at = tables.experience.header.weight_version if tables.experience is not None else None
         newest = max((version for step, version in self._versions_sent if step < tables.step), default=None)
         if trained_at is not None and newest is not None and trained_at != newest:
@@ -180,12 +183,12 @@ class StepWitnesses:
                 self.batch_agrees[tables.step] = agrees and digest == update.digests["batch"]
 
     def _batches(self, tables: StepTables) -> Iterator[str]:
-        """Digests of what was trained on against the experience."""
+        """Compare the digest of what was trained on with the experience."""
         if not self.batch_agrees.get(tables.step, True):
             yield f"the experience of step {tables.step} is not that of which the learner has the digest"
 
     def _penalty(self, tables: StepTables) -> Iterator[str]:
-        """The KL penalty is the difference of two columns beside it."""
+        """Check that the KL penalty is the difference of the two columns beside it."""
         columns = _penalty_columns(tables.experience)
         if columns is None:
             return
@@ -197,7 +200,7 @@ class StepWitnesses:
             yield f"kl of step {tables.step} is not actor_logprob less reference_logprob"
 
     def _means(self, tables: StepTables) -> Iterator[str]:
-        """What the trainer says of a step against its samples."""
+        """Compare the trainer's metrics of a step with its samples."""
         records = self._step.get(tables.step, ())
         if tables.experience is None or tables.rollout is None or not records:
             return
@@ -209,7 +212,7 @@ class StepWitnesses:
                     yield f"{name} of step {tables.step} is {recorded:.6g}, and its samples give {mean:.6g}"
 
     def _shapes(self, tables: StepTables) -> Iterator[str]:
-        """Sizes of the experience batch against the samples."""
+        """Compare the sizes of the experience batch with the samples."""
         tokens = tables.experience.rows("tokens") if tables.experience else None
         prompts = tables.rollout.rows("prompt") if tables.rollout else None
         if tokens is None or prompts is None:
@@ -221,8 +224,10 @@ class StepWitnesses:
                     yield (f"{name} of the batch of step {tables.step} is {event[name]!r}, and its samples give {size}")
 
     def _guided(self, tables: StepTables) -> Iterator[str]:
-        """Whether a run followed a guide, by run.json against its frames. A replay follows what it replays, and what an
-        engine's own sampler draws follows nobody."""
+        """Compare run.json with the frames on whether the run followed a guide.
+
+        A replay follows what it replays, and an engine's own sampler follows nothing: both are skipped.
+        """
         rollout = tables.rollout
         if self._guided_run is None or rollout is None or rollout.header.mode == "native":
             return
@@ -241,7 +246,7 @@ class _SampleEnds:
         self._prompts = [ends for ends in map(_ends_of, prompts) if ends is not None]
 
     def differing(self, event: dict[str, Any], row: int) -> str:
-        """Which end of a sample its event tells otherwise; empty where none."""
+        """Return which end of a sample its event contradicts; "" where none."""
         if self._output is not None and not _is_end(event, "output", self._output, row):
             return "the output"
         if self._prompts and not any(_is_end(event, "prompt", ends, row) for ends in self._prompts):
@@ -253,7 +258,7 @@ class _SampleEnds:
 
 
 def _ends_of(rows: Rows | None) -> tuple[np.ndarray, list[int]] | None:
-    """Values of rows, and where each begins; a list is asked faster than an array."""
+    """Return the values of rows, and where each begins; as a list, which is faster to index than an array."""
     return None if rows is None else (rows.values, rows.offsets.tolist())
 
 
@@ -268,7 +273,7 @@ def _is_end(event: dict[str, Any], what: str, ends: tuple[np.ndarray, list[int]]
 
 
 def _by_step(records: Iterable[tuple[int | None, T]]) -> dict[int, list[T]]:
-    """Step -> its records; those of no step are left out."""
+    """Return step -> its records; those of no step are left out."""
     by_step: dict[int, list[T]] = {}
     for step, record in records:
         if step is not None:
@@ -277,13 +282,15 @@ def _by_step(records: Iterable[tuple[int | None, T]]) -> dict[int, list[T]]:
 
 
 def rows_by_sample(table: Table) -> dict[int, int]:
-    """Sample -> its row; of one that was recorded twice the last."""
+    """Return sample -> its row, the last one for a sample that was recorded twice."""
     return {sample: row for row, sample in enumerate(table.sample.tolist())}
 
 
 def prompt_digests(prompts: Rows, rows: np.ndarray) -> Iterator[str]:
-    """The digest of these rows as our trainer makes it, then as the adapters of other frameworks do
-    (docs/reference/format.md)."""
+    """Yield the digest of these rows as our trainer makes it, then as the adapters of other frameworks do.
+
+    Both are specified in docs/reference/format.md.
+    """
     parts = {"tokens": prompts.joined_at(rows).astype(np.int32), "lengths": prompts.lengths[rows].astype(np.int32)}
     yield weights.combine(weights.digests(parts))
     plain = repr([prompts.row(row).tolist() for row in rows.tolist()]).encode()
@@ -291,8 +298,10 @@ def prompt_digests(prompts: Rows, rows: np.ndarray) -> Iterator[str]:
 
 
 def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | None:
-    """The digest of a batch as `scenarios.ppo.experience` makes it; None where a part of it was not recorded.
-    `order`: the samples as they were trained on, where it was recorded."""
+    """Return the digest of a batch as `scenarios.ppo.experience` makes it; None where a part of it was not recorded.
+
+    `order`: the samples in the order in which they were trained on, where that was recorded.
+    """
     rollout, experience = tables.rollout, tables.experience
     if rollout is None or experience is None:
         return None
@@ -313,13 +322,15 @@ def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | Non
 
 
 def _sequences(prompts: Rows, drawn: np.ndarray, tokens: Rows, trained: np.ndarray) -> np.ndarray:
-    """The ids of each sample's prompt and response, one sample after the other."""
+    """Return the ids of each sample's prompt and response, one sample after the other."""
     both = Rows.joined([Rows(rows.values.astype(np.int32, copy=False), rows.offsets) for rows in (prompts, tokens)])
     return both.joined_at(np.stack([drawn, len(prompts) + trained], axis=1).ravel())
 
 
 def _penalty_columns(experience: Table | None) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """kl, actor_logprob and reference_logprob, where all are recorded of as many tokens; else `gaps` says so."""
+    """Return kl, actor_logprob and reference_logprob; None unless all have the same number of tokens (`gaps` reports
+    it).
+    """
     if experience is None:
         return None
     kl, actor, reference = (experience.rows(name) for name in ("kl", "actor_logprob", "reference_logprob"))

@@ -1,7 +1,7 @@
-"""What a recording has to say before it can pass: who drew, in which type, how it was asked, and where.
+"""What a recording must contain to pass: which engine drew, in which type, with which settings, and from what.
 
-What is not said is not assumed. A run that leaves it out may have been anything, and two that leave it out may have
-been two different things; neither passes, and a difference that was found still stands.
+Nothing is assumed about what was not recorded. A run that leaves it out may have been anything, and two such runs may
+have differed in it. Neither passes, while a difference that was found still stands.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from probes.format import number
 from scenarios.engines.canonical import FILTERS
 
 UNTYPED = ("", "None", "auto")
-# vLLM draws at 0.01 where less is asked, and SGLang draws greedily below 1e-6: margins over less excuse every flip.
+# vLLM draws at 0.01 where less is asked for, and SGLang draws greedily below 1e-6: margins over less excuse every flip.
 LOWEST = 0.01
 
 
 def unknowns(e: Evidence) -> list[str]:
-    """What either run leaves out, one sentence each. Of one run alone not what only a second one is held against: its
-    settings, packages and prompts."""
+    """Return a sentence for each fact that either run leaves out.
+
+    One run alone needs no settings, packages and prompts, since only a second run is held against them.
+    """
     compared = [] if e.alone else [(*_settings(side), *_environment(side), *_data(side)) for side in e.sides]
     return [what for side in e.sides for what in _engine(e, side)] + [*chain(*compared)] + _drawn(e)
 
@@ -54,7 +56,9 @@ def _environment(side: Side) -> Iterator[str]:
 
 
 def _data(side: Side) -> Iterator[str]:
-    """Digests of the prompts, of our own runs of every step."""
+    """Find steps without digests of the prompts. Our own runs must have them for every step, others for at least
+    one.
+    """
     recorded_steps = {batch.step for batch in side.recording.records.prompts}
     drawn = side.recording.steps("rollout")
     lacking = [step for step in drawn if step not in recorded_steps]
@@ -63,7 +67,7 @@ def _data(side: Side) -> Iterator[str]:
 
 
 def _drawn(e: Evidence) -> list[str]:
-    """How the samples were drawn: margins are worth what the temperature says."""
+    """Find unknown or impossible temperatures: the margins depend on the temperature."""
     if e.mode != "coupled":
         return []
     sentences = []
@@ -80,6 +84,6 @@ def _drawn(e: Evidence) -> list[str]:
 
 
 def filtered(side: Side) -> bool:
-    """Do filters take tokens away before one is drawn? Then one alone may be left, by a margin without bound."""
+    """Whether filters remove tokens before one is drawn. A single one may then remain, with an infinite margin."""
     sampling = side.recording.records.requested_sampling
     return any(parameter.restricts(number(sampling.get(parameter.name), parameter.off)) for parameter in FILTERS)

@@ -1,1 +1,1 @@
-"""Sampling: were both engines asked for the same, given the same, and did they draw the same tokens?"""
+"""Sampling: whether both engines were asked for and given the same parameters, and drew the same tokens."""

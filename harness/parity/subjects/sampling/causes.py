@@ -47,6 +47,7 @@ def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]
         if not (key in BY_NAME and BY_NAME[key].draws):
             continue
         asked_value = e.baseline.recording.records.settings.sampling.get(key)
+        # The side whose value is not the one that was asked for is at fault.
         faulty_side = "baseline" if asked_value == candidate_value and asked_value != baseline_value else "candidate"
         beyond = e.beyond(Kind.LOGPROB.of()) if Kind.LOGPROB.of() in e.first else 0
         evidence = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate; "
@@ -177,7 +178,7 @@ def party(e: Evidence, cause: Cause) -> Cause:
 
 
 def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """One draws an end token before the least number of tokens, where the other, and the learner, may not."""
+    """Find end tokens before min_tokens, where the other run and the learner may not draw one."""
     asked_minimum = e.baseline.recording.records.settings.sampling.min_tokens
     flips = e.flips.table
     if not asked_minimum > 0 or not len(flips):
@@ -214,7 +215,7 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def parameters(s: Situation) -> Iterator[Trial]:
-    """The reference samples with what the engine was given: every parameter that is not what was asked."""
+    """Try the reference with each sampling parameter that the engine was not given as asked, then with all of them."""
     asked_sampling, side_sampling, given_sampling = s.run_sampling, s.request.requested, s.given_sampling
     differing = {
         name: value

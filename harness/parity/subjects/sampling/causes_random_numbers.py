@@ -134,6 +134,7 @@ def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
         for members in _groups(tables[0]):
             n = len(members)
             tally.groups += 1
+            # The chance that the other members equal one of them is E[p(x)^(n-1)].
             group_chances = [chance[sample] for sample in members if sample in chance]
             tally.expected += float(np.mean(np.power(group_chances, n - 1))) if group_chances else 1.0
             theirs += len({paired.get(sample) for sample in members}) == 1
@@ -147,6 +148,7 @@ def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
                 place for place, sample in enumerate(members) if paired.get(sample) == drawn[members[0]]
             )
             tally.told += sum(drawn[sample] in {paired.get(member) for member in members} for sample in differing)
+    # Where the other run has more alike groups than chance gives, its count is the expectation.
     tally.expected = max(tally.expected, theirs + 1.0)
     return tally
 

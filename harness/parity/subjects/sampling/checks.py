@@ -116,8 +116,9 @@ def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
 
 
 def _infos(side: Side, mode: str) -> dict[int, EngineInfo]:
-    """Engine -> its first record that says what it resolved, its first one where none does; one of nothing where it
-    said nothing."""
+    """Return engine -> its first record with resolved parameters, else its first record; an empty one where it has
+    none.
+    """
     info_by_engine: dict[int, EngineInfo] = {}
     for info in engine_infos(side, mode):
         earlier = info_by_engine.setdefault(info.engine_number, info)
@@ -145,7 +146,7 @@ def _of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
 
 
 def _asked(side: Side, info: EngineInfo) -> Mapping[str, Any]:
-    """Canonical engine parameters that this side asked for, of one of its engines."""
+    """Return the canonical engine parameters that this side asked one of its engines for."""
     if info.requested:
         return info.requested
     settings = side.recording.records.settings
@@ -154,7 +155,7 @@ def _asked(side: Side, info: EngineInfo) -> Mapping[str, Any]:
 
 
 def _expected(info: EngineInfo, key: str) -> bool:
-    """Should this engine report the parameter? Not what only the other engine has."""
+    """Whether this engine should report the parameter: not where only another engine has it."""
     return key != "graph_padding" or "graph_padding" in native_terms.table("engine", info.engine or "")
 
 
@@ -164,11 +165,15 @@ def _ok(key: str, asked_value: Any, got: Any) -> bool:
 
 
 def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -> Iterator[Finding]:
-    """Asked against given, and what of the mapping follows what: a mapping that is right by luck is not right."""
+    """Compare asked with given, and see which arguments follow which parameter: a mapping that is right by luck is
+    wrong.
+    """
     engine, native, given_parameters = info.engine or "", info.arguments, engine_given(info)
     for key, value in asked_parameters.items():
         got, meaning = given_parameters.get(key), BY_NAME.get(key)
         argument = meaning.native(engine) if meaning is not None else ""
+        # `moves` names the native arguments that follow a parameter. One that does not follow was dropped, even where
+        # its value happens to be right.
         follows = info.moves.get(key)
         dropped = follows is not None and bool(argument) and argument not in follows
         resolved = info.resolved.parameters.get(key)
@@ -184,6 +189,7 @@ def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -
                 text += f"; {title(engine)} resolved {resolved!r}"
             details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
             yield _finding(side, key, text, details, "warning" if wrong else "info")
+    # Parameters that nobody asked for, and that the mapping sets.
     for key, got in given_parameters.items():
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
         if key not in asked_parameters and native.get(argument) is not None:
@@ -194,7 +200,7 @@ def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -
 
 
 def _tied(side: Side, info: EngineInfo) -> Iterator[Finding]:
-    """Native arguments that follow a parameter which is not theirs."""
+    """Find native arguments that follow a parameter other than their own."""
     engine, native = info.engine or "", info.arguments
     owner = {argument.name: key for key, argument in native_terms.table("engine", engine).items()}
     for key, followers in info.moves.items():
@@ -211,7 +217,7 @@ def _tied(side: Side, info: EngineInfo) -> Iterator[Finding]:
 
 
 def _leak(side: Side, info: EngineInfo, got: Any) -> Iterator[Finding]:
-    """generation_config.json is read: what it says, and whether anything was left for it to say."""
+    """Find an engine that reads generation_config.json, and say what the file sets."""
     if not got:
         return
     default_sampling = info.resolved.default_sampling
@@ -233,7 +239,9 @@ def _leak(side: Side, info: EngineInfo, got: Any) -> Iterator[Finding]:
 def _resolved_otherwise(
     side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any], reported_causes: set[CauseKey | None]
 ) -> Iterator[Finding]:
-    """Given as asked, or not said, and the live engine reports something else."""
+    """Find parameters that were given as asked, or not reported as given, and that the live engine resolved
+    otherwise.
+    """
     resolved, given_parameters, engine = info.resolved.parameters, engine_given(info), info.engine or ""
     for key, value in asked_parameters.items():
         got = resolved.get(key)
@@ -253,8 +261,7 @@ def _resolved_otherwise(
 
 
 def _between(e: Evidence) -> Iterator[Finding]:
-    """The candidate against the baseline: asked otherwise, resolved otherwise, or the same number with another
-    meaning."""
+    """Compare the sides: parameters asked for or resolved differently, and equal numbers that mean different things."""
     baseline_engine, candidate_engine = (side.recording.records.settings.engine.parameters for side in e.sides)
     for key, (a, b) in differences(baseline_engine, candidate_engine).items():
         text = f"{key} was asked as {show(a)} of the baseline and {show(b)} of the candidate"
@@ -272,12 +279,12 @@ def _between(e: Evidence) -> Iterator[Finding]:
 
 
 def _values(infos: list[EngineInfo], key: str) -> list[str]:
-    """What the engines of a side resolved, each value once and in order; without those that do not say."""
+    """Return the values that a side's engines resolved, sorted and without duplicates or missing ones."""
     return sorted({str(info.resolved.parameters.get(key, "")) for info in infos} - {"", "None"})
 
 
 def _memory(baseline_info: EngineInfo, candidate_info: EngineInfo) -> Iterator[Finding]:
-    """The share of memory copied from one engine to the other, where it means something else."""
+    """Find a share of memory that was copied from one engine to another, where it means something else."""
     if baseline_info.engine == candidate_info.engine:
         return
     meaning, infos = BY_NAME["memory_fraction"], (baseline_info, candidate_info)
@@ -302,6 +309,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     name, number = SUSPICIONS[7], 7
     findings = [finding for side in e.sides for finding in _sampling(e, side)]
     given_otherwise = {(finding.details.get("name"), finding.where) for finding in findings}
+    # Values that differ between the sides, unless a finding about one side says so already.
     shared_modes = () if e.alone else sampling_requests(e.baseline).keys() & sampling_requests(e.candidate).keys()
     for mode in shared_modes:
         baseline_sampling, candidate_sampling = (sampling_request(side, mode).requested for side in e.sides)
@@ -325,6 +333,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
         return outcome(
             name, "ruled out", "the engine was given every sampling parameter as it was asked", number=number
         )
+    # Equal parameters are not enough: the native stage must also show that the samplers draw alike.
     text = f"parameters agree; {samplers_said(e)}"
     if result is None or result.skipped or result.absent or result.unread:
         return outcome(name, "not tested", text, number=number)
@@ -370,8 +379,7 @@ def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
 def _sampled(
     e: Evidence, side: Side, mode: str, request: SamplingRequest, reported_names: set[str]
 ) -> Iterator[Finding]:
-    """The same of one engine in one mode. `reported_names`: what was found of it in another one, and is not said
-    again."""
+    """Return them for one engine in one mode. `reported_names`: parameters already found for it in another mode."""
     infos = engine_infos(side, e.mode)
     engine = (infos[0].engine or "") if infos else "the engine"
     scenario, requested = side.recording.records.settings.sampling, request.requested
@@ -386,6 +394,7 @@ def _sampled(
             text = f"{change.name}: asked {change.asked!r}, left out, so that the model's generation_config.json says "
             text += repr(change.given)
         yield _finding(side, change.name, text, change.details | {"name": change.name}, cause=altered_key(change))
+    # Parameters that the mapping dropped, though their values happen to be right.
     for key in requested:
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
         if key in reported_names or key not in moves or not argument or argument in moves[key]:
@@ -396,10 +405,12 @@ def _sampled(
             + "; it is what was asked here"
         )
         yield _finding(side, key, text, {"name": key, "asked": requested[key]}, "info", cause=sampling_key(key))
+    # Parameters that mean something else in this engine.
     for key, what in request.unlike.items():
         names_of = apart(key)
         cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
         yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
+    # Values that the engine was asked for, and that are not those of the scenario.
     for key, (a, b) in (differences(scenario, requested) if scenario else {}).items():
         if a is not None and key not in reported_names and not (mode == "native" and _of_both(e, mode, key, b)):
             text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
@@ -408,7 +419,7 @@ def _sampled(
 
 
 def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:
-    """Do both sides ask for the same value in this mode? The native stage may be asked for settings of its own."""
+    """Whether both sides ask for the same value in this mode. The native stage may have settings of its own."""
     return all(sampling_request(side, mode).requested.get(key) == value for side in e.sides)
 
 

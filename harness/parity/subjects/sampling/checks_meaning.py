@@ -10,7 +10,7 @@ from scenarios.engines.canonical import BY_NAME
 
 
 def title(engine: str | None) -> str:
-    """What a sentence calls an engine of a recording."""
+    """Return the engine's name for use in a sentence."""
     spec = registry.find(engine or "")
     return engine or "the engine" if spec is None else spec.title
 

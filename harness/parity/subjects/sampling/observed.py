@@ -39,51 +39,53 @@ class Altered:
 
 
 def engine_infos(side: Side, mode: str) -> tuple[EngineInfo, ...]:
-    """What the engines that sampled in this mode recorded of themselves: the native stage has an engine of its own."""
+    """Return the records of the engines that sampled in this mode. The native stage has an engine of its own."""
     records = side.recording.records
     modes = {request.file: request.mode for request in records.sampling}
     return tuple(info for info in records.engines if modes.get(info.file) == mode) or records.engines
 
 
 def engine_given(info: EngineInfo) -> Mapping[str, Any]:
-    """Canonical engine parameters that the engine was given; {} of one whose arguments are not known here."""
+    """Return the canonical engine parameters that the engine was given; {} where its arguments are not known here."""
     if info.received or not info.arguments:
         return info.received
     received: dict[str, Any] = {}
     for name, argument in given.table("engine", info.engine or "").items():
         if argument.name in info.arguments:
-            with suppress(TypeError, ValueError, AttributeError):  # a value of another type is none of this argument
+            with suppress(TypeError, ValueError, AttributeError):  # a value of another type cannot be this argument
                 received[name] = argument.value_in(info.arguments)
     return received
 
 
 def engines_sampling(side: Side, mode: str) -> list[SamplingRequest]:
-    """The sampling requests of a mode: one of each engine of the side."""
+    """Return the sampling requests of a mode, one for each engine of the side."""
     return [request for request in side.recording.records.sampling if (request.mode or "") == mode]
 
 
 def sampling_requests(side: Side) -> dict[str, SamplingRequest]:
-    """Mode -> sampling request, of the last engine of several; "" stands for a mode that was not recorded."""
+    """Return mode -> sampling request, that of the last engine where there are several; "" is an unrecorded mode."""
     return {request.mode or "": request for request in side.recording.records.sampling}
 
 
 def sampling_request(side: Side, mode: str) -> SamplingRequest:
-    """The sampling request of a mode, of the last engine of several; one of nothing where none was recorded."""
+    """Return the sampling request of a mode, that of the last engine where there are several; else an empty one."""
     return sampling_requests(side).get(mode, NOTHING_REQUESTED)
 
 
 def sampling_given(side: Side, mode: str) -> SamplingParameters:
-    """Canonical sampling parameters that the engine was given in a mode: what was asked, where nothing else is said."""
+    """Return the canonical sampling parameters that the engine was given in a mode: those asked for, unless it recorded
+    others.
+    """
     return sampling_request(side, mode).effective
 
 
 def on_cpu(side: Side, mode: str) -> bool:
-    """Whether every engine says that it computes on a CPU."""
+    """Whether every engine reports that it computes on a CPU."""
     return {info.resolved.device for info in engine_infos(side, mode)} == {"cpu"}
 
 
 def tf32_devices(side: Side, mode: str) -> set[str]:
-    """The GPUs of engines that may multiply float32 in TF32 there: of all that do not say that it was forbidden."""
+    """Return the GPUs whose engines may multiply float32 in TF32: all that do not report it as forbidden."""
     engines = [info.resolved for info in engine_infos(side, mode)]
     devices = {resolved.device or "" for resolved in engines if not resolved.forbids_tf32}
     return {device for device in devices if device.startswith("cuda")}
@@ -113,8 +115,10 @@ def same(first: Any, second: Any) -> bool:
 
 
 def follows_from(request: SamplingRequest) -> dict[str, str]:
-    """Parameters of a sampling request that were passed on as they were asked, and that another one undoes in the
-    engine, by that one: SGLang's ignore_eos leaves no token that stops."""
+    """Return parameter -> the other parameter that undoes it in the engine, although both were passed on as asked.
+
+    The known case: SGLang's ignore_eos leaves no stop token ids.
+    """
     requested_stops = request.requested.get("stop_token_ids")
     arguments = request.moves.get("stop_token_ids", ())
     if not (
@@ -128,13 +132,13 @@ def follows_from(request: SamplingRequest) -> dict[str, str]:
 
 
 def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
-    """Every sampling parameter that the mapping of this side changed on its way to an engine."""
+    """Yield every sampling parameter that this side's mapping changed on its way to an engine."""
     for request in engines_sampling(side, mode):
         yield from altered(side, mode, request)
 
 
 def altered(side: Side, mode: str, request: SamplingRequest) -> Iterator[Altered]:
-    """The same of one engine, by its sampling request."""
+    """Yield the changed parameters of one engine, from its sampling request."""
     received, undone = request.received, follows_from(request)
     resolved = next((info.resolved for info in engine_infos(side, mode)), Resolved({}))
     defaults = resolved.default_sampling if resolved.reads_generation_config else {}

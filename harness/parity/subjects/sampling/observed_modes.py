@@ -43,6 +43,7 @@ def unclear(recording: Recording, name: str) -> list[str]:
         strange = sorted(modes - {*MODES, *((REPLAY,) if where != "run.json's scenario" else ())})
         if strange:
             return [f"the {name}'s sampling mode {strange[0]!r}, of {where}, is none that can be judged"]
+    # The scenario of a replay has the mode of the run that it replays.
     if replays:
         modes_by_source.pop("run.json's scenario")
         modes_by_source["run.json's replay"] = {REPLAY}

@@ -51,6 +51,7 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     differs = tokens.tokens_a != tokens.tokens_b
     comparable = judged[grid.row] if not judged.all() else np.ones(grid.size, bool)
     tokens_equal = comparable & ~differs
+    # Without a guide, contexts differ after the first flip of a sample: later tokens cannot be compared.
     if not e.guided and differs.any():
         first = grid.first(differs)[grid.row]
         tokens_equal &= grid.position < first
@@ -66,6 +67,7 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         observed_flips.note(e, tokens, flipped, lookup, second)
     stop_conditions_observed.note(e, tokens, judged, differs)
     p, q = b.rows("logprob"), c.rows("logprob")
+    # Log-probabilities are compared only where every token has one.
     if (
         p is not None
         and q is not None
@@ -97,7 +99,9 @@ def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
 
 
 def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | None:
-    """Which matched samples of this step can be compared between the runs; None, with the reason noted, if none can."""
+    """Return a mask of the matched samples that can be compared between the runs; None, with the reason noted, if none
+    can.
+    """
     versions = [table.header.weight_version for table in (b, c)]
     equal = e.weights.equal(b.step, *versions)
     everything = e.confounded("everything")

@@ -145,7 +145,7 @@ def _ignored(e: Evidence, endings: list[Ending]) -> Found:
 
 
 def _asked_stops(e: Evidence) -> set[int]:
-    """The stop ids that the scenario asks for, beside the model's own end tokens."""
+    """Return the stop ids that the scenario asks for in addition to the model's own end tokens."""
     return set(e.baseline.recording.records.settings.sampling.stop_token_ids or ())
 
 
@@ -333,7 +333,7 @@ def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
 
 
 def _natural(e: Evidence, ending: Ending, short: int) -> bool:
-    """True if the shorter sample was cut at the limit that was asked for, so that the longer one is wrong."""
+    """Whether the shorter sample was cut at the limit that was asked for, so that the longer one is wrong."""
     asked_limit = _names(e, short).recording.records.settings.sampling.max_tokens
     return ending.lengths[short] >= asked_limit if asked_limit > 0 else False
 
@@ -390,7 +390,7 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     for index, side in enumerate(e.sides):
         sampling = sampling_given(side, e.mode)
         if sampling.ignore_eos and told_ends(side, e.mode) is None:
-            continue  # which tokens still end a sample is not known
+            continue  # the tokens that still end a sample are unknown
         limit = whole(sampling.get("max_tokens"), 0)
         ends = end_ids(e, side)
         wrong_reasons = [

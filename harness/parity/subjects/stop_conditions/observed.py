@@ -28,6 +28,7 @@ def note(e: Evidence, tokens: AlignedTokens, judged: np.ndarray, differs: np.nda
     finish, finish2 = tokens.a.finish, tokens.b.finish
     finish = finish[match.a] if finish is not None else None
     finish2 = finish2[match.b] if finish2 is not None else None
+    # A guided sample that was cut at a flip is shorter for that reason alone.
     cut = (finish2 == "flip") if finish2 is not None else np.zeros(len(judged), bool)
     any_flip = grid.any(differs)
     last = np.zeros(len(judged), bool)
@@ -66,9 +67,11 @@ def note(e: Evidence, tokens: AlignedTokens, judged: np.ndarray, differs: np.nda
     )
     if finish is None or finish2 is None:
         return
+    # Where both engines aborted a sample, nobody knows where it would have ended.
     given_up = np.isin(finish, GIVEN_UP) & np.isin(finish2, GIVEN_UP) & judged
     if given_up.any():
         e.rollouts.given_up[tokens.step] = int(given_up.sum())
+    # Finish reasons are comparable only where tokens and lengths are equal.
     reasons_recorded = (finish != "") & (finish2 != "")
     comparable = judged & reasons_recorded & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
     e.counts.finish_reasons += int(np.count_nonzero(comparable))
@@ -109,6 +112,7 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
     last[has_output] = output.values[output.offsets[1:][has_output] - 1]
     at_end = np.isin(last, sorted(ends))
     cut, stopped = has_output & (finish == "length"), has_output & (finish == "stop")
+    # A stop string may end a sample at any token: then only stops at an end token can be checked.
     if any(native.get(name) for name in UNSEEN):
         stopped &= at_end
     side.reasons_held += int(np.count_nonzero(cut | stopped))

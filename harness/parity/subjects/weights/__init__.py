@@ -1,1 +1,1 @@
-"""Weights: does an engine compute with the weights of its learner?"""
+"""Weights: whether an engine computes with the weights of its learner."""

@@ -128,6 +128,7 @@ def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             (STALE_WEIGHTS, record.kept, "kept the one before", Seen.KEPT_ON_LOAD),
             (WEIGHTS, record.misloaded, "loaded something else", Seen.LOADED_OTHERWISE),
         ):
+            # A tensor that any worker kept is reported as stale, and not as altered in addition.
             wrong_loads = {
                 name: by_version
                 for name, by_version in wrong_loads.items()

@@ -53,6 +53,8 @@ def weights_in_use(e: Evidence) -> Outcome:
     if kinds:
         text = "; ".join(e.first[kind].place.context for kind in kinds)
         return outcome(name, "confirmed", text, kinds=kinds, **details)
+    # No engine is behind. That is ruled out only where every update was scored with both weights, and each engine is
+    # significantly nearer to the current ones.
     for side in e.sides:
         if side.name not in results:
             text = f"the {side.name}'s learner did not score its samples with the weights before each update, or says "
@@ -107,6 +109,7 @@ def _by_proofs(e: Evidence, name: str) -> Outcome:
     if kinds:
         text = "; ".join(e.first[kind].place.context for kind in kinds)
         return outcome(name, "confirmed", text, kinds=kinds, **details)
+    # No engine is behind. That is ruled out only where the proof of every update tells the two versions apart.
     for side, record in records.items():
         for version in record.untold[:1]:
             now, before = record.distances[version]

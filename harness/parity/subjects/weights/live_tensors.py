@@ -113,9 +113,11 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
     recorded_names = set(recorded(s))
     names = [[name for name in group.names if name in recorded_names] or group.names for group in sent]
     count = sum(map(len, names))
+    # Too many tensors to name, or none that helped alone.
     if not names or count > LISTED:
         what = f"{count} of {tensor_count:,} tensors" if names else "no tensor of its own"
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again fixes it"
+        # No tensor helped alone: those that a recording names are reported.
         if not names and recorded_names:
             for name in sorted(recorded_names)[:LISTED]:
                 add_cause(
@@ -160,7 +162,7 @@ def other(s: Situation, name: str) -> str:
 
 
 def recorded(s: Situation) -> list[str]:
-    """Tensors that the last recorded sync left out or delivered as something else."""
+    """Return the tensors that the last recorded sync left out or delivered with another digest."""
     records = s.evidence.side(s.side).recording.records
     versioned = [(sync.version, sync) for sync in records.syncs if sync.version is not None]
     if not versioned:

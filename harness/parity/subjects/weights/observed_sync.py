@@ -48,7 +48,7 @@ class _Sync:
     learner: dict[str, str]
     arrived: dict[str, str]
     absent: list[str]  # tensors that were not sent
-    wrong: list[str]  # tensors that the engine holds otherwise than the learner
+    wrong: list[str]  # tensors of which the engine holds other values than the learner
 
     @property
     def altered(self) -> list[str]:
@@ -100,7 +100,7 @@ def _unchanged(learner: Digests) -> bool:
 
 
 def _by_version(side: Side) -> list[tuple[int, WeightSync]]:
-    """The syncs that name their weight version, in the order of the versions."""
+    """Return (version, sync) of the syncs that recorded their weight version, in order."""
     syncs = [(sync.version, sync) for sync in side.recording.records.syncs if sync.version is not None]
     return sorted(syncs, key=lambda versioned: versioned[0])
 
@@ -112,11 +112,11 @@ def _sync(
     arrived: dict[str, str],
     engine_digests: dict[str, str],
 ) -> _Sync:
-    """One sync, with the digests of its version and what the engine received last of each tensor."""
+    """Join one sync with the digests of its version and the last digest that the engine received of each tensor."""
     absent = sorted(recorded.absent)
-    unreported = {name for name in recorded.unreported if name not in arrived}  # sent, and no word of it
-    # Of a tensor that was not sent the engine still holds what it last received; of one that nobody speaks of
-    # nothing is known.
+    unreported = {name for name in recorded.unreported if name not in arrived}  # sent, but not reported
+    # The engine still holds the last received value of a tensor that was not sent. Nothing is known of a tensor that
+    # neither side mentions.
     accounted_names = (name for name in learner if name in arrived or name in absent)
     older = (
         name
@@ -169,7 +169,7 @@ def _note_tensors(record: SyncRecord, sync: _Sync) -> None:
 
 
 def _note_proof(e: Evidence, side: Side, record: SyncRecord, sync: _Sync, used: dict[Any, int]) -> float | None:
-    """The proof's largest |Δ| where it fails, else None; the record says which versions have none."""
+    """Note whether the proof exists. Return its largest |Δ| where it fails, else None."""
     proof = sync.recorded.proof
     if proof.largest is None or _is_short(proof):
         _without_proof(e, side, record, sync.version, used)
@@ -181,12 +181,12 @@ def _note_proof(e: Evidence, side: Side, record: SyncRecord, sync: _Sync, used: 
 
 
 def _is_short(proof: SyncProof) -> bool:
-    """Is it a proof over too few tokens? One that does not count them is not."""
+    """Whether a proof covers too few tokens. One that does not count them is not short."""
     return proof.tokens is not None and not proof.tokens >= LEAST_PROOF
 
 
 def _note_distance(record: SyncRecord, sync: _Sync) -> None:
-    """How far the engine is from the learner's weights of this version, and of the one before."""
+    """Note the engine's mean distance from the weights of this version, and from those of the version before."""
     proof, version = sync.recorded.proof, sync.version
     mean = number(proof.mean)
     record.distances[version] = (np.nan, np.nan) if _is_short(proof) else (mean, proof.behind_mean)
@@ -200,14 +200,16 @@ def _note_unsynced(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, 
     first_sync = min(record.versions, default=0)
     for version in sorted(version for version in used if version not in record.versions):
         if side.recording.records.manifest.framework and version < first_sync:
-            _without_proof(e, side, record, version, used)  # the engine read them from the disk, like the learner
+            _without_proof(e, side, record, version, used)  # both read them from the disk
         else:
             record.unsynced.append(version)
 
 
 def _not_loaded(record: SyncRecord, sync: _Sync) -> str:
-    """What workers made of one sync, into the record; the first of it in words, "" where every part that could be read
-    back is what arrived."""
+    """Note the tensors that workers did not load in one sync.
+
+    Returns the first of them in words; "" where everything that could be read back equals what arrived.
+    """
     if (loaded := sync.recorded.loaded) is not None:
         record.loaded = loaded if record.loaded is None else min(record.loaded, loaded)
     first = ""
@@ -221,7 +223,7 @@ def _not_loaded(record: SyncRecord, sync: _Sync) -> str:
 
 
 def worker(engine: int | None, rank: int | None) -> str:
-    """In words, which worker of which engine; "" for the only one of the only one."""
+    """Return the words for a worker of an engine; "" where there is one engine with one worker."""
     parts = (f"{what} {number}" for what, number in (("engine", engine), ("rank", rank)) if number is not None)
     return ", ".join(parts)
 
@@ -254,11 +256,11 @@ def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, us
 
 
 def _failed(e: Evidence, proof: SyncProof) -> float | None:
-    """The proof's largest |Δ| where it fails, else None.
+    """Return the proof's largest |Δ| where it fails, else None.
 
-    Its mean must be within the tolerance, and no position beyond the cap, less what ten times the learner's own
-    rounding explains there (`unexplained`): the proof's sequences end in ids that no model would draw, where rounding
-    is at its worst. NaN fails: it proves nothing.
+    The mean must be within the tolerance. No position may be beyond the cap, after ten times the learner's own rounding
+    there is subtracted (`unexplained`): the sequences of the proof end in ids that no model would draw, where rounding
+    is largest. NaN fails, since it proves nothing.
     """
     if proof.largest is None:
         return None

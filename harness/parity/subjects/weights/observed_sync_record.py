@@ -44,10 +44,8 @@ class SyncRecord:
     proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> largest |Δ| of a proof that failed, nats
     # In float32: version -> mean distance of the engine from the learner's weights, and from those before, in nats.
     distances: dict[int, tuple[float, float]] = field(default_factory=dict)
-    still: set[int] = field(default_factory=set)  # of these, syncs that did not change what the engine computes
-    furthest: dict[int, int | None] = field(
-        default_factory=dict
-    )  # the number of the engine that they are about, or None
+    still: set[int] = field(default_factory=set)  # those of `distances` whose sync left the engine as it was
+    furthest: dict[int, int | None] = field(default_factory=dict)  # version -> number of the furthest engine, or None
 
     @property
     def behind(self) -> list[int]:
