@@ -19,7 +19,7 @@ class TextRenderer(Renderer):
     takes = frozenset({"parity", "audit", "triage", "doctor", "run", "nightly", "bisect"})
 
     def render(self, subject: Subject) -> str:
-        """With every table, without colour, 100 columns wide."""
+        """Return the text with every table, without colour, 100 columns wide."""
         from rich.console import Console
 
         file = io.StringIO()
@@ -33,7 +33,7 @@ class TextRenderer(Renderer):
         self.show(subject, Console(file=stream), verbose=verbose)
 
     def show(self, subject: Subject, console: Console, *, verbose: bool = False) -> None:
-        """Print on a console; `verbose` adds the tables. A reader that closed the pipe is no error."""
+        """Print on a console. `verbose` adds the tables. A reader that closed the pipe is not an error."""
         from reports.bisect_model import Bisection
         from reports.nightly_model import Night
         from reports.run_model import RecordedRun
