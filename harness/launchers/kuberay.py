@@ -1,4 +1,4 @@
-"""KubeRay: a RayJob, and the config map that holds the script which its head runs."""
+"""KubeRay: a RayJob, and the config map with the script that its head runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from harness.launchers import _job, _manifest, _node
 from harness.launchers._options import of_options
 
 CHECKED = "KubeRay 1.7.0"
-START_S = 1800  # for pods to be scheduled and images pulled: the deadline counts from before
+START_S = 1800  # seconds to schedule pods and pull images, which the deadline includes
 RESULTS = "/harness-results"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of `harness render kuberay`."""
+    """The options of `harness render kuberay`."""
 
     words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")]
     image: Annotated[
@@ -90,7 +90,7 @@ def command(context: typer.Context, options: Options) -> None:
 
 
 def _cluster(image: str, nodes: int, gpus: int) -> dict[str, Any]:
-    """A head and, for more than one node, a group of workers."""
+    """Return a head and, for more than one node, a group of workers."""
     from harness.errors import BadInput
 
     if not image:
@@ -109,7 +109,7 @@ def _cluster(image: str, nodes: int, gpus: int) -> dict[str, Any]:
 
 
 def _mount(cluster: dict[str, Any], title: str, claim: str, base: Path | None) -> None:
-    """The script on the head, the claim on every node."""
+    """Mount the script on the head, and the claim on every node."""
     from harness.errors import BadInput
 
     script = ({"name": "harness", "configMap": {"name": title}}, "/harness")
