@@ -1,4 +1,4 @@
-"""What a verdict looks like: a verdict in, text out. Nothing here launches, judges or reads a clock."""
+"""Renders verdicts: a verdict in, text out. Nothing here launches, judges or reads a clock."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ if TYPE_CHECKING:
 
 
 def render(subject: Subject, format: str = "text") -> str:
-    """A verdict of parity or triage, a doctor's report or a recorded run in one of the formats of `reports.renderers`,
-    scrubbed of secrets; UnknownFormat, a ValueError, where there is no such format."""
+    """Return a verdict, a doctor's report or a recorded run in one of the formats of `reports.renderers`, without
+    secrets.
+
+    Raises UnknownFormat, a ValueError, where there is no such format.
+    """
     from reports import renderers
 
     return renderers.find(format, subject.kind).render(redaction.scrub(places.displayed(subject)))
 
 
 def write(subject: Subject, format: str, stream: TextIO, *, verbose: bool = False) -> None:
-    """The same onto a stream; text fits a terminal's width and has its colours."""
+    """Write the same to a stream. Text fits a terminal's width and has its colours."""
     from reports import renderers
 
     renderers.find(format, subject.kind).write(redaction.scrub(places.displayed(subject)), stream, verbose=verbose)

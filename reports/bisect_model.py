@@ -1,4 +1,4 @@
-"""What a bisection came to: plain frozen data, as `harness bisect` prints it."""
+"""The result of a bisection: plain frozen data, as `harness bisect` prints it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ Status = Literal["FOUND", "ONE OF THESE", "NOT CONFIRMED", "WRONG END"]
 
 @dataclass(frozen=True)
 class Step:
-    """One comparison. `subject`: the release, the commit, or the settings that were tried. `again`: of a result that
-    was checked once more. `environment`: the one that was made for it."""
+    """One comparison.
+
+    `subject`: the release, the commit, or the settings that were tried. `again`: the comparison repeats an earlier
+    one to check it. `environment`: the one that was made for it.
+    """
 
     subject: str
     call: Call
@@ -29,10 +32,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Bisection:
-    """The end of a search. `question`: what is bad.
+    """The result of a search.
 
-    `results`: of settings each cause with the settings that it needs; otherwise one row, all
-    that may be the first bad one. `notes`: what limits the result."""
+    `question`: what is bad. `results`: for settings, a row per cause with the settings that it needs; otherwise one
+    row with all candidates for the first bad one. `notes`: what limits the result.
+    """
 
     kind: ClassVar[str] = "bisect"
     over: Over
@@ -48,7 +52,7 @@ class Bisection:
 
     @property
     def exit_code(self) -> int:
-        """0: found; 3: the comparisons do not tell."""
+        """Return 0 where it was found, 3 where the comparisons do not tell."""
         return 0 if self.status == "FOUND" else 3
 
     def to_json(self) -> str:

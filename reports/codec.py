@@ -1,4 +1,4 @@
-"""Frozen dataclasses to the JSON on disk and back, strictly: a key that no field has is refused as a missing one is.
+"""Converts frozen dataclasses to the JSON on disk and back, strictly: an unknown key is refused, like a missing one.
 
 NaN and infinity are the strings "nan", "inf" and "-inf"; a field of type `Number` reads them back as floats.
 """
@@ -13,27 +13,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     Number = float
 else:
-    Number = numbers.Real  # a type that msgspec leaves to `number`
+    Number = numbers.Real  # a type that msgspec passes to the hook `number`
 
 T = TypeVar("T")
 _NON_FINITE = ("nan", "inf", "-inf")
 
 
 def builtins(value: Any) -> Any:
-    """Plain values of a dataclass, as they are written."""
+    """Return a dataclass as plain values, as they are written."""
     import msgspec
 
     return _finite(msgspec.to_builtins(value, enc_hook=_foreign, str_keys=False))
 
 
 def dumps(value: Any) -> str:
-    """The text of a file: plain values, indented, with a newline at the end."""
+    """Return the text of a file: plain values, indented, with a newline at the end."""
     return json.dumps(value, indent=2, allow_nan=False, default=str) + "\n"
 
 
 def convert(data: Any, kind: type[T], *, version: int | None = None) -> T:
-    """The dataclass that `builtins` came from. ValueError, one sentence, names the place where `data` does not fit, or
-    a `schema_version` that is not `version`."""
+    """Return the dataclass that `builtins` came from.
+
+    Raises ValueError with one sentence that names the place where `data` does not fit, or a `schema_version` that is
+    not `version`.
+    """
     import msgspec
 
     name = kind.__name__.lower()
@@ -53,7 +56,7 @@ def convert(data: Any, kind: type[T], *, version: int | None = None) -> T:
 
 
 def _unknown(data: Any, kept: Any, place: str) -> str:
-    """The place of the first key in `data` that was not kept; empty without one."""
+    """Return the place of the first key in `data` that was not kept; empty without one."""
     if isinstance(data, dict) and isinstance(kept, dict):
         parts = ((value, kept.get(key), f"{place}.{key}", key in kept) for key, value in data.items())
     elif isinstance(data, (list, tuple)) and isinstance(kept, (list, tuple)):
@@ -67,7 +70,7 @@ def _unknown(data: Any, kept: Any, place: str) -> str:
 
 
 def number(kind: Any, value: Any) -> Any:
-    """A value of type `Number`: a hook of msgspec. ValueError where it is none."""
+    """Return a value of type `Number`: a hook of msgspec. Raises ValueError for anything else."""
     if value in _NON_FINITE:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -76,12 +79,14 @@ def number(kind: Any, value: Any) -> Any:
 
 
 def _foreign(value: Any) -> Any:
-    """What is no builtin within free fields: a NumPy or torch scalar is its number, anything else its text."""
+    """Convert values in free fields that are not builtins: a NumPy or torch scalar to its number, others to their
+    text.
+    """
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else str(value)
 
 
 def _finite(value: Any) -> Any:
-    """Strings for what JSON has no number for."""
+    """Replace numbers that JSON lacks by strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

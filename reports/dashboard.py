@@ -1,6 +1,7 @@
-"""The dashboard of a history: one page with every cell over the nights, and one page a cell. Static and offline.
+"""The dashboard of a history: one page with every cell over the nights, and one page per cell. Static and offline.
 
-Pages are built from strings: ten thousand of them are written in seconds. Whatever comes from a history passes `_text`.
+Pages are built from strings, so that ten thousand of them are written in seconds. Every text from a history passes
+`_text`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from reports.text import clean, counted, show
 MARKER = "index.html"
 SPARKS = ("max_delta_logprob", "k1", "compared_tokens", "seconds")
 RECENT = 10  # nights in the table of a cell, besides those that changed something
-_WIDTH, _HEIGHT = 6, 16  # of a night in the heat map
+_WIDTH, _HEIGHT = 6, 16  # size of a night in the heat map, in pixels
 
 _CSS = """
 :root { color-scheme: light dark; --ink: #1b2130; --paper: #fff; --muted: #5a6374; --rule: #dde1e8;
@@ -77,7 +78,7 @@ def write(
 
 
 class _Metrics(msgspec.Struct):
-    """The few of the metrics that are drawn: the others are skipped as they are parsed. "nan" stands for no number."""
+    """The metrics that are drawn; others are skipped when parsing. "nan" stands for no number."""
 
     max_delta_logprob: float | str = "nan"
     k1: float | str = "nan"
@@ -96,7 +97,7 @@ def _metrics(row: Any) -> dict[str, float]:
 def _line(
     name: str, page: str, course: Sequence[Any], metrics: Sequence[dict[str, float]], places: dict[int, int], width: int
 ) -> tuple[int, str, str]:
-    """A row of the heat map, and where it belongs: what is wrong now comes first."""
+    """Return a row of the heat map, and its sort key: what is wrong now comes first."""
     last = course[-1]
     tone = _tone(last)
     order = ("bad", "warn", "known", "ok").index(tone)
@@ -113,7 +114,9 @@ def _tone(row: Any) -> str:
 
 
 def _heat(course: Sequence[Any], places: dict[int, int], width: int) -> str:
-    """Nights of one tone beside each other are one rectangle, which keeps ten thousand rows small."""
+    """Draw the nights of a cell. Neighbouring nights of one tone are one rectangle, which keeps ten thousand rows
+    small.
+    """
     tones = ["none"] * width
     for row in course:
         tones[places[row.night_id]] = _tone(row)
@@ -126,7 +129,7 @@ def _heat(course: Sequence[Any], places: dict[int, int], width: int) -> str:
 
 
 def _spark(values: Sequence[float], width: int = 120, height: int = 18) -> str:
-    """A metric's course; a value that is not a number breaks the line."""
+    """Draw the values of a metric over time; a value that is not a number breaks the line."""
     finite = [value for value in values if abs(value) < float("inf")]
     if not finite:
         return ""
@@ -176,7 +179,7 @@ def _night(folder: Path, row: Any, start: str) -> str:
 
 
 def _changes(changes: str) -> Iterator[str]:
-    """What the night said of the cell, escaped; `changes` is JSON as the history has it."""
+    """Yield what the night reported about the cell, escaped. `changes`: JSON as the history has it."""
     if '"text"' not in changes and '"confirmation": ""' in changes:
         return
     value = scrub(json.loads(changes))
@@ -200,7 +203,7 @@ def _index(nights: Sequence[tuple[int, str]], lines: Sequence[str]) -> str:
 
 
 def _minute(started: str) -> str:
-    """2026-11-26T09:04:26+00:00 without what nobody reads."""
+    """Shorten 2026-11-26T09:04:26+00:00 to the minute."""
     return f"{started[:16].replace('T', ' ')}{' UTC' if started.endswith('+00:00') else started[19:]}"
 
 

@@ -1,4 +1,6 @@
-"""What `harness doctor` found: plain frozen data. A check fails, passes, or was not made, and says so by name."""
+"""The result of `harness doctor`: plain frozen data. A check fails, passes, or was not made, and is named
+either way.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True)
 class Hazard:
-    """Something that will break a run. error: it will; warning: under a condition that `why` names; info: to know."""
+    """Something that will break a run.
+
+    `severity`: error: it will; warning: it will under a condition that `why` names; info: good to know.
+    """
 
     check: str
     severity: Severity
@@ -31,7 +36,7 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Passed:
-    """A check that found nothing, with what it measured."""
+    """A check that found nothing wrong, with what it measured."""
 
     check: str
     where: tuple[str, ...]
@@ -40,7 +45,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Unchecked:
-    """A check that could not be made, which is not a pass."""
+    """A check that could not be made. That is not a pass."""
 
     check: str
     where: tuple[str, ...]
@@ -50,7 +55,7 @@ class Unchecked:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything of one examination, worst first. `exit_code`: 1 when an error (strict: or a warning) was found."""
+    """The result of one examination, the worst first. `exit_code`: 1 for an error (strict: or a warning)."""
 
     kind: ClassVar[str] = "doctor"
     hazards: tuple[Hazard, ...]
@@ -60,7 +65,7 @@ class Report:
     seconds: Number
     strict: bool = False
     reproduce: str = ""
-    compared: bool = False  # two commands, with each other
+    compared: bool = False  # two commands were compared with each other
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -70,7 +75,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """READY, MAY FAIL or WILL FAIL, of two commands SAME, MAY DIFFER or DIFFERENT: the worst that was found."""
+        """Return the worst result: READY, MAY FAIL or WILL FAIL; for two commands SAME, MAY DIFFER or DIFFERENT."""
         worst = next((name for name in SEVERITIES if any(item.severity == name for item in self.hazards)), "info")
         if self.compared:
             return {"error": "DIFFERENT", "warning": "MAY DIFFER"}.get(worst, "SAME")
@@ -78,7 +83,7 @@ class Report:
 
     @property
     def reason(self) -> str:
-        """One sentence for the last line."""
+        """Return one sentence for the last line."""
         if self.compared:
             return self._differences()
         counts = [f"{count} {name}{'s' if count != 1 and name != 'info' else ''}" for name in SEVERITIES
@@ -98,7 +103,7 @@ class Report:
         return ", ".join(filter(None, parts)) or "no setting differs"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, scrubbed of secrets, with the exit code and the reason that follow from them."""
+        """Return plain values without secrets, with the exit code and the reason that follow from them."""
         return {**codec.builtins(redaction.scrub(self)), "exit_code": self.exit_code, "reason": self.reason}
 
     def to_json(self) -> str:
@@ -106,16 +111,18 @@ class Report:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Report:
-        """Rebuild a report; ValueError, one sentence, on another schema version or anything that does not fit."""
+        """Rebuild a report. Raises ValueError, one sentence, on another schema version or anything that does
+        not fit.
+        """
         derived = ("exit_code", "reason")
         plain = {key: value for key, value in data.items() if key not in derived}
         return codec.convert(plain, Report, version=SCHEMA_VERSION)
 
 
 def merged(items: Iterable[Any]) -> list[Any]:
-    """Hazards, passes or not-checked of the same content at several places as one, in first order of appearance.
+    """Merge items of the same content from several places, in order of first appearance.
 
-    Measured values that differ stand behind each other, the first three of them.
+    Measured values that differ are joined, the first three of them.
     """
     groups: dict[Any, list[Any]] = {}
     for item in items:

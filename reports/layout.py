@@ -1,7 +1,7 @@
-"""Lines for a terminal or a pipe: words wrap at blanks, a long path is never cut, and an ASCII terminal gets ASCII.
+"""Lays out lines for a terminal or a pipe: words wrap at blanks, a path is never cut, an ASCII terminal gets ASCII.
 
-Rich's own tables fold a word that is wider than its column, and a path folded over two lines cannot be copied. So rows
-are laid out here: a row with a word wider than its column becomes one line per cell.
+Rich's own tables fold a word that is wider than its column, and a path that is folded over two lines cannot be
+copied. So rows are laid out here: a row with a word wider than its column becomes one line per cell.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _ASCII = {
 
 
 class Page:
-    """Writes onto a console, one whole line a call, at most `columns` (40 to 120) wide where the words allow it.
+    """Writes to a console, one whole line per call, at most `columns` (40 to 120) wide where the words allow it.
 
-    In a `with` block a reader that went away silences it (`reports.pipe`).
+    In a `with` block, output is silenced when its reader goes away (`reports.pipe`).
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -56,7 +56,7 @@ class Page:
         self._reader.__exit__(*raised)
 
     def line(self, text: Cell = "") -> None:
-        """One line as it is: neither wrapped nor cut, so that a terminal wraps it and a pipe keeps it whole."""
+        """Print one line unchanged: neither wrapped nor cut, so that a terminal wraps it and a pipe keeps it whole."""
         styled = _text(text)
         styled.rstrip()
         if not self._unicode and not styled.plain.isascii():
@@ -64,9 +64,11 @@ class Page:
         self.console.print(styled, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def prose(self, text: Cell, first: Cell = "", indent: Cell | None = None) -> None:
-        """A paragraph wrapped at blanks, `first` before its first line, `indent` (or blanks) before the others. On a
-        terminal a list that is wider than a line, as in a cause's name, is broken behind commas, and a text of special
-        tokens behind those; a path never is."""
+        """Print a paragraph wrapped at blanks: `first` before its first line, `indent` (or blanks) before the others.
+
+        On a terminal, a list that is wider than a line, as in the name of a cause, is broken after commas, and a text
+        of special tokens after those. A path is never broken.
+        """
         lead = cell_len(_text(first).plain)
         indent = " " * lead if indent is None else indent
         width = self.columns - max(lead, cell_len(_text(indent).plain))
@@ -74,8 +76,11 @@ class Page:
             self.line(Text.assemble(_text(indent if index else first), part))
 
     def command(self, text: Cell, label: Cell = "", remark: str = "") -> None:
-        """A command that can be copied, with a remark behind `#`: one line in a pipe, or on a terminal where it fits;
-        else broken with a backslash, the remark on lines of its own."""
+        """Print a command that can be copied, with a remark behind `#`.
+
+        It is one line in a pipe, and on a terminal where it fits. Otherwise it is broken with backslashes, and the
+        remark gets lines of its own.
+        """
         command, lead = _text(text), cell_len(_text(label).plain)
         comment = Text(f"   # {remark}" if remark else "", "dim")
         if not self.console.is_terminal or lead + command.cell_len + comment.cell_len <= self.columns:
@@ -94,7 +99,9 @@ class Page:
             self.prose(Text(remark, "dim"), f"{indent}# ", f"{indent}# ")
 
     def path(self, text: Cell, label: Cell) -> None:
-        """A path behind its label, on a line of its own where both do not fit on a terminal; it is never broken."""
+        """Print a path after its label; on a line of its own where both do not fit on a terminal. A path is never
+        broken.
+        """
         path, label = _text(text), _text(label)
         if self.console.is_terminal and label.cell_len + path.cell_len > self.columns:
             self.line(label)
@@ -106,16 +113,16 @@ class Page:
         self.line(Text(char * self.columns, style))
 
     def heading(self, title: str, note: str = "") -> None:
-        """A section's title with a remark behind it, between an empty line and a rule."""
+        """Print a section's title with a remark, between an empty line and a rule."""
         self.line()
         self.prose(Text.assemble((title, "bold"), (f"   {note}" if note else "", "dim")))
         self.rule()
 
     def row(self, cells: Sequence[Cell], widths: Sequence[int], names: Sequence[str], gap: int = 1) -> None:
-        """One row of a table: cells wrapped in columns of `widths`, or one line per cell where a word or the row is
-        too wide.
+        """Print one row of a table: cells wrapped in columns of `widths`, or one line per cell where a word or the
+        row is too wide.
 
-        `names` label those lines; a cell with an empty name stays on the row's first line.
+        `names` label those lines. A cell with an empty name stays on the row's first line.
         """
         fits = sum(widths) + gap * (len(widths) - 1) <= self.columns
         if fits and all(_widest_word(cell) <= width for cell, width in zip(cells, widths, strict=True)):
@@ -124,11 +131,13 @@ class Page:
             self._stacked(cells, widths, names, gap)
 
     def fits(self, names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bool:
-        """Whether `table` prints a line a row: always in a pipe, and on a terminal that is wide enough."""
+        """Whether `table` prints one line per row: always in a pipe, and on a terminal that is wide enough."""
         return not self.console.is_terminal or _width(_column_widths(names, rows)) <= self.console.width
 
     def table(self, names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """A head and a line a row. On a terminal that is too narrow for that, a line a cell, below the row's first."""
+        """Print a head and one line per row. On a terminal that is too narrow, print one line per cell below the
+        row's first cell.
+        """
         if not self.fits(names, rows):
             for row in rows:
                 self._stacked(row, [0] * len(row), ["", *names[1:]], gap=0)
@@ -171,13 +180,15 @@ def _width(widths: Sequence[int]) -> int:
 
 
 def label_width(names: Iterable[str]) -> int:
-    """Cells to pad labels to: the longest of those that are no longer than 24."""
+    """Return the width to which labels are padded: the longest of those with at most 24 cells."""
     return max((cell_len(name) for name in names if cell_len(name) <= 24), default=0)
 
 
 def wrap(cell: Cell, width: int, *, fold: bool = False) -> list[Text]:
-    """Lines of at most `width` cells, but for words that are longer: those stay whole. With `fold` those that are no
-    path are broken behind commas and special tokens."""
+    """Return lines of at most `width` cells; a longer word stays whole.
+
+    With `fold`, a longer word that is not a path is broken after commas and special tokens.
+    """
     text = _text(cell)
     if text.cell_len <= width:
         return [text]
@@ -193,7 +204,7 @@ def wrap(cell: Cell, width: int, *, fold: bool = False) -> list[Text]:
 
 
 def _folded(word: Text, width: int) -> list[Text]:
-    """A word in parts that end in a comma or a special token, <|end|>, of at most `width` cells where that can be."""
+    """Split a word after commas and special tokens (<|end|>) into parts of at most `width` cells where possible."""
     if word.cell_len <= width or "/" in word.plain:
         return [word]
     parts: list[Text] = []
@@ -207,7 +218,7 @@ def _folded(word: Text, width: int) -> list[Text]:
 
 
 def _words(command: Text) -> list[Text]:
-    """The words of a shell command, quoted ones whole."""
+    """Return the words of a shell command; quoted ones stay whole."""
     spans = [match.span() for match in re.finditer(r"""(?:[^\s'"]|'[^']*'|"[^"]*"|['"])+""", command.plain)]
     return [command[start:end] for start, end in spans]
 
@@ -221,5 +232,5 @@ def _widest_word(cell: Cell) -> int:
 
 
 def to_ascii(char: str) -> str:
-    """A character's stand-in on a terminal that has ASCII only."""
+    """Return a character's replacement on a terminal that has only ASCII."""
     return char if char.isascii() else _ASCII.get(char) or char.encode("ascii", "backslashreplace").decode()

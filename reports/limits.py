@@ -1,8 +1,8 @@
-"""Limits that others publish for engine-against-trainer mismatch, to print beside our figures. They decide nothing, and
-a verdict whose figures exceed one says so.
+"""Published limits for the mismatch between engine and trainer, printed beside our figures. They decide nothing.
 
-Sources: verl, rollout correction and `rollout_probs_diff_*` guidance; NVIDIA NeMo-RL, "Add New Models" (mean exp|Δ| at
-most 1.05); PRIME-RL (mismatch KL below 0.015); Miles CI gates (0.03 engine against trainer; 0 when truly on-policy).
+A verdict whose figures exceed one says so. Sources: verl, rollout correction and `rollout_probs_diff_*` guidance;
+NVIDIA NeMo-RL, "Add New Models" (mean exp|Δ| at most 1.05); PRIME-RL (mismatch KL below 0.015); Miles CI gates (0.03
+engine against trainer; 0 when truly on-policy).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from probes.format import number
 
 @dataclass(frozen=True)
 class Limit:
-    """One published limit: its words, and the interval outside of which its authors warn."""
+    """One published limit: its text, and the interval outside of which its authors warn."""
 
     text: str
     low: float = -math.inf
@@ -36,7 +36,8 @@ _WEIGHT = Limit("0.5 to 2 (verl)", 0.5, 2.0)
 _TOKEN_MULT = Limit("≤ 1.05 (NeMo-RL)", high=1.05)
 _LOGPROB = Limit("≤ 0.03 (Miles)", high=0.03)
 
-# By the field's names, and by ours. A metric is found by the last part of its name, in lower case.
+# By the names that are common in the field, and by ours. A metric is found by the last part of its name, in lower
+# case.
 LIMITS = {
     "mean_probability_difference": _PROBABILITY,
     "probability_difference_mean": _PROBABILITY,
@@ -69,5 +70,7 @@ LIMITS = {
 
 
 def limit_of(name: str) -> Limit | None:
-    """The published limit of a metric, found by the last dotted or slashed part of its name."""
+    """Return the published limit of a metric, found by the last dotted or slashed part of its name; None
+    without one.
+    """
     return LIMITS.get(re.sub(r"[^a-z0-9]+", "_", re.split(r"[./]", name.lower())[-1]).strip("_"))

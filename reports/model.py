@@ -1,6 +1,6 @@
 """The verdict: one envelope for parity and triage, plain frozen data that round-trips through JSON.
 
-Renderers read it and nothing else decides. NaN and infinity are written as strings ("nan", "inf", "-inf").
+Renderers read it, and nothing else decides. NaN and infinity are written as strings ("nan", "inf", "-inf").
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from reports.codec import Number
 
 SCHEMA_VERSION = 1  # of the verdict's JSON
 
-# `undecided`: it was tested, and what was recorded shows neither that there is a difference nor that there is none.
+# `undecided`: it was tested, and the recording shows neither that there is a difference nor that there is none.
 CheckState = Literal["ruled out", "confirmed", "not tested", "undecided"]
-OPEN = ("not tested", "undecided")  # of a check: it neither found a difference nor ruled one out
+OPEN = ("not tested", "undecided")  # states of a check that neither found a difference nor ruled one out
 
-# The user's eleven suspicions, by the names the report lists them under. `Check.number` is the key.
+# The user's eleven suspicions, by the names under which the report lists them. `Check.number` is the key.
 SUSPICIONS = {
     1: "token-ids-not-text",
     2: "token-boundaries",
@@ -37,7 +37,7 @@ SUSPICIONS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a verdict means, and what to do about it."""
+    """The meaning of a verdict, and what to do about it."""
 
     exit_code: int
     meaning: str
@@ -117,9 +117,9 @@ TRIAGE_EXIT_CODES = {name: answer.exit_code for name, answer in TRIAGE_VERDICTS.
 
 @dataclass(frozen=True)
 class CauseKey:
-    """What a cause is: its family, and which of it. Causes are compared by it; its text is for people.
+    """The identity of a cause: its family, and which one of it. Causes are compared by it; their text is for people.
 
-    `parts`: tensors, parameters, what became of a prompt. `many`: they are counted, not named one by one.
+    `parts`: tensors, parameters, or what happened to a prompt. `many`: the parts are counted, not named one by one.
     """
 
     family: str = ""
@@ -132,14 +132,16 @@ class CauseKey:
 
 UNEXPLAINED = CauseKey("UNEXPLAINED")
 
-# What a finding is about. setting: the user asked for it, and it did not reach the engine as asked; scenario: a fault
-# that the scenario could not have shown.
+# The subject of a finding. setting: the user asked for it, and it did not reach the engine as asked. scenario: a
+# fault that the scenario could not have shown.
 Subject = Literal["", "setting", "scenario"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know that does not by itself make DIVERGENT: asked differs from resolved, environments differ."""
+    """Something to know that does not by itself mean DIVERGENT: requested differs from resolved, environments
+    differ.
+    """
 
     name: str
     summary: str
@@ -147,16 +149,16 @@ class Finding:
     severity: Literal["info", "warning"] = "info"  # warning: it limits what a pass means
     where: str = ""  # baseline, candidate, both, learner
     details: dict[str, Any] = field(default_factory=dict)
-    cause: CauseKey | None = None  # of a parameter: the cause that it would be
+    cause: CauseKey | None = None  # for a parameter: the cause that it would be
     about: Subject = ""
 
 
-RESIDUE = 0.02  # what a proof, or a reading, may leave of a difference: beside a flip stand other tokens
+RESIDUE = 0.02  # share of a difference that a proof, or a reading, may leave: a flip changes the tokens after it
 
 
 @dataclass(frozen=True)
 class Proof:
-    """An intervention, and how much of the difference it removed: `before` and `after` count the same thing."""
+    """An intervention, and how much of the difference it removed. `before` and `after` count the same thing."""
 
     intervention: str  # what was done: "read one position further", "sync again", "temperature 0.9 in the reference"
     before: Number
@@ -167,13 +169,13 @@ class Proof:
 
     @property
     def removed(self) -> float:
-        """Share of the difference that the intervention removed, 0 to 1."""
+        """Return the share of the difference that the intervention removed, 0 to 1."""
         return (self.before - self.after) / self.before if self.before else 0.0
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause that the evidence supports, or UNEXPLAINED with the narrowest place. Proven when it has a proof.
+    """A cause that the evidence supports, or UNEXPLAINED with the narrowest place. It is proven when it has a proof.
 
     `name`: its key as printed. `observed`: what excludes its rivals. `fix`: what to do about it.
     """
@@ -212,7 +214,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Place:
-    """The first divergence: everything needed to look at it."""
+    """The first divergence, with everything that is needed to look at it."""
 
     step: int
     phase: str
@@ -228,7 +230,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Check:
-    """A named check with a verdict of its own. `number`: its place among the eleven suspicions, 0 for others."""
+    """A named check with a verdict of its own. `number`: its place among the eleven suspicions; 0 for others."""
 
     name: str
     state: CheckState
@@ -239,8 +241,10 @@ class Check:
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """What the processes of one role held in one phase, in bytes: the largest of all processes and steps. Changes, from
-    the phase's beginning to its end, are medians: what it takes, or gives back where negative."""
+    """The memory of the processes of one role in one phase, in bytes: the largest value over all processes and steps.
+
+    Changes, from the beginning of the phase to its end, are medians: memory taken, or given back where negative.
+    """
 
     role: str  # trainer, "rollout, VLLM::EngineCore"
     phase: str  # a span or a call of an engine: generate, sleep, wake, actor_train
@@ -249,25 +253,26 @@ class PhaseMemory:
     cuda_allocated: Number | None = None
     cuda_reserved: Number | None = None
     cuda_reserved_change: Number | None = None
-    dev_shm: Number | None = None  # of the host, in use by all processes
-    kv_usage: Number | None = None  # of an engine's KV pool, 0 to 1, at its peak
+    dev_shm: Number | None = None  # in use on the host, by all processes
+    kv_usage: Number | None = None  # peak share of an engine's KV pool in use, 0 to 1
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One side of the comparison, as a person wants to see it beside the other."""
+    """One side of the comparison, as it is shown beside the other."""
 
     side: str  # baseline, candidate
     backend: str  # vllm, sglang@old, hf
     path: str
     rows: dict[str, Any] = field(default_factory=dict)  # row title -> value, same titles on both sides
-    # name -> one value a step, for the plots; an optional "step" series holds the step numbers, else they count from 0
+    # name -> one value per step, for the plots. An optional series "step" holds the step numbers; otherwise they
+    # count from 0.
     series: dict[str, list[Number]] = field(default_factory=dict)
-    measured: dict[str, Any] = field(default_factory=dict)  # like rows, of what always differs (times, memory)
+    measured: dict[str, Any] = field(default_factory=dict)  # like rows, for what always differs (times, memory)
     memory: list[PhaseMemory] = field(default_factory=list)
 
 
-BETWEEN = "candidate against baseline"  # of the groups of `Parity.metrics`, the one between the engines
+BETWEEN = "candidate against baseline"  # the group of `Parity.metrics` between the engines
 
 
 @dataclass(frozen=True)
@@ -283,13 +288,13 @@ class Parity:
 
     @property
     def alone(self) -> bool:
-        """Is it of one run by itself?"""
+        """Whether it is an audit of one run."""
         return len(self.runs) == 1
 
 
 @dataclass(frozen=True)
 class HangKind:
-    """One kind of a hang, as people read it: what shows it, and who is named as the culprit."""
+    """One kind of hang, in words: what shows it, and which process is named as the culprit."""
 
     name: str
     shows: str
@@ -365,9 +370,9 @@ HANGS = {
 
 @dataclass(frozen=True)
 class Party:
-    """One process in a triage verdict: a culprit with why it is one, or a victim with whom it waits for."""
+    """One process in a triage verdict: a culprit with the reason, or a victim with what it waits for."""
 
-    key: str  # node of the graph: host:pid, or the name of a dump
+    key: str  # key of a node of the graph: host:pid, or the name of a dump
     why: str
     rank: int | None = None
     role: str = ""
@@ -390,8 +395,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Wait:
-    """An edge of the wait graph: `waiter` waits for `target`, at this layer, since, because. `operation`: what it waits
-    in, where that is known beside `because`, which begins with it."""
+    """An edge of the wait graph: `waiter` waits for `target`.
+
+    `operation`: what it waits in, where `because` says more than that; `because` then begins with it.
+    """
 
     waiter: str
     target: str
@@ -404,7 +411,7 @@ class Wait:
 
     @property
     def place(self) -> str:
-        """What it waits in, else all that is known."""
+        """Return what it waits in; where that is unknown, `because`."""
         return self.operation or self.because
 
 
@@ -419,7 +426,7 @@ class Triage:
     nodes: list[Node]
     waits: list[Wait]
     next: list[str]  # what to try, most useful first
-    place: str = ""  # group and operation, engine and transition, call: where it stands
+    place: str = ""  # where it hangs: group and operation, engine and transition, or call
 
     @property
     def name(self) -> str:
@@ -431,19 +438,19 @@ Reserved = Literal["setting", "scenario", "warning", "untested", "undecided"]
 
 @dataclass(frozen=True)
 class Reservation:
-    """A limit of a verdict that passes: of which kind, and each item by its name."""
+    """A limit of a passing verdict: its kind, and the name of each item."""
 
     kind: Reserved
     items: list[str]
 
     @property
     def words(self) -> str:
-        """`3 settings did not reach the engine as asked`."""
+        """Return text such as `3 settings did not reach the engine as asked`."""
         count = len(self.items)
         return f"{count} {_RESERVED[self.kind][count != 1]}"
 
 
-_RESERVED: dict[Reserved, tuple[str, str]] = {  # kind -> of one, of several
+_RESERVED: dict[Reserved, tuple[str, str]] = {  # kind -> text for one, text for several
     "setting": ("setting did not reach the engine as asked", "settings did not reach the engine as asked"),
     "scenario": ("kind of fault could not have shown", "kinds of fault could not have shown"),
     "warning": ("warning", "warnings"),
@@ -454,8 +461,11 @@ _RESERVED: dict[Reserved, tuple[str, str]] = {  # kind -> of one, of several
 
 @dataclass(frozen=True)
 class Verdict:
-    """`reason`: the first line with the verdict, at most `reports.headline.MOST` words. `evidence`: what it rests on, a
-    sentence each. `exit_code`: of the verdict, or 3 for a pass with reservations that was to be strict."""
+    """The verdict of a comparison, an audit or a triage.
+
+    `reason`: the first line with the verdict, at most `reports.headline.MOST` words. `evidence`: what it rests on,
+    one sentence each. `exit_code`: of the verdict, or 3 for a pass with reservations under --strict.
+    """
 
     kind: Literal["parity", "audit", "triage"]
     verdict: str
@@ -469,7 +479,7 @@ class Verdict:
     figures: dict[str, Any] = field(default_factory=dict)
     parity: Parity | None = None
     triage: Triage | None = None
-    reproduce: str = ""  # the command that makes this verdict again
+    reproduce: str = ""  # the command that reproduces this verdict
     paths: dict[str, str] = field(default_factory=dict)
     fix: str = ""  # what to do where nothing could be compared, or a run was cut short
     evidence: list[str] = field(default_factory=list)
@@ -477,19 +487,19 @@ class Verdict:
 
     @property
     def account(self) -> str:
-        """The reason and what it rests on, as one text."""
+        """Return the reason and its evidence as one text."""
         return "; ".join([self.reason, *self.evidence])
 
     @property
     def reservations(self) -> list[Reservation]:
-        """What a verdict that passes leaves open, the gravest kind first; [] of any other."""
+        """Return what a passing verdict leaves open, the gravest kind first; [] for any other verdict."""
         if self.verdict not in PASSES:
             return []
         warnings = [item for item in self.findings if item.severity == "warning"]
         settings = [f"{item.cause or item.name} ({item.where})" for item in warnings if item.about == "setting"]
         checks = self.parity.checks if self.parity else []
         kinds: dict[Reserved, list[str]] = {
-            "setting": list(dict.fromkeys(settings)),  # one that two checks find is one
+            "setting": list(dict.fromkeys(settings)),  # counted once even if two checks find it
             "scenario": [item.name for item in warnings if item.about == "scenario"],
             "warning": [item.name for item in warnings if not item.about],
             "untested": [check.name for check in checks if check.state == "not tested"],
@@ -499,7 +509,7 @@ class Verdict:
 
     @property
     def reserved(self) -> str:
-        """The gravest reservation and a count of the others; empty without one."""
+        """Return the gravest reservation and a count of the others; empty without one."""
         if not self.reservations:
             return ""
         first, *further = self.reservations
@@ -509,16 +519,16 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """The verdict with its reservations: `EQUIVALENT, but 2 warnings`."""
+        """Return the verdict with its reservations: `EQUIVALENT, but 2 warnings`."""
         return f"{self.verdict}, but {self.reserved}" if self.reserved else self.verdict
 
     @property
     def strict(self) -> Verdict:
-        """The same verdict; its exit code is 3 where it passes with reservations."""
+        """Return the same verdict, with exit code 3 where it passes with reservations."""
         return replace(self, exit_code=STRICT) if self.reservations and not self.exit_code else self
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, scrubbed of secrets, with the headline and the reservations that follow from them."""
+        """Return plain values without secrets, with the headline and the reservations that follow from them."""
         scrubbed = redaction.scrub(self)
         values: dict[str, Any] = codec.builtins(scrubbed)
         return values | {"headline": scrubbed.headline, "reservations": codec.builtins(scrubbed.reservations)}
@@ -528,7 +538,9 @@ class Verdict:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Verdict:
-        """Rebuild a verdict; ValueError, one sentence, on another schema version or anything that does not fit."""
+        """Rebuild a verdict. Raises ValueError, one sentence, on another schema version or anything that does not
+        fit.
+        """
         derived = ("headline", "reservations")
         plain = {key: value for key, value in data.items() if key not in derived} if isinstance(data, dict) else data
         return codec.convert(plain, Verdict, version=SCHEMA_VERSION)

@@ -1,4 +1,4 @@
-"""What a night of cells came to: plain frozen data, as `harness nightly` and `harness history` print it."""
+"""The result of a night of cells: plain frozen data, as `harness nightly` and `harness history` print it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reports.codec import Number
 Kind = Literal["verdict", "cause", "metric", "fewer", "slower", "finding", "known", "moved", "setting"]
 Status = Literal["OK", "NEW", "REGRESSED", "FLAKY", "FIXED", "STILL FAILING", "KNOWN", "COULD NOT RUN"]
 
-LABELS = {  # of metrics whose names are no words
+LABELS = {  # metrics whose names need a label
     "max_delta_logprob": "max |Δ logprob|", "k1": "mean Δ logprob", "compared_tokens": "tokens compared",
     "native_samples": "native samples",
 }  # fmt: skip
@@ -23,16 +23,19 @@ _TO_READ = {"ERROR": "log.txt", "PASSED": "suite.md", "FAILED": "suite.md"}  # b
 
 
 def to_read(recording: str, verdict: str) -> str:
-    """The file that shows what a cell did: the report of its verdict, the table of a suite of planted faults, or the
-    log of one that wrote none."""
+    """Return the file that shows what a cell did.
+
+    It is the report of its verdict, the table of a suite of planted faults, or the log where there is no verdict.
+    """
     return str(Path(recording) / _TO_READ.get(verdict, "report.html")) if recording else ""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is not as it was. `kind` and `subject` tell whether two nights show the same; the text may vary.
+    """One thing that differs from earlier nights.
 
-    `moved` and `setting` explain: a package or a parameter is another than on the last night. The others are problems.
+    `kind` and `subject` decide whether two nights show the same change; the text may vary. Kinds `moved` and
+    `setting` explain: a package or a parameter differs from the last night. The other kinds are problems.
     """
 
     kind: Kind
@@ -46,8 +49,10 @@ class Change:
 
 @dataclass(frozen=True)
 class CellResult:
-    """What one cell showed, and how that differs from its earlier nights. `confirmation`: what a second run and the
-    baseline against itself showed."""
+    """The result of one cell, and how it differs from earlier nights.
+
+    `confirmation`: what a second run and the baseline against itself showed.
+    """
 
     cell: str
     status: Status
@@ -65,7 +70,7 @@ class CellResult:
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
-NAMED = 4  # statuses in a first line: with more of them it would exceed `reports.headline.MOST` words
+NAMED = 4  # most statuses in a first line; more would exceed `reports.headline.MOST` words
 
 
 @dataclass(frozen=True)
@@ -82,28 +87,31 @@ class Night:
 
     @property
     def alarms(self) -> tuple[CellResult, ...]:
-        """What somebody has to look at: cells that regressed or could not run, and new ones with a problem."""
+        """Return the results that need attention: cells that regressed or could not run, and new ones with a
+        problem.
+        """
         return tuple(result for result in self.results if result.status in ("REGRESSED", "COULD NOT RUN")
                      or (result.status == "NEW" and result.new))  # fmt: skip
 
     @property
     def exit_code(self) -> int:
-        """1: a cell regressed, or is new and does not pass; else 2: a cell could not run, or none ran; else 0: nothing
-        is new."""
+        """Return 1 where a cell regressed, or a new one does not pass; else 2 where a cell could not run, or none
+        ran; else 0.
+        """
         if any(result.status != "COULD NOT RUN" for result in self.alarms):
             return 1
         return 2 if self.alarms or not self.results else 0
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cells have each status, in the order of a first look."""
+        """Return how many cells have each status, the most important status first."""
         order = ("REGRESSED", "COULD NOT RUN", "NEW", "FLAKY", "FIXED", "STILL FAILING", "KNOWN", "OK")
         statuses = [result.status for result in self.results]
         return {status: statuses.count(status) for status in order if status in statuses}
 
     @property
     def reason(self) -> str:
-        """One sentence: the gravest statuses by name, and a count of the other cells."""
+        """Return one sentence: the gravest statuses by name, and a count of the other cells."""
         statuses = list(self.counts.items())
         named, unnamed_cells = statuses[:NAMED], sum(count for _, count in statuses[NAMED:])
         counts = ", ".join(f"{count} {status}" for status, count in named) or "no cell ran"
@@ -118,7 +126,7 @@ class Night:
 
 @dataclass(frozen=True)
 class NightRow:
-    """A night in a list of them. `cells`: how many had each status."""
+    """A night in a list of nights. `cells`: how many had each status."""
 
     number: int
     started: str
@@ -130,7 +138,7 @@ class NightRow:
 
 @dataclass(frozen=True)
 class CellDifference:
-    """A cell that is another in two nights: its verdict and causes, or "not run"."""
+    """A cell that differs between two nights: its verdict and causes, or "not run"."""
 
     cell: str
     first: str

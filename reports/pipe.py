@@ -1,6 +1,7 @@
-"""A reader that went away (`harness parity … | head`) silences the output; it does not end the program.
+"""Keeps the program alive when the reader of its output goes away (`harness parity … | head`); output is then
+silenced.
 
-Rich's own answer to a broken pipe is `SystemExit(1)`, which here would read as DIVERGENT, or kill a run of hours.
+Rich's own reaction to a broken pipe is `SystemExit(1)`, which here would read as DIVERGENT, or end a run of hours.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from rich.console import Console
 
 @contextlib.contextmanager
 def outlive_reader(console: Console) -> Iterator[None]:
-    """While the block runs, a broken pipe under `console` makes it quiet and its descriptor /dev/null."""
+    """Within this context, a broken pipe under `console` makes the console quiet and redirects its descriptor to
+    /dev/null.
+    """
 
     def silence() -> None:
         console.quiet = True
         with contextlib.suppress(OSError, ValueError, AttributeError):  # a file without a descriptor needs no fixing
             null = os.open(os.devnull, os.O_WRONLY)
             try:
-                os.dup2(null, console.file.fileno())  # else Python's last flush fails too, with exit code 120
+                os.dup2(null, console.file.fileno())  # otherwise Python's last flush fails too, with exit code 120
             finally:
                 os.close(null)
 

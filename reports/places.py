@@ -1,7 +1,7 @@
-"""Where to read what a verdict names: what was unpacked is named by its file, as `X.zip/baseline`, and read elsewhere.
+"""Maps displayed paths to readable ones: an unpacked archive is shown by its file, as in `X.zip/baseline`.
 
-A table of this process, as a mount table is one: renderers show names, and those that read recordings ask for their
-place.
+The table belongs to this process, like a mount table. Renderers show the displayed names; readers of recordings ask
+for the real place.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _UNPACKED: dict[str, str] = {}  # folder -> the name of the file that was unpack
 
 
 def unpacked(folder: str, name: str) -> None:
-    """From now on what lies in `folder` is shown as lying in the file `name`."""
+    """From now on, show what is in `folder` as being in the file `name`."""
     _UNPACKED[folder] = name
 
 
 def of(name: str) -> str:
-    """Where to read what is shown as `name`."""
+    """Return where to read what is shown as `name`."""
     for folder, file in _UNPACKED.items():
         if name == file or name.startswith(f"{file}{os.sep}"):
             return f"{folder}{name[len(file) :]}"
@@ -28,7 +28,7 @@ def of(name: str) -> str:
 
 
 def displayed(value: Any) -> Any:
-    """The same value, of dictionaries, lists and dataclasses, with the names for the folders."""
+    """Return a value of dictionaries, lists and dataclasses with displayed names instead of folders."""
     if not _UNPACKED:
         return value
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Live progress of the runs: a small view that follows them on a terminal, one line a step anywhere else.
+"""Live progress of the runs: a small view that follows them on a terminal, one line per step anywhere else.
 
-Progress is an ornament of a run that may have taken hours: an error while drawing ends the drawing, never the run.
+Progress is optional, and a run may have taken hours: an error while drawing ends the drawing, never the run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _WITHIN_A_STEP = ("", "step", "rollout", "experience", "train", "sync")
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """Something happened in a run. `metrics` close a step: send them once a step, with what is known by then."""
+    """Something happened in a run. `metrics` close a step: send them once per step, with what is known by then."""
 
-    side: str  # baseline, candidate; free otherwise; empty for a message about the whole
+    side: str  # baseline, candidate, or any name; empty for a message about the whole
     backend: str
-    step: int = 0  # from 0, the step that is running or that `metrics` are of
+    step: int = 0  # counted from 0: the running step, or the one that `metrics` belong to
     steps: int = 0  # of the whole run; 0: unknown
-    phase: str = ""  # rollout, experience, train, sync; or around the steps: "waiting for the engine"
+    phase: str = ""  # rollout, experience, train, sync; outside of steps such as "waiting for the engine"
     metrics: Mapping[str, float] = field(default_factory=dict)  # reward, kl (or reward_mean, kl_mean), others
     message: str = ""  # one sentence, kept on the screen
 
@@ -63,11 +63,11 @@ class Progress:
         self._message = ""
         self._spinner = Spinner("dots" if _unicode(console) else "line")
         self._live: Live | None = None
-        self._printed: dict[str, str] = {}  # side -> the phase that its last line named
+        self._printed: dict[str, str] = {}  # side -> the phase named in its last line
         self._broken = False
 
     def update(self, event: ProgressEvent) -> None:
-        """Show the event. Never raises but KeyboardInterrupt and SystemExit."""
+        """Show the event. Raises nothing but KeyboardInterrupt and SystemExit."""
         if self._broken:
             return
         try:
@@ -76,7 +76,7 @@ class Progress:
                 self._live.update(self._view())
             else:
                 self._print(event)
-        except Exception:  # a closed pipe, an odd terminal, an unprintable value: the run goes on without its ornament
+        except Exception:  # a closed pipe, an odd terminal, an unprintable value: the run continues without progress
             self._broken = True
             self._stop()
 
@@ -101,13 +101,15 @@ class Progress:
     def _stop(self) -> None:
         live, self._live = self._live, None
         if live is not None:
-            with contextlib.suppress(Exception):  # the terminal may be gone; there is nothing left to clean then
+            with contextlib.suppress(Exception):  # the terminal may be gone; then there is nothing to clean up
                 live.stop()
             with contextlib.suppress(Exception):
                 self._console.show_cursor(True)
 
     def _print(self, event: ProgressEvent) -> None:
-        """One line for a step that ended, a message, or a phase around the steps; a terminal shows the others."""
+        """Print one line for a step that ended, a message, or a phase outside of steps; only a terminal shows the
+        others.
+        """
         where = f"{clean(event.side)} {clean(event.backend)}".strip()
         parts = [where] if where else []
         if event.metrics:
@@ -157,7 +159,7 @@ class Progress:
 
 
 def _figures(metrics: Mapping[str, float], most: int) -> list[tuple[str, str]]:
-    """At most so many metrics as (label, value), reward and KL before all others."""
+    """Return at most `most` metrics as (label, value), reward and KL first."""
     first = [name for name in _FIRST if name in metrics]
     names = [*first, *(name for name in metrics if name not in first)][:most]
     return [(_LABELS.get(name, clean(name)), show(metrics[name])) for name in names]
@@ -169,7 +171,7 @@ def _unicode(console: Console) -> bool:
 
 @contextlib.contextmanager
 def progress(console: Console) -> Iterator[Progress]:
-    """Progress on `console` while the block runs. The terminal is left clean however the block ends."""
+    """Show progress on `console` within this context. The terminal is left clean however the context ends."""
     view = Progress(console)
     with outlive_reader(console):
         try:

@@ -1,4 +1,4 @@
-"""One recorded run in a few words: where it is, what it was, what came of each step."""
+"""A summary of one recorded run: where it is, what it was, and the metrics of each step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from probes.format import Run
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What `harness run` prints of its recording. `steps`: every metric of every step, by name."""
+    """What `harness run` prints about its recording. `steps`: every metric of every step, by name."""
 
     kind: ClassVar[str] = "run"
     run: str

@@ -1,7 +1,7 @@
-"""How one value becomes text: numbers with the digits they need, nothing invisible, nothing that drives a terminal.
+"""How one value becomes text: numbers with the digits they need, no invisible characters, no terminal control codes.
 
 Token texts, paths and error messages in a verdict come from models, data and other people's programs. Control
-characters, bidirectional overrides and lone surrogates are written as escapes, and no renderer thinks of them again.
+characters, bidirectional overrides and lone surrogates are written as escapes here, so that no renderer has to care.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def clean(text: object) -> str:
-    """The text on one line without secrets, with every invisible character and non-character as an escape: valid UTF-8
-    and XML."""
+    """Return the text on one line without secrets, with every invisible character and non-character as an escape.
+
+    The result is valid UTF-8 and XML.
+    """
     cleaned = str(text)
-    if not cleaned.isascii():  # before the scrubber, which would make a lone surrogate a question mark
+    if not cleaned.isascii():  # before the scrubber, which would turn a lone surrogate into a question mark
         cleaned = "".join(char if char.isascii() else _escape(char) for char in cleaned)
     cleaned = redaction.text(cleaned, 0)
     return (
@@ -33,7 +35,7 @@ def clean(text: object) -> str:
 
 
 def clean_lines(text: object) -> str:
-    """The text as `clean` shows it, with its line breaks, for a terminal."""
+    """Return the text as `clean` shows it, but with its line breaks, for a terminal."""
     return "\n".join(map(clean, redaction.text(str(text), 0).split("\n")))
 
 
@@ -47,9 +49,10 @@ def _escape(char: str) -> str:
 
 
 def show(value: Any, digits: int = 4, group: bool = False) -> str:
-    """One value for a person. `digits`: significant digits of a float; `group`: thousands separators in integers too.
+    """Return one value as text for a person.
 
-    Floats have them always; an integer may be a seed, a token id or a port.
+    `digits`: significant digits of a float. `group`: thousands separators in integers too. Floats always have them;
+    an integer may be a seed, a token id or a port.
     """
     if value is None:
         return NONE
@@ -78,28 +81,30 @@ def _float(value: float, digits: int) -> str:
     if 10.0 ** min(digits, 6) <= abs(value) < 1e15 and digits <= 6:
         return f"{value:,.0f}"
     rounded = value != round(value) == float(f"{value:.{digits}g}")
-    # 0.9999999 is not 1: what was rounded to an integer keeps its zeros, 1.000
+    # 0.9999999 is not 1: a float that was rounded to an integer keeps its zeros, 1.000
     text = repr(value) if digits >= 17 else f"{value:#,.{digits}g}" if rounded else f"{value:,.{digits}g}"
     return re.sub(r"e([+-])0(\d)$", r"e\1\2", text.removesuffix(".")).replace("e+", "e")
 
 
 def figure(value: float) -> str:
-    """A measured number within a sentence: 4 significant digits, thousands separated, as in every table."""
+    """Return a measured number for a sentence: 4 significant digits, thousands separated, as in every table."""
     return show(value, group=True)
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 sample`, `1,234 samples`: the noun is given in the singular."""
+    """Return `1 sample`, `1,234 samples`. `noun`: in the singular."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """The first eight, and how many there are."""
+    """Return the first eight, and how many there are."""
     return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
 
 
 def reads_same(first: Any, second: Any) -> bool:
-    """Whether two values are one and the same to a reader: NaN equals NaN, a tuple its list, 1 is 1.0 but not true."""
+    """Whether two values look the same to a reader: NaN equals NaN, a tuple equals its list, 1 equals 1.0 but not
+    true.
+    """
     if isinstance(first, dict) and isinstance(second, dict):
         return first.keys() == second.keys() and all(reads_same(item, second[key]) for key, item in first.items())
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
@@ -110,17 +115,17 @@ def reads_same(first: Any, second: Any) -> bool:
 
 
 def show_apart(values: Sequence[Any], digits: int = 4, group: bool = False) -> list[str]:
-    """Values beside each other, with as many digits (at least `digits`) as make unequal ones look unequal."""
+    """Return values as texts with as many digits (at least `digits`) as unequal ones need to look unequal."""
     unequal = [(i, j) for i in range(len(values)) for j in range(i) if not reads_same(values[i], values[j])]
     for tried in (digits, 6, 9, 17):
         texts = [show(value, max(digits, tried), group) for value in values]
         if all(_written(texts[i]) != _written(texts[j]) for i, j in unequal):
             return texts
-    return [clean(json.dumps(value, default=repr, ensure_ascii=False)) for value in values]  # "1" against 1
+    return [clean(json.dumps(value, default=repr, ensure_ascii=False)) for value in values]  # tells "1" from 1
 
 
 def _written(text: str) -> float | str:
-    """What a reader takes a text for: 1.000 for the number 1."""
+    """Return the number that a reader takes a text for: 1.000 is 1."""
     try:
         return float(text.replace(",", ""))
     except ValueError:
@@ -128,7 +133,7 @@ def _written(text: str) -> float | str:
 
 
 def flatten(data: dict[str, Any], _group: str = "") -> Iterable[tuple[str, str, Any]]:
-    """(group, name, value) of every leaf of nested dictionaries, plain ones first; an empty dict is a leaf."""
+    """Yield (group, name, value) of every leaf of nested dictionaries, plain ones first. An empty dict is a leaf."""
     plain = {key: value for key, value in data.items() if not (isinstance(value, dict) and value)}
     for key, value in plain.items():
         yield _group, clean(key), value

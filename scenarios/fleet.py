@@ -1,5 +1,7 @@
-"""Several engines of one run behind one handle: each has an actor of its own, draws the samples that a rule gives it,
-and is synced and proven by itself."""
+"""Several engines of one run behind one handle.
+
+Each engine has its own actor, draws the samples that `engine_of` assigns to it, and is synced and checked on its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from scenarios.engines.engine import Request, SyncGroup, SyncReport
 from scenarios.remote import Actor, Future
 from scenarios.session import RolloutResult
 
-# What every engine does, and no answer of which differs between them.
+# Methods that every engine runs and whose answers do not differ between engines.
 EVERY = frozenset({
     "record_to", "end_recording", "flush", "sleep", "wake", "configure", "become_pure", "serve", "put_back", "restart",
     "set", "close",
@@ -19,17 +21,19 @@ EVERY = frozenset({
 
 
 def engine_of(sample: int, samples_per_prompt: int, engines: int) -> int:
-    """The engine that draws a sample: prompts go round the engines, and all samples of one go to the same."""
+    """Return the engine that draws a sample: prompts are distributed in turn, and all samples of one prompt stay
+    together.
+    """
     return sample // samples_per_prompt % engines
 
 
 def members(session: Actor) -> list[Actor]:
-    """The engines behind a handle: those of a fleet, or the one that it is."""
+    """Return the engines behind a handle: those of a fleet, or the single one."""
     return session.members if isinstance(session, Fleet) else [session]
 
 
 class Gathered:
-    """Several answers as one: done when all are there, or one has failed."""
+    """Several futures as one: done when all are done, or as soon as one has failed."""
 
     def __init__(self, futures: Sequence[Future], merge: Callable[[list[Any]], Any]) -> None:
         self._futures, self._merge = futures, merge
@@ -41,21 +45,21 @@ class Gathered:
         for future in done:
             try:
                 future.result()
-            except Exception:  # whatever it is, `result` raises it
+            except Exception:  # `result` raises it
                 return True
         return False
 
     def result(self, timeout: float | None = None) -> Any:
         for future in self._futures:
-            if future.done():  # one that failed must not wait for one that never answers
+            if future.done():  # a failure must not wait for an engine that never answers
                 future.result()
         return self._merge([future.result(timeout) for future in self._futures])
 
 
 class Fleet:
-    """The `scenarios.session.EngineSession`s of one run as an `Actor`. `members`: by number of their engine.
+    """The `scenarios.session.EngineSession`s of one run as an `Actor`. `members`: by engine number.
 
-    What only one engine can answer (`rescore`, `layers`, `held`) is asked of `members`.
+    Methods that only one engine can answer (`rescore`, `layers`, `held`) must be called on `members`.
     """
 
     def __init__(self, members: list[Actor], samples_per_prompt: int) -> None:
@@ -82,7 +86,7 @@ class Fleet:
     def _merges() -> dict[str, Callable[[list[Any]], Any]]:
         return {
             "sync": _reports,
-            "workers": _first,  # by the scenario, which counts those of every engine
+            "workers": _first,  # computed from the scenario, which counts the workers of every engine
             "snapshot": _first,
             "pids": lambda answers: tuple(pid for pids in answers for pid in pids),
             "starts": lambda answers: (sum(answer[0] for answer in answers), sum(answer[1] for answer in answers)),
@@ -97,7 +101,7 @@ class Fleet:
         return Gathered([m.submit("join", part) for m, part in zip(self.members, parts, strict=True)], _first)
 
     def _drawn(self, method: str, requests: list[Request], **kwargs: Any) -> Gathered:
-        """Each engine draws its part; the answers come back in the order of `requests`."""
+        """Let each engine draw its part, and return the answers in the order of `requests`."""
         parts: dict[int, list[int]] = {}
         for place, request in enumerate(requests):
             number = engine_of(request.sample, self._per_prompt, len(self.members))
@@ -111,7 +115,7 @@ class Fleet:
             rows = [row for answer in answers for row in answer]
             places = [place for part in parts.values() for place in part]
             if any(len(answer) != len(part) for answer, part in zip(answers, parts.values(), strict=True)):
-                return rows  # samples are lost, or answered twice: the trainer looks at their numbers
+                return rows  # samples are missing or duplicated: the trainer checks their numbers
             return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
 
         def merge(answers: list[Any]) -> Any:
@@ -132,8 +136,11 @@ def _first(answers: list[Any]) -> Any:
 
 
 def _reports(reports: list[SyncReport]) -> SyncReport:
-    """One report of all engines. A tensor that one of them received otherwise stands as that one received it; one that
-    an engine does not speak of is left out."""
+    """Merge the reports of all engines.
+
+    Where one engine received another tensor than the first, that digest is kept. Tensors that an engine does not
+    report are left out.
+    """
     reported_names = set.intersection(*(set(report.received) for report in reports))
     loaded = [report.loaded for report in reports if report.loaded is not None]
     received = {name: value for name, value in reports[0].received.items() if name in reported_names}

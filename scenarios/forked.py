@@ -1,7 +1,8 @@
-"""`python -I -S forked.py SOCKET PYTHON SCRIPT ARGUMENT...`: run the script in a fork of the server at SOCKET
-(`scenarios.forkserver`), with this process's environment, folder and streams; where there is none, by PYTHON itself.
+"""`python -I -S forked.py SOCKET PYTHON SCRIPT ARGUMENT...`: run the script in a fork of the server at SOCKET.
 
-Returns when the process has ended. Standard library only, and little of it: this is an interpreter's start each time.
+The server is `scenarios.forkserver`. The script gets this process's environment, folder and streams. Without a
+server, PYTHON runs it. Returns when the process has ended. Only a little of the standard library is imported, because
+this starts an interpreter each time.
 """
 
 import json
@@ -19,9 +20,9 @@ def main() -> None:
             text = json.dumps(order).encode() + b"\n"
             sent = socket.send_fds(server, [text], [0, 1, 2])
             server.sendall(text[sent:])
-        except OSError:  # it has ended, or could not import
+        except OSError:  # the server has ended, or an import of it failed
             os.execv(python, [python, *argv])
-        server.recv(1)  # the end of the process, which holds the other side
+        server.recv(1)  # returns at the end of the process, which holds the other side
 
 
 if __name__ == "__main__":

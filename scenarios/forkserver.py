@@ -1,10 +1,10 @@
-"""A process that has imported what others need and forks them: importing an engine takes ten seconds of a core, a fork
+"""A process that has imported modules and forks: importing an engine takes ten seconds of a core, a fork
 milliseconds.
 
-`python -P -m scenarios.forkserver DESCRIPTOR MODULE...` serves a listening socket as long as the process that started
-it is there. `scenarios.forked` stands in for an interpreter on a command line; what it is given runs in a fork of the
-server. Nothing but imports may have happened there: no thread, no device. Standard library only, beside what it is told
-to import.
+`python -P -m scenarios.forkserver DESCRIPTOR MODULE...` serves a listening socket while the process that started it
+is alive. `scenarios.forked` replaces an interpreter on a command line; its script runs in a fork of the server. The
+server must do nothing but import: no thread, no device. It imports only the standard library besides the given
+modules.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from typing import Any
 
 from probes.identity import PR_SET_PDEATHSIG, WATCH
 
-LONGEST = 4 << 20  # bytes of an order; Linux takes 2 MiB of arguments and environment (execve(2))
-RANKS_WAITING = 64  # processes that may ask at once: an engine has one for each of its ranks
-CHILDREN = "RLHF_HARNESS_FORKED_CHILDREN"  # set for a process whose own children are forked too
-STREAMS = 3  # of every process: input, output, errors
+LONGEST = 4 << 20  # most bytes of an order; Linux accepts 2 MiB of arguments and environment (execve(2))
+RANKS_WAITING = 64  # processes that may wait to connect: an engine has one per rank
+CHILDREN = "RLHF_HARNESS_FORKED_CHILDREN"  # set for a process whose children are forked too
+STREAMS = 3  # streams of every process: input, output, errors
 
 
 def main(descriptor: int, modules: Sequence[str]) -> None:
-    """Serve. Returns in a forked process only, when its script has ended."""
+    """Serve requests. Returns only in a forked process, when its script has ended."""
     _end_with_parent()
     listener = socket.socket(fileno=descriptor)
     for module in modules:
-        with contextlib.suppress(ImportError):  # the process that needs it says so
+        with contextlib.suppress(ImportError):  # the process that needs the module will report it
             importlib.import_module(module)
     if titles := sys.modules.get("setproctitle"):
-        titles.getproctitle()  # it finds the place of the title by the environment, which a fork replaces
+        titles.getproctitle()  # it finds the title's memory through the environment, which a fork replaces
     gc.collect()
-    gc.freeze()  # or a collection in a fork copies every page
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for them
+    gc.freeze()  # otherwise a collection in a fork would copy every page
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     while True:
         client, _ = listener.accept()
         order, streams = _received(client)
@@ -62,7 +62,7 @@ def main(descriptor: int, modules: Sequence[str]) -> None:
 
 
 def _received(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The order, its standard streams; nothing of somebody who went away."""
+    """Return the order and its standard streams; {} for a client that went away."""
     text, streams = b"", list[int]()
     while not text.endswith(b"\n"):
         part, more, _, _ = socket.recv_fds(client, LONGEST, STREAMS)
@@ -73,8 +73,10 @@ def _received(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _become(order: dict[str, Any], streams: Sequence[int], client: socket.socket) -> None:
-    """Run a script as its own interpreter would. `client` stays open as long as this process lives, which is how
-    `scenarios.forked` sees its end."""
+    """Run a script as a new interpreter would.
+
+    `client` stays open while this process lives; by that `scenarios.forked` notices its end.
+    """
     for target, number in enumerate(streams):
         os.dup2(number, target)
         os.close(number)
@@ -87,7 +89,7 @@ def _become(order: dict[str, Any], streams: Sequence[int], client: socket.socket
     folders = [os.path.dirname(script), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
     if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()  # or every fork has the same "fresh" entropy
+        numpy.random.seed()  # otherwise every fork would have the same "fresh" entropy
     if os.environ.get(CHILDREN):
         _fork_children(client)
     _watch()
@@ -95,7 +97,7 @@ def _become(order: dict[str, Any], streams: Sequence[int], client: socket.socket
 
 
 def _watch() -> None:
-    """What probes/site does at the start of a process that is watched."""
+    """Attach the probes to a watched process, as probes/site does at the start of an interpreter."""
     if directory := os.environ.get(WATCH):
         from probes import attach
 
@@ -103,8 +105,10 @@ def _watch() -> None:
 
 
 def _fork_children(client: socket.socket) -> None:
-    """Start multiprocessing's own fork server below this process, with everything that is imported here. Its forks have
-    this process's environment and output as they are at their start."""
+    """Start multiprocessing's own fork server below this process, with everything that is imported here.
+
+    Its forks get this process's environment and output as they are when the fork starts.
+    """
     address: str = multiprocessing.connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -131,7 +135,7 @@ def _fork_children(client: socket.socket) -> None:
 
 def _preparation(original: Any, name: str) -> dict[str, Any]:
     data: dict[str, Any] = original(name)
-    for main_module in ("init_main_from_name", "init_main_from_path"):  # that of the actor starts a second one
+    for main_module in ("init_main_from_name", "init_main_from_path"):  # the actor's would start a second actor
         data.pop(main_module, None)
     return data | {"environ": dict(os.environ), "output": os.getpid()}
 
@@ -150,14 +154,16 @@ def _prepared(original: Any, data: dict[str, Any]) -> None:
 
 
 def children_server() -> int:
-    """The pid of the fork server of this process's children; 0 without one."""
+    """Return the pid of the fork server of this process's children; 0 without one."""
     return int(getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", 0) or 0)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def forked_children() -> Iterator[None]:
-    """An engine that is started within has its processes forked where this process can, although it asks for spawned
-    ones."""
+    """Fork the processes of an engine that is started inside, although it asks for spawned ones.
+
+    This needs a fork server of this process's children; without one nothing changes.
+    """
     original = multiprocessing.set_start_method
     if not children_server():
         yield

@@ -1,7 +1,8 @@
-"""The lifted stage: the weights of a run in half precision, computed with in float32.
+"""The lifted stage: the weights of a half-precision run, computed with in float32.
 
-Rounding falls by four orders of magnitude and faults of logic stay, so that what half precision hides can be judged at
-float32's floor. What is sent and held are the run's own bfloat16 or float16 values; only the computation is wider.
+Rounding falls by four orders of magnitude while logic errors remain, so that differences that half precision hides
+can be judged at float32's floor. The weights that are sent and held keep the run's own bfloat16 or float16 values;
+only the computation is wider.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ FOLDER = LIFTED  # of the stage's own recording, in the run's directory
 
 
 def lifts(scenario: Scenario) -> bool:
-    """Whether there is anything to lift: half precision, drawn with common randomness, and a stage that was not
-    switched off."""
+    """Whether a run has a lifted stage: half precision, common randomness, and not switched off."""
     coupled = scenario.rollout.mode in ("coupled", "greedy")
     return scenario.model.dtype in HALF and coupled and scenario.lifted.samples > 0
 
 
 def lifted(scenario: Scenario) -> Scenario:
-    """The stage's scenario: rollouts only, after the run's last step; the initial weights, then the last where the run
-    trains. Its prompts are those of steps that the run does not have."""
+    """Return the stage's scenario: rollouts only, in steps after the run's last one, with prompts that the run does
+    not use.
+
+    The first step draws with the initial weights. Where the run trains, a second step draws with the last ones.
+    """
     rollout, sampling, stage = scenario.rollout, scenario.sampling, scenario.lifted
     copies = min(rollout.samples_per_prompt, stage.samples)
     drawn = dataclasses.replace(
@@ -48,5 +51,5 @@ def lifted(scenario: Scenario) -> Scenario:
 
 
 def steps(scenario: Scenario) -> range:
-    """The steps of a run's lifted stage."""
+    """Return the steps of a run's lifted stage."""
     return range(scenario.steps, lifted(scenario).steps)

@@ -1,29 +1,30 @@
-"""Whether float32 weights fit beside what is there: the memory of this machine, and of its accelerator."""
+"""Whether float32 weights fit into the free memory of this machine and into its accelerator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-WIDE, HALF = 4, 2  # bytes of a float32 number, and of the half-precision one that is sent
+WIDE, HALF = 4, 2  # bytes of a float32 number, and of a half-precision one that is sent
 CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Room:
-    """The memory that there is, in bytes. None: not known."""
+    """The available memory, in bytes. None: unknown."""
 
     device: str
     free: int | None  # of this machine
-    accelerator: int | None  # all of it, used or not
+    accelerator: int | None  # total, used or not
 
 
 def no_room(parameters: int, room: Room, *, engines: int, share: float, workers: int) -> str:
-    """Why a lifted stage of a policy of so many parameters does not fit, in one sentence; empty where it does.
+    """Return why a lifted stage of a policy of this many parameters does not fit, in one sentence; empty where it
+    does.
 
-    On a CPU the float32 weights of the learner, with what it sends, and of each engine must be free, though the engines
-    of half precision make room for theirs; on an accelerator each worker's part must fit into its `share` of it. What
-    is not known is tried.
+    On a CPU, the float32 weights of the learner, what it sends, and the weights of each engine must be free at once,
+    although the half-precision engines will make room. On an accelerator, each worker's part must fit into its
+    `share`. Where memory is unknown, the stage is tried.
     """
     learner, engine = parameters * (WIDE + HALF), parameters * WIDE
     force = "--lifted runs it all the same"
@@ -39,7 +40,9 @@ def no_room(parameters: int, room: Room, *, engines: int, share: float, workers:
 
 
 def free() -> int | None:
-    """Bytes that this process could still have: of the machine, and of its control group; None where nobody says."""
+    """Return the bytes that this process can still get, limited by the machine and its control group; None where
+    unknown.
+    """
     available = []
     for line in _lines(Path("/proc/meminfo")):
         if line.startswith("MemAvailable:"):
@@ -51,14 +54,14 @@ def free() -> int | None:
 
 
 def unused() -> int | None:
-    """Bytes of this process's accelerator that nobody holds; None without one."""
+    """Return the bytes of this process's accelerator that are free; None without one."""
     import torch
 
     return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else None
 
 
 def accelerator() -> int | None:
-    """Bytes of the accelerator of this process, all of them; None without one."""
+    """Return the total bytes of this process's accelerator; None without one."""
     import torch
 
     return int(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else None
@@ -77,5 +80,5 @@ def _number(path: Path) -> int | None:
 
 
 def gib(size: int) -> str:
-    """So many bytes in words."""
+    """Return a number of bytes as text in GiB."""
     return f"{size / 2**30:.3g} GiB"

@@ -1,4 +1,4 @@
-"""The place where a function of one positive number is largest."""
+"""Finds the maximum of a function of one positive number."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 
 def peak(of: Callable[..., float], low: float, high: float, within: float = 0.004, enough: float = math.inf) -> float:
-    """Where a function with one peak is largest, to that share of the place: golden sections of the logarithm.
+    """Return where a function with one peak is largest: golden section over the logarithm, to the relative precision
+    `within`.
 
-    `enough`: a value that no place needs to exceed; the first place that has it is returned.
+    `enough`: a value that need not be exceeded; the first place that reaches it is returned.
     """
     golden = (math.sqrt(5) - 1) / 2
     a, b = math.log(low), math.log(high)

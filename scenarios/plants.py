@@ -1,7 +1,7 @@
 """Where a fault can be planted in a run, as plain data. A real run has none.
 
-Production code never imports `scenarios.planted`. Whoever plants a fault names a factory when a session or a trainer
-starts, and the process at fault imports it then.
+Production code never imports `scenarios.planted`. Whoever plants a fault passes the name of a factory when a session
+or a trainer starts, and the process at fault then imports it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-# Names a module that an engine's own processes import. It must be set before the engine starts.
+# The variable that names the module to import in an engine's own processes. It must be set before the engine starts.
 INSIDE = "RLHF_HARNESS_PLANTS"
 
 
 @dataclass(frozen=True)
 class Injection:
-    """`factory`: "module:function", imported where it is called. `settings`: plain data, its last argument."""
+    """A call that is made in another process.
+
+    `factory`: "module:function", imported where it is called. `settings`: plain data, the last positional argument.
+    """
 
     factory: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -31,13 +34,13 @@ class Injection:
 
 @dataclass(frozen=True)
 class Plants:
-    """What is planted in one side of a comparison; the default plants nothing.
+    """What is planted in one side of a comparison; by default nothing.
 
-    `engine` is called as (engine, settings, model_path=, scenario=, number=) and returns a wrapper of the engine that
-    also has `remove()`, which leaves the live engine as it was; `number` is the engine's among those of a run.
-    `trainer` is called as (settings) and returns a `scenarios.ppo.hooks.Hooks`. `mapping`: edits of what the parameter
-    mapping produces. `inside`: the module that the engine's own processes import: `draw(**fields)` makes their draws,
-    `open_scheduler(scheduler)` opens SGLang's.
+    `name`, `summary`: of the fault. `engine`: called as (engine, settings, model_path=, scenario=, number=); returns
+    a wrapper of the engine with a method `remove()` that leaves the live engine as it was. `number` is the engine's
+    number in the run. `trainer`: called as (settings); returns a `scenarios.ppo.hooks.Hooks`. `mapping`: edits of
+    what the parameter mapping produces. `inside`: the module that the engine's own processes import; its
+    `draw(**fields)` makes their draws, its `open_scheduler(scheduler)` prepares SGLang's scheduler.
     """
 
     name: str = ""
@@ -52,6 +55,6 @@ NOTHING = Plants()
 
 
 def inside() -> ModuleType | None:
-    """The module that plants faults inside this engine process; None in every real run."""
+    """Return the module that plants faults inside this engine process; None in every real run."""
     name = os.environ.get(INSIDE)
     return importlib.import_module(name) if name else None

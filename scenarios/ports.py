@@ -1,4 +1,4 @@
-"""A port for a meeting that begins later, free now and handed to nobody else meanwhile; and what listens at one."""
+"""Finds a free port for a rendezvous that begins later, and asks whether something listens at a port."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import random
 import socket
 from pathlib import Path
 
-LOWEST = 20_000  # chosen: above the ports of most services
+LOWEST = 20_000  # a choice: above the ports of most services
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """A free TCP port below those that the kernel gives to whoever asks for any: those are lent to other processes in
-    the seconds until ours has imported torch and binds it. Raises OSError where none is free."""
+    """Return a free TCP port below the range from which the kernel assigns ports. Raises OSError where none is free.
+
+    Ports in that range may be assigned to other processes in the seconds until ours has imported torch and binds its
+    port.
+    """
     try:
         first = int(RANGE.read_text().split()[0])
     except (OSError, ValueError, IndexError):  # another system: Linux's default
@@ -23,7 +26,7 @@ def free_port() -> int:
             try:
                 probe.bind(("", port))
                 return port
-            except OSError:  # somebody listens there
+            except OSError:  # the port is in use
                 continue
     with socket.socket() as probe:
         probe.bind(("", 0))
@@ -31,16 +34,16 @@ def free_port() -> int:
 
 
 def refused(host: str, port: int, timeout_s: float) -> str:
-    """Why no connection to there can be made; empty where one can. An IPv6 address may be in brackets."""
+    """Return why no connection can be made; empty where one can. An IPv6 address may be in brackets."""
     try:
         socket.create_connection((host.strip("[]"), port), timeout=timeout_s).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: what can be the name of no host, as a..b
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: an invalid host name, such as a..b
         return getattr(error, "strerror", None) or str(error)
     return ""
 
 
 def speaks_http(host: str, port: int, timeout_s: float) -> bool:
-    """Whether who listens there answers as HTTP/1 does: gRPC does not, and a process that is stopped says nothing."""
+    """Whether the listener speaks HTTP/1. gRPC does not, and a stopped process does not answer."""
     try:
         with socket.create_connection((host.strip("[]"), port), timeout=timeout_s) as connection:
             connection.sendall(b"GET / HTTP/1.0\r\n\r\n")

@@ -1,7 +1,8 @@
-"""Prompts of a run as token ids: the built-in ones from the seed, or a JSONL or Parquet file of text or chat messages.
+"""Prompts of a run as token ids: built-in ones made from the seed, or a JSONL or Parquet file of text or chat
+messages.
 
 Every prompt is read, checked and encoded before the first step, so that a bad line ends a run at once and not in step
-400. The order is a function of the seed alone: each pass over the prompts is shuffled anew.
+400. The order is a function of the seed alone; each pass over the prompts is shuffled again.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from scenarios.settings import BUILTIN, Prompts, Scenario
 
 FILE = "--prompts FILE.jsonl   # or FILE.parquet"
 CORRECT = "--prompts FILE.jsonl   # another file, or correct this one at that place"
-BUILTIN_COUNT = 256  # chosen: more than the 64 of eight steps, so that the native stage has others
+BUILTIN_COUNT = 256  # a choice: more than the 64 of eight steps, so that the native stage has other ones
 
 
 class PromptError(ValueError):
-    """Prompts that cannot be used; the message names the file and line, what is wrong, and what would be possible.
-    `fix`: an option of the command line, or what to correct."""
+    """Prompts that cannot be used. The message names the file and line, what is wrong, and what is possible.
+
+    `fix`: an option of the command line, or what to correct.
+    """
 
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)
@@ -29,7 +32,7 @@ class PromptError(ValueError):
 
 
 class PromptSet:
-    """The prompts of a scenario and which of them each step draws samples for."""
+    """The prompts of a scenario, and for which of them each step draws samples."""
 
     def __init__(self, ids: list[tuple[int, ...]], scenario: Scenario) -> None:
         self.ids = ids
@@ -40,13 +43,13 @@ class PromptSet:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt."""
+        """Return the tokens of the longest prompt."""
         return max(map(len, self.ids))
 
     def batch(self, step: int) -> list[tuple[int, tuple[int, ...]]]:
-        """(sample number, prompt ids) of every sample of `step`, samples of one prompt side by side.
+        """Return (sample number, prompt ids) of every sample of `step`; samples of one prompt are adjacent.
 
-        Numbers count through the run from zero: they key the samples' randomness and their alignment between runs.
+        Numbers count through the run from zero. They key the samples' randomness and their alignment between runs.
         """
         first = step * self._per_step
         prompts = [self._at(first + row) for row in range(self._per_step)]
@@ -81,7 +84,7 @@ def load(scenario: Scenario, tokenizer: Any) -> PromptSet:
 
 
 def check(settings: Prompts) -> int:
-    """Read a file of prompts without encoding them; returns how many there are. Raises PromptError."""
+    """Read a file of prompts without encoding them, and return how many there are. Raises PromptError."""
     count = 0
     for place, value in read(settings):
         _check(place, value, settings, chat=settings.chat)
@@ -93,9 +96,10 @@ def _encode(place: str, value: Any, tokenizer: Any, settings: Prompts, *, chat: 
     _check(place, value, settings, chat=chat)
     if chat:
         try:
-            # The template writes BOS where the model wants one: encoding its text with special tokens would double it.
+            # The template writes BOS where the model wants one; encoding its text with special tokens would double
+            # it.
             text = tokenizer.apply_chat_template(value, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # the template is foreign code, and Jinja raises whatever it calls
+        except Exception as error:  # the template is foreign code, and Jinja lets any exception through
             raise PromptError(f"{place}: the chat template refuses it: {error}", fix=CORRECT) from error
         ids = tokenizer.encode(text, add_special_tokens=False)
     else:
@@ -145,7 +149,7 @@ def _builtin(seed: int) -> Iterator[tuple[str, Any]]:
 
 
 def read(settings: Prompts) -> Iterator[tuple[str, Any]]:
-    """(place for an error message, value of the prompt column) of every row of a file; raises PromptError."""
+    """Return (place for an error message, value of the prompt column) of every row of a file. Raises PromptError."""
     path = Path(settings.path).expanduser()
     if settings.path.startswith("builtin:"):
         raise PromptError(f"prompts.path = {settings.path!r}: no such built-in prompts; there is {BUILTIN!r}", fix=FILE)
@@ -218,8 +222,11 @@ def _kind(value: Any) -> str:
 
 
 def described(tokenizer: Any) -> dict[str, Any]:
-    """What ids mean to this tokenizer, plain data: `size` ids that it knows, its special ids, and the ids that its chat
-    template ends a prompt with so that the model answers (`generation_prompt`, empty without a template)."""
+    """Return what ids mean to this tokenizer, as plain data.
+
+    `size`: how many ids it has. `bos`, `eos`, `pad`, `specials`: its special ids. `generation_prompt`: the ids with
+    which its chat template ends a prompt so that the model answers; empty without a template.
+    """
     return {
         "size": len(tokenizer),
         "bos": tokenizer.bos_token_id,

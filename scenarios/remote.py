@@ -1,8 +1,8 @@
-"""One way to call an actor, in this process or through Ray, so that the PPO stack reads the same in a unit test and on
-a cluster.
+"""One way to call an actor, in this process or through Ray, so that the PPO stack is the same in a unit test and on a
+cluster.
 
 An `Actor` runs one method at a time, in order, like a Ray actor. `Local` gives it a thread of its own; `Remote` wraps
-a Ray actor handle. Errors of the method come out of `Future.result`.
+a Ray actor handle. `Future.result` raises the method's errors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def gather(futures: Iterable[Future]) -> list[Any]:
 
 
 class Local:
-    """An actor in this process. `urgent` methods run at once beside the one in progress (an abort must not queue)."""
+    """An actor in this process. `urgent` methods run at once beside the one in progress, because an abort must not
+    queue.
+    """
 
     def __init__(self, target: Callable[..., Any], *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=getattr(target, "__name__", "actor"))
@@ -76,12 +78,14 @@ class _RayFuture:
         return bool(ready)
 
 
-TRACEBACK = "traceback.txt"  # in a run's directory: where the error was raised that cut it short
+TRACEBACK = "traceback.txt"  # in a run's directory: the traceback of the error that ended it
 
 
 class ActorFailed(Exception):
-    """An error of an actor as plain data: `kind` is the exception's class name. Its own class may not be importable at
-    the caller. `fix`: what it says to do."""
+    """An error of an actor as plain data: its own class may not be importable at the caller.
+
+    `kind`: the exception's class name. `trace`: its traceback. `fix`: its advice.
+    """
 
     def __init__(self, kind: str, message: str, trace: str = "", fix: str = "") -> None:
         super().__init__(f"{kind}: {message}")
@@ -92,10 +96,9 @@ class ActorFailed(Exception):
 
 
 class Host:
-    """What every Ray actor is: it imports `target` ("module:Class") in its own interpreter, so that the caller never
-    has to.
+    """The class of every Ray actor: it imports `target` ("module:Class") in its own interpreter.
 
-    The controller imports no torch and no engine; their classes are only names to it.
+    So the controller imports neither torch nor an engine; their classes are only names to it.
     """
 
     def __init__(self, target: str, *args: Any, **kwargs: Any) -> None:
@@ -104,7 +107,7 @@ class Host:
         self._make(target, args, kwargs)
 
     def become(self, target: str, variables: dict[str, str], *args: Any, **kwargs: Any) -> None:
-        """Be another actor from now on, with these environment variables: what a spare process is kept for."""
+        """Turn a spare process into another actor, with these environment variables."""
         os.environ.update(variables)
         if watched := variables.get(WATCH):
             from probes import attach
@@ -120,7 +123,8 @@ class Host:
             with _as_data():
                 self._object = getattr(importlib.import_module(module), name)(*args, **kwargs)
         except ActorFailed as error:
-            # Ray would turn an error of a constructor into a dead actor with a text; the first call raises it whole.
+            # Ray would turn an error of a constructor into a dead actor with a text. Here the first call raises the
+            # whole error.
             self._failed = error
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +138,7 @@ SIGNATURE = "rlhf-harness actor"
 
 
 def _sign_output() -> None:
-    """Write this actor's id into its log, so that the log is found when the actor has died without an answer."""
+    """Write this actor's id into its log, so that the log can be found after the actor died without an answer."""
     import ray
 
     print(SIGNATURE, ray.get_runtime_context().get_actor_id(), file=sys.stderr, flush=True)
@@ -146,14 +150,15 @@ def _as_data() -> Iterator[None]:
         yield
     except ActorFailed:
         raise
-    except Exception as error:  # whatever it is, the caller must be able to read it without its class
+    except Exception as error:  # the caller must be able to read it without its class
         fix = str(getattr(error, "fix", None) or "")
         raise ActorFailed(type(error).__name__, str(error), traceback.format_exc(), fix) from None
 
 
 class Remote:
     """A Ray actor of class `Host`. `urgent` methods run in its concurrency group of that name, beside the one in
-    progress."""
+    progress.
+    """
 
     def __init__(self, handle: Any, urgent: tuple[str, ...] = ()) -> None:
         self.handle = handle
@@ -172,7 +177,7 @@ class Remote:
         return _RayFuture(bound.remote(method, *args, **kwargs))
 
     def become(self, target: str, variables: dict[str, str], *args: Any, **kwargs: Any) -> _RayFuture:
-        """Make a spare process this actor. Before the future is done, calls of other processes may come first."""
+        """Turn a spare process into this actor. Before the future is done, calls of other processes may come first."""
         return _RayFuture(self.handle.become.remote(target, variables, *args, **kwargs))
 
     def stop(self) -> None:

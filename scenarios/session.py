@@ -1,9 +1,8 @@
-"""One live engine behind one actor: what PPO, the floor, the interventions and the planted faults all talk to. Several
-engines of one run are a `scenarios.fleet.Fleet` of these.
+"""One live engine behind one actor, used by PPO, the floor, the interventions and the planted faults.
 
-`rollout, rescore, flush, sync, restart, set, snapshot`. The actor runs in the interpreter of the engine's own
-environment. A watch thread ends the actor when a process of the engine dies, because a dead scheduler leaves its caller
-waiting for ever.
+Several engines of one run are a `scenarios.fleet.Fleet` of these. The actor runs in the interpreter of the engine's
+own environment. A watch thread ends the actor when a process of the engine dies, because a dead scheduler would let
+its caller wait forever.
 """
 
 from __future__ import annotations
@@ -41,15 +40,19 @@ from scenarios.settings import Sampling, Scenario
 
 NATIVE_PART = 256  # native samples in one call to the engine
 REPEATS = 16  # native samples that are drawn twice
-TOLD_S = 1.0  # chosen: a fork server tells of an end within milliseconds
+TOLD_S = 1.0  # a choice: a fork server reports an end within milliseconds
 DEFAULTS = EngineOptions()
-PROBE_DRAWN = 8  # tokens that are drawn to prove that a kept engine's cache is empty
-PROBE_VOCABULARY = 64  # ids of its prompt are below this: every tokenizer has so many
+PROBE_DRAWN = 8  # tokens that are drawn to prove that the cache of an engine that stayed up is empty
+PROBE_VOCABULARY = 64  # ids of its prompt are below this, which every tokenizer has
 
 
 @dataclass(frozen=True)
 class RolloutResult:
-    """`completions`: what the engine drew. `used`: (sample, response ids, finish reason) that training goes on with."""
+    """The result of a rollout.
+
+    `completions`: what the engine drew. `used`: (sample, response ids, finish reason) with which training continues.
+    `rounds`: calls to the engine. `uncompared`: guide positions that were not reached.
+    """
 
     completions: list[Completion]
     used: list[tuple[int, tuple[int, ...], str]]
@@ -58,8 +61,11 @@ class RolloutResult:
 
 
 class EngineSession:
-    """`backend`: an engine's name. `rank`: its number among the engines of a run. `wrap`: wraps it, as
-    `scenarios.plants.Plants.engine`; None in every real run."""
+    """One live engine.
+
+    `backend`: an engine's name. `rank`: its number among the engines of a run. `wrap`: wraps the engine, as
+    `scenarios.plants.Plants.engine`; None in every real run.
+    """
 
     def __init__(
         self,
@@ -79,12 +85,12 @@ class EngineSession:
         self._wrap = wrap
         self._mapping = ParameterMap.of(options.mapping)
         self._recorder: install.Recorder | None = None
-        self._pure = options.pure  # True in the native stage: an engine with nothing of ours loaded
+        self._pure = options.pure  # true in the native stage: an engine with nothing of ours loaded
         self._closing, self._closing_router = threading.Event(), threading.Event()
         self._started_s = 0.0
-        self._starts = (0, 0.0)  # how many, and seconds of all of them
-        self._up = False  # an engine is there to be closed
-        self._router = ""  # the address of the one that rollouts go through
+        self._starts = (0, 0.0)  # number of starts, and their total seconds
+        self._up = False  # whether an engine must be closed
+        self._router = ""  # the address of the router through which rollouts go
         self._asleep: set[Part] = set()
         self._engine = self._start()
 
@@ -101,7 +107,7 @@ class EngineSession:
                 mapping=self._mapping,
             )
         except EngineError as error:
-            cause = last_words.explain(error.reason, self._begun, ended=1)  # it told us that it failed
+            cause = last_words.explain(error.reason, self._begun, ended=1)  # it reported that it failed
             if cause == error.reason or cause in error.what:
                 raise
             raise EngineError(error.what, cause) from error
@@ -124,7 +130,7 @@ class EngineSession:
         return wrapped
 
     def _watch(self, children: dict[int, str], closing: threading.Event) -> None:
-        forked = multiprocessing.active_children()  # whose fork server collects them, and tells us alone
+        forked = multiprocessing.active_children()  # their fork server reports exits to this process only
         if (ended := first_to_end(children, closing)) is None:
             return
         pid, code = ended
@@ -138,7 +144,7 @@ class EngineSession:
         _exit(message)
 
     def record_to(self, run_dir: str) -> None:
-        """From now on write into this run; the previous recording is closed."""
+        """Close the previous recording, and record into this run from now on."""
         if self._recorder is not None:
             self._recorder.close()
         self._recorder = recorder = install.start(run_dir, role="rollout", rank=self._rank)
@@ -151,7 +157,7 @@ class EngineSession:
         recorder.event("sampling", **described(self._mapping, self.backend, sampling, mapped, mode))
 
     def _limit(self) -> int:
-        """Tokens that a sample may have, as the engine was given it."""
+        """Return how many tokens a sample may have, as the engine was given it."""
         return int(self._bare.mapped(self._scenario.sampling).canonical.max_tokens)
 
     def _check_sampling(self) -> None:
@@ -173,7 +179,7 @@ class EngineSession:
         )
 
     def _generate_routed(self, requests: list[Request], step: int) -> list[Completion]:
-        """Draw them through the router, where the run has one."""
+        """Draw the requests, through the router where the run has one."""
         if not self._router:
             return self._generate(requests, step)
         bare: Any = self._bare
@@ -184,7 +190,7 @@ class EngineSession:
             bare.through = ""
 
     def listen(self) -> str:
-        """Serve requests of a router too; returns the address. Every answer is recorded."""
+        """Serve requests of a router too, and return the address. Every answer is recorded."""
         bare: Any = self._bare
 
         def answered(sample: int, offset: int) -> None:
@@ -195,21 +201,23 @@ class EngineSession:
         return address
 
     def start_router(self, engines: list[str], policy: str) -> str:
-        """A router before the engines at these addresses; returns its own. If it dies, this actor ends, as it does with
-        its engine."""
+        """Start a router in front of the engines at these addresses, and return its address.
+
+        If it dies, this actor ends, as it does when its engine dies.
+        """
         bare: Any = self._bare
-        self._closing_router.set()  # of an earlier run, which may be another one
+        self._closing_router.set()  # ends the watch of an earlier run's router
         address, pid = bare.start_router(engines, policy)
         self._closing_router = threading.Event()
         threading.Thread(target=self._watch, args=({pid: title(pid)}, self._closing_router), daemon=True).start()
         return str(address)
 
     def draw_through(self, router: str) -> None:
-        """From now on rollouts go through the router at this address."""
+        """Let rollouts go through the router at this address from now on."""
         self._router = router
 
     def _called(self, name: str, step: int, work: Callable[[], Any], fields: Mapping[str, Any] | None = None) -> Any:
-        """Run one engine call and record its own status with `fields`; the exception goes on to the caller."""
+        """Run one engine call and record its status with `fields`; its exception is raised to the caller."""
         started = time.perf_counter()
         ok, message = True, ""
         try:
@@ -240,7 +248,7 @@ class EngineSession:
                 )
 
     def _memory(self) -> dict[str, Any]:
-        """What this process, the engine's own and /dev/shm hold: fields of a `call` event."""
+        """Return the memory of this process, the engine's own processes and /dev/shm: fields of a `call` event."""
         processes = [
             {"pid": pid, "title": name[:80], **resident_memory}
             for pid, name in self._processes.items()
@@ -258,11 +266,14 @@ class EngineSession:
         guide: guided.Guide | None = None,
         rounds: int = guided.MAX_ROUNDS,
     ) -> RolloutResult:
-        """Draw every request; with a guide, choose at each position given the guide's tokens, and train on the
-        guide's. `rounds`: calls to the engine, at most."""
+        """Draw every request. With a guide, choose at each position given the guide's tokens, and train on the
+        guide's.
+
+        `rounds`: most calls to the engine.
+        """
         limit = self._limit()
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
-        self._engine.stats()  # whatever came before, such as a floor, is none of this step
+        self._engine.stats()  # drops the figures of earlier calls, such as a floor
         if guide is None:
             completions, made, uncompared = self._generate_routed(requests, step), 1, 0
             used = [(c.sample, c.output_ids, c.finish_reason) for c in completions]
@@ -286,7 +297,7 @@ class EngineSession:
         return RolloutResult(completions, used, made, uncompared)
 
     def replay(self, requests: list[Request], *, step: int, version: int, guide: guided.Guide) -> RolloutResult:
-        """Score the responses of `guide` instead of drawing any; training goes on with them."""
+        """Score the responses of `guide` instead of drawing; training continues with them."""
         self._engine.stats()
         completions = self._scored(requests, guide, step)
         if self._recorder is not None:
@@ -302,8 +313,10 @@ class EngineSession:
         return RolloutResult(completions, [(r.sample, *guide[r.sample]) for r in requests])
 
     def _scored(self, requests: list[Request], guide: guided.Guide, step: int) -> list[Completion]:
-        """The responses of `guide` with this engine's log-probabilities. Engines refuse to score other ids than they
-        were given (`check_scored`), so the prompts were seen as sent."""
+        """Return the responses of `guide` with this engine's log-probabilities.
+
+        Engines refuse to score other ids than they were given (`check_scored`), so the prompts were seen as sent.
+        """
         scores = self.rescore([r.prompt_ids + guide[r.sample][0] for r in requests], step=step)
         return [
             Completion(r.sample, r.prompt_ids, ids, tuple(row[len(r.prompt_ids) - 1 :]), finish)  # type: ignore[arg-type]
@@ -312,8 +325,7 @@ class EngineSession:
         ]
 
     def rescore(self, sequences: list[tuple[int, ...]], *, step: int = -1) -> list[list[float]]:
-        """Teacher-forced raw log-probabilities: for each sequence of n ids, n - 1 numbers (nothing predicts the
-        first)."""
+        """Return teacher-forced raw log-probabilities: n - 1 numbers for n ids, because nothing predicts the first."""
         scores: list[list[float]] = self._called("rescore", step, lambda: self._engine.rescore(sequences))
         for sequence, row in zip(sequences, scores, strict=True):
             if len(row) != len(sequence) - 1:
@@ -321,14 +333,18 @@ class EngineSession:
         return scores
 
     def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
-        """Projections of the hidden states, [embeddings and layers][tokens x projections]; None where the engine does
-        not show them."""
+        """Return projections of the hidden states, [embeddings and layers][tokens x projections].
+
+        None where the engine does not show them.
+        """
         show_layers: Any = getattr(self._bare, "layers", None)
         return None if show_layers is None else show_layers(sequence)
 
     def held(self, order: bytes) -> list[bytes] | None:
-        """What each worker of the live engine holds (`scenarios.engines.held.answer`), by rank; None where it does not
-        show it."""
+        """Return what each worker of the live engine holds (`scenarios.engines.held.answer`), by rank.
+
+        None where the engine does not show it.
+        """
         show_held: Any = getattr(self._bare, "held", None)
         return None if show_held is None else show_held(order)
 
@@ -336,7 +352,7 @@ class EngineSession:
         self._called("flush", -1, self._engine.flush)
 
     def sleep(self, level: int, *, step: int) -> None:
-        """Put the engine to sleep; until `wake` of both parts it refuses to draw."""
+        """Put the engine to sleep. Until both parts were woken it refuses to draw."""
         before = device_memory.unused()
         fields: dict[str, Any] = {"level": level}
 
@@ -354,8 +370,9 @@ class EngineSession:
         self._asleep.discard(engine_part)
 
     def _awake(self, what: str) -> None:
-        """Refuse what an engine must not be asked in its sleep: some answer with what is in released memory, some
-        never."""
+        """Refuse calls that an engine must not get while it sleeps: some answer from released memory, some never
+        answer.
+        """
         if self._asleep:
             parts = " and ".join(sorted(self._asleep))
             raise EngineError(f"{self.backend} is asleep and was asked to {what}: its {parts} must be woken first")
@@ -364,7 +381,7 @@ class EngineSession:
         self._called("join", -1, lambda: self._engine.join(group))
 
     def sync(self, group: SyncGroup, weights: list[WeightMeta], *, step: int, version: int) -> SyncReport:
-        """Receive one broadcast of `weights`. A refusal is an EngineError: the trainer then aborts the sender."""
+        """Receive one broadcast of `weights`. A refusal raises EngineError, and the trainer then aborts the sender."""
         report: SyncReport = self._called("sync", step, lambda: self._engine.receive(group, weights))
         if not report.ok:
             raise EngineError(f"{self.backend} refused weight version {version}: {report.message}")
@@ -373,7 +390,7 @@ class EngineSession:
         return self._with_loaded(report)
 
     def _with_loaded(self, report: SyncReport) -> SyncReport:
-        """The report with what each worker holds of what it was sent."""
+        """Return the report, extended by what each worker holds of what it was sent."""
         from scenarios.engines import held
 
         workers = [held.unpacked(reply)["loaded"] for reply in self.held(held.packed({"loaded": True})) or []]
@@ -390,10 +407,10 @@ class EngineSession:
     def floor(
         self, requests: list[Request], *, step: int, version: int, guide: guided.Guide | None = None
     ) -> list[tuple[int, ...]]:
-        """Record the engine against itself at fixed weights and equal randomness: batch, order, and decode against
-        prefill. With a guide its responses are scored and none is drawn, so there is no decode.
+        """Record the engine against itself with fixed weights and equal randomness, and return the response ids.
 
-        Returns the response ids.
+        The variants are: smaller batches, reverse order, and prefill instead of decode. With a guide, its responses
+        are scored and none is drawn, so there is no decode.
         """
 
         def draw(batch: list[Request]) -> list[Completion]:
@@ -410,8 +427,8 @@ class EngineSession:
         }
         if guide is None:
             drawn = {r.sample: (c.output_ids, c.finish_reason) for r, c in zip(requests, base, strict=True)}
-            # SGLang, for one, refuses to score what filled its KV pool. A `call` event has what an engine raised; the
-            # floor then lacks this variant, and the runs that were recorded stay.
+            # Some engines, such as SGLang, refuse to score what filled their KV pool. A `call` event has the error.
+            # The floor then lacks this variant, and the recorded runs stay valid.
             with contextlib.suppress(Exception):
                 variants["prefill"] = self._scored(requests, drawn, step)
         if self._recorder is None:
@@ -421,13 +438,17 @@ class EngineSession:
         return [c.output_ids for c in base]
 
     def native(self, requests: list[Request], *, version: int, step: int) -> list[Completion]:
-        """Draw with the engine's own sampler and record it under `step`: of the first draw (-1) a few samples twice.
-        The session must be in native mode."""
+        """Draw with the engine's own sampler, and record it under `step`. The first draw (-1) draws a few samples
+        twice.
+
+        The session must be in native mode.
+        """
         if not self._pure:
             raise EngineError("the native stage needs an engine with nothing of ours loaded: call become_pure() first")
         limit = self._limit()
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
-        # In parts, each a recorded call: a stage of a thousand samples on a busy machine must not look like a hang.
+        # Draw in parts, each a recorded call: a stage of a thousand samples on a busy machine must not look like a
+        # hang.
         completions = [
             c for i in range(0, len(requests), NATIVE_PART) for c in self._generate(requests[i : i + NATIVE_PART], -1)
         ]
@@ -454,8 +475,10 @@ class EngineSession:
         return completions
 
     def set(self, name: str, value: Any) -> None:
-        """Change one canonical parameter, `sampling.temperature` say. Engine parameters restart the engine; its synced
-        weights are lost."""
+        """Change one canonical parameter, such as `sampling.temperature`.
+
+        An engine parameter restarts the engine, and its synced weights are lost.
+        """
         section, _, key = name.partition(".")
         if section not in ("sampling", "engine") or not hasattr(getattr(self._scenario, section), key):
             raise parameters.ParameterRefused(
@@ -473,15 +496,17 @@ class EngineSession:
     def configure(
         self, scenario: dict[str, Any], wrap: Injection | None, mapping: dict[str, Any] | None = None
     ) -> None:
-        """Serve another run: new settings, another wrapper or none, another mapping. The engine restarts only if it
-        must read them."""
+        """Serve another run, with new settings, another wrapper or none, and another mapping.
+
+        The engine restarts only if it reads a changed setting at its start.
+        """
         before = self._read_at_start()
         self._scenario, self._mapping = Scenario.from_json(scenario), ParameterMap.of(mapping)
         if self._engine is not self._bare:
             wrapper: Any = self._engine
             wrapper.remove()
         self._wrap = wrap
-        if self._pure and self._scenario.rollout.mode != "native":  # a suite goes on after a native stage
+        if self._pure and self._scenario.rollout.mode != "native":  # a suite continues after a native stage
             self._pure = False
         if before == self._read_at_start() and not self._asleep:
             self._check_sampling()
@@ -493,8 +518,10 @@ class EngineSession:
     def adopt(
         self, scenario: dict[str, Any], wrap: Injection | None = None, mapping: dict[str, Any] | None = None
     ) -> list[str]:
-        """Serve another run as an engine that was kept up: the sentences say what is left of earlier runs; with any,
-        this session must not be used. The first call takes note of a fresh engine."""
+        """Serve another run with an engine that stayed up, and return sentences about what is left of earlier runs.
+
+        With any sentence, this session must not be used. The first call notes the state of a fresh engine.
+        """
         wanted, maps = Scenario.from_json(scenario), ParameterMap.of(mapping)
         if self._read_at_start() != _read_at_start(wanted, maps):
             return ["it was left with other parameters than it was started with"]
@@ -512,7 +539,7 @@ class EngineSession:
             return ["a request of an earlier run is still running"]
         try:
             self._bare.flush()
-        except Exception as error:  # engines refuse while requests run
+        except Exception as error:  # engines refuse this while requests run
             return [f"its cache could not be emptied: {error}"]
         sentences = self._cached()
         package = type(self._bare).__module__.partition(".")[0]
@@ -521,7 +548,7 @@ class EngineSession:
         answers = self.held(held.packed({"leftovers": True}))
         if answers is None:
             sentences += leftovers.of_process(package)
-        else:  # of several workers each says the same, as a rule
+        else:  # workers usually report the same
             sentences += dict.fromkeys(
                 sentence for answer in answers for sentence in held.unpacked(answer)["leftovers"]
             )
@@ -530,10 +557,13 @@ class EngineSession:
         return sentences
 
     def _cached(self) -> list[str]:
-        """Whether the emptied cache still serves something: the prompt that every look draws from must compute as one
-        with a salt that the engine has never seen."""
+        """Return whether the emptied cache still serves something, as a list of none or one sentence.
+
+        The prompt that every such check draws from must give the same result as with a cache key that the engine has
+        never seen.
+        """
         sampling = self._scenario.sampling
-        if self._scenario.rollout.mode == "native":  # whose generators have moved on
+        if self._scenario.rollout.mode == "native":  # native random generators have advanced
             sampling = dataclasses.replace(sampling, temperature=0.0)
         prompt = leftovers.probe_prompt(PROBE_VOCABULARY)[: max(1, self._scenario.engine.max_model_len - PROBE_DRAWN)]
         requests = [Request(0, prompt, max_tokens=PROBE_DRAWN, salt=salt) for salt in ("", os.urandom(8).hex())]
@@ -545,8 +575,7 @@ class EngineSession:
         return []
 
     def load(self, model_path: str, scenario: dict[str, Any]) -> None:
-        """Load the weights in this directory by the engine's own means, for a native stage: the engine stays up where
-        it has such means."""
+        """Load the weights in this directory for a native stage. The engine stays up where it can reload by itself."""
         self._scenario = Scenario.from_json(scenario)
         reload: Any = getattr(self._bare, "reload", None)
         if reload is None:
@@ -557,8 +586,10 @@ class EngineSession:
             self._bare.flush()
 
     def become_pure(self, model_path: str, scenario: dict[str, Any] | None = None) -> None:
-        """A fresh engine for the native stage: its own sampler, the weights of `model_path`, nothing of ours, and
-        nothing put back. `scenario`: the run's, where another stage came between."""
+        """Start a fresh engine for the native stage: its own sampler, the weights of `model_path`, nothing of ours.
+
+        Restored parameters are dropped too. `scenario`: the run's, where another stage came between.
+        """
         self._pure = True
         if scenario is not None:
             self._scenario = Scenario.from_json(scenario)
@@ -570,21 +601,21 @@ class EngineSession:
         self.restart()
 
     def serve(self, model_path: str) -> None:
-        """Load the weights in this directory when the engine starts the next time."""
+        """Load the weights in this directory at the engine's next start."""
         self._model_path = model_path
 
     def put_back(self, names: list[str]) -> None:
-        """A fresh engine that is given these canonical engine parameters as our own mapping passes them on."""
+        """Start a fresh engine with these canonical engine parameters as our own mapping passes them."""
         self._mapping = dataclasses.replace(self._mapping, restored=tuple(names))
         self.restart()
 
     def restart(self) -> None:
-        """A fresh engine with the weights of the model path. Sync again before drawing."""
+        """Start a fresh engine with the weights of the model path. It must be synced again before it draws."""
         self._close()
         self._engine = self._start()
 
     def snapshot(self) -> dict[str, Any]:
-        """What is live now: engine info, statistics, pid, seconds that the start took."""
+        """Return the present state: engine info, statistics, pid, seconds that the start took."""
         info = dataclasses.asdict(self._engine.info())
         return info | {
             "stats": self._engine.stats(),
@@ -594,14 +625,14 @@ class EngineSession:
         }
 
     def workers(self) -> int:
-        """Processes of the engine that a weight sync reaches."""
+        """Return how many processes of the engine a weight sync reaches."""
         return registry.get(self.backend).workers(self._scenario.engine)
 
     def pids(self) -> tuple[int, ...]:
         return self._engine.info().pids
 
     def starts(self) -> tuple[int, float]:
-        """How often the engine was started in this session's life, and the seconds that this took, all together."""
+        """Return how often the engine was started in this session's life, and the total seconds of the starts."""
         return self._starts
 
     def close(self) -> None:
@@ -622,7 +653,7 @@ def _read_at_start(scenario: Scenario, mapping: ParameterMap) -> tuple[Any, ...]
 
 
 def exit_code_of(pid: int, processes: Iterable[multiprocessing.process.BaseProcess]) -> int | None:
-    """Of a process that has ended, where it is one of these; else None."""
+    """Return the exit code of a process that has ended, where it is one of these; else None."""
     for process in processes:
         if process.pid == pid:
             process.join(TOLD_S)
@@ -631,8 +662,8 @@ def exit_code_of(pid: int, processes: Iterable[multiprocessing.process.BaseProce
 
 
 def _exit(message: str) -> None:
-    # The actor may be blocked inside the dead engine's call, holding its event loop: only the end of the process frees
-    # the caller.
+    # The actor may be blocked inside the dead engine's call, holding its event loop, so only the end of the process
+    # frees the caller.
     import sys
 
     print(message, file=sys.stderr, flush=True)

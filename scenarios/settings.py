@@ -1,7 +1,7 @@
-"""What a scenario is: the frozen settings of one recorded run, plain data in the standard library.
+"""The settings of one recorded run (a scenario): frozen plain data, standard library only.
 
-`harness.config` reads them from TOML and validates them; every process of a run receives the same resolved object, and
-`run.json` holds it. Leaves are plain JSON values, so `dataclasses.asdict` is the wire format.
+`harness.config` reads them from TOML and validates them. Every process of a run receives the same resolved object,
+and `run.json` contains it. Leaves are plain JSON values, so `dataclasses.asdict` is the wire format.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Literal
 from scenarios.engines.parameter import Axis, sampling
 
 Mode = Literal["coupled", "native", "greedy"]
-BUILTIN = "builtin:tiny"  # the model and the prompts that are made from the seed
+BUILTIN = "builtin:tiny"  # the model and the prompts, both made from the seed
 
 
 @dataclass(frozen=True)
 class Model:
-    """The policy. `path` is a Hugging Face directory or `builtin:tiny`, which is made and pretrained from the seed."""
+    """The policy. `path`: a Hugging Face directory, or `builtin:tiny`, which is made and pretrained from the seed."""
 
     path: str = BUILTIN
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     reward: str = BUILTIN  # a Hugging Face sequence-classification directory, or the built-in reward model
-    held: Literal["", "bfloat16", "float16"] = ""  # the lifted stage: weights of this type, computed with in `dtype`
+    held: Literal["", "bfloat16", "float16"] = ""  # lifted stage: weights have this type, computation uses `dtype`
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Rollout:
-    """How many samples one step draws, and who draws them (PARITY.md's modes)."""
+    """How many samples one step draws, and in which mode."""
 
     prompts_per_step: int = 8
     samples_per_prompt: int = 4
@@ -92,8 +92,11 @@ class CoupledSampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling(CoupledSampling):
-    """Canonical sampling parameters: the table of `scenarios.engines.canonical`. An entry's fields are described in
-    `scenarios.engines.parameter.Parameter`; each engine's folder says how it names one and what it means there."""
+    """Canonical sampling parameters: the sampling part of the table in `scenarios.engines.canonical`.
+
+    The fields of an entry are described in `scenarios.engines.parameter.Parameter`. Each engine's folder says how the
+    engine names a parameter and what it means there.
+    """
 
     repetition_penalty: float = sampling(
         1.0,
@@ -118,7 +121,7 @@ class Sampling(CoupledSampling):
 
 @dataclass(frozen=True)
 class Engine:
-    """Canonical engine parameters. Mapped, or refused, in `scenarios.engines.parameters`."""
+    """Canonical engine parameters. `scenarios.engines.parameters` maps or refuses them."""
 
     max_model_len: int = 128
     seed: int = 0
@@ -126,11 +129,11 @@ class Engine:
     enforce_eager: bool = True
     max_num_seqs: int = 64
     chunked_prefill: bool = True
-    memory_fraction: float = 0.3  # of the accelerator, so that two engines and a learner share one; unused on a CPU
+    memory_fraction: float = 0.3  # share of the accelerator, so that two engines and a learner fit; unused on a CPU
     kv_cache_tokens: int = 16384  # CPU: size of the KV pool in tokens
     tensor_parallel: int = 1
     engines: int = 1
-    router: Literal["", "round_robin", "random", "cache_aware"] = ""  # the policy of one before `engines`; empty: none
+    router: Literal["", "round_robin", "random", "cache_aware"] = ""  # policy of a router before `engines`; empty: none
     sleep_level: int = (
         0  # while the learner trains: 0 awake; 1 weights are kept aside; 2 weights and cache are given up
     )
@@ -138,19 +141,22 @@ class Engine:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the processes of a run go on a Ray cluster: nodes that have this label, KEY=VALUE of `ray start --labels`,
-    or that offer this resource, one of `ray start --resources` or Ray's own `node:ADDRESS`. Empty: any node."""
+    """The nodes of a Ray cluster on which the processes of a run are placed.
+
+    A value is a label, KEY=VALUE of `ray start --labels`, or a resource, one of `ray start --resources` or Ray's own
+    `node:ADDRESS`. Empty: any node.
+    """
 
     engine: str = ""
     learner: str = ""  # the trainer and its roles
 
     def of(self, role: str) -> str:
-        """What a role's nodes have, by the role of its recording."""
+        """Return the placement of a role, by its role in the recording."""
         return self.engine if role == "rollout" else self.learner
 
     @staticmethod
     def label(place: str) -> dict[str, str]:
-        """The label that is asked for; empty where it is a resource."""
+        """Return the requested label; {} where the place is a resource."""
         key, sign, value = place.partition("=")
         return {key: value} if sign else {}
 
@@ -180,20 +186,20 @@ class PPO:
 
 @dataclass(frozen=True)
 class Native:
-    """The short native stage after a coupled run: each engine's own sampler at the baseline's recorded weights."""
+    """The short native stage after a coupled run: each engine's own sampler with the baseline's recorded weights."""
 
-    samples: int = 1024  # a side and draw
-    draws: int = 4  # at most, of as many samples each: until every quantity is shown to be equal or different
-    alpha: float = 0.001  # of all tests of a difference at all looks: how often sound samplers are called different
-    margin: float = 0.2  # standard deviations within prompts that two means may differ by and still count as equal
+    samples: int = 1024  # per side and draw
+    draws: int = 4  # most draws of this many samples; draws stop when every quantity is equal or different
+    alpha: float = 0.001  # of all tests at all looks together: how often sound samplers are called different
+    margin: float = 0.2  # difference of two means, in standard deviations within prompts, that still counts as equal
 
 
 @dataclass(frozen=True)
 class Lifted:
-    """The short lifted stage after a run in half precision: the same weights, computed with in float32."""
+    """The short lifted stage after a half-precision run: the same weights, computed with in float32."""
 
-    samples: int = 64  # of each weight version, at most; 0: no stage
-    max_tokens: int = 64  # of a sample, at most
+    samples: int = 64  # most samples per weight version; 0: no stage
+    max_tokens: int = 64  # most tokens of a sample
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
-"""A learner's process before it is known what it will be: everything is imported, and nothing is made."""
+"""A learner's process before its role is known: everything is imported, nothing is made."""
 
 from __future__ import annotations
 
 
 class Spare:
-    """Imports what `scenarios.stage` and the roles of PPO need of a model like that in the directory `policy`, which
-    takes seconds."""
+    """Imports what `scenarios.stage` and the roles of PPO need for a model like the one in `policy`, which takes
+    seconds.
+    """
 
     def __init__(self, policy: str) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM

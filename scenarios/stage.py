@@ -1,7 +1,7 @@
-"""The learner's side of an experiment as one actor: makes models, checks prompts, drives PPO step by step, and scores
-the native stage.
+"""The learner's side of an experiment as one actor: makes models, checks prompts, runs PPO steps, scores the native
+stage.
 
-The controller decides what runs when; everything that needs torch happens here, in the learner's interpreter.
+The controller decides what runs when. Everything that needs torch happens here, in the learner's interpreter.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from scenarios.ppo.weight_sync import WeightSync
 from scenarios.remote import Actor, Future, call, gather
 from scenarios.settings import Scenario
 
-# The floor needs extremes, not means: so many samples of the last step are drawn again in each variant.
+# The floor needs extremes, not means, so this many samples of the last step are drawn again in each variant.
 FLOOR_SAMPLES = 32
 
 
 class Stage:
-    """One process for a whole experiment: the trainers of both runs live here one after the other."""
+    """One process for a whole experiment: the trainers of both runs live here, one after the other."""
 
     def __init__(self, home: str) -> None:
         self._home = Path(home)
@@ -39,15 +39,16 @@ class Stage:
         self._scenario = Scenario()
         self._policy = ""
         self._bench: Any = None
-        self._recorded: Recorded | None = None  # the run that guides the open one, or drives it
+        self._recorded: Recorded | None = None  # the run that guides the open one, or is replayed by it
         self._replay = False
-        self._views: dict[str, list[dict[str, Any]]] = {}  # run -> what the learner said of its native samples
-        # Native draws under way, by run and draw: weight version, what was asked, the calls that draw and record it.
+        self._views: dict[str, list[dict[str, Any]]] = {}  # run -> the learner's scores of its native samples
+        # Native draws in progress, by run and draw: weight version, requests, the calls that draw and record them.
         self._drawing: dict[tuple[str, int], tuple[int, list[Request], tuple[Future, ...]]] = {}
 
     def prepare(self, scenario: dict[str, Any]) -> dict[str, Any]:
-        """Make or find the models, encode every prompt, refuse a context that cannot hold them; returns where the
-        models are."""
+        """Make or find the models, encode every prompt, and refuse a context that cannot hold them. Return where the
+        models are.
+        """
         settings = Scenario.from_json(scenario)
         policy = models.policy_path(settings.model.path, seed=settings.seed, home=self._home)
         reward = (
@@ -82,8 +83,8 @@ class Stage:
         run_dir: str,
         beginning: Beginning,
     ) -> int:
-        """Begin one run: fresh learners (or those of a checkpoint), the recordings, the first weight sync. Returns the
-        first step.
+        """Begin one run: fresh learners (or those of a checkpoint), recordings, first weight sync. Return the first
+        step.
 
         Raises CheckpointError, also for a checkpoint whose weights are not those of the replayed run.
         """
@@ -102,7 +103,7 @@ class Stage:
         return self._trainer.version
 
     def step(self, index: int, guide_run: str | None = None) -> dict[str, float]:
-        """One step of the open run, under the guide of a recorded run when one is named. Returns the step's metrics."""
+        """Run one step of the open run, guided by a recorded run where one is named, and return its metrics."""
         guide = None if guide_run is None else self._guide(guide_run, index)
         if self._replay:
             guide = self._rollout(index)
@@ -110,8 +111,11 @@ class Stage:
         return metrics
 
     def no_room(self, actor: Actor, *, engines: int, share: float, workers: int, device: str) -> str:
-        """Why a lifted stage does not fit into memory, in one sentence; empty where it does, or where nobody knows.
-        `share`: of an accelerator, that each of an engine's `workers` may use."""
+        """Return why a lifted stage does not fit into memory, in one sentence; empty where it does or where memory is
+        unknown.
+
+        `share`: of an accelerator, that each of an engine's `workers` may use.
+        """
         room = memory.Room(device, memory.free(), memory.accelerator() if device == "cuda" else None)
         return memory.no_room(call(actor, "parameters"), room, engines=engines, share=share, workers=workers)
 
@@ -124,9 +128,12 @@ class Stage:
         beginning: Beginning,
         guide_run: str | None,
     ) -> str:
-        """The lifted stage of one side: one step with the initial weights and with each that is adopted, and the floor
-        at the last. `scenario`: what `scenarios.lifted.lifted` made. `beginning`: its first step follows from the
-        number of weights. Returns a directory with the last weights, rounded as they were held."""
+        """Run the lifted stage of one side, and return a directory with the last weights, rounded as they were held.
+
+        It makes one step with the initial weights and one with each adopted version, and records the floor at the
+        last. `scenario`: made by `scenarios.lifted.lifted`. `beginning`: its first step is set here, from the number
+        of weight versions.
+        """
         settings = Scenario.from_json(scenario)
         first = settings.steps - 1 - len(beginning.adopted)
         beginning = dataclasses.replace(beginning, first=first)
@@ -137,15 +144,14 @@ class Stage:
             self._open.adopt(last)
             self.step(index, guide_run)
         self.floor()
-        if not beginning.adopted:  # as it was given, which may be wider; the learner's own are saved as it holds them
+        if not beginning.adopted:  # the given directory may be wider; the learner saves its weights as it holds them
             last = str(Path(run_dir) / "policy")
             call(roles["actor"][0], "save_policy", last)
         self.finish()
         return last
 
     def floor(self) -> None:
-        """Let the engine draw the last step's samples again, at the final weights, against itself; and the learner
-        round against itself."""
+        """Let the engine draw the last step's samples again with the final weights, and record both sides' floors."""
         trainer = self._open
         assert self._session is not None
         last = self._scenario.steps - 1
@@ -157,7 +163,7 @@ class Stage:
         )
 
     def finish(self) -> str:
-        """Save the last state and close the recordings; returns the directory of the final policy."""
+        """Save the last state and close the recordings. Return the directory of the final policy."""
         trainer = self._open
         path = trainer.finish()
         assert self._session is not None
@@ -170,12 +176,15 @@ class Stage:
     def draw_native(
         self, scenario: dict[str, Any], session: Actor, run_dir: str, policy: str, version: int, draw: int
     ) -> None:
-        """Let the engine draw with its own sampler at the weights in `policy`, and record it; returns at once, and
-        `score_native` waits. `draw`: from 1 on, each of other sample numbers."""
+        """Let the engine draw with its own sampler and the weights in `policy`, and record it.
+
+        Returns at once; `score_native` waits. `draw`: counted from 1; each has other sample numbers.
+        """
         settings = Scenario.from_json(scenario)
         batch = prompts.load(settings, models.load_tokenizer(policy))
         wanted = settings.native.samples
-        # Steps beyond the run's own, so that the native stage never sees a prompt-and-number pair of the coupled one.
+        # Steps beyond the run's own, so that the native stage never uses a pair of prompt and number of the coupled
+        # run.
         steps = range(settings.steps + (draw - 1) * wanted, settings.steps + draw * wanted)
         numbered = [pair for step in steps for pair in batch.batch(step)][:wanted]
         requests = [Request(number, ids) for number, ids in numbered]
@@ -186,7 +195,7 @@ class Stage:
     def score_native(
         self, scenario: dict[str, Any], roles: dict[str, list[Actor]], run_dir: str, policy: str, draw: int
     ) -> None:
-        """Score what `draw_native` drew with the learner at the same weights, and record that too."""
+        """Score what `draw_native` drew with the learner at the same weights, and record the scores."""
         settings = Scenario.from_json(scenario)
         version, requests, calls = self._drawing.pop((run_dir, draw))
         _, completions, _ = gather(calls)
@@ -216,29 +225,31 @@ class Stage:
             recorder.frame("native_score", step=-draw, fields=fields, arrays=arrays)
 
     def apart(self, scenario: dict[str, Any], roles: dict[str, list[Actor]], session: Actor, policy: str) -> float:
-        """How far the log-probabilities of an engine that loaded `policy` itself are from the learner's with these
-        weights, beyond what rounding explains."""
+        """Return how far an engine that loaded `policy` itself is from the learner with these weights, in nats.
+
+        That is the largest difference of log-probabilities beyond what rounding explains.
+        """
         settings, actor = Scenario.from_json(scenario), roles["actor"][0]
         call(actor, "adopt", policy)
         batch = prompts.load(settings, models.load_tokenizer(policy))
         return WeightSync(actor, session, batch, settings.seed).prove(SyncReport(True, "", 0.0)).excess
 
     def parted(self) -> list[str]:
-        """What the last update of a replay left otherwise than the replayed run had recorded: batch, actor, critic."""
+        """Return what the last update of a replay left different from the replayed run: batch, actor, critic."""
         trainer = self._open
         if self._recorded is None or not trainer.digests:
             return []
         return self._recorded.parted(trainer.version - 1, trainer.digests)
 
     def open_bench(self, scenario: dict[str, Any], stands: dict[str, Any], **options: Any) -> None:
-        """Put the engines of `stands` on a bench: {side: fields of `scenarios.bench.undo.Stand`}."""
+        """Open a bench with the engines of `stands`: {side: fields of `scenarios.bench.undo.Stand`}."""
         from scenarios.bench.bench import Bench
         from scenarios.bench.undo import Stand
 
         self._bench = Bench(scenario, {side: Stand(**fields) for side, fields in stands.items()}, **options)
 
     def bench(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """One method of the open bench."""
+        """Call one method of the open bench."""
         return getattr(self._bench, method)(*args, **kwargs)
 
     def _guide(self, run_dir: str, step: int) -> Guide:
@@ -247,7 +258,7 @@ class Stage:
         return self._recorded.guide(step)
 
     def _rollout(self, step: int) -> Guide:
-        """What the replayed run went on with in `step`."""
+        """Return the responses with which the replayed run trained in `step`."""
         assert self._recorded is not None
         requests = [Request(number, ids) for number, ids in self._open.prompts.batch(step)]
         return self._recorded.rollout(step, requests, self._scenario.sampling.max_tokens)

@@ -1,4 +1,4 @@
-"""The sizes of the built-in models, so that who makes no model knows them too. Standard library only."""
+"""The sizes of the built-in models, for code that makes no model itself. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What turned a good comparison into a bad one: a release, a commit, or settings."""
+"""Bisection: find the release, the commit or the settings that turned a good comparison into a bad one."""

@@ -1,4 +1,4 @@
-"""An engine from a checkout: built and installed over the engine's environment, and compared from there."""
+"""Build an engine from a checkout, install it over the engine's environment, and compare that build."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from harness.quantities import seconds
 from probes.files import make_new_folder, open_new
 from scenarios.engines import registry
 
-PYTHON = "HARNESS_BISECT_PYTHON"  # for the command of --build: the interpreter to install for
+PYTHON = "HARNESS_BISECT_PYTHON"  # names the interpreter to install for, in the environment of the --build command
 LOG = "build.txt"
-GIVES_UP = 128  # exit codes from here on end the search, as with `git bisect run`
+GIVES_UP = 128  # exit codes from here on end the search, as in `git bisect run`
 
 
 def compare(search: Search, engine: str, commit: str, tree: Path, place: Path) -> Judged:
-    """A commit that is checked out in `tree`. One that cannot be built is skipped."""
+    """Build and compare the commit that is checked out in `tree`. A commit that cannot be built is skipped."""
     request, judge = search.journal.request, search.judge
-    cold = ("--cold",)  # engines that are up know nothing of the checkout
+    cold = ("--cold",)  # engines that are already running do not contain the checkout
     with layer.over(envs.resolve(engine), f"{engine}-bisect-{commit[:12]}") as made:
         if failure := _build(search, made, tree, place):
             return failure
-        if registry.get(engine).embedded:  # it runs in the harness's interpreter: the harness runs in the layer too
+        if registry.get(engine).embedded:  # it runs in the harness's interpreter, so the harness runs in the layer too
             command = (str(made.python), *cells.COMMAND[1:])
             return judge.pair((request.against, engine), place, cold, os.environ, command)
         try:
@@ -40,9 +40,12 @@ def compare(search: Search, engine: str, commit: str, tree: Path, place: Path) -
 
 
 def _build(search: Search, made: Layer, tree: Path, place: Path) -> Judged | None:
-    """Why the commit cannot be judged, or None. Raises HarnessError where no commit can be built now."""
+    """Build the commit into the layer. Return why the commit cannot be judged, or None after a successful build.
+
+    Raises HarnessError where the build ended in a way that ends the search, such as by a signal.
+    """
     request = search.journal.request
-    # Built anew: uv knows a checkout by its path and the times of a few files.
+    # `--refresh` forces a new build: uv recognizes a checkout by its path and the times of a few files only.
     install = [uv_binary(), "pip", "install", "--python", str(made.python), "--no-deps", "--refresh", str(tree)]
     environ = indexes.uv_environment(indexes.pip_configuration(), interpreter.clean(os.environ))
     environ |= {PYTHON: str(made.python), "VIRTUAL_ENV": str(made.python.parents[1])}

@@ -1,5 +1,7 @@
-"""Over commits: each is checked out into a worktree of its own. There a command builds and judges; or an engine is
-built from it and compared."""
+"""Bisection over commits, each checked out into a worktree of its own.
+
+Either a command builds and judges the commit there, or an engine is built from the commit and compared.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,15 @@ from harness.quantities import seconds
 from probes.files import make_new_folder, open_new
 from reports.bisect_model import Bisection
 
-SKIP = 125  # as `git bisect run` has it
-OUT = "HARNESS_BISECT_OUT"  # a folder for the command's recording
+SKIP = 125  # the same exit code as in `git bisect run`
+OUT = "HARNESS_BISECT_OUT"  # names the folder for the command's recording
 
 
 def bisect(search: Search) -> Bisection:
-    """Raises BadInput for a repository or a range that is none, HarnessError where the command gives up."""
+    """Search the commits between the ends of the request.
+
+    Raises BadInput for a missing repository or an invalid range, HarnessError where the command ends the search.
+    """
     request = search.journal.request
     repo = Path(request.repo).resolve()
     engine, names = request.engine_and_ends()
@@ -39,7 +44,7 @@ def bisect(search: Search) -> Bisection:
 
     if engine:
         envs.parse(request.against)
-        envs.resolve(engine)  # made before the search where it is missing
+        envs.resolve(engine)  # makes a missing environment before the search starts
 
     def attempt(index: int, place: Path) -> Judged:
         with _checked_out(repo, commits[index], search.journal.folder / "tree") as tree:
@@ -55,7 +60,7 @@ def bisect(search: Search) -> Bisection:
 
 @contextlib.contextmanager
 def _checked_out(repo: Path, commit: str, tree: Path) -> Iterator[Path]:
-    """A worktree of the commit, which is removed afterwards with what was built in it."""
+    """A worktree of the commit. It is removed afterwards, together with everything that was built in it."""
     _remove(repo, tree)
     if _git(repo, "worktree", "add", "--detach", "--force", str(tree), commit) is None:
         raise BadInput(f"{commit} cannot be checked out into {tree}", fix=f"git -C {repo} worktree list")
@@ -71,7 +76,7 @@ def _remove(repo: Path, tree: Path) -> None:
 
 
 def _run(search: Search, tree: Path, place: Path) -> Judged:
-    """The command's exit code decides, unless it left a verdict."""
+    """Run the command in the worktree. A verdict that it left decides; otherwise its exit code decides."""
     request = search.journal.request
     make_new_folder(place)
     environ = {**os.environ, OUT: str(place / "recording")}
@@ -102,7 +107,7 @@ def _commit(repo: Path, name: str) -> str:
 
 
 def _git(repo: Path, *words: str) -> str | None:
-    """What git printed; None where it failed."""
+    """Return what git printed, or None where git failed. Raises BadInput where git is not installed."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(repo), *words], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL

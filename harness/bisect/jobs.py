@@ -1,4 +1,4 @@
-"""Over the settings of a framework's job: which words of two commands turn a good comparison into a bad one."""
+"""Bisection over the settings of a framework's job: find the words that make one of two commands bad."""
 
 from __future__ import annotations
 
@@ -18,22 +18,28 @@ from harness.errors import BadInput
 from reports.bisect_model import Bisection
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-_OVERRIDE = re.compile(r"(?P<key>[+~]{0,2}[\w./@-]+)=.*", re.DOTALL)  # Hydra's, and --name=value
+_OVERRIDE = re.compile(r"(?P<key>[+~]{0,2}[\w./@-]+)=.*", re.DOTALL)  # an override of Hydra, or --name=value
 
-Key = tuple[str, int]  # the name of an option or an override, and how many of that name came before
+Key = tuple[str, int]  # the name of an option or override, and the number of earlier ones with that name
 
 
 @dataclass(frozen=True)
 class Command:
-    """`NAME=VALUE … PROGRAM WORD …`. `parts`: the words from PROGRAM on, in order: an override (`a.b=1`) by itself, an
-    option with the values that follow it, and other words."""
+    """A parsed command line `NAME=VALUE … PROGRAM WORD …`.
+
+    variables: the environment variables that are set before the program.
+    parts: the words from PROGRAM on, in order. An override (`a.b=1`) is a part by itself; an option forms one part
+    with the values that follow it, and so do other words.
+    """
 
     variables: dict[str, str]
     parts: dict[Key, tuple[str, ...]]
 
     @staticmethod
     def read(text: str) -> Command:
-        """Raises BadInput for what a shell could not read, and for no program."""
+        """Parse a command line. Raises BadInput for a text that a shell could not split, and for one without a
+        program.
+        """
         try:
             words = shlex.split(text)
         except ValueError as error:
@@ -57,8 +63,10 @@ class Command:
         return Command(variables, parts)
 
     def changed(self, source: Command, keys: Container[Key]) -> list[str]:
-        """The words of this command, with these parts as the other has them. A part that only the other has follows the
-        same part that it follows there."""
+        """Return the words of this command with the parts `keys` taken from `source`.
+
+        A part that only `source` has is inserted after the part that precedes it there.
+        """
         order = list(self.parts)
         for before, key in pairwise([None, *source.parts]):
             if key is not None and key in keys and key not in self.parts:
@@ -72,12 +80,12 @@ ENDS = "--good 'PROGRAM WORD ...' --bad 'PROGRAM WORD ...'   # two commands of o
 
 @dataclass(frozen=True)
 class Trials:
-    """Two backends under one command: the good one, with some parts and variables of the bad one."""
+    """Two backends under one command: the good command, with some parts and variables of the bad one."""
 
     search: Search
     good: Command
     bad: Command
-    keys: Sequence[Key]  # the parts that differ; they are numbered from 0, and the variables after them
+    keys: Sequence[Key]  # the parts that differ; they are numbered from 0, and the variables follow them
     names: Sequence[str]  # the variables that differ
 
     def attempt(self, chosen: Container[int], place: Path) -> Judged:
@@ -92,7 +100,7 @@ class Trials:
 
 
 def bisect(search: Search) -> Bisection:
-    """Raises BadInput where the commands cannot be read or do not differ."""
+    """Search the differences between the two commands. Raises BadInput where they cannot be read or do not differ."""
     request = search.journal.request
     for backend in (request.what, request.against):
         envs.parse(backend)
@@ -111,7 +119,7 @@ def bisect(search: Search) -> Bisection:
 
 
 def _text(command: Command, key: Key) -> str | None:
-    """What a part says beside its name; its whole text where there is nothing else."""
+    """Return the value of a part without its name, or the whole text where the part has no value."""
     if key not in command.parts:
         return None
     first, *remaining = command.parts[key]

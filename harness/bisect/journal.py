@@ -1,4 +1,4 @@
-"""The steps of a bisection on disk, one line each, so that a search that was cut goes on where it was."""
+"""The steps of a bisection on disk, one JSON line each, so that an interrupted search can be resumed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ NAME = "bisect.jsonl"
 
 @dataclass
 class Journal:
-    """`folder`: of the bisection; its journal begins with the request, and a step follows as soon as it is judged.
+    """The journal file of one bisection. Its first line is the request; a line per step follows as soon as it is
+    judged.
 
-    `descriptor`: of the journal, locked: two searches in one folder would remove each other's recordings.
+    folder: the directory of the bisection.
+    request: what is bisected, and with which options.
+    descriptor: the open and locked journal. The lock is needed because two searches in one folder would remove each
+    other's recordings.
+    steps: the judged steps, in order.
     """
 
     folder: Path
@@ -32,7 +37,9 @@ class Journal:
 
     @staticmethod
     def begin(folder: Path, request: Request) -> Journal:
-        """Of a new bisection in `folder`, or of the same one that was cut there. Raises BadInput."""
+        """Start a journal in `folder`, or resume the same bisection there. Raises BadInput where the folder holds
+        another one.
+        """
         if (folder / NAME).is_file():
             resumed = Journal.load(folder)
             if resumed.request != request:
@@ -53,7 +60,9 @@ class Journal:
 
     @staticmethod
     def load(folder: Path) -> Journal:
-        """Of a bisection that was cut. A torn last line is dropped. Raises BadInput where there is none."""
+        """Read the journal of an interrupted bisection and drop a torn last line. Raises BadInput where there is no
+        journal.
+        """
         path = folder / NAME
         try:
             descriptor = _locked(folder)
@@ -78,7 +87,7 @@ class Journal:
         self.steps.append(step)
 
     def close(self) -> None:
-        """Let others search in the folder. Leaves nothing behind where nothing was recorded."""
+        """Release the lock. A folder that holds a journal and nothing else is removed."""
         if [entry.name for entry in self.folder.iterdir()] == [NAME]:
             (self.folder / NAME).unlink()
             self.folder.rmdir()
@@ -86,7 +95,7 @@ class Journal:
 
     def _append(self, values: object) -> None:
         line = json.dumps(values).encode() + b"\n"
-        if os.write(self.descriptor, line) < len(line):  # one write: a kill loses no step that was judged
+        if os.write(self.descriptor, line) < len(line):  # a single write: a process that is killed loses no judged step
             raise OSError(ENOSPC, os.strerror(ENOSPC), str(self.folder / NAME))
 
 

@@ -1,4 +1,4 @@
-"""One comparison of a bisection: run in a process of its own, and called good, bad or skipped."""
+"""Run one comparison of a bisection in a process of its own, and classify it as good, bad or skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ from reports.model import Verdict
 
 @dataclass(frozen=True)
 class Judged:
-    """What one comparison was called, and why. `environment`: the one that was made for it."""
+    """The classification of one comparison.
+
+    call: good, bad or skip.
+    why: the reason, in words.
+    environment: the name of the environment that was made for the comparison; empty where none was made.
+    """
 
     call: Call
     why: str
@@ -30,13 +35,13 @@ class Judged:
 
 
 def _warm(folder: Path) -> bool:
-    """Whether a recording below was made on engines that `harness up` keeps."""
+    """Whether a recording in a folder directly below was made with warm engines, those that `harness up` keeps."""
     return any("warm" in json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*/run.json"))
 
 
 @dataclass(frozen=True)
 class Judge:
-    """What is good and what is bad: the verdict, or a metric above a bound, or a cause by its name or family."""
+    """The criterion for good and bad: the verdict, a metric above a bound, or a cause by its name or family."""
 
     request: Request
 
@@ -49,7 +54,7 @@ class Judge:
         return "the command fails" if self.request.run else "the verdict is DIVERGENT"
 
     def call(self, verdict: Verdict, folder: Path) -> Judged:
-        """`folder`: of the recordings."""
+        """Classify a verdict. `folder` is the directory that contains the recordings."""
         warm = " (engines that were up)" if _warm(folder) else ""
         request, why = self.request, f"{verdict.verdict}{warm}: {verdict.reason}"
         decided = verdict.verdict in ("EQUIVALENT", "DIVERGENT")
@@ -71,8 +76,10 @@ class Judge:
         command: Sequence[str] = (),
         job: Sequence[str] = (),
     ) -> Judged:
-        """`harness parity` of two backends, the baseline's first. `command`: as for `cells.launch`. `job`: the command
-        of a framework."""
+        """Run `harness parity` of two backends, the baseline first, and classify the result.
+
+        command: how to start the harness, as in `cells.launch`. job: the command line of a framework.
+        """
         recording = place / "recording"
         arguments = ["--out", str(recording), "--format", "json", *words, *self.request.options]
         arguments += ["--", *job] if job else []
@@ -82,7 +89,7 @@ class Judge:
     def against_recording(
         self, reference: Path, scenario: str, place: Path, words: Sequence[str], environ: Mapping[str, str]
     ) -> Judged:
-        """`harness run` of one backend, judged against a recorded run."""
+        """Run `harness run` with one backend, and classify the new run against the recorded run `reference`."""
         if failure := self.record(scenario, place, words, environ):
             return failure
         try:
@@ -91,12 +98,12 @@ class Judge:
             return Judged("skip", error.message)
 
     def record(self, scenario: str, place: Path, words: Sequence[str], environ: Mapping[str, str]) -> Judged | None:
-        """`harness run` into `place`/recording; why that failed, or None."""
+        """Run `harness run` into `place`/recording. Return why it failed, or None."""
         arguments = ["--out", str(place / "recording"), *words, *self.request.options]
         return self._launch(["run", scenario, *arguments], place, environ, (0,))
 
     def read(self, folder: Path) -> Judged:
-        """The verdict in `folder`."""
+        """Classify the verdict that is stored in `folder`."""
         try:
             return self.call(verdict_file.read(folder), folder)
         except HarnessError as error:
@@ -110,7 +117,9 @@ class Judge:
         codes: Container[int],
         command: Sequence[str] = (),
     ) -> Judged | None:
-        """Why there is nothing to judge: it was ended, or its exit code is none of `codes`."""
+        """Run a harness command. Return a skip where it reached the time limit or its exit code is not in `codes`,
+        else None.
+        """
         code, _ = cells.launch(words, place, seconds(self.request.limit, "--limit"), environ, command)
         if code is None:
             return Judged("skip", f"ended at its limit of {self.request.limit}")

@@ -1,9 +1,9 @@
-"""The differences that turn good into bad, each cause as small as it can be: delta debugging. Pure.
+"""Delta debugging: find the minimal sets of differences that turn good into bad. Without input and output.
 
-A cause is found by binary search for the shortest bad prefix, whose last difference is needed; it is held, and the
-search goes on before it until those that are held are bad by themselves. After A. Zeller and R. Hildebrandt,
-"Simplifying and isolating failure-inducing input", 2002, with the search of U. Junker's QuickXplain, 2004: a cause of k
-out of n differences takes about k log2(n) questions.
+A binary search finds the shortest bad prefix of the differences; its last difference is necessary. That difference is
+kept, and the search continues in the prefix before it until the kept differences are bad by themselves. After A.
+Zeller and R. Hildebrandt, "Simplifying and isolating failure-inducing input", 2002, with the search of U. Junker's
+QuickXplain, 2004: a cause of k out of n differences takes about k log2(n) comparisons.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from harness.bisect.ordered import narrow
 from reports.bisect_model import Call
 
 Chosen = frozenset[int]
-Ask = Callable[[Chosen, int], Call]  # (differences that are applied, how many more comparisons are expected)
+Ask = Callable[[Chosen, int], Call]  # (the applied differences, the expected number of further comparisons)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`causes`: disjoint sets of differences that are each bad alone, and no longer bad without any one of theirs.
-    `remainder`: what all other differences together are; "good": there is no other cause. `wrong_end`: with all of
-    them, or none, it is not what it was said to be."""
+    """The result of a search.
+
+    causes: disjoint sets of differences. Each is bad alone, and no longer bad without any one of its members.
+    remainder: the call on all other differences together; "good" means that there is no further cause.
+    wrong_end: all differences or no difference, where that end was not classified as expected; None otherwise.
+    """
 
     causes: tuple[tuple[int, ...], ...] = ()
     remainder: Call = "good"
@@ -30,7 +33,9 @@ class Outcome:
 
 
 def causes(count: int, ask: Ask) -> Outcome:
-    """Search differences 0 to `count` - 1: none of them should be good, all of them bad. Both are asked first."""
+    """Search the differences 0 to `count` - 1. No difference should be good and all of them bad; both are checked
+    first.
+    """
     memo: dict[Chosen, Call] = {}
 
     def once(chosen: Iterable[int], remaining: int) -> Call:
@@ -55,7 +60,7 @@ def causes(count: int, ask: Ask) -> Outcome:
 
 
 def _one_cause(pool: list[int], ask: Callable[[Iterable[int], int], Call]) -> tuple[int, ...]:
-    """A minimal bad subset of `pool`, which is bad."""
+    """Return a minimal bad subset of `pool`, which is bad as a whole."""
     required: list[int] = []
     while True:
         needed, pool = _needed(required, pool, ask)
@@ -67,14 +72,21 @@ def _one_cause(pool: list[int], ask: Callable[[Iterable[int], int], Call]) -> tu
 def _needed(
     required: list[int], pool: list[int], ask: Callable[[Iterable[int], int], Call]
 ) -> tuple[list[int], list[int]]:
-    """(the last differences of the shortest prefix of `pool` that is bad together with `required`, those before them):
-    more than one where what lies between could not be judged."""
+    """Return (the last differences of the shortest bad prefix, the differences before them).
+
+    A prefix of `pool` is bad if it is bad together with `required`. The first list has more than one element where
+    the comparisons in between could not be judged.
+    """
     good, bad = narrow(0, len(pool), lambda length, remaining: ask([*required, *pool[:length]], remaining + 2))
     return pool[good:bad], pool[:good]
 
 
 def _without_what_is_not_needed(chosen: list[int], ask: Callable[[Iterable[int], int], Call]) -> tuple[int, ...]:
-    """1-minimal: a verdict need not be monotone, and what could not be judged came along."""
+    """Remove each difference that is not needed, until the set is 1-minimal.
+
+    The binary search alone does not guarantee this: the verdict need not be monotone in the set of differences, and
+    differences that could not be judged were included.
+    """
     for index in chosen:
         fewer = [kept for kept in chosen if kept != index]
         if ask(fewer, 2) == "bad":

@@ -1,4 +1,4 @@
-"""The first bad one of an ordered row of candidates, as `git bisect` finds it. Pure: who asks is passed in."""
+"""Find the first bad candidate in an ordered list, as `git bisect` does. The comparison is passed in as a function."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import dataclass
 
 from reports.bisect_model import Call
 
-Ask = Callable[[int, int], Call]  # (candidate, how many more comparisons are expected, this one included)
+Ask = Callable[[int, int], Call]  # (candidate, the expected number of further comparisons including this one)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`suspects`: candidates that may be the first bad one, in order; the last one is bad, those before it could not
-    be judged. `wrong_end`: an end that is not what it was said to be, so that nothing was searched. `confirmed`: the
-    last suspect was bad a second time."""
+    """The result of a search.
+
+    last_good: the last candidate that is known to be good.
+    suspects: the candidates that may be the first bad one, in order. The last one is bad; the others could not be
+    judged.
+    wrong_end: the end that was not classified as expected, in which case nothing was searched; None otherwise.
+    confirmed: whether the last suspect was bad in a second comparison.
+    """
 
     last_good: int = 0
     suspects: tuple[int, ...] = ()
@@ -23,10 +28,10 @@ class Outcome:
 
 
 def first_bad(count: int, ask: Ask, again: Ask) -> Outcome:
-    """Search candidates 0 to `count` - 1, the first of which should be good and the last bad.
+    """Search the candidates 0 to `count` - 1, the first of which should be good and the last bad.
 
-    Both ends are asked first, and the result is asked `again` at the end. Without a skipped candidate these are at most
-    ceil(log2(count)) + 3 questions. Each candidate is asked once.
+    Both ends are checked first, and the result is confirmed with `again` at the end. Without a skipped candidate this
+    takes at most ceil(log2(count)) + 3 comparisons. `ask` is called once for each candidate.
     """
     expected = steps_between(0, count - 1) + 1
     for end, call, remaining in ((count - 1, "bad", expected + 2), (0, "good", expected + 1)):
@@ -37,11 +42,15 @@ def first_bad(count: int, ask: Ask, again: Ask) -> Outcome:
 
 
 def narrow(low: int, high: int, ask: Ask) -> tuple[int, int]:
-    """(the last good one, the first that is known to be bad) between `low`, which is good, and `high`, which is bad.
-    What lies between the two was skipped."""
+    """Return (the last good candidate, the first known bad one) between `low`, which is good, and `high`, which is
+    bad.
+
+    The candidates between the two were skipped.
+    """
     skipped: set[int] = set()
     while gaps := list(_gaps(low, high, skipped)):
-        # What cannot be built lies side by side: probe the row beside a judged candidate, away from what was skipped.
+        # Candidates that cannot be built are usually neighbours. So probe the middle of a gap next to a judged
+        # candidate, away from the skipped ones.
         beside = [gap for gap in gaps if gap[0] == low + 1 or gap[1] == high - 1]
         first, last = max(beside or gaps, key=lambda gap: gap[1] - gap[0])
         probe = (first + last) // 2
@@ -56,12 +65,12 @@ def narrow(low: int, high: int, ask: Ask) -> tuple[int, int]:
 
 
 def steps_between(low: int, high: int) -> int:
-    """Questions that a search between a good and a bad candidate needs where none is skipped."""
+    """Return the number of comparisons between a good and a bad candidate where no candidate is skipped."""
     return max(high - low - 1, 0).bit_length()
 
 
 def _gaps(low: int, high: int, skipped: set[int]) -> Iterator[tuple[int, int]]:
-    """The longest rows of candidates between both that were not asked, each by its first and last."""
+    """Yield the longest intervals of untried candidates between `low` and `high`, each as (first, last)."""
     first = low + 1
     for index in range(low + 1, high + 1):
         if index == high or index in skipped:

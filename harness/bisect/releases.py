@@ -1,4 +1,4 @@
-"""Over releases of an engine: those between two, by the package index; environments are made on demand."""
+"""Bisection over the releases of an engine that the package index lists; environments are made on demand."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from harness.envs.install import UNSATISFIABLE, CommandFailed, uv_binary
 from harness.errors import BadInput, EnvironmentUnusable
 from reports.bisect_model import Bisection
 
-# The first pip whose `index versions` prints JSON. uv runs it in an environment of its own: ours may have none.
+# The first pip whose `index versions` prints JSON. uv runs it in an environment of its own, because ours may have no
+# pip.
 PIP = "pip>=25.1"
-ASK_S = 120.0  # chosen: for a person who waits
+ASK_S = 120.0  # a choice: as long as a person is likely to wait
 
 
 def bisect(search: Search) -> Bisection:
-    """Raises BadInput for a range that is none, EnvironmentUnusable where the index cannot be reached."""
+    """Search the releases between the ends of the request.
+
+    Raises BadInput for an invalid range, EnvironmentUnusable where the package index cannot be reached.
+    """
     request = search.journal.request
     good, bad = request.ends()
     first, last = envs.parse(good), envs.parse(f"{good.partition('@')[0]}@{bad}")
@@ -38,10 +42,10 @@ def bisect(search: Search) -> Bisection:
 
 
 def published(package: str) -> list[str]:
-    """Every release of a package that the index has for this machine, oldest first, as pip sees it."""
+    """Return every release of a package that the index offers for this machine, oldest first, according to pip."""
     command = [uv_binary(), "tool", "run", "--quiet", "--from", PIP, "pip", "index", "versions", package, "--json"]
     environ = {**indexes.uv_environment(indexes.pip_configuration()), "NO_COLOR": "1"}
-    if index := environ.get("UV_DEFAULT_INDEX"):  # whoever told uv only
+    if index := environ.get("UV_DEFAULT_INDEX"):  # a user may have configured the index for uv only
         environ.setdefault("PIP_INDEX_URL", index)
     try:
         answer = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ASK_S, cwd="/",
@@ -84,7 +88,9 @@ def between(versions: list[str], good: str, bad: str, package: str, engine: str)
 
 
 def _compare(search: Search, backend: str, place: Path) -> Judged:
-    """A release in its environment, which is made where it is missing. One that cannot be is skipped."""
+    """Compare a release in its environment, which is made where it is missing. Skip a release whose environment
+    cannot be.
+    """
     request = search.journal.request
     before = {env.name for env in envs.all_environments()}
     try:
@@ -92,7 +98,7 @@ def _compare(search: Search, backend: str, place: Path) -> Judged:
     except EnvironmentUnusable as error:
         cause = error.__cause__
         if isinstance(cause, OSError) or (isinstance(cause, CommandFailed) and cause.status != UNSATISFIABLE):
-            raise  # a full disk, no network: of this machine, not of the release
+            raise  # a full disk or a missing network is a problem of this machine, not of the release
         return Judged("skip", f"its environment cannot be: {error.message}")
     made = environment.name if environment.name not in before else ""
     _evict(search, keep=environment.name)
@@ -100,7 +106,7 @@ def _compare(search: Search, backend: str, place: Path) -> Judged:
 
 
 def _evict(search: Search, *, keep: str) -> None:
-    """Remove the environments that this bisection made longest ago, beyond the limit with `keep`."""
+    """Remove the oldest environments of this bisection, so that at most `keep_envs` remain, `keep` included."""
     made = list(dict.fromkeys(step.environment for step in reversed(search.journal.steps) if step.environment))
     owned_names = {env.name for env in envs.all_environments() if env.owned}
     kept = [name for name in made if name in owned_names and name != keep]

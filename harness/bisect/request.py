@@ -1,4 +1,4 @@
-"""What is asked of a bisection: checked as a whole before anything is started, and written down to be resumed."""
+"""The request of a bisection: validated as a whole before anything starts, and stored so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANGE = re.compile(r"(?P<good>.+?)\.\.(?P<bad>.+)")
 
 @dataclass(frozen=True)
 class Request:
-    """The options of `harness bisect`, by their names there. `options`: what follows `--`."""
+    """The options of `harness bisect` under their names there. `options` holds the arguments after `--`."""
 
     what: str = ""
     against: str = ""
@@ -46,7 +46,7 @@ class Request:
 
     @property
     def command(self) -> str:
-        """The command line that does it again."""
+        """The command line that repeats this bisection."""
         values = {field: getattr(self, field.name) for field in fields(self)}
         set_fields = {field.name: value for field, value in values.items() if value != field.default}
         options = set_fields.pop("options", ())
@@ -54,7 +54,7 @@ class Request:
         return f"{line} -- {shlex.join(options)}" if options else line
 
     def ends(self) -> tuple[str, str]:
-        """Both ends of WHAT, GOOD..BAD. Raises BadInput."""
+        """Return both ends of WHAT, which has the form GOOD..BAD. Raises BadInput for any other form."""
         match = RANGE.fullmatch(self.what)
         if match is None:
             raise BadInput(
@@ -63,7 +63,7 @@ class Request:
         return match["good"], match["bad"]
 
     def _example(self) -> str:
-        """What follows `harness bisect` in a command of this kind."""
+        """Return the arguments of a valid `harness bisect` command of this kind, for the fix of an error."""
         if self.framework:
             return f"vllm --against sglang --framework {self.framework} --good 'COMMAND' --bad 'COMMAND'"
         if self.over == "commits":
@@ -71,7 +71,9 @@ class Request:
         return "vllm@0.29..0.32 --against sglang" if self.over == "releases" else "--good a.toml --bad b.toml"
 
     def engine_and_ends(self) -> tuple[str, tuple[str, str]]:
-        """Over commits: the engine that is built from each, empty with --run; and both ends. Raises BadInput."""
+        """Return (the engine that is built from each commit, both ends). The engine is empty with --run. Raises
+        BadInput.
+        """
         good, bad = self.ends()
         if self.run:
             return "", (good, bad)
@@ -88,7 +90,7 @@ class Request:
         return engine, (good, bad)
 
     def check(self) -> None:
-        """Raises BadInput for options that do not belong together, one sentence."""
+        """Raise BadInput for options that do not belong together."""
         self._check_over()
         if (self.metric == "") != (self.above is None):
             raise BadInput("--metric and --above belong together", fix="--metric max_delta_logprob --above 1e-4")
@@ -142,7 +144,7 @@ class Request:
                 self._check_comparison(parsed_options)
 
     def _check_job(self) -> None:
-        """Refuse commands of no framework, and an engine that it does not generate with. Raises BadInput."""
+        """Raise BadInput for a command that is not one of the framework, and for an engine that it does not support."""
         from harness.bisect.jobs import Command
         from harness.frameworks.detection import of
         from harness.frameworks.parity import check_pair
@@ -175,8 +177,11 @@ class Request:
 
 
 def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -> dict[str, Any]:
-    """Refuse options that `harness COMMAND` would refuse, and those that are set for each comparison. Returns the
-    values of all options by their names there."""
+    """Validate the options of `harness COMMAND`, and return the values of all options by name.
+
+    Raises BadInput for options that the command would reject, and for those that the bisection sets for each
+    comparison.
+    """
     from harness.cli import parsed
 
     try:

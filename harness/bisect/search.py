@@ -1,4 +1,6 @@
-"""A bisection under way: every comparison is made once, written down, and told with an estimate of what is left."""
+"""A running bisection: each comparison is made once, stored in the journal, and announced with the time that is
+left.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,19 @@ from reports.bisect_model import Bisection, Call, Status, Step
 from reports.sections.nightly import duration
 from reports.text import counted
 
-Try = Callable[[Path], Judged]  # makes a comparison whose recordings go into a new folder
+Try = Callable[[Path], Judged]  # makes a comparison and records it in the new folder
 
 
 @dataclass
 class Search:
-    """`notes`: what limits the result. `clock` is passed in by tests."""
+    """A running bisection.
+
+    journal: the stored request and steps.
+    judge: the criterion for good and bad.
+    say: prints a line of progress.
+    clock: the time in seconds; replaced in tests.
+    notes: the limitations of the result.
+    """
 
     journal: Journal
     judge: Judge
@@ -31,7 +40,7 @@ class Search:
     notes: tuple[str, ...] = ()
 
     def ask(self, subject: str, remaining: int, attempt: Try, *, again: bool = False) -> Call:
-        """The call on `subject`, by the journal or by a comparison now."""
+        """Return the call on `subject`: the one in the journal, or the result of a new comparison."""
         if earlier_step := self.journal.recorded(subject, again):
             return earlier_step.call
         number = len(self.journal.steps) + 1
@@ -39,7 +48,7 @@ class Search:
         estimate = f", {duration(statistics.median(took) * remaining)}" if took else ""
         self.say(f"comparison {number}, about {remaining} left{estimate}: {subject}" + " again" * again)
         started, place = self.clock(), self.journal.folder / f"step-{number:03d}"
-        shutil.rmtree(place, ignore_errors=True)  # of a step that was cut
+        shutil.rmtree(place, ignore_errors=True)  # left by an interrupted step
         made = attempt(place)
         seconds = round(self.clock() - started, 1)
         self.journal.add(
@@ -57,7 +66,7 @@ class Search:
         return made.call
 
     def in_order(self, names: Sequence[str], attempt: Callable[[int, Path], Judged]) -> Bisection:
-        """The first bad one of `names`, which are in order."""
+        """Find the first bad one of `names`, which are in order."""
 
         def ask(index: int, remaining: int, again: bool = False) -> Call:
             return self.ask(names[index], remaining, lambda place: attempt(index, place), again=again)
@@ -75,7 +84,7 @@ class Search:
         return self.report(status, why, (suspects,), last_good)
 
     def wrong_end(self, subject: str, expected: Call) -> Bisection:
-        """Nothing can be searched: an end is not what it should be."""
+        """Return the report of a search that could not start because an end was not classified as expected."""
         step = self.journal.recorded(subject, False)
         assert step is not None
         call = "could not be judged" if step.call == "skip" else f"is {step.call}"

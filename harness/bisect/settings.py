@@ -1,4 +1,4 @@
-"""Over settings: the smallest sets of settings, variables and versions that turn a good comparison into a bad one."""
+"""Bisection over settings: find the minimal sets of settings, variables and versions that make a comparison bad."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from scenarios.engines import registry
 from scenarios.settings import Scenario
 
 ENDS = "--good END --bad END   # each a scenario file, or a run of harness run or parity"
-DEFAULT = "ppo-tiny"  # the scenario that a recorded run's settings are laid over
-# Set by the harness, Ray or a launcher for each process of a run: they differ between any two.
+DEFAULT = "ppo-tiny"  # the scenario over which the settings of a recorded run are laid
+# Variables that the harness, Ray or a launcher sets for each process. They differ between any two runs.
 _PER_PROCESS = re.compile(
     r"RAY_.*|RLHF_HARNESS_.*|TORCHELASTIC_.*|(\w+_)?RANK|(\w+_)?WORLD_SIZE|MASTER_(ADDR|PORT)|CUDA_VISIBLE_DEVICES"
     r"|PYTHONPATH|VIRTUAL_ENV|TORCHINDUCTOR_CACHE_DIR"
@@ -36,7 +36,7 @@ _PER_PROCESS = re.compile(
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is another at the bad end; None: not set there. `name` of a backend is empty."""
+    """One value that differs between the ends. None means that it is not set there. A backend has an empty `name`."""
 
     kind: Literal["setting", "variable", "backend", "words"]
     name: str
@@ -49,7 +49,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class End:
-    """One end: a scenario, and of a recorded run also its backend, variables by role, and packages of the learner."""
+    """One end of the bisection.
+
+    path: the scenario file or the run directory.
+    recorded: whether the end is a recorded run. Only then are the following fields filled in.
+    backend: the backend of the run.
+    variables: the environment variables, by role.
+    packages: package versions of the learner.
+    """
 
     path: Path
     scenario: Scenario
@@ -60,7 +67,7 @@ class End:
 
     @staticmethod
     def read(location: str) -> End:
-        """A TOML file, a run directory, or one in a bundle. Raises BadInput."""
+        """Read a TOML file, a run directory, or a run in a bundle. Raises BadInput."""
         path = resolve(location)
         if path.suffix == ".toml":
             return End(path, config.load(str(path)))
@@ -86,8 +93,10 @@ class End:
 
 @dataclass(frozen=True)
 class Trials:
-    """What is compared: two backends under the same settings, or, without `against`, one backend with the good end's
-    run in `reference`."""
+    """The comparisons of one bisection: two backends under the same settings.
+
+    Without `against`, one backend is compared with the run of the good end, which is stored in `reference`.
+    """
 
     search: Search
     good: End
@@ -97,7 +106,7 @@ class Trials:
     reference: Path
 
     def attempt(self, chosen: Container[int], place: Path) -> Judged:
-        """With these differences as at the bad end, the others as at the good one."""
+        """Compare with the differences `chosen` as at the bad end, and all others as at the good end."""
         scenario, words, backend, environ = self.applied(chosen)
         judge = self.search.judge
         if self.against:
@@ -105,18 +114,18 @@ class Trials:
         return judge.against_recording(self.reference, scenario, place, ["--backend", backend, *words], environ)
 
     def record_reference(self) -> None:
-        """The good end's own run, which every other one is compared with. Raises BadInput where it fails."""
+        """Record the run of the good end, with which every other run is compared. Raises BadInput where that fails."""
         if (self.reference / "run.json").is_file() and Run(self.reference, strict=False).complete:
             return
         scenario, words, backend, environ = self.applied(())
         self.search.say("recording the good end")
         place = self.reference.parent
-        shutil.rmtree(place, ignore_errors=True)  # a recording that was cut
+        shutil.rmtree(place, ignore_errors=True)  # an interrupted recording
         if failure := self.search.judge.record(scenario, place, ["--backend", backend, *words], environ):
             raise BadInput(f"the good end could not be recorded: {failure.why}", fix=f"see {place / 'log.txt'}")
 
     def applied(self, chosen: Container[int]) -> tuple[str, list[str], str, dict[str, str]]:
-        """(scenario, options, backend, variables of the process)."""
+        """Return (scenario, options, backend, variables of the process)."""
         base = DEFAULT if self.good.recorded else str(self.good.path.resolve())
         values, backend, environ = _leaves(self.good.scenario), self.backend, dict(os.environ)
         for index, difference in enumerate(self.different):
@@ -136,7 +145,7 @@ class Trials:
 
 
 def bisect(search: Search) -> Bisection:
-    """Raises BadInput where the ends cannot be read or do not differ."""
+    """Search the differences between both ends. Raises BadInput where the ends cannot be read or do not differ."""
     request = search.journal.request
     good, bad = End.read(request.good), End.read(request.bad)
     recorded = not request.what and not request.against and good.recorded and bad.recorded
@@ -158,8 +167,10 @@ def bisect(search: Search) -> Bisection:
 def search_for(
     search: Search, different: Sequence[Difference], attempt: Callable[[frozenset[int], Path], Judged]
 ) -> Bisection:
-    """The smallest sets of these differences that turn good into bad. `attempt` compares with the chosen ones as at the
-    bad end, in a folder of its own."""
+    """Find the minimal sets of these differences that turn good into bad.
+
+    `attempt` compares with the chosen differences as at the bad end, and records into a folder of its own.
+    """
 
     def name(chosen: Iterable[int]) -> str:
         return "; ".join(str(different[index]) for index in sorted(chosen)) or "the good end"
@@ -182,7 +193,7 @@ def search_for(
 
 
 def differences(good: End, bad: End, *, backends: bool) -> tuple[list[Difference], tuple[str, ...]]:
-    """(what differs between both ends and can be tried; what cannot, in words)."""
+    """Return (the differences between both ends that can be tried, notes about those that cannot)."""
     good_leaves, bad_leaves = _leaves(good.scenario), _leaves(bad.scenario)
     triable = [
         Difference("setting", name, good_leaves[name], bad_leaves[name])
@@ -207,7 +218,7 @@ def differences(good: End, bad: End, *, backends: bool) -> tuple[list[Difference
 
 
 def _variables(good: End, bad: End) -> dict[str, tuple[str | None, str | None]]:
-    """Name -> values at both ends, of roles that both have."""
+    """Return name -> (good value, bad value) for the differing variables of roles that both ends have."""
     differing: dict[str, tuple[str | None, str | None]] = {}
     for role in sorted(set(good.variables) & set(bad.variables)):
         good_variables, bad_variables = good.variables[role], bad.variables[role]
@@ -218,7 +229,7 @@ def _variables(good: End, bad: End) -> dict[str, tuple[str | None, str | None]]:
 
 
 def _leaves(scenario: Scenario) -> dict[str, Any]:
-    """section.key -> value as JSON has it; the scenario's name decides nothing."""
+    """Return section.key -> value, as in JSON. The name of the scenario is left out because it has no effect."""
     values = json.loads(json.dumps(scenario.to_json()))
     leaves = {f"{key}.{name}": item for key, value in values.items() if isinstance(value, dict)
               for name, item in value.items()}  # fmt: skip
@@ -226,7 +237,7 @@ def _leaves(scenario: Scenario) -> dict[str, Any]:
 
 
 def _backend(environment: dict[str, Any]) -> str:
-    """The backend with the version that was recorded, where it has one of its own."""
+    """Return the recorded backend, with its version where the engine has an environment of its own."""
     engine, version = str(environment.get("engine", "")), str(environment.get("version", ""))
     spec = registry.find(engine)
     return engine if spec is None or spec.embedded or not version else f"{engine}@{version}"

@@ -1,1 +1,3 @@
-"""A run, a pair of runs or the evidence of a hang as one file, to hand over: docs/how-to/bundle.md."""
+"""Bundles: a run, a pair of runs or the evidence of a hang in one file that can be passed on. See
+docs/how-to/bundle.md.
+"""

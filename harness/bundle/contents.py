@@ -1,4 +1,4 @@
-"""What of a directory goes into a bundle: what `diff`, `report` and `triage` read, and nothing else."""
+"""Select the files of a directory that go into a bundle: exactly those that `diff`, `report` and `triage` read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from probes.format import EVENTS, INDEX, LIFTED, MANIFEST, SIDES, TOKENS
 
 @dataclass(frozen=True)
 class Contents:
-    """`files`: path within the bundle -> the file."""
+    """The contents of a bundle. `files` maps the path within the bundle to the source file."""
 
     kind: Kind
     files: dict[str, Path]
 
 
 def contents(paths: list[Path]) -> Contents:
-    """What one directory (a run, a pair of runs, evidence, what was watched) or two runs hold. Raises BadInput."""
+    """List the contents of one directory (a run, a pair of runs, evidence, or a watched job) or of two runs.
+
+    Raises BadInput for anything else.
+    """
     if len(paths) == 2:
         for path in paths:
             if not (path / MANIFEST).is_file():

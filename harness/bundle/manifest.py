@@ -1,4 +1,4 @@
-"""What a bundle says of itself, in its first member: what it holds, and the digest of every file."""
+"""The manifest of a bundle, stored as its first member: the contents and the digest of every file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-BUNDLE_VERSION = 1  # of the manifest's format
+BUNDLE_VERSION = 1  # the version of the manifest's format
 NAME = "bundle.json"
 INDEX = "index.html"
 Kind = Literal["run", "pair", "evidence"]
@@ -15,7 +15,11 @@ Kind = Literal["run", "pair", "evidence"]
 
 @dataclass(frozen=True)
 class Member:
-    """One file of the bundle."""
+    """One file of the bundle.
+
+    bytes: its size.
+    sha256: the digest of its content, in hexadecimal.
+    """
 
     bytes: int
     sha256: str
@@ -28,19 +32,27 @@ class Member:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`prompt_key`: empty, or the name of the key that the prompts were hashed with; the key itself is not kept."""
+    """The manifest.
+
+    bundle_version: the version of the format.
+    kind: what the bundle holds.
+    harness: the version of the harness that made it.
+    files: path within the bundle -> size and digest.
+    prompt_key: the name of the key with which the prompts were hashed; empty where they were not. The key itself is
+    not stored.
+    """
 
     bundle_version: int
     kind: Kind
     harness: str
     files: dict[str, Member]
     prompt_key: str = ""
-    notes: list[str] = field(default_factory=list)  # what was left out, and why
+    notes: list[str] = field(default_factory=list)  # files that were left out, and why
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A bundle that was made. `bytes`: of its file."""
+    """A bundle that was made. `bytes` is the size of its file."""
 
     path: str
     bytes: int

@@ -1,7 +1,8 @@
-"""A path that may be a bundle, or lie in one, as a directory. The one place where commands open bundles.
+"""Resolve a path that may name a bundle, or a folder within one, to a directory. All commands open bundles through
+here.
 
-A bundle may come from a stranger: a process with a cap on its memory and time unpacks it (`harness.triage.archive`),
-and every file must have the size and the digest that the manifest says.
+A bundle may come from an untrusted source. So a process with limited memory and time unpacks it
+(`harness.triage.archive`), and every file must have the size and the digest that the manifest lists.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from harness.errors import BadInput
 from harness.triage import archive
 
 AGAIN = "harness bundle RUN   # pack it again where the run is"
-MAX_MANIFEST = 16 << 20  # chosen: a line for each file
-_FIRST = b"PK\x03\x04"  # of a zip: the header of its first member, whose name begins 30 bytes on
+MAX_MANIFEST = 16 << 20  # a choice: the manifest has one entry for each file
+_FIRST = b"PK\x03\x04"  # the header of a zip's first member; the member's name begins at byte 30
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
-    """Where to read what `path` names: in a bundle, or in a folder of one (`FILE/baseline`), a temporary directory
-    that goes when this process ends; any other path as it is. Raises BadInput for a bundle that cannot be trusted."""
+    """Return the directory to read for `path`.
+
+    For a bundle, or a folder of one (`FILE/baseline`), this is a temporary directory that is removed when the process
+    ends. Any other path is returned unchanged. Raises BadInput for a bundle that cannot be trusted.
+    """
     location = Path(path)
     file = _file(location)
     if file is None:
@@ -36,8 +40,10 @@ def resolve(path: str | os.PathLike[str]) -> Path:
 
 
 def resolve_runs(*paths: str | os.PathLike[str], takes: str = "diff RUN RUN") -> list[Path]:
-    """`resolve` of the runs of a command; `takes`: its name and arguments. Raises BadInput for a file that is not
-    a bundle, and where their prompts were hashed with different keys."""
+    """Resolve the runs of a command. `takes` is the command's name and arguments, for error messages.
+
+    Raises BadInput for a file that is not a bundle, and for runs whose prompts were hashed with different keys.
+    """
     files = [_file(Path(path)) for path in paths]
     for path, file in zip(paths, files, strict=True):
         plain = _regular(Path(path))
@@ -54,18 +60,21 @@ def resolve_runs(*paths: str | os.PathLike[str], takes: str = "diff RUN RUN") ->
 
 
 def prompt_key(path: str | os.PathLike[str]) -> str:
-    """The key with which a bundle's prompts were hashed; empty where they are as they were, or it is not a bundle."""
+    """Return the name of the key with which a bundle's prompts were hashed.
+
+    It is empty where the prompts were not hashed, and for a path that is not in a bundle.
+    """
     file = _file(Path(path))
     return _opened(file, file.resolve())[1].prompt_key if file is not None else ""
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` is a bundle, or lies in one."""
+    """Whether `path` is a bundle or lies within one."""
     return _file(Path(path)) is not None
 
 
 def _file(path: Path) -> Path | None:
-    """The bundle that `path` is or lies in. Its first member tells: nothing else of the zip is read."""
+    """Return the bundle that `path` is or lies in. Only the header of the first zip member is read to recognize it."""
     file = _regular(path)
     if file is None:
         return None
@@ -78,13 +87,15 @@ def _file(path: Path) -> Path | None:
 
 
 def _regular(path: Path) -> Path | None:
-    """The file that `path` is, or lies below."""
+    """Return the file that `path` is or lies below."""
     return next((candidate for candidate in (path, *path.parents) if os.path.isfile(candidate)), None)
 
 
 @cache
 def _opened(file: Path, target: Path) -> tuple[Path, Manifest]:
-    """What `file` holds. `target`: the same, wherever the working directory is."""
+    """Unpack and verify `file`. `target` is its resolved path, so that the cache does not depend on the working
+    directory.
+    """
     folder = archive.unpack(file)
     manifest = _manifest(file, folder / NAME)
     present_files = {entry.relative_to(folder).as_posix() for entry in folder.rglob("*") if entry.is_file()} - {NAME}

@@ -1,4 +1,4 @@
-"""Makes a bundle: copies what belongs to it without secrets, draws the page that it opens as, and zips both."""
+"""Make a bundle: copy the contents without secrets, render the HTML page that it opens with, and zip both."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ if TYPE_CHECKING:
     from reports.model import Verdict
     from reports.renderers import Subject
 
-MAX_BYTES = 1 << 30  # before it is packed; a run of 1 M events and 10 M tokens has some 700 MiB
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member: the same run makes the same bundle
+MAX_BYTES = 1 << 30  # the limit before compression; a run of 1 M events and 10 M tokens has about 700 MiB
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of every member, so that the same run gives the same bundle
 
 
 def pack(paths: list[Path], out: Path, *, hash_prompts: bool = False, max_bytes: int = MAX_BYTES) -> Manifest:
-    """Write the bundle of a run, a pair of runs or evidence to the new file `out`. Raises BadInput, and FormatError for
-    a run that cannot be read."""
+    """Write the bundle of a run, a pair of runs or evidence to the new file `out`.
+
+    `max_bytes` limits the uncompressed size. Raises BadInput for wrong input, and FormatError for a run that cannot
+    be read.
+    """
     if out.exists():
         raise BadInput(f"{out} exists: a bundle never overwrites a file", fix="choose another --out")
     bundle_contents = contents(paths)
@@ -66,7 +69,9 @@ def pack(paths: list[Path], out: Path, *, hash_prompts: bool = False, max_bytes:
 
 
 def _staged(bundle_contents: Contents, staging: Path, hash_prompts: bool) -> Manifest:
-    """Copy every file. What cannot be scrubbed is left out, and noted."""
+    """Copy every file to `staging`. A file from which secrets cannot be removed is left out, and noted in the
+    manifest.
+    """
     notes, runs = [], _Hashes(bundle_contents) if hash_prompts else None
     for own_name, source in bundle_contents.files.items():
         run = runs.of(own_name) if runs is not None else None
@@ -90,10 +95,10 @@ def _staged(bundle_contents: Contents, staging: Path, hash_prompts: bool) -> Man
 
 
 class _Hashes:
-    """The recordings of a bundle, by the folder that they lie in."""
+    """The recordings of a bundle with hashed prompts, by the folder that contains them."""
 
     def __init__(self, bundle_contents: Contents) -> None:
-        from harness.bundle.prompts import HashedRun, PromptHash  # reads recordings as `diff` does
+        from harness.bundle.prompts import HashedRun, PromptHash  # imported late: it reads recordings
 
         key = PromptHash()
         self.key = key.name
@@ -108,8 +113,10 @@ class _Hashes:
 
 
 def _subject(bundle_contents: Contents, staging: Path) -> Subject:
-    """What the page shows: the verdict that was written down, else the one that is made now; a run alone is shown as
-    it is. A verdict that is made now is written down."""
+    """Return what the page shows: the stored verdict, the recorded run where there is only a run, or a new verdict.
+
+    A new verdict is also written into `staging`.
+    """
     if (staging / VERDICT).is_file():
         return verdict_file.read(staging)
     if bundle_contents.kind == "run":
@@ -129,7 +136,7 @@ def _judged(bundle_contents: Contents, staging: Path) -> Verdict:
 
 
 def _within(verdict: Verdict, staging: Path) -> Verdict:
-    """The verdict with the paths that its runs have within the bundle."""
+    """Return the verdict with paths relative to the bundle."""
     if verdict.parity is None:
         return dataclasses.replace(verdict, paths={})
     runs = [
@@ -140,17 +147,17 @@ def _within(verdict: Verdict, staging: Path) -> Verdict:
 
 
 def _page(subject: Subject, staging: Path) -> str:
-    """The page, whose paths are those within the bundle."""
+    """Render the page, with paths relative to the bundle."""
     import reports
 
     if isinstance(subject, Verdict):
         subject = _within(subject, staging)
-    with contextlib.chdir(staging):  # whose samples the page shows
+    with contextlib.chdir(staging):  # the page shows samples from this folder
         return reports.render(subject, "html")
 
 
 def _zip(staging: Path, manifest: Manifest, out: Path) -> None:
-    """The manifest is the first member, by which a bundle is known. Whole or not at all."""
+    """Write the zip file atomically. The manifest is its first member, by which `opening` recognizes a bundle."""
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
@@ -166,7 +173,7 @@ def _zip(staging: Path, manifest: Manifest, out: Path) -> None:
     except OSError as error:
         raise HarnessError(f"{out} cannot be written: {error.strerror}", fix="--out FILE") from error
     finally:
-        with contextlib.suppress(OSError):  # on a file system that is read-only
+        with contextlib.suppress(OSError):  # fails on a read-only file system
             temporary.unlink()
 
 

@@ -1,8 +1,9 @@
-"""Prompts replaced by hashes, so that two runs in one bundle are still compared and nobody reads what was asked.
+"""Replace prompts by hashes, so that two runs in one bundle can still be compared but their prompts cannot be read.
 
-Each id becomes another one, drawn by a keyed hash of all ids up to it: equal prompts stay equal, different ones stay
-different from their first different token on, and neither a token nor its frequency can be looked up. Special ids stay
-(templates and ends are told by them), and so do lengths. The key is random and is not kept.
+Each token id is replaced by one that a keyed hash of all ids up to it selects. So equal prompts stay equal, and
+different prompts differ from their first different token on. Neither a token nor its frequency can be recovered.
+Special ids and lengths are unchanged, because the checks identify templates and ends by them. The key is random and
+is not stored.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ from harness.recordings.tables import Rows, Table
 from probes.format import Frame, Ragged
 
 _COLUMNS = ("prompt", "prompt_seen")
-SIZE = 32_000  # of a vocabulary that no tokenizer event tells: that of the first Llama
+SIZE = 32_000  # the vocabulary's size where no tokenizer event gives it: that of the first Llama
 
 
 class PromptHash:
-    """One key, for all recordings of a bundle."""
+    """A key for all recordings of a bundle. `name` identifies the key without revealing it."""
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key or secrets.token_bytes(32)
         self.name = hashlib.sha256(self._key).hexdigest()[:16]
-        self.ids = lru_cache(maxsize=4096)(self._drawn)  # each prompt comes several times
+        self.ids = lru_cache(maxsize=4096)(self._drawn)  # cached because each prompt occurs several times
 
     def _drawn(self, prompt: tuple[int, ...], specials: frozenset[int], size: int) -> list[int]:
-        """The ids in the place of these, none of them special, all below `size`; an id that is none stays none."""
+        """Return the replacement ids, which are below `size` and not special.
+
+        Special ids and ids outside the vocabulary are unchanged.
+        """
         state, drawn_ids = hashlib.blake2b(key=self._key, digest_size=8), []
         for token in prompt:
             state.update(int(token).to_bytes(8, "little", signed=True))
@@ -47,7 +51,9 @@ class PromptHash:
 
 
 class HashedRun:
-    """What becomes of one recording's events and frames, with the digests that speak of its prompts."""
+    """Replaces the prompts in the events and frames of one recording, and the digests that are computed from
+    prompts.
+    """
 
     def __init__(self, run: Path, key: PromptHash) -> None:
         self._recording = Recording(run)
@@ -97,18 +103,18 @@ class HashedRun:
         return self._hash.ids(tuple(row), self._specials, self._size)
 
     def _ends(self, event: dict[str, Any]) -> dict[str, Any]:
-        """The first and last ids of a prompt, hashed as the whole prompt is."""
+        """Return the first and last ids of a prompt, hashed as in the whole prompt."""
         first, last = (event.get(name) for name in ("prompt_first", "prompt_last"))
         prompt = self._prompts(event.get("step")).get(event.get("sample"))  # type: ignore[arg-type]
         if not isinstance(first, list) or not isinstance(last, list):
             return {"prompt_first": [], "prompt_last": []}
         if prompt is None or prompt[: len(first)] != first or prompt[len(prompt) - len(last) :] != last:
-            return {"prompt_first": self._ids(first), "prompt_last": self._ids(last)}  # a contradiction stays one
+            return {"prompt_first": self._ids(first), "prompt_last": self._ids(last)}  # inconsistent ids remain so
         hashed = self._ids(prompt)
         return {"prompt_first": hashed[: len(first)], "prompt_last": hashed[len(hashed) - len(last) :]}
 
     def _prompts(self, step: Any) -> dict[int, list[int]]:
-        """The prompts of a step by sample; of the step last asked for they are kept."""
+        """Return the prompts of a step by sample. Those of the last step are cached."""
         if self._kept[0] != step:
             table = self._recording.table("rollout", step) if isinstance(step, int) else None
             rows = table.rows("prompt") if table is not None else None
@@ -119,7 +125,7 @@ class HashedRun:
         return self._kept[1]
 
     def _tables(self, step: Any) -> tuple[Table | None, Table | None]:
-        """The rollouts of a step as they are, and with their prompts hashed."""
+        """Return the rollouts of a step, unchanged and with hashed prompts."""
         table = self._recording.table("rollout", step) if isinstance(step, int) else None
         rows = table.rows("prompt") if table is not None else None
         if table is None or rows is None:
@@ -131,7 +137,7 @@ class HashedRun:
 
 
 def _renewed(event: dict[str, Any], name: str, old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, Any]:
-    """The digest of the hashed prompts in the place of one that was right; any other says nothing of these prompts."""
+    """Return the digest of the hashed prompts for a digest that was correct. A wrong digest is kept as it is."""
     return {name: dict(zip(old, new, strict=False)).get(event.get(name, ""), event.get(name))}
 
 

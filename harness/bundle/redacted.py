@@ -1,4 +1,4 @@
-"""Files copied through the scrubber. What was recorded by us passed it already; what others recorded did not."""
+"""Copy files without secrets. Our own recordings were redacted when they were written; other files were not."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Frames = Callable[[Frame], Frame]
 
 
 def copy(name: str, source: Path, target: Path, events: Events, frames: Frames) -> None:
-    """Copy one file of a bundle without secrets. `events` and `frames` change those of a recording, or return what
-    they are given.
+    """Copy one file of a bundle without secrets. `events` and `frames` transform a recording's events and frames.
 
-    Raises ValueError for JSON that cannot be read, and so cannot be scrubbed. Damage of a recording stays damage.
+    Raises ValueError for JSON that cannot be read and therefore not redacted. Damage in a recording is preserved as
+    damage.
     """
     path = PurePosixPath(name)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,10 +83,10 @@ def _index(run: Path, copied: Path) -> bytes:
 
 
 def _lines(stream: BinaryIO, events: Events) -> Iterator[bytes]:
-    """Every line of a journal, scrubbed, with a new checksum where the line had a correct one.
+    """Yield every line of a journal without secrets. A line with a correct checksum gets a new one.
 
-    Of a line that is torn, broken or has a wrong checksum, and so cannot be scrubbed or vouched for, only that it was
-    there is copied.
+    A line that is torn, broken or has a wrong checksum can be neither redacted nor verified. It is replaced by a
+    broken line.
     """
     read = written = 0
     sealed: bool | None = None
@@ -104,7 +104,7 @@ def _lines(stream: BinaryIO, events: Events) -> Iterator[bytes]:
 
 
 def _scrubbed(line: bytes, events: Events, *, before: int | None) -> bytes:
-    """A line without secrets. `before`: CRC-32 of the lines that were copied; None for a line without a checksum."""
+    """Return a line without secrets. `before`: CRC-32 of the copied lines; None for a line without a checksum."""
     event = decode_line(line)
     head = {key: event.pop(key) for key in ("seq", "t_ns", "kind")}
     changed = events({**head, **redaction.event(head["kind"], event)})
@@ -115,7 +115,9 @@ def _scrubbed(line: bytes, events: Events, *, before: int | None) -> bytes:
 
 
 def _frames(stream: BinaryIO, frames: Frames) -> Iterator[bytes]:
-    """Every frame; of a torn one only its first bytes, and for damage bytes that are no frame."""
+    """Yield every frame. A torn frame is replaced by its first bytes, and a damaged one by bytes that are not a
+    frame.
+    """
     extents, tail = [], b""
     try:
         for extent in read_extents(stream):

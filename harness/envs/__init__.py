@@ -1,7 +1,7 @@
-"""Engine environments: one interpreter per rollout engine, beside the light one of the driver.
+"""Engine environments: one interpreter per rollout engine, beside the small environment of the driver.
 
-The harness makes them, or the user registers interpreters of their own. Everything here imports the standard library
-only, until uv or a progress bar is needed.
+The harness makes them, or the user registers existing interpreters. Modules here import only the standard library,
+until uv or a progress bar is needed.
 """
 
 from harness.envs.bundles import bundle

@@ -1,5 +1,8 @@
-"""Which arguments the engine of an environment takes: kept in its folder when it is made, and asked once where it was
-made before, or is somebody else's."""
+"""The arguments that the engine of an environment accepts, stored in the environment's folder.
+
+They are stored when the harness makes the environment. For an older or a registered environment the engine is queried
+once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ PROGRAM = "scenarios.engines.accepted"
 
 
 def accepted(environment: Environment, *, ask: bool, say: Callable[[str], None] = lambda line: None) -> Accepted:
-    """What is known of it; nothing where nothing is kept and `ask` is off, or where the engine does not say."""
+    """Return the accepted arguments of an environment's engine.
+
+    Return an empty result where nothing is stored and `ask` is False, and where the engine cannot list them.
+    """
     kept = _read(environment)
     if kept is not None or not ask or not registry.get(environment.engine).accepts:
         return kept or Accepted()
@@ -31,13 +37,16 @@ def accepted(environment: Environment, *, ask: bool, say: Callable[[str], None] 
                str(environment.folder / FILE)]  # fmt: skip
     writes = {} if environment.owned else {"PYTHONDONTWRITEBYTECODE": "1"}
     variables = interpreter.clean(os.environ, **environment.env, **writes, PYTHONPATH=str(bundle(plugins=False)))
-    with contextlib.suppress(CommandFailed):  # what it takes is found when it starts
+    with contextlib.suppress(CommandFailed):  # the engine itself reports a wrong argument when it starts
         run(command, variables, lambda line: None, cwd=Path("/"))
     return _read(environment) or Accepted()
 
 
 def keeping(engine: str, version: str, file: Path) -> tuple[str, dict[str, str]]:
-    """A statement that keeps the list in `file`, to follow one that imports the engine; and the variables it needs."""
+    """Return (a statement that stores the list in `file`, the variables that it needs).
+
+    The statement follows one that imports the engine.
+    """
     statement = f"from {PROGRAM} import keep; keep({engine!r}, {version!r}, {str(file)!r})"
     return statement, {"PYTHONPATH": str(bundle(plugins=False))}
 

@@ -20,9 +20,10 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 
 def torch_override(constraints: str, *, gpu: bool, platform: str = sys.platform) -> list[str]:
-    """The override that asks for the CPU build of the torch that is tested; none with a GPU, or off Linux.
+    """Return the override that requires the CPU build of the tested torch; empty with a GPU, or on other systems than
+    Linux.
 
-    Raises LookupError when the constraints do not pin torch.
+    Raises LookupError where the constraints do not pin torch.
     """
     pinned = next((item.strip() for item in constraints.splitlines() if item.startswith("torch==")), None)
     if pinned is None:
@@ -31,7 +32,7 @@ def torch_override(constraints: str, *, gpu: bool, platform: str = sys.platform)
 
 
 def bootstrap(directory: Path, uv_requirement: str) -> None:
-    """Make or bring up to date the environment in that directory. Raises CommandFailed."""
+    """Make or update the environment in that directory. Raises CommandFailed."""
     directory = directory.absolute()
     python = directory / "bin" / "python"
     if not python.exists():

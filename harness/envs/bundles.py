@@ -1,8 +1,8 @@
-"""Directories that show our own packages to an engine's interpreter through PYTHONPATH, and nothing else of ours.
+"""Directories on PYTHONPATH that give an engine's interpreter access to our own packages only.
 
-Nothing is installed into the engine's environment: symbolic links to `probes` and `scenarios`, and, for runs with
-plugins, a `*.dist-info` that declares our entry points. The name of a directory is a digest of its content, so two
-checkouts of the harness have two of them.
+Nothing is installed into the engine's environment. A directory has symbolic links to `probes` and `scenarios` and,
+for runs with plugins, a `*.dist-info` that declares our entry points. Its name is a digest of its content, so two
+checkouts of the harness use different directories.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _METADATA = "Metadata-Version: 2.1\nName: rlhf-harness-plugins\nVersion: 1\n"
 
 
 def bundle(plugins: bool = True) -> Path:
-    """The directory to put on an engine's PYTHONPATH, made when missing.
+    """Return the directory to put on an engine's PYTHONPATH, and make it where it is missing.
 
-    Without `plugins` no engine finds an entry point of ours.
+    Without `plugins` engines find no entry points of the harness.
     """
     sources = {name: _source(name) for name in PACKAGES}
     files = {"METADATA": _METADATA, "entry_points.txt": _entry_points()} if plugins else {}

@@ -1,4 +1,4 @@
-"""Whether an environment can do its work: versions, shims, imports, and one prompt through the real engine."""
+"""Check that an environment works: versions, shims, imports, and one prompt through the real engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ Outcome = Literal["ok", "failed", "not run"]
 
 @dataclass(frozen=True)
 class Check:
-    """One answer about one environment; `fix` is the command that would help a failed one."""
+    """The result of one check of an environment.
+
+    name: what was checked.
+    outcome: ok, failed or not run.
+    found: what was found, in words.
+    fix: the command that may repair a failed check.
+    """
 
     name: str
     outcome: Outcome
@@ -34,7 +40,10 @@ class Check:
 
 
 def check(environment: Environment, *, generate: bool = True, progress: Progress | None = None) -> list[Check]:
-    """Every check of one environment, in order. The imports take 10 to 40 s, and to `generate` about as long again."""
+    """Run every check of one environment, in order.
+
+    The imports take 10 to 40 s, and generation with `generate` about the same again.
+    """
     progress = progress or Silent()
     rebuild = environment.fix
     progress.step("asking the interpreter")
@@ -79,7 +88,7 @@ def check(environment: Environment, *, generate: bool = True, progress: Progress
 
 
 def smoke_command(environment: Environment) -> tuple[list[str], dict[str, str]]:
-    """The command that generates from one prompt in the engine's own interpreter, and its environment."""
+    """Return (command, environment) to generate from one prompt in the engine's own interpreter."""
     variables = {**environment.env, "PYTHONPATH": str(bundle(plugins=True))}
     if not environment.owned:
         variables["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -110,7 +119,7 @@ def _generation(environment: Environment, rebuild: str) -> Check:
 
 
 def _answer(lines: list[str]) -> dict[str, Any]:
-    """The last line that is a JSON object with the key `smoke`: engines print on the same stream."""
+    """Return the last line that is a JSON object with the key `smoke`. Engines print to the same stream."""
     for line in reversed(lines):
         if line.startswith('{"smoke"'):
             try:

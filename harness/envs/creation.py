@@ -1,4 +1,4 @@
-"""Making an engine environment from its recipe: a name either holds a whole environment or does not exist."""
+"""Make an engine environment from its recipe. A name refers to a complete environment or does not exist."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from scenarios.engines.accepted import FILE
 
 @dataclass(frozen=True)
 class Order:
-    """What was asked for, resolved: enough to say whether an existing environment is already it."""
+    """A resolved request for an environment. It suffices to decide whether an existing environment satisfies it."""
 
     name: str
-    version: str  # empty: the recipe's own
+    version: str  # empty stands for the recipe's version
     recipe: recipe.Recipe
     driver: Driver
     python: str  # the interpreter that the environment is based on
@@ -48,12 +48,12 @@ class Order:
 
     @property
     def command(self) -> str:
-        """The command line that makes it."""
+        """The command line that makes the environment."""
         return create_command(self.recipe.engine, self.version, self.name)
 
 
 def choose_device(device: str) -> Device:
-    """`auto` is cuda where a GPU can be seen, else cpu. Raises BadInput for anything but auto, cpu, cuda."""
+    """Resolve `auto` to cuda where a GPU is visible, else to cpu. Raises BadInput for anything but auto, cpu, cuda."""
     if device == "auto":
         return "cuda" if nvidia_gpu() else "cpu"
     if device == "cpu":
@@ -64,7 +64,9 @@ def choose_device(device: str) -> Device:
 
 
 def order(engine: str, *, version: str = "", name: str = "", device: str = "auto", python: str = "") -> Order:
-    """Check a request before anything is made. Raises BadInput, or EnvironmentUnusable for an unfit interpreter."""
+    """Validate a request before anything is made. Raises BadInput, or EnvironmentUnusable for an unsuitable
+    interpreter.
+    """
     engines = registry.names(embedded=False)
     if engine not in engines:
         raise BadInput(
@@ -96,11 +98,12 @@ def order(engine: str, *, version: str = "", name: str = "", device: str = "auto
 
 
 def create(wanted: Order, *, recreate: bool = False, progress: Progress | None = None) -> tuple[Environment, bool]:
-    """Make the environment unless it is there already; returns it, and whether it was made now.
+    """Make the environment unless it exists. Return it, and whether it was made now.
 
-    One made from another recipe, ray or Python is replaced. Takes 40 to 60 s with a warm registry. Whatever fails or
-    interrupts it, nothing half-made has the name, and the old environment stays until the new one is whole.
-    Raises EnvironmentUnusable, Interrupted, or BadInput when the name belongs to a registered interpreter.
+    An environment that was made from another recipe, ray or Python is replaced. This takes 40 to 60 s with a warm
+    package registry. After a failure or an interruption no partial environment has the name, and the old environment
+    stays until the new one is complete. Raises EnvironmentUnusable, Interrupted, or BadInput when the name belongs to
+    a registered interpreter.
     """
     progress = progress or Silent()
     with (
@@ -126,7 +129,7 @@ def create(wanted: Order, *, recreate: bool = False, progress: Progress | None =
             home.directory("envs")
             home.sweep(folder(wanted.name))
             home.sweep(partial)
-            home.remove_tree(partial)  # left by a creation that was killed; we hold the lock, so nobody is in there
+            home.remove_tree(partial)  # left by a creation that was killed; we hold the lock, so no process uses it
             made = _build(wanted, partial, log, progress, lock)
             home.write_json(partial / "env.json", made.to_json())
             with _undisturbed():
@@ -152,7 +155,7 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
         uv = Uv(uv_binary(), indexes.uv_environment(indexes.pip_configuration()), say, keep_open=(lock,))
         python = partial / "venv" / "bin" / "python"
         progress.step(f"making a Python {wanted.driver.minor} environment")
-        # relocatable: it is made under another name and renamed when it is whole
+        # relocatable, because it is made under another name and renamed when it is complete
         uv.run(
             "venv",
             "--relocatable",
@@ -175,9 +178,10 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
         facts = interpreter.inspect(python)
         if reason := interpreter.misfit(facts, plan.engine, wanted.driver):
             raise reason
-        # It is ours, so bytecode may be written: measured, 20 s to import vLLM without and 8.5 s with.
+        # The environment is ours, so bytecode may be written. Measured: importing vLLM takes 20 s without it and 8.5
+        # s with it.
         variables = {**plan.env, "PYTHONDONTWRITEBYTECODE": ""}
-        if cpu or nvidia_gpu():  # a CUDA engine may be installed where no GPU is, on a login node
+        if cpu or nvidia_gpu():  # a CUDA engine may be installed on a login node without a GPU
             progress.step(f"importing {plan.engine} once")
             keep, more = accepted.keeping(plan.engine, facts.versions[plan.engine], partial / FILE)
             statement = f"{plan.imports}\n{keep}"
@@ -211,7 +215,9 @@ def _write_shims(python: Path) -> None:
 
 
 def _explained(error: BaseException, wanted: Order, log: Path) -> HarnessError | None:
-    """The same for the user; None for a defect of ours, which should stay what it is."""
+    """Return the error with an explanation for the user; None for a defect of the harness, which is raised
+    unchanged.
+    """
     what = f"environment {wanted.name!r}"
     if isinstance(error, KeyboardInterrupt):
         return Interrupted.by(error, f"making {what} was interrupted; nothing was left behind", fix=wanted.command)
@@ -223,7 +229,7 @@ def _explained(error: BaseException, wanted: Order, log: Path) -> HarnessError |
 
 
 def _fix_of(error: CommandFailed | EnvironmentUnusable | OSError, wanted: Order, log: Path) -> str:
-    """What changes something: the same command again would fail again."""
+    """Return a command that changes something, because the same command would fail again."""
     if isinstance(error, EnvironmentUnusable) and error.fix:
         return error.fix
     if isinstance(error, OSError) or (isinstance(error, CommandFailed) and error.is_of_a_full_disk()):
@@ -237,7 +243,7 @@ def _fix_of(error: CommandFailed | EnvironmentUnusable | OSError, wanted: Order,
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until this is done: an impatient second Ctrl-C must not stop the cleaning up."""
+    """Ignore Ctrl-C and SIGTERM meanwhile, so that an impatient second Ctrl-C does not stop the cleanup."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""One engine environment: an interpreter in which an engine can be imported, and the `env.json` that describes it."""
+"""One engine environment: an interpreter that can import an engine, and the `env.json` that describes it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")  # starts with a letter, so 
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter with an engine. `owned`: made by the harness; others belong to the user and are only read."""
+    """An interpreter with an engine. `owned`: made by the harness; other environments are the user's and are only
+    read.
+    """
 
     name: str
     engine: str
-    version: str  # of the engine
+    version: str  # the engine's version
     python: str  # absolute path of the interpreter; a symbolic link inside a venv stays one
     python_version: str
     ray: str
@@ -33,8 +35,8 @@ class Environment:
     device: Device
     owned: bool
     created: str = ""  # UTC, ISO 8601
-    asked: str = ""  # version that was asked for on creation; empty: the recipe's own
-    digest: str = ""  # of the recipe it was made from
+    asked: str = ""  # the requested version; empty stands for the recipe's
+    digest: str = ""  # the digest of the recipe that it was made from
     shims: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)  # variables that every process of the engine needs
 
@@ -44,7 +46,7 @@ class Environment:
 
     @property
     def fix(self) -> str:
-        """The command that makes it anew, or registers it again."""
+        """The command that makes the environment again, or registers it again."""
         if self.owned:
             return f"{create_command(self.engine, self.asked, self.name)} --recreate"
         return f"harness env add {self.name} --engine {self.engine} --python {shlex.quote(self.python)}"
@@ -54,14 +56,16 @@ class Environment:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Environment:
-        """Rebuild from `to_json`. Keys of a newer harness are ignored; missing ones raise TypeError."""
+        """Rebuild an environment from `to_json`. Keys of a newer harness are ignored; missing keys raise TypeError."""
         field_names = {item.name for item in dataclasses.fields(Environment)}
         values = {key: value for key, value in data.items() if key in field_names}
         return Environment(**{**values, "shims": tuple(values.get("shims", ()))})
 
 
 def check_name(name: str, engine: str = "") -> str:
-    """The name itself. Raises BadInput when it cannot be one, or not one of an environment of that engine."""
+    """Return the name. Raises BadInput for an invalid name, and for one that an environment of that engine cannot
+    have.
+    """
     if engine and name != engine and name in registry.names():
         raise BadInput(
             f"an environment of {engine} cannot be called {name!r}: that is another engine", fix=f"--name {engine}-mine"
@@ -79,7 +83,7 @@ def default_name(engine: str, version: str) -> str:
 
 
 def create_command(engine: str, version: str, name: str) -> str:
-    """The command line that makes an environment; `version` is empty for the recipe's own."""
+    """Return the command line that makes an environment. An empty `version` stands for the recipe's."""
     words = f"harness env create {engine}" + (f" --version {version}" if version else "")
     return words if name == default_name(engine, version) else f"{words} --name {name}"
 
@@ -89,7 +93,7 @@ def folder(name: str) -> Path:
 
 
 def find(name: str) -> Environment | None:
-    """The environment of that name, or None. Raises EnvironmentUnusable when its env.json cannot be read."""
+    """Return the environment of that name, or None. Raises EnvironmentUnusable when its env.json cannot be read."""
     path = folder(name) / "env.json"
     try:
         return Environment.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -100,7 +104,9 @@ def find(name: str) -> Environment | None:
 
 
 def find_whole(name: str) -> Environment | None:
-    """As `find`, and None too where env.json is broken: for those who are about to replace it."""
+    """Return the environment like `find`, but None where env.json is broken. For callers that are about to replace
+    it.
+    """
     try:
         return find(name)
     except EnvironmentUnusable:
@@ -108,14 +114,14 @@ def find_whole(name: str) -> Environment | None:
 
 
 def all_environments() -> list[Environment]:
-    """All environments, by name."""
+    """Return all environments, by name."""
     folders = sorted((home.home() / "envs").glob("*/env.json"))
     environments = [find(path.parent.name) for path in folders if not path.parent.name.startswith(".")]
     return [environment for environment in environments if environment is not None]
 
 
 def get(name: str) -> Environment:
-    """The environment of that name. Raises BadInput with the names that exist."""
+    """Return the environment of that name. Raises BadInput with the names that exist."""
     environment = find(check_name(name))
     if environment is None:
         names = ", ".join(item.name for item in all_environments()) or "none yet"

@@ -1,4 +1,6 @@
-"""Where the harness keeps what it makes on this machine, and how processes that write there keep apart."""
+"""The directory in which the harness stores what it makes on this machine, and locks between the processes that write
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _REMOVING = ".removing-"
 
 
 def home(environ: Mapping[str, str] = os.environ) -> Path:
-    """`$HARNESS_HOME`, else the platform's directory for user data. Not created here."""
+    """Return `$HARNESS_HOME`, or else the platform's directory for user data. It is not created here."""
     if chosen := environ.get("HARNESS_HOME"):
         return Path(chosen).expanduser().absolute()
     if data := environ.get("XDG_DATA_HOME"):
@@ -30,7 +32,7 @@ def home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def directory(name: str) -> Path:
-    """A directory of the home, created. Raises EnvironmentUnusable where the home cannot be written."""
+    """Return a directory of the home, and create it. Raises EnvironmentUnusable where the home cannot be written."""
     path = home() / name
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -44,10 +46,11 @@ def directory(name: str) -> Path:
 
 @contextmanager
 def locked(name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Hold the lock of that name, across processes; yields its file descriptor.
+    """Hold the lock of that name across processes, and yield its file descriptor.
 
-    A child process that inherits the descriptor holds the lock with us: when we are killed and an installer survives
-    us, the next creation waits for it instead of writing beside it. `waiting` is called once when the lock is taken.
+    A child process that inherits the descriptor also holds the lock. So when this process is killed and its installer
+    survives, the next creation waits for the installer instead of writing at the same time. `waiting` is called once
+    where another process holds the lock.
     """
     descriptor = os.open(directory("locks") / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -62,7 +65,7 @@ def locked(name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[in
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace the file in one step: a reader sees the old content or the new, never half."""
+    """Replace the file atomically: a reader sees the old content or the new one."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -76,7 +79,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_tree(new: Path, path: Path) -> None:
-    """Give the directory `new` the name `path`, in place of what had it."""
+    """Rename the directory `new` to `path`, and remove the directory that had this name."""
     old = _aside(path)
     if path.exists():
         path.rename(old)
@@ -85,14 +88,16 @@ def replace_tree(new: Path, path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory, if it is there. It is renamed first, so that a half-removed one never has a real name."""
+    """Remove a directory where it exists. It is renamed first, so that no partly removed directory has the real
+    name.
+    """
     if path.exists():
         path.rename(_aside(path))
         shutil.rmtree(_aside(path), ignore_errors=True)
 
 
 def sweep(path: Path) -> None:
-    """Finish removals of that name whose process was killed in the middle. The caller holds the lock of the name."""
+    """Finish removals of that name that were interrupted by a kill. The caller holds the lock of the name."""
     for leftover in path.parent.glob(f"{_REMOVING}{path.name}@*"):
         shutil.rmtree(leftover, ignore_errors=True)
 

@@ -1,6 +1,8 @@
-"""pip's configured indexes, find-links and certificates, said in uv's words: uv does not read pip's configuration.
+"""Translate pip's indexes, find-links and certificates into uv's variables, because uv does not read pip's
+configuration.
 
-Standard library only: the project's own environment is made with it before anything is installed.
+This module imports the standard library only: it is used to make the project's own environment before anything is
+installed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-# pip's option -> uv's variable, and the other variables with which a user may already have told uv the same
+# pip's option -> (uv's variable, other variables in which a user may already have set the same for uv)
 _NAMES = {
     "index-url": ("UV_DEFAULT_INDEX", ("UV_INDEX_URL",)),
     "extra-index-url": ("UV_EXTRA_INDEX_URL", ("UV_INDEX",)),
@@ -28,8 +30,10 @@ _SECTIONS = ("global", "install", ":env:")  # pip's precedence: a later one repl
 
 
 def pip_configuration(python: str = sys.executable, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The options that `pip install` of that interpreter would use, by pip's own account; `PIP_*` without pip."""
-    base = getattr(sys, "_base_executable", python)  # an environment made by uv has no pip; its base may have one
+    """Return the options that `pip install` of that interpreter would use, as pip lists them; without pip, those of
+    `PIP_*`.
+    """
+    base = getattr(sys, "_base_executable", python)  # an environment made by uv has no pip, but its base may have one
     for candidate in dict.fromkeys((python, base)):
         command = [candidate, "-m", "pip", "config", "list"]
         answer = subprocess.run(
@@ -41,7 +45,7 @@ def pip_configuration(python: str = sys.executable, environ: Mapping[str, str] =
 
 
 def parse(listing: str) -> dict[str, str]:
-    """The options in the output of `pip config list`, whose lines are `section.option='value'`."""
+    """Parse the output of `pip config list`, whose lines are `section.option='value'`."""
     by_section: dict[str, dict[str, str]] = {}
     for line in listing.splitlines():
         key, separator, literal = line.partition("=")
@@ -60,7 +64,7 @@ def parse(listing: str) -> dict[str, str]:
 
 
 def uv_environment(pip: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for uv: `environ`, and pip's configuration wherever the user has not told uv otherwise."""
+    """Return the environment for uv: `environ`, and pip's configuration where the user has not configured uv."""
     result = dict(environ)
     for option, (variable, alternatives) in _NAMES.items():
         words = pip.get(option, "").split()
@@ -69,13 +73,13 @@ def uv_environment(pip: Mapping[str, str], environ: Mapping[str, str] = os.envir
         if option == "no-index":
             if words[0].lower() in ("1", "true", "yes", "on"):
                 result[variable] = "1"
-        elif option == "find-links":  # relative ones are meant from here; uv runs elsewhere
+        elif option == "find-links":  # relative paths refer to this directory, and uv runs in another one
             local = (word if "://" in word else os.path.abspath(os.path.expanduser(word)) for word in words)
             result[variable] = ",".join(local)
         else:
             result[variable] = " ".join(words)
     if "UV_EXTRA_INDEX_URL" in result or "UV_INDEX" in result:
-        # pip takes the best version over all indexes; uv by default stops at the first index that knows the package
+        # pip uses the best version of all indexes. By default uv stops at the first index that has the package.
         result.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     return result
 

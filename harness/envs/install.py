@@ -1,6 +1,7 @@
-"""`uv pip install` into one environment: the CPU build of torch from where it can be had, and no orphans.
+"""Run `uv pip install` for one environment: find the CPU build of torch, and leave no orphaned processes.
 
-Standard library only: the project's own environment is made with it before anything is installed.
+This module imports the standard library only: it is used to make the project's own environment before anything is
+installed.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from pathlib import Path
 
 from harness.errors import EnvironmentUnusable
 
-# uv's exit codes, as seen: 1 when nothing satisfies the requirements, 2 when it could not ask the index
+# uv's exit codes as observed: 1 when no package satisfies the requirements, 2 when it could not reach the index.
 UNSATISFIABLE = 1
-_GRACE_S = 5.0  # chosen: for an installer to end by itself
+_GRACE_S = 5.0  # a choice: the time for an installer to end by itself
 
 
 class CommandFailed(Exception):
-    """A command ended with `status`; `tail` is the end of what it printed."""
+    """A command that ended with the exit code `status`. `tail` holds the last lines of its output."""
 
     def __init__(self, argv: Sequence[str], status: int, tail: list[str]) -> None:
         super().__init__(f"{Path(argv[0]).name} ended with {status}")
@@ -32,7 +33,7 @@ class CommandFailed(Exception):
         self.tail = tail
 
     def reason(self) -> str:
-        """What a person needs of it: uv's error with its first and its root cause, or else the last line."""
+        """Return what a person needs: uv's error with its first and its root cause, or else the last line."""
         lines = [line.strip() for line in self.tail if line.strip()]
         causes = [line.partition(":")[2].strip() for line in lines if line.startswith(("error:", "cause:"))]
         if not causes:
@@ -43,14 +44,17 @@ class CommandFailed(Exception):
         return any(words in line for line in self.tail for words in ("No space left on device", "quota exceeded"))
 
     def unreached(self) -> str:
-        """The address from which uv could fetch nothing; empty where the network is not what failed."""
+        """Return the address that uv could not fetch from; empty where the network was not the problem."""
         lines = (line.partition("Failed to fetch:")[2].strip(" `") for line in self.tail)
         return next(filter(None, lines), "")
 
 
 @dataclass(frozen=True)
 class Uv:
-    """The uv binary, its environment, and where its output goes. `keep_open` descriptors are inherited (a lock)."""
+    """The uv binary, its environment, and the function that gets its output.
+
+    `keep_open`: file descriptors that uv inherits, such as a lock.
+    """
 
     binary: str
     environ: Mapping[str, str]
@@ -70,13 +74,14 @@ class Uv:
         torch: str = "",
         extra: Sequence[str] = (),
     ) -> None:
-        """Install into the environment of `python`.
+        """Install into the environment of `python`. Raises CommandFailed.
 
-        With `cpu`, requirements or overrides ask for a torch+cpu, which PyPI does not have: when the configured sources
-        have it (find-links, a mirror) they are used, else PyTorch's CPU index. That index is asked for `torch` alone
-        where its requirement is known: uv would look there for triton too, and nowhere else. Raises CommandFailed.
+        With `cpu`, the requirements or the overrides need a torch+cpu, which PyPI does not have. It comes from the
+        configured sources (find-links, a mirror) where they have it, else from PyTorch's CPU index. Where the
+        requirement of torch is known, only torch is installed from that index: otherwise uv would look for triton
+        there too, and nowhere else.
         """
-        # uv runs in a directory of its own, where no project's uv.toml or pyproject.toml applies
+        # uv runs in a directory of its own, so that no project's uv.toml or pyproject.toml applies.
         with tempfile.TemporaryDirectory(prefix="harness-uv-") as scratch:
             file = Path(scratch) / "overrides.txt"
             file.write_text("\n".join(overrides) + "\n", encoding="utf-8")
@@ -94,7 +99,9 @@ class Uv:
                 raise CommandFailed(failure.argv, failure.status, tail) from failure
 
     def _unsatisfied(self, argv: Sequence[str], cwd: Path) -> CommandFailed | None:
-        """Why the configured sources do not have it all; None when they have. Takes the seconds of a resolution."""
+        """Return why the configured sources lack a requirement, or None where they have all. Takes seconds to
+        resolve.
+        """
         try:
             self.run(*argv, "--dry-run", "--quiet", cwd=cwd)
         except CommandFailed as failure:
@@ -107,13 +114,13 @@ class Uv:
 def install_argv(
     python: Path, requirements: Sequence[str], *, overrides: Path | None = None, extra: Sequence[str] = ()
 ) -> list[str]:
-    """The arguments of uv for one installation, without the binary."""
+    """Return the arguments of uv for one installation, without the binary."""
     argv = ["pip", "install", "--python", str(python), *extra, *requirements]
     return argv + (["--overrides", str(overrides)] if overrides else [])
 
 
 def uv_binary() -> str:
-    """The uv of the driver's environment, else one on PATH. Raises EnvironmentUnusable."""
+    """Return the uv of the driver's environment, or else the one on PATH. Raises EnvironmentUnusable."""
     try:
         import uv
 
@@ -125,7 +132,7 @@ def uv_binary() -> str:
 
 
 def nvidia_gpu(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a process started from here would see an NVIDIA GPU, without importing torch."""
+    """Whether a process started from here would see an NVIDIA GPU. torch is not imported."""
     if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "NoDevFiles"):
         return False
     lister = shutil.which("nvidia-smi")
@@ -144,9 +151,10 @@ def run(
     cwd: Path | None = None,
     grace_s: float = _GRACE_S,
 ) -> None:
-    """Run a command to its end, giving each line it prints to `say`. Raises CommandFailed.
+    """Run a command to its end, and pass each line of its output to `say`. Raises CommandFailed.
 
-    It runs in a session of its own, so that Ctrl-C reaches us alone and we end all of it, uv's build children too.
+    The command runs in a session of its own. So Ctrl-C reaches this process alone, which ends the command and all of
+    its children, such as uv's builds.
     """
     environ = {**environ, "NO_COLOR": "1"}
     process = subprocess.Popen(
@@ -176,7 +184,7 @@ def run(
 
 
 def end(process: subprocess.Popen[str], grace_s: float) -> None:
-    """End a process that leads its own session, and everything it started in that session."""
+    """End a process that leads its own session, and everything that it started in that session."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, signum)

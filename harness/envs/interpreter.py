@@ -1,4 +1,4 @@
-"""What an interpreter is and has, asked of itself in a short process that imports no engine and writes nothing."""
+"""Query an interpreter for its version and packages, in a short process that imports no engine and writes nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from harness.envs.install import CommandFailed, run
 from harness.errors import EnvironmentUnusable
 from scenarios.engines import registry
 
-_PATIENCE_S = 60.0  # a cold interpreter on a network disk takes seconds; a program that is no Python may never answer
+_PATIENCE_S = 60.0  # a cold interpreter on a network disk takes seconds; a program that is not Python may never answer
 
-# Runs in any Python 3. torch/version.py is a handful of assignments: it tells the CUDA version without importing torch.
+# The script runs in any Python 3. torch/version.py contains only assignments, so it gives the CUDA version without an
+# import of torch.
 _QUESTION = """
 import json, os, platform, sys
 try:
@@ -77,27 +78,29 @@ class _OfPython:
 
 @dataclass(frozen=True)
 class Interpreter(_OfPython):
-    """Facts about an interpreter. A version is empty when the package is absent or does not tell."""
+    """Facts about an interpreter. A version is empty where the package is absent or has no version."""
 
     path: str
     python: str  # 3.11.7
     implementation: str  # CPython
-    versions: dict[str, str]  # of every engine with environments, ray, torch
-    present: dict[str, bool]  # the same names: can they be found by import
-    cuda: str  # of its torch; empty for a CPU build
-    shims: tuple[str, ...]  # CPU shims of ours that are installed there
+    versions: dict[str, str]  # the versions of every engine with environments, of ray and of torch
+    present: dict[str, bool]  # for the same names: whether an import would find them
+    cuda: str  # the CUDA version of its torch; empty for a CPU build
+    shims: tuple[str, ...]  # our CPU shims that are installed there
 
 
 @dataclass(frozen=True)
 class Driver(_OfPython):
-    """The interpreter that runs the harness: what every environment of one Ray cluster has to agree with."""
+    """The interpreter that runs the harness. Every environment of one Ray cluster has to agree with it."""
 
     python: str
     ray: str
 
     @staticmethod
     def here() -> Driver:
-        """Raises EnvironmentUnusable when ray is not installed beside the harness."""
+        """Return the facts of this interpreter. Raises EnvironmentUnusable when ray is not installed beside the
+        harness.
+        """
         try:
             return Driver(python=platform.python_version(), ray=importlib.metadata.version("ray"))
         except importlib.metadata.PackageNotFoundError as error:
@@ -107,19 +110,23 @@ class Driver(_OfPython):
 
 
 def absolute(python: str | Path) -> Path:
-    """The interpreter as an absolute path; bin/python in the directory of a venv. Links are kept: venvs use them."""
+    """Return the interpreter's absolute path, or bin/python of a venv's directory. Links are kept because venvs need
+    them.
+    """
     path = Path(os.path.abspath(Path(python).expanduser()))
     return path / "bin" / "python" if path.is_dir() else path
 
 
 def clean(environ: Mapping[str, str], **more: str) -> dict[str, str]:
-    """An environment for another interpreter: without the variables that would show it the packages of this one."""
+    """Return an environment for another interpreter, without the variables that would expose this one's packages to
+    it.
+    """
     kept = {key: value for key, value in environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     return {**kept, **more}
 
 
 def inspect(python: str | Path) -> Interpreter:
-    """Ask the interpreter. Takes about 0.2 s. Raises EnvironmentUnusable when it is not a Python that answers."""
+    """Query the interpreter. Takes about 0.2 s. Raises EnvironmentUnusable when it is not a Python that answers."""
     path = absolute(python)
     if not path.exists():
         raise EnvironmentUnusable(f"there is no interpreter at {path}", fix="harness env list")
@@ -152,7 +159,7 @@ def inspect(python: str | Path) -> Interpreter:
 
 
 def import_failure(python: str, statement: str, variables: Mapping[str, str], keep_open: tuple[int, ...] = ()) -> str:
-    """Why that import statement fails there; empty when it works. An engine takes 10 to 40 s."""
+    """Return why the import statement fails there; empty where it works. The import of an engine takes 10 to 40 s."""
     environ = clean(os.environ, **variables)
     try:
         run([python, "-c", statement], environ, lambda line: None, keep_open=keep_open, cwd=Path("/"))
@@ -170,7 +177,7 @@ def _why(error: BaseException) -> str:
 
 
 def misfit(facts: Interpreter, engine: str, driver: Driver) -> EnvironmentUnusable | None:
-    """The first reason why this interpreter cannot serve that engine under this driver, or None."""
+    """Return the first reason why this interpreter cannot serve that engine with this driver, or None."""
     where = facts.path
     if facts.minor != driver.minor or facts.implementation != "CPython":
         return EnvironmentUnusable(

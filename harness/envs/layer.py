@@ -1,4 +1,6 @@
-"""An environment over another one, which is left as it is: it sees all packages of that one, and its own come first."""
+"""An environment on top of another one. It sees the packages of its base, its own come first, and the base is
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,28 @@ _BELOW = "packages_below.pth"
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """`python`: its interpreter. `packages`: where its own ones are installed."""
+    """A layer over an environment.
+
+    name: the layer's name as an environment.
+    base: the environment below it.
+    python: its interpreter.
+    packages: the folder of its own packages.
+    """
 
     name: str
     base: Environment
     python: Path
     packages: Path
-    empty: frozenset[str]  # names in `packages` before anything was installed
+    empty: frozenset[str]  # the names in `packages` before anything was installed
 
     @property
     def is_empty(self) -> bool:
         return {path.name for path in self.packages.iterdir()} - {"__pycache__"} <= self.empty
 
     def register(self) -> None:
-        """Let backends name it as an environment. Raises EnvironmentUnusable where it does not fit the driver."""
+        """Register the layer as an environment that backends can name. Raises EnvironmentUnusable where it does not
+        fit the driver.
+        """
         driver, base = Driver.here(), self.base
         facts = interpreter.inspect(self.python)
         if reason := interpreter.misfit(facts, base.engine, driver):
@@ -52,12 +62,12 @@ class Layer:
 
 @contextlib.contextmanager
 def over(base: Environment, name: str) -> Iterator[Layer]:
-    """A layer of that name over an environment; it is removed at the end. Raises EnvironmentUnusable."""
+    """Make a layer of that name over an environment, and remove it at the end. Raises EnvironmentUnusable."""
     path = folder(check_name(name, base.engine))
     with home.locked(f"env-{name}"):
         home.directory("envs")
         home.sweep(path)
-        home.remove_tree(path)  # of a search that was killed
+        home.remove_tree(path)  # left by a search that was killed
         try:
             yield _make(base, name, path / "venv")
         finally:

@@ -1,4 +1,4 @@
-"""Progress of making an environment: a bar on a terminal, one plain line per step elsewhere."""
+"""Progress of making an environment: a bar on a terminal, otherwise one plain line per step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, TextIO
 
 
 class Progress(Protocol):
-    """What a long piece of work tells about itself."""
+    """Receives the progress of a long operation: `step` starts a step, `detail` is a line of output within it."""
 
     def step(self, text: str) -> None: ...
     def detail(self, line: str) -> None: ...
@@ -18,7 +18,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Tells nothing."""
+    """Shows no progress."""
 
     def step(self, text: str) -> None:
         pass
@@ -34,7 +34,7 @@ class Silent:
 
 
 class Plain(Silent):
-    """One line per step with the seconds since the start, for logs and CI."""
+    """Prints one line per step with the seconds since the start, for logs and CI."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
         self._title = title
@@ -51,7 +51,9 @@ def announce(text: str) -> None:
 
 
 class Downloads:
-    """Megabytes asked for and received so far, from uv's own lines. For the eye only: other words change nothing."""
+    """The requested and received megabytes, parsed from uv's output. They are only displayed, so unknown lines do no
+    harm.
+    """
 
     _STARTED = re.compile(r"\s*Downloading (\S+) \(([\d.]+)([KMG])iB\)")
     _DONE = re.compile(r"\s*Downloaded (\S+)")
@@ -65,7 +67,7 @@ class Downloads:
         return sum(self._sizes.values())
 
     def read(self, line: str) -> bool:
-        """Whether the line was about a download."""
+        """Whether the line was about a download. Its numbers are counted."""
         if match := self._STARTED.match(line):
             self._sizes[match[1]] = float(match[2]) * {"K": 1 / 1024, "M": 1.0, "G": 1024.0}[match[3]]
         elif match := self._DONE.match(line):
@@ -74,7 +76,7 @@ class Downloads:
 
 
 class Bar:
-    """A rich progress bar: the step, what uv says, megabytes where they are known, the time."""
+    """A progress bar of rich: the step, uv's output, the megabytes where they are known, and the time."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
         from rich.console import Console
@@ -99,7 +101,7 @@ class Bar:
         if self._downloads.read(line):
             done, total = self._downloads.done, self._downloads.total
             text = f"{done:,.0f} of {total:,.0f} MiB"
-            # one more than the total: a task that was ever complete stops its clock, and more steps follow
+            # One more than the total: a task that was ever complete stops its clock, and more steps follow.
             self._rich.update(self._task, completed=done, total=total + 1, detail=text)
         else:
             from rich.markup import escape
@@ -117,6 +119,6 @@ class Bar:
 
 
 def console(title: str, stream: TextIO | None = None) -> Progress:
-    """A bar when the stream (default: stderr) is a terminal, else plain lines."""
+    """Return a bar when the stream (default: stderr) is a terminal, else plain lines."""
     stream = sys.stderr if stream is None else stream
     return Bar(title, stream) if stream.isatty() else Plain(title, stream)

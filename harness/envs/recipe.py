@@ -1,4 +1,4 @@
-"""How an engine environment is made: the data files in `harness/recipes`, one per engine and device."""
+"""Recipes for engine environments: the data files in `harness/recipes`, one per engine and device."""
 
 from __future__ import annotations
 
@@ -22,30 +22,42 @@ _VERSION = re.compile(r"\d+(\.\d+)*([a-z0-9.+-]*)")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is installed. `overrides` replace requirements of dependencies; `no_deps` come last, without theirs."""
+    """The packages to install.
+
+    requirements: packages beside the engine and ray.
+    overrides: replace the requirements of dependencies.
+    no_deps: packages that are installed last, without their dependencies.
+    shims: names of the CPU shims.
+    env: variables that every process of the engine needs.
+    """
 
     engine: str
     device: Device
     package: str
-    version: str  # of the engine, when the user asks for none
+    version: str  # the engine's version where the user requests none
     imports: str  # a statement that imports what a rollout needs
     requirements: tuple[str, ...]
     overrides: tuple[str, ...]
     no_deps: tuple[str, ...]
     shims: tuple[str, ...]
     env: dict[str, str]
-    torch: str = ""  # the requirement of the CPU build
+    torch: str = ""  # the requirement for the CPU build
 
     def packages(self, version: str, ray: str) -> list[str]:
-        """The requirements of one environment. `version` may be short (0.31: the newest 0.31.x) or empty (ours)."""
+        """Return the requirements of one environment.
+
+        `version` may be short (0.31 stands for the newest 0.31.x), or empty for the recipe's version.
+        """
         return [f"{self.package}{pin(version or self.version)}", f"ray=={ray}", *self.requirements]
 
     def torch_for(self, version: str) -> str:
-        """The torch that the engine will need in that version, where it is known."""
+        """Return the requirement of torch for that version of the engine; empty where it is not known."""
         return self.torch if not version or self.torch in self.overrides else ""
 
     def digest(self, version: str, ray: str, python: str) -> str:
-        """Names what would be made: an environment with another digest was made from other instructions."""
+        """Return a digest of what would be made. An environment with another digest was made from other
+        instructions.
+        """
         shims = shims_source() if self.shims else ""
         packages = self.packages(version, ray)
         facts = [packages, self.overrides, self.no_deps, self.shims, sorted(self.env.items()), shims, python]
@@ -53,7 +65,7 @@ class Recipe:
 
 
 def load(engine: str, device: Device, folder: Path = FOLDER) -> Recipe:
-    """The recipe of that engine and device. Raises BadInput with the engines that have one."""
+    """Return the recipe of that engine and device. Raises BadInput with the engines that have one."""
     spec = registry.find(engine)
     path = (Path(spec.recipes) if spec is not None and spec.recipes else folder) / f"{engine}-{device}.toml"
     if not path.is_file():
@@ -72,12 +84,12 @@ def is_version(text: str) -> bool:
 
 
 def matches(version: str, requested: str) -> bool:
-    """Whether a version is the asked one: equal, or asked is a shorter prefix of it (0.31 asks for any 0.31.x)."""
+    """Whether a version is the requested one, or begins with it (0.31 matches any 0.31.x)."""
     return version == requested or version.startswith(requested + ".") or version.startswith(requested + "+")
 
 
 def pin(version: str) -> str:
-    """The requirement's specifier. Raises BadInput for what is no version."""
+    """Return the specifier of the requirement. Raises BadInput for an invalid version."""
     if not is_version(version):
         raise BadInput(f"{version!r} is not a version of an engine, such as 0.32.0 or 0.32", fix="--version 0.32.0")
     return f"=={version}" if version.count(".") >= 2 or not version.replace(".", "").isdigit() else f"=={version}.*"

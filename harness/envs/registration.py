@@ -1,4 +1,4 @@
-"""Registering an interpreter that the user already has, and forgetting or removing environments."""
+"""Register an interpreter that the user already has, and remove environments."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scenarios.engines import registry
 
 
 def add(name: str, engine: str, python: str) -> Environment:
-    """Register an interpreter that the user already has; nothing is ever written into its environment.
+    """Register an interpreter that the user already has. Nothing is ever written into its environment.
 
-    The engine is imported once to see that it can be (seconds). Of an interpreter that is registered under this name
-    already, versions and device are read again; another one is refused. Raises BadInput or EnvironmentUnusable.
+    The engine is imported once as a check (seconds). If this interpreter is already registered under the name, its
+    versions and device are updated; another interpreter is refused. Raises BadInput or EnvironmentUnusable.
     """
     engines = registry.names(embedded=False)
     if engine not in engines:
@@ -33,7 +33,7 @@ def add(name: str, engine: str, python: str) -> Environment:
     device: Device = "cuda" if facts.cuda else "cpu"
     plan = recipe.load(engine, device)
     variables = dict(plan.env)
-    if facts.python != driver.python:  # Ray compares patch versions too unless it is told not to
+    if facts.python != driver.python:  # by default Ray compares patch versions too
         variables["RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"] = "minor"
     untouched = {**variables, "PYTHONDONTWRITEBYTECODE": "1"}
     if failure := interpreter.import_failure(facts.path, plan.imports, untouched):
@@ -68,7 +68,7 @@ def add(name: str, engine: str, python: str) -> Environment:
 
 
 def remove(name: str) -> Path:
-    """Remove an environment that the harness made, or forget a registered one. Raises BadInput when there is none."""
+    """Remove an environment that the harness made, or unregister an interpreter. Raises BadInput when there is none."""
     check_name(name)
     with home.locked(f"env-{name}"):
         path = folder(name)

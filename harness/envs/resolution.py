@@ -1,4 +1,4 @@
-"""From a backend on the command line (`engine`, `engine@environment`, `engine@version`) to its interpreter."""
+"""Resolve a backend on the command line (`engine`, `engine@environment`, `engine@version`) to its interpreter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scenarios.engines import registry
 
 @dataclass(frozen=True)
 class Backend:
-    """What stands on the command line: an engine, and the name of an environment or a version of the engine, if any."""
+    """A parsed backend: an engine, and the name of an environment or a version of the engine, if given."""
 
     engine: str
     environment: str = ""
@@ -30,7 +30,7 @@ class Backend:
 
 
 def parse(backend: str) -> Backend:
-    """Raises BadInput for an unknown engine or a malformed rest, naming what is valid."""
+    """Parse a backend. Raises BadInput for an unknown engine or a malformed rest, with the valid names."""
     engine, at, selector = backend.partition("@")
     spec = registry.find(engine)
     if spec is None and (reason := registry.refusal(engine)):
@@ -57,10 +57,10 @@ def parse(backend: str) -> Backend:
 
 
 def resolve(backend: str, *, create: bool = True) -> Environment:
-    """The environment of a backend, checked against the driver; a missing one is made on first use when `create`.
+    """Return the environment of a backend, checked against the driver. With `create`, a missing one is made.
 
-    An environment of ours that was made from another recipe, ray or Python counts as missing. Its making is told on
-    stderr. Raises BadInput, EnvironmentUnusable, Interrupted.
+    An environment of the harness that was made from another recipe, ray or Python counts as missing. The progress of
+    making it is shown on stderr. Raises BadInput, EnvironmentUnusable, Interrupted.
     """
     parsed = parse(backend)
     if registry.get(parsed.engine).embedded:
@@ -84,8 +84,7 @@ def resolve(backend: str, *, create: bool = True) -> Environment:
 
 
 def exists(backend: str) -> bool:
-    """Whether `resolve` would make nothing. Raises BadInput for an unknown engine, or for an environment of a name that
-    there is not."""
+    """Whether `resolve` would make nothing. Raises BadInput for an unknown engine or environment name."""
     wanted = parse(backend)
     if registry.get(wanted.engine).embedded:
         return True
@@ -96,7 +95,7 @@ def exists(backend: str) -> bool:
 
 
 def embedded(engine: str) -> Environment:
-    """The driver's own interpreter, with an engine that runs in it."""
+    """Return the driver's own interpreter as the environment of an engine that runs in it."""
     versions = map(_version, registry.get(engine).distributions)
     return Environment(
         name=engine,

@@ -1,8 +1,8 @@
-"""What starts the harness elsewhere: one launcher a file in this folder, each a command of `harness render`.
+"""Launchers: each writes the files with which a scheduler starts the harness, and is a command of `harness render`.
 
-The file's name is the command's. Its function `command` ends with `write`; its `Options` are a frozen dataclass, whose
-fields are annotated as Typer reads a command's parameters.
-A file whose name begins with an underscore is no launcher: several share what is in it.
+The file's name is the command's name. Its function `command` ends with a call of `write`. Its `Options` are a frozen
+dataclass, whose fields are annotated as Typer expects of a command's parameters. A file whose name begins with an
+underscore is not a launcher, but holds code that several launchers share.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from probes import redaction
 from probes.errors import FULL
 
 WRITTEN_BY = "# Written by this command; edit the command, not the file:"
-# What is put in where the file is used: `TOKEN="$(cat FILE)"`, `${TOKEN:-}`, `${{ secrets.TOKEN }}`.
+# References that are expanded where the file is used: `TOKEN="$(cat FILE)"`, `${TOKEN:-}`, `${{ secrets.TOKEN }}`.
 EXPANDED = re.compile(r"""\$\{\{[^{}]*\}\}|["']?(?:\$\(|`)|\$\{\w+:?(?:[+?]|[-=]\})""")
 SHEBANG = "#!/bin/bash\n"  # stays the first line of a script
 
 
 def launchers() -> dict[str, Callable[..., None]]:
-    """Every launcher by the name that a user types."""
+    """Return every launcher by the name that a user types."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
     return {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}").command for name in names}
 
@@ -63,7 +63,9 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
 
 
 def _values(name: str, text: str) -> list[Any]:
-    """A script as it is, a manifest as its values: a reference to a secret is several of them."""
+    """Return a script as text, and a manifest as its parsed values, because a reference to a secret may span several
+    of them.
+    """
     if not name.endswith((".yaml", ".yml")):
         return [text]
     import yaml
@@ -72,7 +74,9 @@ def _values(name: str, text: str) -> list[Any]:
 
 
 def _holds_secret(value: Any) -> bool:
-    """What is nested is looked at by itself: a field with a secret's name may hold a reference."""
+    """Whether a value holds a secret. Nested values are checked by themselves: a field named like a secret may hold a
+    reference.
+    """
     parts = value.items() if isinstance(value, dict) else [*enumerate(value)]
     nested = {name: part for name, part in parts if isinstance(part, dict | list)}
     flat_parts = {
@@ -80,5 +84,5 @@ def _holds_secret(value: Any) -> bool:
     }
     flat_values = (
         flat_parts if isinstance(value, dict) else list(flat_parts.values())
-    )  # words, which may be a command line
+    )  # the words may be a command line
     return redaction.scrub(flat_values) != flat_values or any(map(_holds_secret, nested.values()))

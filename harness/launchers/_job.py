@@ -1,6 +1,6 @@
-"""The job that a launcher starts: its command, the options that all launchers share, and what its script does.
+"""The job that a launcher starts: its command, the options that all launchers share, and its script.
 
-A launcher adds what is its own: how a function runs on every node, and where what the harness leaves is kept.
+A launcher adds what is specific to it: how a function runs on every node, and where the harness's output is kept.
 """
 
 from __future__ import annotations
@@ -56,8 +56,18 @@ class JobOptions(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """A command and how it is watched. `variables`: patterns of names that are replaced on the node where the command
-    runs; nothing else in it is."""
+    """A command and how it is watched.
+
+    words: the command.
+    stall: the time without progress after which the job is examined.
+    setup: a line of shell that runs first on every node.
+    doctor: options for harness doctor.
+    early: how many seconds before the time limit evidence is taken.
+    record: whether harness record replaces harness watch.
+    name: the name of the job; empty for the command's first word.
+    variables: a pattern of variable names that are expanded on the node where the command runs. Nothing else in the
+    command is expanded.
+    """
 
     words: Sequence[str]
     stall: str = STALL
@@ -81,7 +91,7 @@ class Job:
 
     @staticmethod
     def of(options: JobOptions, variables: str = "") -> Job:
-        """The job that a user asks a launcher for."""
+        """Return the job that a user requests of a launcher."""
         return Job(
             words=options.words,
             stall=options.stall,
@@ -95,7 +105,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        """A name that may be that of a file."""
+        """The job's name in a form that is valid for a file."""
         return re.sub(r"[^\w.-]", "-", self.name or Path(self.words[0]).name, flags=re.ASCII)[:60] or "job"
 
     def script(
@@ -126,7 +136,7 @@ class Job:
 
 
 def _not_of_doctor(options: str) -> str:
-    """What the shell or harness doctor says of options that it cannot read; empty where it can."""
+    """Return the error of the shell or of harness doctor for these options; empty where they are valid."""
     from harness.cli import parsed
 
     try:
@@ -137,7 +147,7 @@ def _not_of_doctor(options: str) -> str:
 
 
 def _no_shell(line: str) -> str:
-    """What bash says of a line that it cannot read; empty where it can, and where there is no bash to ask."""
+    """Return bash's error for a line; empty where it is valid, or where bash is missing."""
     try:
         read = subprocess.run(["bash", "-n"], input=line, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -146,12 +156,14 @@ def _no_shell(line: str) -> str:
 
 
 def prepared(setup: str) -> str:
-    """Lines of shell that run --setup. What activates an environment may read variables that are not set."""
+    """Return lines of shell that run --setup. `set +u` is needed because activation scripts may read unset
+    variables.
+    """
     return f"set +u; {setup}" if setup else "true"
 
 
 def command_line(context: typer.Context) -> str:
-    """The command that writes the same file again, --out left out."""
+    """Return the command that writes the same file again, without --out."""
     options: list[str] = []
     words: list[str] = []
     for parameter in context.command.params:
@@ -168,7 +180,7 @@ def command_line(context: typer.Context) -> str:
 
 
 def _quoted(word: str) -> str:
-    """The word as bash takes it, in characters that a comment may hold."""
+    """Return the word quoted for bash, with only those characters that a comment may hold."""
     if word.isprintable():
         return shlex.quote(word)
     return "$'" + "".join(char if char.isprintable() and char not in "\\'" else _escape(char) for char in word) + "'"
@@ -180,8 +192,8 @@ def _escape(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in char.encode())
 
 
-# A launcher's head gives NODES, HARNESS_OUT and four functions: `first` and `start` run look_first and job on every
-# node, `look_everywhere` look, `stop` ends what a hang has left. NODE is set wherever those run.
+# A launcher's head defines NODES, HARNESS_OUT and four functions. `first` and `start` run look_first and job on every
+# node, `look_everywhere` runs look there, and `stop` ends what a hang has left. NODE is set wherever those run.
 _SCRIPT = """\
 #!/bin/bash
 {directives}

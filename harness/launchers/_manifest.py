@@ -1,4 +1,4 @@
-"""Manifests: YAML as people write it, on top of one of the user's own."""
+"""Manifests: readable YAML, optionally on top of a manifest of the user."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Base = Annotated[
 ]
 
 
-_BREAKS = set("\r\x85\u2028\u2029")  # which a block of lines would give back as other ends of lines
+_BREAKS = set("\r\x85\u2028\u2029")  # line breaks that a block scalar would not preserve
 
 
 def text(value: object, checked: str = "") -> str:
-    """A document. `checked`: the schema that it was held against, for one that no test has run."""
+    """Return a document. `checked`: the schema that an untested document was validated against."""
     import yaml
 
     comment = f"# Validated against the schema of {checked}, not run.\n" if checked else ""
@@ -27,7 +27,7 @@ def text(value: object, checked: str = "") -> str:
 
 
 def load(base: Path | None) -> dict[str, Any]:
-    """The user's manifest, empty without one. Raises BadInput where it is none."""
+    """Return the user's manifest; empty without one. Raises BadInput where it is not a manifest."""
     import yaml
 
     if base is None:
@@ -53,7 +53,7 @@ def part(manifest: dict[str, Any], key: str, kind: type, base: Path | None) -> A
 
 
 def _dumper(yaml: Any) -> Any:
-    """No anchors, nothing for nothing, lines of a script as lines."""
+    """Return a dumper without anchors, with empty text for null, and with block scalars for scripts."""
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
         def ignore_aliases(self, data: Any) -> bool:

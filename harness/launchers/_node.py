@@ -1,8 +1,8 @@
-"""The head of a script that runs once on each node, where nothing else reaches all nodes.
+"""The head of a script that runs once on each node, for schedulers that cannot run a function on all nodes.
 
-Nodes that share a folder meet there: none starts before the doctor has passed on all of them, and they are looked at
-together. Nodes that do not are looked at together where each knows the addresses of all: each watch serves its
-evidence, the first node asks for it, and tells the others' watches when the job hangs.
+Nodes with a shared folder coordinate in it: no node starts before the doctor has passed on all of them, and they are
+judged together. Nodes without one are judged together where each knows the addresses of all. Then each watch serves
+its evidence, and the first node requests it and notifies the other watches of a hang.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.errors import BadInput
 from harness.launchers import _job
 from harness.quantities import seconds
 
-# Of harness doctor. Ray sets the variable for a job; the doctor asks a worker on each of the cluster's nodes.
+# The option of harness doctor. Ray sets the variable for a job, and the doctor queries a worker on each node.
 IN_A_RAY_JOB = '--address "$RAY_ADDRESS"'
 
 Shared = Annotated[
@@ -64,9 +64,13 @@ def refuse_relative(option: str, folder: str, fix: str = "/SHARED") -> None:
 def script(
     job: _job.Job, variables: str, *, nodes: int, shared: str, limit: float, ray: bool = False, **words: str
 ) -> str:
-    """The script of `job`. `variables`: lines of shell that set NODES, NODE_RANK, RUN_ID and what the command needs
-    besides, and NODE_ADDRS where the nodes' addresses are known; they may refuse. `ray`: the command runs on the first
-    node, in a Ray cluster of all. `words`: as `Job.script` takes them."""
+    """Return the script of `job`.
+
+    variables: lines of shell that set NODES, NODE_RANK, RUN_ID, what else the command needs, and NODE_ADDRS where the
+    nodes' addresses are known. They may refuse to run.
+    ray: the command runs on the first node, in a Ray cluster of all nodes.
+    words: further arguments of `Job.script`.
+    """
     after = f"{limit - job.early:.0f}" if limit else ""
     start = f"{on_ray(job.setup)}start() {{ ray_node; }}\n" if ray else "start() { job; }\n"
     watches = _WATCHES if (served := are_served(job, nodes, shared, ray)) else "WATCHES=\n"
@@ -77,17 +81,23 @@ def script(
 
 
 def are_served(job: _job.Job, nodes: int, shared: str, ray: bool = False) -> bool:
-    """Whether the watches serve their evidence. One node needs none of others, nodes that share a folder read it there,
-    and the first node of a Ray cluster sees all; harness record serves none."""
+    """Whether the watches serve their evidence.
+
+    They do not where it is not needed: with one node, with a shared folder, and with a Ray cluster, whose first node
+    sees all. `harness record` cannot serve evidence.
+    """
     return nodes > 1 and not shared and not ray and not job.record
 
 
 def on_ray(setup: str) -> str:
-    """Lines of shell that define `ray_node`: a node of a Ray cluster, and on the first node the job in it."""
+    """Return lines of shell that define `ray_node`: it runs a node of a Ray cluster, and on the first node the job in
+    it.
+    """
     return f'{_RAY.replace("SETUP", _job.prepared(setup))}\nALL_NODES="\n{ALL_NODES}"\n'
 
 
-# Of harness watch, on nodes that share no folder. WATCHES: a line for each, its name and where its watch serves.
+# The options of harness watch on nodes without a shared folder. WATCHES has a line for each node: its name and the
+# address at which its watch serves.
 SERVE = '${WATCHES:+--serve "$(address)" --serve-after 1s}'
 SERVED = """\
 at_ports() { # FIRST: of lines with a node's name and address. A port for each node: several may be one host
@@ -125,7 +135,7 @@ else
     echo "harness: NODE_ADDRS is not set: a hang whose culprit is on another node will not be ended" >&2
 fi
 """
-# After --setup, which may set it.
+# This comes after --setup, which may set the token.
 _TOKEN = """\
 [ -z "$WATCHES" ] || [ "${RLHF_HARNESS_TOKEN:-}" ] ||
         refuse 2 "RLHF_HARNESS_TOKEN is not set; fix: export RLHF_HARNESS_TOKEN=<secret>   # the same on each node"
@@ -226,7 +236,7 @@ stop() {{ # also of a job that hangs across nodes; then what each watch has left
 }}
 """
 
-# Its arguments: how many nodes are awaited, and for how many seconds. It stands in double quotes of bash.
+# Its arguments are the number of nodes and the seconds to wait for them. It is placed in double quotes of bash.
 ALL_NODES = """\
 import sys, time, ray
 ray.init(log_to_driver=False)
@@ -237,7 +247,7 @@ while len(there := [node['NodeManagerHostname'] for node in ray.nodes() if node[
         sys.exit(f'{len(there)} of {nodes} nodes joined Ray: {joined}; fix: see the logs of the others')
     time.sleep(1)
 """
-# Nothing calls `ray stop`: it would end every Ray of the node, SkyPilot's own too. With --block, Ray ends when told.
+# `ray stop` is not used: it would end every Ray on the node, also SkyPilot's own. With --block, Ray ends on a signal.
 _RAY = """\
 RAY_PORT=${RAY_PORT:-6379}
 

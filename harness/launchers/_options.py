@@ -1,4 +1,4 @@
-"""The options of a launcher as one dataclass, whose fields are annotated as Typer reads parameters."""
+"""The options of a launcher as one dataclass, whose fields are annotated as Typer expects of parameters."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import typer
 
 
 def of_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters are the fields of its argument `options`, in their order; it may take the `context`
-    as well."""
+    """Return a command whose parameters are the fields of its argument `options`, in order.
+
+    The command may also take the `context`.
+    """
     hints = typing.get_type_hints(command)
     kind, has_context = hints["options"], "context" in hints
     annotations = typing.get_type_hints(kind, include_extras=True)
@@ -35,7 +37,7 @@ def of_options(command: Callable[..., None]) -> Callable[..., None]:
     ]
     if has_context:
         parameters.insert(0, inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
-    # Typer reads the signature, and of it the annotations.
+    # Typer reads the signature and the annotations.
     of_parameters.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     of_parameters.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return of_parameters

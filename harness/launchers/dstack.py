@@ -17,7 +17,7 @@ CHECKED = "dstack 0.22.5"
 
 @dataclass(frozen=True)
 class Options:
-    """Of `harness render dstack`."""
+    """The options of `harness render dstack`."""
 
     words: _job.Words
     nodes: _job.Nodes = 1
@@ -70,7 +70,9 @@ def command(context: typer.Context, options: Options) -> None:
 
 
 def _with_token(manifest: dict[str, Any], base: Path | None) -> list[str]:
-    """The variables of the task; one without a value is that of the shell in which dstack runs."""
+    """Return the variables of the task, with the token. A variable without a value is taken from the shell that runs
+    dstack.
+    """
     variables = manifest.get("env")
     if isinstance(variables, dict):
         variables = [f"{name}={value}" for name, value in variables.items()]

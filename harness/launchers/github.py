@@ -1,4 +1,4 @@
-"""GitHub Actions: one workflow that gates every push, and one that runs a nightly matrix, a job for each cell."""
+"""GitHub Actions: a workflow that gates every push, and one that runs a nightly matrix with a job for each cell."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from harness.nightly.matrix import Cell
 
 OUT = Path(".github") / "workflows"
-MOST_JOBS = 256  # of a matrix: docs.github.com/actions/reference/limits
-MINUTES = 350  # a job on GitHub's own runners ends after 360: the artefacts are uploaded before
-# The newest majors that run on Node 24, November 2026.
+MOST_JOBS = 256  # the limit of a matrix: docs.github.com/actions/reference/limits
+MINUTES = 350  # a job on GitHub's own runners ends after 360; this leaves time to upload the artefacts
+# The newest major versions that run on Node 24, as of November 2026.
 CHECKOUT, PYTHON, UPLOAD = "actions/checkout@v6", "actions/setup-python@v6", "actions/upload-artifact@v6"
 CACHE, RESTORE, SAVE = "actions/cache@v5", "actions/cache/restore@v5", "actions/cache/save@v5"
 Source = Annotated[
@@ -39,7 +39,7 @@ Source = Annotated[
 
 @dataclass(frozen=True)
 class Options:
-    """Of `harness render github`."""
+    """The options of `harness render github`."""
 
     matrix: Annotated[
         Path, typer.Argument(help="a matrix of harness nightly; its path is from the root of the repository")
@@ -122,12 +122,14 @@ def command(options: Options) -> None:
 
 
 def install(source: str, *names: str) -> str:
-    """The command with which a runner installs the harness with extras. Raises BadInput where no runner could."""
+    """Return the command with which a runner installs the harness with extras. Raises BadInput where no runner
+    could.
+    """
     return f"pip install {shlex.quote(extras.requirement(source or extras.source_for_others(), *names))}"
 
 
 def workflow(name: str, on: dict[str, Any], jobs: dict[str, Any], *, cancels: bool = False) -> dict[str, Any]:
-    """`cancels`: a run ends an earlier one of its branch."""
+    """Return a workflow. `cancels`: a run cancels an earlier one of its branch."""
     group = {"group": "${{ github.workflow }}-${{ github.ref }}", "cancel-in-progress": cancels}
     return {"name": name, "on": on, "permissions": {"contents": "read"}, "concurrency": group, "jobs": jobs}
 
@@ -137,7 +139,9 @@ def job(runner: str, steps: Sequence[dict[str, Any]], minutes: int = MINUTES + 1
 
 
 def start(setup: str, python: str, matrix: str = "") -> list[dict[str, Any]]:
-    """Until `harness` runs; of a matrix with the environments of the engines as an earlier job left them."""
+    """Return the steps that install `harness`. With a matrix, the engine environments of an earlier job are
+    restored.
+    """
     cache = {
         "path": "~/.local/share/rlhf-harness",
         "key": f"harness-${{{{ runner.os }}}}-${{{{ hashFiles('{matrix}', 'pyproject.toml') }}}}",
@@ -157,8 +161,11 @@ def _push(gate: str) -> list[dict[str, Any]]:
 
 
 def _night(matrix: Path) -> list[dict[str, Any]]:
-    """The history is kept whatever the night came to: actions/cache alone would keep that of a night without a
-    regression only."""
+    """Return the steps of a nightly cell.
+
+    The history is saved whatever the result. `actions/cache` alone would save it only for a night without a
+    regression.
+    """
     key, path = "harness-history-${{ matrix.key }}-", f"{HISTORY}*"
     attempt = f"{key}${{{{ github.run_id }}}}-${{{{ github.run_attempt }}}}"
     always = "${{ always() }}"
@@ -197,7 +204,7 @@ def _gate(cells: Sequence[Cell], matrix: Path) -> str:
 
 
 def _named(cells: Sequence[Cell]) -> list[dict[str, str]]:
-    """Each cell with a key of its own that may name a cache and an artefact."""
+    """Return each cell with a unique key that is valid as the name of a cache and of an artefact."""
     keys: list[str] = []
     for cell in cells:
         key = re.sub(r"[^A-Za-z0-9._]+", "-", cell.name)[:80]

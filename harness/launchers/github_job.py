@@ -1,4 +1,4 @@
-"""GitHub Actions: one job of the user's own, on one runner, as a workflow and the script that it runs."""
+"""GitHub Actions: one job of the user on one runner, as a workflow and the script that it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = f"{github.MINUTES}m"
 
 @dataclass(frozen=True)
 class Options:
-    """Of `harness render github-job`."""
+    """The options of `harness render github-job`."""
 
     words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run from the root")]
     on: Annotated[

@@ -1,4 +1,4 @@
-"""KubeRay: a RayJob, and the config map that holds the script which its head runs."""
+"""KubeRay: a RayJob, and the config map with the script that its head runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.launchers import _job, _manifest, _node, write
 from harness.launchers._options import of_options
 
 CHECKED = "KubeRay 1.7.0"
-START_S = 1800  # for pods to be scheduled and images pulled: the deadline counts from before
+START_S = 1800  # seconds to schedule pods and pull images, which the deadline includes
 RESULTS = "/harness-results"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of `harness render kuberay`."""
+    """The options of `harness render kuberay`."""
 
     words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")]
     image: Annotated[

@@ -1,4 +1,6 @@
-"""Ray jobs: a script that submits itself to a cluster, where it asks every node first and watches the command."""
+"""Ray jobs: a script that submits itself to a cluster, where it checks every node first and then watches the
+command.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from harness.launchers._options import of_options
 
 @dataclass(frozen=True)
 class Options:
-    """Of `harness render ray-job`."""
+    """The options of `harness render ray-job`."""
 
     words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")]
     address: Annotated[
@@ -56,7 +58,7 @@ def command(context: typer.Context, options: Options) -> None:
     )
     if wrong is not None:
         raise BadInput(f"{wrong!r} is no option of ray job submit", fix="--submit=--entrypoint-num-cpus=1")
-    # `ray://` and bare addresses are of Ray's other clients; the API of jobs fails over them.
+    # `ray://` and bare addresses belong to other clients of Ray; the jobs API fails with them.
     if options.address and not re.match("https?://", options.address):
         raise BadInput(
             f"--address {options.address}: jobs are submitted to the dashboard, by HTTP",

@@ -17,7 +17,7 @@ CHECKED = "skypilot 0.14.1"
 
 @dataclass(frozen=True)
 class Options:
-    """Of `harness render skypilot`."""
+    """The options of `harness render skypilot`."""
 
     words: _job.Words
     nodes: _job.Nodes = 1
@@ -76,7 +76,7 @@ def command(context: typer.Context, options: Options) -> None:
 
 
 def _with_token(manifest: dict[str, Any], base: Path | None) -> dict[str, Any]:
-    """The secrets of the task; one without a value is that of `sky launch --secret`."""
+    """Return the secrets of the task, with the token. A secret without a value is that of `sky launch --secret`."""
     base_secrets = manifest.get("secrets")
     if isinstance(base_secrets, list):
         base_secrets = dict.fromkeys(base_secrets)
@@ -85,7 +85,7 @@ def _with_token(manifest: dict[str, Any], base: Path | None) -> dict[str, Any]:
     return secrets if token.VARIABLE in named else {**secrets, token.VARIABLE: None}
 
 
-# Ray of a job has a port that is not SkyPilot's own, 6380.
+# The job's Ray uses another port than SkyPilot's own Ray, which is on 6380.
 _VARIABLES = """\
 [ "${SKYPILOT_TASK_ID:-}" ] || refuse 2 "no SkyPilot runs this script; fix: sky launch ${0%.sh}.yaml"
 NODES=${SKYPILOT_NUM_NODES:-1} NODE_RANK=${SKYPILOT_NODE_RANK:-0} RUN_ID=${SKYPILOT_TASK_ID//[^A-Za-z0-9_.-]/-}

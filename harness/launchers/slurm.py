@@ -1,4 +1,6 @@
-"""Slurm: one batch script that asks every node first, watches the command on each, and looks before the time limit."""
+"""Slurm: a batch script that checks every node first, watches the command on each, and takes evidence before the
+limit.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from harness.launchers._options import of_options
 
 @dataclass(frozen=True)
 class Options:
-    """Of `harness render slurm`."""
+    """The options of `harness render slurm`."""
 
     words: _job.Words
     nodes: _job.Nodes = 1
@@ -77,7 +79,7 @@ def command(context: typer.Context, options: Options) -> None:
         *(options.sbatch or []),
     ]
     directives = [f"--job-name={job.title}", "--output=%x-%j.log", *sbatch_options, f"--signal=B:USR1@{options.early}"]
-    served = bool(options.local) and not options.ray  # the first node sees all of a Ray cluster
+    served = bool(options.local) and not options.ray  # a Ray cluster's first node sees all nodes
     start = (
         f"{_node.on_ray(options.setup)}{_RAY.replace('SETUP', _job.prepared(options.setup))}"
         if options.ray
@@ -98,7 +100,7 @@ _OWN = {
     **dict.fromkeys(("--job-name", "-J"), "--name NAME"),
     **dict.fromkeys(("--ntasks", "-n", "--ntasks-per-node"), "let COMMAND start the ranks of a node, as torchrun does"),
     "--signal": "--early SECONDS",
-}  # options of sbatch that the script has already, and what to give in their place
+}  # options of sbatch that the script sets, and what to use instead
 
 
 def _name(option: str) -> str:
@@ -144,7 +146,7 @@ _ON_EVERY_NODE = """\
 start() { on_every_node job; }
 look_everywhere() { on_every_node look --time=10; } # minutes: a node that does not answer holds up no verdict for ever
 """
-# Ports below that of torchrun.
+# The watches use ports below that of torchrun.
 _WATCHES = """\
 export RLHF_HARNESS_TOKEN WATCHES
 RLHF_HARNESS_TOKEN=$(head -c 32 /dev/urandom | base64)
@@ -152,9 +154,9 @@ WATCHES=$(scontrol show node --oneliner "$SLURM_JOB_NODELIST" | grep -oE '(NodeN
     awk -F= '$1 == "NodeName" { name = $2 } $1 == "NodeAddr" { print name, $2 }' |
     at_ports $((12000 + 16 * SLURM_JOB_ID % 8000)))
 """
-# The batch script runs on the first node, where the command does. Its watch and its looks see all nodes through Ray.
-# RAY_CPUS: left to itself, Ray counts the CPUs of the machine, not those of the allocation.
-# The port is below those that Ray keeps for its dashboard (8265), its clients (10001) and its workers (from 10002 on).
+# The batch script runs on the first node, as the command does. Its watch and its looks see all nodes through Ray.
+# RAY_CPUS is set because Ray would count the CPUs of the machine, not those of the allocation. The port is below
+# those that Ray uses for its dashboard (8265), its clients (10001) and its workers (from 10002 on).
 _RAY = """\
 RAY_PORT=$((6400 + SLURM_JOB_ID % 1800))
 export NODES ALL_NODES RAY_PORT

@@ -1,4 +1,4 @@
-"""torchrun: a script that is run once on each node, by hand or by whatever starts jobs there."""
+"""torchrun: a script to run once on each node, by hand or by a job starter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.launchers._options import of_options
 
 @dataclass(frozen=True)
 class Options:
-    """Of `harness render torchrun`."""
+    """The options of `harness render torchrun`."""
 
     words: Annotated[
         list[str], typer.Argument(metavar="COMMAND...", help="the command of each rank, such as python train.py")

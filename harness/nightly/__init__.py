@@ -1,3 +1,3 @@
-"""`harness nightly`: a matrix of comparisons, run every night and judged against the nights before."""
+"""`harness nightly`: a matrix of comparisons that runs every night and is judged against the previous nights."""
 
-HISTORY = "runs/nightly/history.db"  # of all nights, where no other is named
+HISTORY = "runs/nightly/history.db"  # the default file, for all nights

@@ -1,4 +1,4 @@
-"""One cell as a process of its own: it may die, hang or be killed, and only its own verdict is lost."""
+"""Run each cell in a process of its own. A cell that dies, hangs or is killed loses only its own verdict."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from harness.nightly.observation import Observation, failed, observed, of_suite
 from probes.files import make_folder, open_new
 from reports.model import Verdict
 
-GRACE_S = 30.0  # for a cell to end its cluster after SIGTERM; what is left of its process group is killed then
+GRACE_S = 30.0  # the time for a cell to end its cluster after SIGTERM, before its process group is killed
 COMMAND = (sys.executable, "-m", "harness.entry")
 _ERROR = "error.json"
-Attempt = Callable[[Cell, Path, Pair | None], Observation]  # as `attempt`, here or on another machine
+Attempt = Callable[[Cell, Path, Pair | None], Observation]  # `attempt`, here or on another machine
 
 
 def run(cell: Cell, folder: Path, attempt: Attempt, *, pair: Pair | None = None) -> Observation:
-    """Run a cell, again as often as it may where it gave no verdict. `folder` gets one folder an attempt, each with the
-    recording and the output. `pair`: other engines than the cell's."""
+    """Run a cell, and repeat it up to its number of retries while it gives no verdict.
+
+    folder: gets one subfolder per attempt, with the recording and the output.
+    pair: engines that replace those of the cell.
+    """
     for number in range(1, cell.what.retries + 2):
         observation = attempt(cell, folder / f"attempt-{number}", pair)
         if not observation.error:
@@ -51,7 +54,7 @@ def attempt(cell: Cell, place: Path, pair: Pair | None, command: Sequence[str] =
 
 
 def folder_name(cell: Cell) -> str:
-    """The cell's name as that of a folder."""
+    """Return the cell's name in a form that is valid for a folder."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", cell.name).lstrip(".")[:120]
 
 
@@ -83,7 +86,10 @@ def process(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> int | None:
-    """The exit code of a process in a session of its own, None at the time limit. All that it started ends with it."""
+    """Run a command in a session of its own, and return its exit code, or None at the time limit.
+
+    All processes that it started end with it.
+    """
     with nothing_left():
         started = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=output, stderr=log, text=True, start_new_session=True, env=environ,
@@ -94,14 +100,14 @@ def process(
         except subprocess.TimeoutExpired:
             return None
         finally:
-            end(started, GRACE_S)  # also what an ended process has left in its group
+            end(started, GRACE_S)  # also ends what the process left in its group
 
 
 def no_verdict(code: int, place: Path, error: Exception | None = None) -> str:
-    """Why a process that `launch` ran gave no verdict. `error`: of reading it."""
+    """Return why a process that `launch` ran gave no verdict. `error` is the error from reading the verdict."""
     ended = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     why = "" if error is None or isinstance(error, FileNotFoundError) else f"unreadable: {error}"
-    with contextlib.suppress(OSError, ValueError, KeyError):  # it ended without an error of its own
+    with contextlib.suppress(OSError, ValueError, KeyError):  # the process wrote no error file
         why = json.loads((place / _ERROR).read_text(encoding="utf-8"))["message"]
     return f"{ended} and wrote no verdict" + (f": {why}" if why else "")
 

@@ -1,7 +1,9 @@
-"""The history of nights in SQLite or PostgreSQL: what every cell showed on every night, and where its recordings are.
+"""The history of nights in SQLite or PostgreSQL: the result of every cell on every night, and where its recordings
+are.
 
-A night's cell is written in one transaction, with SQLite in WAL and synced: what was written survives SIGKILL. Several
-machines may write at once. Tables are made and brought up to date by `MIGRATIONS`, one transaction each.
+A cell of a night is written in one transaction. SQLite runs in WAL mode and syncs each commit, so that a written
+result survives SIGKILL. Several machines may write at once. `MIGRATIONS` create and update the tables, each in a
+transaction.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from probes.format import number
 from reports import codec
 from reports.nightly_model import CellResult, Change, Night, to_read
 
-_LOCK = 0x6E696768746C79  # of PostgreSQL's advisory locks: "nightly"
-_WAIT_S = 60  # for another writer
+_LOCK = 0x6E696768746C79  # the key of PostgreSQL's advisory lock: "nightly" in ASCII
+_WAIT_S = 60  # seconds to wait for another writer
 ANOTHER = "--history FILE   # another one, or postgresql://HOST/DATABASE"
 
 metadata = sa.MetaData()
@@ -75,28 +77,34 @@ causes = sa.Table(
 recordings = sa.Table(
     "recordings", metadata, sa.Column("verdict_id", sa.ForeignKey("verdicts.id"), primary_key=True),
     sa.Column("machine", sa.Text, nullable=False), sa.Column("path", sa.Text, nullable=False),
-    sa.Column("digest", sa.Text, nullable=False),  # of verdict.json
+    sa.Column("digest", sa.Text, nullable=False),  # the digest of verdict.json
     sa.Column("bytes", sa.BigInteger, nullable=False), sa.Column("changed", sa.Boolean, nullable=False),
     sa.Column("removed", sa.Text), sa.Index("recordings_kept", "removed"),
 )  # fmt: skip
 schema = sa.Table("harness_history", sa.MetaData(), sa.Column("version", sa.Integer, nullable=False))
 
-# Each brings a history from the version that is its place in this list to the next one. Never edit one that was
-# released: add another.
+# Each migration converts a history from the version that is its index in this list to the next version. Never edit a
+# released migration; add another one.
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [lambda connection: metadata.create_all(connection)]
 
 
 class HistoryUnusable(HarnessError):
-    """A history that is corrupt, newer, not ours, or not reachable."""
+    """A history that is corrupt, too new, of another program, or not reachable."""
 
 
 class NoHistory(HistoryUnusable):
-    """There is none at this place, and none was to be made."""
+    """There is no history at this place, and it was not to be created."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How long recordings stay; None: without limit. Those that changed something stay `changed` times as many days."""
+    """How long recordings are kept. None stands for no limit.
+
+    days: the maximum age.
+    changed: recordings of nights on which the cell changed are kept `changed` times as long.
+    count: the maximum number of recordings.
+    size: the maximum total size, in bytes.
+    """
 
     days: int
     changed: int = 4
@@ -106,7 +114,12 @@ class Retention:
 
 @dataclass(frozen=True)
 class Seen:
-    """When a cell ran last, and how that ended; `seconds`: the median of its last nights."""
+    """The last run of a cell.
+
+    night: the number of that night.
+    status: how the run ended.
+    seconds: the duration of that run.
+    """
 
     night: int
     status: str
@@ -114,15 +127,17 @@ class Seen:
 
 
 class History:
-    """Opened by `History.at`; use it as a context."""
+    """The history. Open it with `History.at`, and use it as a context manager."""
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine, self.where = engine, where
 
     @staticmethod
     def at(place: str, *, create: bool = True) -> History:
-        """The history in a file or at `postgresql://…`, made where there is none. Raises HistoryUnusable; without
-        `create` NoHistory where there is none."""
+        """Open the history in a file or at `postgresql://…`, and create it where there is none.
+
+        Raises HistoryUnusable. With `create=False`, raises NoHistory where there is no history.
+        """
         url = _url(place)
         where = url.render_as_string(hide_password=True) if url.host or "://" in place else str(url.database)
         sqlite = url.get_backend_name() == "sqlite"
@@ -173,7 +188,7 @@ class History:
                 f"{self.where} has version {version}; this installation knows {len(MIGRATIONS)}",
                 fix=extras.upgrade_command(),
             )
-        if version == len(MIGRATIONS):  # nothing is written: a reader of the team's database may be no writer
+        if version == len(MIGRATIONS):  # writes nothing: a reader of the team's database may lack write access
             return
         for migration in MIGRATIONS[version:]:
             migration(connection)
@@ -187,13 +202,13 @@ class History:
     @contextlib.contextmanager
     def _read(self) -> Iterator[sa.Connection]:
         with self._readable_errors(), self._engine.connect() as connection:
-            if self._engine.dialect.name == "sqlite":  # no lock on writers: WAL reads one state of the file
+            if self._engine.dialect.name == "sqlite":  # does not block writers: WAL gives a reader one state
                 connection = connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
 
     @contextlib.contextmanager
     def _readable_errors(self) -> Iterator[None]:
-        """Errors of the database as one sentence, without its statements and without the password."""
+        """Convert errors of the database to one sentence, without its statements and without the password."""
         try:
             yield
         except sa.exc.DBAPIError as error:
@@ -207,15 +222,18 @@ class History:
     # --- a night
 
     def begin(self, matrix: str, planned: Sequence[str], left_out: Sequence[tuple[str, str]]) -> int:
-        """A new night; returns its number."""
+        """Start a new night and return its number."""
         values = {"matrix": matrix, "machine": socket.gethostname(), "started": dates.now(), "planned": list(planned),
                   "left_out": [list(pair) for pair in left_out]}  # fmt: skip
         with self._write() as connection:
             return int(connection.execute(nights.insert().values(values).returning(nights.c.id)).scalar_one())
 
     def unfinished(self, matrix: str) -> tuple[int, list[str]] | None:
-        """The newest night of a matrix on this machine that was cut, and its cells that ran neither then nor on a later
-        night. A night whose cells all ran since is over, unless it is the last: that one lacks its end only."""
+        """Return (night, cells to run) of the newest interrupted night of a matrix on this machine, or None.
+
+        The cells are those that ran neither in that night nor in a later one. An interrupted night whose cells all
+        ran later is skipped, unless it is the last night: then only its end is missing.
+        """
         conditions = (nights.c.matrix == matrix, nights.c.machine == socket.gethostname())
         cut = sa.select(nights).where(*conditions, nights.c.finished.is_(None)).order_by(nights.c.id.desc())
         with self._read() as connection:
@@ -230,8 +248,10 @@ class History:
         return None
 
     def finish(self, night: int, left_out: Sequence[tuple[str, str]]) -> None:
-        """`left_out`: cells that were not run, beside those that the night began without: one that was cut and resumed
-        plans only what is left."""
+        """Mark a night as finished. `left_out`: cells that were not run and why.
+
+        They are added to those of the night's start, because a resumed night plans only the remaining cells.
+        """
         of_night = nights.c.id == night
         with self._write() as connection:
             first = connection.execute(sa.select(nights.c.left_out).where(of_night)).scalar_one()
@@ -240,8 +260,10 @@ class History:
             connection.execute(nights.update().where(of_night).values(values))
 
     def add(self, night: int, observation: Observation, result: CellResult, folder: Path | None = None) -> None:
-        """A cell of a night with all that belongs to it, in one transaction. `folder`: where its recording and those of
-        its second runs are."""
+        """Write a cell of a night with everything that belongs to it, in one transaction.
+
+        `folder` contains its recording and the recordings of its second runs.
+        """
         changes = {name: codec.builtins(getattr(result, name))
                    for name in ("new", "standing", "gone", "explains", "known", "confirmation")}  # fmt: skip
         with self._write() as connection:
@@ -264,7 +286,10 @@ class History:
 
     @staticmethod
     def _id(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> int:
-        """The row with these values in a table with one unique column, which comes first in `values`."""
+        """Return the id of the row with these values, and insert it where it is missing.
+
+        The table has one unique column, which comes first in `values`.
+        """
         unique = next(iter(values))
         if connection.dialect.name == "sqlite":
             from sqlalchemy.dialects.sqlite import insert as upsert
@@ -281,8 +306,12 @@ class History:
     # --- what was
 
     def past(self, cell: str, *, of: int | None = None, before: int | None = None, last: int = WINDOW) -> list[Past]:
-        """The last nights of a cell, the oldest first. `of`: a night; only nights of its matrix, for two matrices may
-        have cells of one name."""
+        """Return the last nights of a cell, oldest first.
+
+        of: a night; only nights of its matrix are returned, because two matrices may have cells of the same name.
+        before: only nights before this one are returned.
+        last: the maximum number of nights.
+        """
         query = (
             sa.select(verdicts, facts.c.checks, facts.c.findings, facts.c.versions, facts.c.settings)
             .join(cells).join(facts).where(cells.c.name == cell)
@@ -298,7 +327,7 @@ class History:
         return [_past(row) for row in reversed(rows)]
 
     def last_runs(self, matrix: str) -> dict[str, Seen]:
-        """Every cell of a matrix that ever ran: when, how it ended, how long it takes."""
+        """Return the last run of every cell of a matrix that ever ran."""
         last = sa.select(sa.func.max(verdicts.c.night_id).label("night_id"), verdicts.c.cell_id)
         last = last.join_from(verdicts, nights).where(nights.c.matrix == matrix)
         newest = last.group_by(verdicts.c.cell_id).subquery()
@@ -310,7 +339,7 @@ class History:
             return {row.name: Seen(row.night_id, row.status, row.seconds) for row in connection.execute(query)}
 
     def listing(self, limit: int | None = None) -> list[tuple[Any, dict[str, int]]]:
-        """The last nights, the newest first, with how many cells had each status."""
+        """Return the last nights, newest first, each with the number of cells per status."""
         with self._read() as connection:
             rows = connection.execute(sa.select(nights).order_by(nights.c.id.desc()).limit(limit)).all()
             counted = sa.select(verdicts.c.night_id, verdicts.c.status, sa.func.count()).where(
@@ -322,7 +351,9 @@ class History:
         return [(row, counts.get(row.id, {})) for row in rows]
 
     def night(self, number: int | None = None) -> Night:
-        """One night with all its cells; None: the last. Raises HistoryUnusable where it is not there."""
+        """Return one night with all its cells; None stands for the last night. Raises HistoryUnusable where it does
+        not exist.
+        """
         chosen = sa.select(nights).order_by(nights.c.id.desc()).limit(1)
         if number is not None:
             chosen = chosen.where(nights.c.id == number)
@@ -338,7 +369,7 @@ class History:
         return Night(row.id, row.matrix, row.started, results, left_out, row.finished is not None)
 
     def course(self, nights_shown: int) -> Iterator[Any]:
-        """Every cell of the last nights, by cell and night: what the dashboard draws."""
+        """Yield the results of every cell on the last nights, by cell and night, for the dashboard."""
         with self._read() as connection:
             first = sa.select(nights.c.id).order_by(nights.c.id.desc()).offset(nights_shown - 1).limit(1)
             oldest = connection.execute(first).scalar() or 0
@@ -355,9 +386,12 @@ class History:
     # --- retention
 
     def prune(self, keep: Retention, below: Path, *, today: datetime.datetime | None = None) -> int:
-        """Remove recordings of this machine that are older, more, or larger than is kept, with what lies beside them in
-        their cell's folder of a night (second runs, failed attempts); returns how many. Those that do not lie below
-        `below` belong to another --out: they are neither counted nor touched."""
+        """Remove this machine's recordings that exceed the age, the number or the size to keep. Return how many were
+        removed.
+
+        A recording is removed with the second runs and failed attempts in its cell's folder. Recordings outside
+        `below` belong to another --out: they are neither counted nor removed.
+        """
         today, root = today or dates.utc(), below.resolve()
         query = (
             sa.select(recordings, nights.c.started).join_from(recordings, verdicts).join(nights)
@@ -379,7 +413,7 @@ class History:
                 count, total = count + 1, total + row.bytes
                 continue
             shutil.rmtree(_of_cell(folder, root), ignore_errors=True)
-            if folder.exists():  # not ours to remove, or in use: the next night tries again
+            if folder.exists():  # no permission, or in use: the next night tries again
                 continue
             with self._write() as connection:
                 removal = recordings.update().where(recordings.c.verdict_id == row.verdict_id)
@@ -389,7 +423,9 @@ class History:
 
 
 def _of_cell(recording: Path, root: Path) -> Path:
-    """What goes with a recording below `root`: its cell's folder, night-N/CELL; itself where it lies elsewhere."""
+    """Return the folder to remove with a recording: its cell's folder night-N/CELL below `root`, or else the
+    recording.
+    """
     inside = recording.resolve().relative_to(root).parts
     return root.joinpath(*inside[:2]) if len(inside) > 2 and inside[0].startswith("night-") else recording
 
@@ -411,7 +447,7 @@ def _url(place: str) -> URL:
 
 
 def _refuse_foreign(file: Path) -> None:
-    """Before anything is written: another program's database is left as it is."""
+    """Raise HistoryUnusable for a database of another program, before anything is written to it."""
     if not file.exists():
         return
     try:
@@ -425,7 +461,10 @@ def _refuse_foreign(file: Path) -> None:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """One process at a time: SQLite makes a new file WAL only where nobody else has it open, without waiting."""
+    """Lock the folder for one process at a time.
+
+    SQLite switches a new file to WAL mode only while no other process has it open, and does not wait for that.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -435,7 +474,10 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _durable(connection: Any, record: Any) -> None:
-    """Every commit is synced; transactions are begun by us, since the driver would begin them too late to be safe."""
+    """Configure a connection so that every commit is synced and we start transactions ourselves.
+
+    The driver would start them too late to be safe.
+    """
     connection.isolation_level = None
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
@@ -453,7 +495,7 @@ def _on_disk(folder: Path, of_cell: Path | None) -> dict[str, Any]:
 
 
 def _changes(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a CellResult."""
+    """Return the fields of a CellResult that the database stores as JSON."""
     lists = {name: tuple(codec.convert(change, Change) for change in value[name])
              for name in ("new", "standing", "gone", "explains")}  # fmt: skip
     return {**lists, "known": tuple(value["known"]), "confirmation": value["confirmation"]}
@@ -469,7 +511,7 @@ def _result(row: Any) -> CellResult:
 def _past(row: Any) -> Past:
     changes = _changes(row.changes)
     metrics, phases = ({name: number(value) for name, value in part.items()} for part in (row.metrics, row.phases))
-    # What a second run did not show counts for nothing on the next night.
+    # A problem that a second run did not show is not compared with on the next night.
     problem_changes = changes["standing"] if row.status == "FLAKY" else (*changes["new"], *changes["standing"])
     problems = frozenset(change.key for change in problem_changes if change.kind != "known")
     observation = Observation(

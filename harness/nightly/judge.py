@@ -1,10 +1,10 @@
-"""Tonight's observation of a cell against its earlier nights: pure functions over rows.
+"""Judge tonight's observation of a cell against its earlier nights: pure functions over rows.
 
-A night has problems: a failing verdict, a cause, a metric beyond its band or no longer measured, fewer tests, a slower
-phase, a new warning.
-What is new, gone or standing are differences of such sets between tonight and the night before. A number is a problem
-only where it exceeds both an absolute ceiling and the cell's own band (median and MAD of the nights on which it was
-none); with fewer than `COLD` such nights the ceiling alone decides.
+A night has a set of problems: a failing verdict, a cause, a metric beyond its band or no longer measured, fewer
+tests, a slower phase, a new warning. The new, gone and standing problems are the differences between tonight's set
+and that of the night before. A number is a problem only where it exceeds both an absolute ceiling and the cell's own
+band, which is the median plus a multiple of the MAD over the nights on which the number was no problem. With fewer
+than `COLD` such nights the ceiling alone decides.
 """
 
 from __future__ import annotations
@@ -20,26 +20,31 @@ from harness.nightly.observation import Observation, group_and_name, metric
 from reports.nightly_model import LABELS, Change, Kind, Status
 from reports.text import counted, figure
 
-WINDOW = 28  # nights; a level that has held for so long is the cell's new normal
-COLD = 5  # nights; the MAD of fewer says nothing
-# The MAD of normal values is 0.674 of their standard deviation. Five of these are exceeded in one of 3.5 million nights
-# where values are normal; they have longer tails, hence also a ceiling, and a second run.
+WINDOW = 28  # nights; a level that has lasted this long is the cell's new normal
+COLD = 5  # nights; the MAD of fewer values is meaningless
+# The MAD of normally distributed values is 0.674 of their standard deviation. A value exceeds 5 standard deviations
+# on one of 3.5 million nights. Real values have longer tails, hence the additional ceiling and the second run.
 WIDTH = 5 * 1.4826
-LARGEST = 0.1  # of the cap: the judge itself fails what exceeds its tolerance, which is at most the cap
+LARGEST = 0.1  # of the cap: the parity judge already fails a difference above its tolerance, which is at most the cap
 SYSTEMATIC = 0.01  # of the cap; a mean over thousands of tokens varies far less than the largest difference
-COLD_SLOWER = math.log(4)  # with fewer than COLD nights: one hectic night is no measure of a phase
-SLOWER = math.log(1.5)  # of seconds a step beyond what the other phases of the same run changed by
-BRIEF = 0.02  # seconds a step; a shorter phase is the scheduler's
-FEWER_TOKENS = 0.98  # of the median; another version may stop a sample elsewhere
+COLD_SLOWER = math.log(4)  # with fewer than COLD nights, because a single night is a poor measure of a phase
+SLOWER = math.log(1.5)  # of the growth in seconds per step, relative to the other phases of the same run
+BRIEF = 0.02  # seconds per step; the duration of a shorter phase depends on the scheduler
+FEWER_TOKENS = 0.98  # of the median; another version of an engine may stop a sample elsewhere
 _FEWER = {"steps": 1.0, "samples": 1.0, "native_samples": 1.0, "compared_tokens": FEWER_TOKENS}
 _NUMBERS = ("max_delta_logprob", "k1")
 _ERROR = ("verdict", "ERROR")
-_CAP = 1e-4  # nats: float32's (subjects/precision/observed_floor.py), the strictest, where a verdict names none
+_CAP = 1e-4  # nats: float32's (subjects/precision/observed_floor.py), the strictest; used where a verdict has none
 
 
 @dataclass(frozen=True)
 class Past:
-    """An earlier night of a cell, with the problems that it had."""
+    """An earlier night of a cell.
+
+    observation: what was observed.
+    problems: the keys of the problems that the night had.
+    night: its number.
+    """
 
     observation: Observation
     problems: frozenset[tuple[str, str]] = frozenset()
@@ -48,7 +53,16 @@ class Past:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What differs from the night before. `explains`: packages and settings that moved since."""
+    """The comparison of a night with the nights before.
+
+    problems: all problems of the night.
+    new: problems that the night before did not have.
+    standing: problems that it had too.
+    fixed: its problems that are gone.
+    explains: packages and settings that changed since then.
+    first: there is no earlier night.
+    error: the night gave no verdict.
+    """
 
     problems: tuple[Change, ...] = ()
     new: tuple[Change, ...] = ()
@@ -63,8 +77,10 @@ class Judgement:
 
 
 def judge(tonight: Observation, history: Sequence[Past]) -> Judgement:
-    """Compare with earlier nights, the oldest first. Nights without a verdict are passed over, except to say that the
-    cell could not run then either."""
+    """Compare with earlier nights, oldest first.
+
+    Nights without a verdict are skipped, except that the cell's not running is compared with the last night.
+    """
     before = [past for past in history if not past.observation.error][-WINDOW:]
     last = history[-1] if history else None
     problems = list(_verdict(tonight))
@@ -72,7 +88,7 @@ def judge(tonight: Observation, history: Sequence[Past]) -> Judgement:
         problems += [*_fewer(tonight, before), *_missing(tonight, before), *_numbers(tonight, before)]
         problems += [*_slower(tonight, before), *_warnings(tonight, before)]
     earlier_keys = last.problems if last else frozenset()
-    if tonight.error:  # nothing was seen: what stood before still stands
+    if tonight.error:  # nothing was observed, so the earlier problems still stand
         problems += [_lasting(key, ": not looked at tonight") for key in sorted(earlier_keys) if key != _ERROR]
     keys = {problem.key for problem in problems}
     return Judgement(
@@ -88,8 +104,14 @@ def judge(tonight: Observation, history: Sequence[Past]) -> Judgement:
 
 @dataclass(frozen=True)
 class Settled:
-    """What a cell is told to be. `standing`: problems that it had before; with `new` those that the next night is
-    compared with."""
+    """The final status of a cell.
+
+    status: the status that the report shows.
+    new: problems that the night before did not have.
+    standing: problems that it had too. The next night is compared with `new` and `standing`.
+    fixed: problems that are gone.
+    confirmation: the result of the second run, in words.
+    """
 
     status: Status
     new: tuple[Change, ...]
@@ -99,8 +121,12 @@ class Settled:
 
 
 def settle(first: Judgement, again: Judgement | None = None, itself: Observation | None = None) -> Settled:
-    """The status of a cell. `again`: a second run, judged against the same nights, of a cell that changed. `itself`:
-    the baseline against itself beside it. What the second run does not show is no problem, and no fix."""
+    """Decide the status of a cell.
+
+    again: a second run of a changed cell, judged against the same nights. A change that the second run does not show
+    counts neither as a problem nor as a fix.
+    itself: the observation of the baseline against itself.
+    """
     if first.error:
         return Settled("COULD NOT RUN", first.new, first.standing)
     new, fixed, confirmation = first.new, first.fixed, ""
@@ -149,7 +175,10 @@ def _verdict(tonight: Observation) -> Iterable[Change]:
 
 
 def _fewer(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
-    """A test that tests less. The checks that are to be tested are those of the last night that tested no fewer."""
+    """Yield where a test covers less than before.
+
+    The expected checks are those of the last night on which no check was missing.
+    """
     usual = _healthy(before, ("fewer", "checks"))
     lost = sorted(usual[-1].tested - tonight.tested) if usual else []
     if lost:
@@ -166,7 +195,9 @@ def _fewer(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
 
 
 def _missing(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
-    """A number that is judged, was there on each of the last nights, and is none tonight: it would judge nothing."""
+    """Yield the judged numbers that each of the last nights had and tonight lacks: without them nothing would be
+    judged.
+    """
     metric_names = sorted({name for past in before for name in past.observation.metrics})
     for name in metric_names:
         if name not in _FEWER and group_and_name(name)[1] not in _NUMBERS:
@@ -186,9 +217,11 @@ def _label(name: str) -> str:
 
 
 def _numbers(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
-    """The largest and the systematic difference, of the engines and of each engine against its learner."""
+    """Yield the regressions of the largest and the mean difference, between the engines and between each engine and
+    its learner.
+    """
     cap = tonight.metrics.get("cap", _CAP)
-    cap = cap if cap > 0 else _CAP  # NaN too
+    cap = cap if cap > 0 else _CAP  # also replaces NaN
     for name, value in tonight.metrics.items():
         group, kind = group_and_name(name)
         if kind not in _NUMBERS or not math.isfinite(value):
@@ -207,7 +240,10 @@ def _numbers(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
 
 
 def _half_width(observation: Observation, group: str) -> float:
-    """Half the 99.7 % interval of a signed mean Δ: k3 is E[Δ²]/2 for small Δ (Schulman 2020), its deviation √(2 k3)."""
+    """Return half the 99.7 % interval of a signed mean Δ.
+
+    k3 is E[Δ²]/2 for small Δ (Schulman 2020), so the standard deviation is √(2 k3).
+    """
     k3, tokens = (observation.metrics.get(metric(group, name), math.nan) for name in ("k3", "tokens"))
     return 3 * math.sqrt(2 * k3 / tokens) if k3 >= 0 and tokens > 0 else 0.0
 
@@ -217,7 +253,9 @@ def _metric(name: str, observation: Observation) -> float | None:
 
 
 def _slower(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
-    """A phase that takes longer beside the others of the same run: a slow machine slows all of them."""
+    """Yield the phases that take longer relative to the other phases of the same run; a slow machine slows all of
+    them.
+    """
     usual = {name: statistics.median(values) for name in tonight.phases
              if (values := [observation.phases[name] for observation in (past.observation for past in before)
                             if observation.phases.get(name, 0) > 0])}  # fmt: skip
@@ -235,14 +273,16 @@ def _slower(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
 
 
 def _excess(name: str, usual: dict[str, float], observation: Observation) -> float | None:
-    """The logarithm by which a phase exceeds its usual seconds beyond the median phase of the run."""
+    """Return the logarithm of a phase's growth over its usual seconds, minus that of the run's median phase."""
     changes = {phase: math.log(seconds / usual[phase]) for phase, seconds in observation.phases.items()
                if phase in usual and seconds > 0}  # fmt: skip
     return changes[name] - statistics.median(changes.values()) if name in changes else None
 
 
 def _warnings(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
-    """A finding of severity `warning` that earlier nights had not; what merely informs is in the report."""
+    """Yield the findings of severity `warning` that earlier nights did not have. Informational findings are not
+    problems.
+    """
     for name, severity in tonight.facts.findings.items():
         usual = _healthy(before, ("finding", name))
         if severity == "warning" and usual and usual[-1].facts.findings.get(name) != "warning":
@@ -261,7 +301,7 @@ def _moved(tonight: Observation, last: Observation) -> Iterable[Change]:
 
 
 def _healthy(before: Sequence[Past], key: tuple[str, str]) -> list[Observation]:
-    """The nights that did not have this problem; all where every one had it."""
+    """Return the nights without this problem, or all nights where every one had it."""
     return [past.observation for past in before if key not in past.problems] or [past.observation for past in before]
 
 
@@ -271,7 +311,9 @@ def _values(before: Sequence[Past], key: tuple[str, str], value: Callable[[Obser
 
 
 def _band(values: Sequence[float]) -> tuple[float, float]:
-    """Median, and how far from it a value may be; 0 with too few values: then the ceiling alone decides."""
+    """Return the median and the allowed distance from it. The distance is 0 with too few values, so that the ceiling
+    decides.
+    """
     median = statistics.median(values)
     if len(values) < COLD:
         return median, 0.0

@@ -1,8 +1,8 @@
-"""The process on a node of a Ray cluster that keeps one cell: it runs the cell as this machine would, and ends it with
-all that it started as soon as nobody waits for it.
+"""The keeper: a process on a node of a Ray cluster that runs one cell, and ends it as soon as no worker waits for it.
 
-Ray ends a worker, and the worker's children, with SIGKILL: where a task is cancelled, where the driver died, where the
-node is short of memory. So the keeper is no child of the worker. A pipe between them tells it that the worker is gone.
+The cell runs as it would on this machine, and all processes that it started end with it. Ray ends a worker and the
+worker's children with SIGKILL, where a task is cancelled, the driver died or the node is short of memory. So the
+keeper is not a child of the worker; a pipe between them tells the keeper when the worker is gone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from harness.nightly import cells
 from harness.nightly.matrix import Cell, Pair
 from harness.nightly.observation import Observation, failed
 
-LOOK_S = 0.5  # chosen: Ray interrupts a worker between two instructions of Python
+LOOK_S = 0.5  # a choice: Ray interrupts a worker only between two Python instructions
 
 
 def keep(cell: Cell, place: Path, pair: Pair | None, command: Sequence[str], folder: str) -> Observation:
-    """In a worker of Ray: `cells.attempt` by a keeper in the working directory `folder`."""
+    """Run `cells.attempt` in a keeper whose working directory is `folder`. This function runs in a worker of Ray."""
     keeper = subprocess.Popen(
         [sys.executable, "-m", "harness.nightly.keeper"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder,
         env=_environment(cell), start_new_session=True,
@@ -38,8 +38,8 @@ def keep(cell: Cell, place: Path, pair: Pair | None, command: Sequence[str], fol
             pass
         answer = keeper.stdout.read()
     finally:
-        keeper.stdin.close()  # where we were interrupted: the keeper ends the cell
-        keeper.stdout.read()  # its end
+        keeper.stdin.close()  # if this worker was interrupted, the keeper ends the cell
+        keeper.stdout.read()  # waits until the keeper has ended
         keeper.wait()
     if not answer:
         return failed("the process that kept it on its node was killed", recording=str(place))
@@ -48,19 +48,24 @@ def keep(cell: Cell, place: Path, pair: Pair | None, command: Sequence[str], fol
 
 
 def _environment(cell: Cell) -> dict[str, str]:
-    """That of the node, without what Ray sets for its worker. Devices stay: Ray gave them to this cell, or none."""
+    """Return the node's environment without the variables that Ray sets for its worker.
+
+    The variables for devices stay, because Ray assigned them to this cell. A cell without GPUs sees none.
+    """
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environ.pop("OMP_NUM_THREADS", None)  # set by Ray to the CPUs of the task
+    environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs of the task
     if not cell.what.needs.gpus:
         environ["CUDA_VISIBLE_DEVICES"] = ""
     return environ
 
 
 def main() -> None:
-    """The keeper: a cell on the standard input, which stays open as long as somebody waits; its observation on the
-    standard output."""
+    """Run the keeper. It reads a cell from standard input and writes its observation to standard output.
+
+    The worker keeps standard input open as long as it waits for the result.
+    """
     if os.fork():
-        os._exit(0)  # no child of the worker any more
+        os._exit(0)  # the keeper is now not a child of the worker
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     cell, place, pair, command = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()

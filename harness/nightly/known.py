@@ -1,4 +1,4 @@
-"""`known.toml`: differences that somebody has looked at, each with a reason, an owner and a day on which it expires."""
+"""`known.toml`: accepted differences, each with a reason, an owner and a day on which it expires."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from reports.nightly_model import Change
 
 
 class Known(Strict):
-    """One known difference. `cell` and `cause` may hold wildcards; `cause`: the name of a cause, or of another problem
-    as the report prints it, such as `max_delta_logprob`."""
+    """One accepted difference.
+
+    cell, cause: names, which may contain wildcards. `cause` is the name of a cause, or of another problem as the
+    report prints it, such as `max_delta_logprob`.
+    reason: why the difference is accepted.
+    owner: the person to ask.
+    expires: the last day on which it is accepted.
+    """
 
     cell: str
     cause: str
@@ -36,16 +42,16 @@ class _File(Strict):
 
 
 def load(path: Path) -> tuple[Known, ...]:
-    """Raises BadInput, one sentence."""
+    """Read a file of known differences. Raises BadInput."""
     return parsed(_File, read(path), str(path)).known
 
 
 def split(
     cell: str, problems: Sequence[Change], entries: Sequence[Known], today: datetime.date
 ) -> tuple[tuple[Change, ...], tuple[Known, ...], tuple[Change, ...]]:
-    """The problems that are not known, the entries that cover others, and a problem for each of these that expired.
+    """Return (the problems that are not known, the entries that cover others, a problem per expired entry).
 
-    A failing verdict is known where every cause of it is.
+    A failing verdict counts as known where all of its causes are known.
     """
     used = [entry for entry in entries if any(entry.covers(cell, problem) for problem in problems)]
     valid = [entry for entry in used if entry.expires >= today]
@@ -61,5 +67,5 @@ def split(
 
 
 def _literal(cause: str) -> str:
-    """Brackets in a cause's detail are meant as they are."""
+    """Return the pattern with literal brackets: in a cause's detail they are no wildcard."""
     return cause.replace("[", "[[]")

@@ -1,4 +1,4 @@
-"""A matrix in TOML: which pairs, scenarios, models, modes, dtypes, suites of faults and jobs a night runs."""
+"""The matrix of a night in TOML: the pairs, scenarios, models, modes, dtypes, fault suites and jobs to run."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ from reports.text import counted
 FORMAT = "harness nightly --help   # shows a matrix and its known differences"
 Pair = tuple[str, str]
 Dtype = Literal["", "float32", "bfloat16", "float16"]
-Mode = Literal["", "coupled", "native", "greedy"]  # native is refused by the check of a cell, which says why
+Mode = Literal["", "coupled", "native", "greedy"]  # a cell's check refuses native, and explains why
 
 
 class Strict(pydantic.BaseModel):
-    """A section whose keys are all known."""
+    """A section that refuses unknown keys."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
 class Needs(Strict):
-    """What a machine must have for a cell; on a Ray cluster, what is reserved for it."""
+    """The resources that a machine must have for a cell. On a Ray cluster they are reserved for the cell.
+
+    cpus, gpus: numbers.
+    memory: a size with its unit; empty for any.
+    """
 
     cpus: int = pydantic.Field(default=0, ge=0)
     gpus: int = pydantic.Field(default=0, ge=0)
@@ -47,7 +51,7 @@ class Needs(Strict):
         return size(self.memory) if self.memory else 0
 
     def missing(self, cpus: int, gpus: int, memory: int) -> str:
-        """What this machine lacks, in words; empty where it has all."""
+        """Return what a machine with these resources lacks, in words; empty where it lacks nothing."""
         resources = (("CPU", self.cpus, cpus), ("GPU", self.gpus, gpus))
         lacks = [counted(wanted, name) for name, wanted, available in resources if available < wanted]
         if memory < self.bytes:
@@ -56,8 +60,13 @@ class Needs(Strict):
 
 
 class Limits(Strict):
-    """What every cell has: the longest it may take, how often one that gave no verdict is tried again, its needs, and
-    whether a comparison that passes with reservations fails (`harness parity --strict`)."""
+    """The keys that every cell has.
+
+    limit: the longest duration.
+    retries: how often a cell that gave no verdict is repeated.
+    needs: the resources that it needs.
+    strict: whether a comparison that passes with reservations fails (`harness parity --strict`).
+    """
 
     limit: str = "30m"
     retries: int = pydantic.Field(default=0, ge=0, le=5)
@@ -66,8 +75,15 @@ class Limits(Strict):
 
 
 class Comparison(Limits):
-    """One cell of `harness parity`; empty: as the scenario has it. `scenario`: of the catalog, or the path of a TOML
-    file from the matrix's folder. `settings` are for --set, as topologies are."""
+    """One cell of `harness parity`. An empty value stands for that of the scenario.
+
+    pair: the engines of the baseline and the candidate.
+    scenario: a name in the catalogue, or the path of a TOML file relative to the matrix's folder.
+    model, mode, dtype: override those of the scenario.
+    settings: values for --set, in which topologies are given too.
+    candidate_settings: values for --candidate-set.
+    rollout_only: whether only rollouts are compared.
+    """
 
     pair: Pair
     scenario: str = "ppo-tiny"
@@ -80,7 +96,7 @@ class Comparison(Limits):
 
 
 class Suite(Limits):
-    """One suite of planted faults."""
+    """One suite of planted faults. The fields are the options of `harness faults run`."""
 
     suite: Literal["parity", "hang"]
     pair: Pair = ("vllm", "sglang")
@@ -91,7 +107,14 @@ class Suite(Limits):
 
 
 class Job(Limits):
-    """A framework's own job on both engines."""
+    """A framework's own job on both engines.
+
+    name: the job's name within the matrix.
+    pair: the engines.
+    command: the job's command line.
+    framework: the framework's name, or auto.
+    mode: as for `harness parity`.
+    """
 
     name: str
     pair: Pair
@@ -101,7 +124,7 @@ class Job(Limits):
 
 
 class Axes(Strict):
-    """The product of these, without what an entry of `exclude` matches in every key."""
+    """The axes whose product gives cells. A cell is left out where all keys of an entry of `exclude` match it."""
 
     pairs: tuple[Pair, ...] = ()
     scenarios: tuple[str, ...] = ("ppo-tiny",)
@@ -113,7 +136,7 @@ class Axes(Strict):
 
 
 class Keep(Strict):
-    """Which recordings stay; verdicts always do. Those that changed something stay `changed` times as many days."""
+    """Which recordings are kept; verdicts are always kept. See `harness.nightly.history.Retention`."""
 
     days: int = pydantic.Field(default=14, ge=0)
     changed: int = pydantic.Field(default=4, ge=1)
@@ -122,7 +145,7 @@ class Keep(Strict):
 
 
 class Matrix(Strict):
-    """A file. `known`: the path of known differences, from the matrix's folder."""
+    """The content of a matrix file. `known` is the path of the known differences, relative to the matrix's folder."""
 
     name: str = pydantic.Field(min_length=1)
     known: str = ""
@@ -136,7 +159,12 @@ class Matrix(Strict):
 
 @dataclass(frozen=True)
 class Cell:
-    """One comparison, suite or job of a night, by its name."""
+    """One comparison, suite or job of a night.
+
+    name: its unique name.
+    what: what runs.
+    limit_s: the longest duration, in seconds.
+    """
 
     name: str
     what: Comparison | Suite | Job
@@ -144,11 +172,11 @@ class Cell:
 
     @property
     def pair(self) -> Pair | None:
-        """The engines that are compared; None of a suite."""
+        """The engines that are compared; None for a suite."""
         return None if isinstance(self.what, Suite) else self.what.pair
 
     def arguments(self, out: Path, *, pair: Pair | None = None) -> list[str]:
-        """Words of the command line after `harness`; `pair`: other engines than the cell's."""
+        """Return the words of the command line after `harness`. `pair`: engines that replace those of the cell."""
         what = self.what
         words = ["--format", "json", "--out", str(out)]
         dtype = what.dtype if not isinstance(what, Job) else ""
@@ -169,7 +197,7 @@ class Cell:
 
 
 def load(path: Path) -> tuple[Matrix, list[Cell]]:
-    """The matrix and its cells, each of which can be. Raises BadInput, one sentence."""
+    """Return the matrix and its cells, each of which is valid. Raises BadInput."""
     matrix = parsed(Matrix, read(path), str(path))
     if matrix.keep.size:
         _quantity(size, matrix.keep.size, "keep.size", path)
@@ -183,7 +211,7 @@ def load(path: Path) -> tuple[Matrix, list[Cell]]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A TOML file. Raises BadInput."""
+    """Read a TOML file. Raises BadInput."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -197,7 +225,7 @@ Q = TypeVar("Q", int, float)
 
 
 def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
-    """Raises BadInput that names the key."""
+    """Validate `data` as a `kind`. Raises BadInput that names the key."""
     try:
         return kind.model_validate(data)
     except pydantic.ValidationError as error:
@@ -207,8 +235,10 @@ def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
-    """The cells with one of these names; else those that match it as a wildcard or contain it. Raises BadInput where
-    there is none."""
+    """Return the cells with one of the names in `only`, or else the cells that match or contain it.
+
+    `only` may hold wildcards. Raises BadInput where no cell matches.
+    """
     chosen = []
     for pattern in only:
         hits = [cell for cell in cells if cell.name == pattern]
@@ -220,7 +250,7 @@ def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
 
 
 def machine() -> tuple[int, int, int]:
-    """CPUs, GPUs and bytes of memory of this machine. GPUs by the driver's own files: nothing is started."""
+    """Return the CPUs, the GPUs and the bytes of memory of this machine. GPUs are counted from the driver's files."""
     cards = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return len(os.sched_getaffinity(0)), cards, memory
@@ -260,7 +290,7 @@ def _cell(what: Comparison | Suite | Job, path: Path) -> Cell:
 
 
 def _quantity(read: Callable[[str, str], Q], text: str, key: str, path: Path) -> Q:
-    """The duration or size of a key. Raises BadInput that names the file and the key."""
+    """Parse the duration or size of a key. Raises BadInput that names the file and the key."""
     try:
         return read(text, key)
     except BadInput as error:
@@ -307,7 +337,7 @@ def _checked(cell: Cell, path: Path) -> Cell:
 
 
 def _check_comparison(what: Comparison) -> None:
-    """All that `harness parity` would refuse before it starts anything."""
+    """Raise BadInput for everything that `harness parity` would refuse before it starts a process."""
     from harness.parity.runs.options import ParityOptions
     from harness.parity.runs.run import check_parity
 
@@ -320,7 +350,10 @@ def _check_comparison(what: Comparison) -> None:
 
 
 def _refuse_contradiction(what: Comparison) -> None:
-    """One setting with two values: the command line would take the last, and the cell's name would lie."""
+    """Raise BadInput for one setting with two values.
+
+    The command line would take the last value, and the cell's name would show the other one.
+    """
     owns = (
         ("dtype", "model.dtype", what.dtype),
         ("model", "model.path", what.model),
@@ -336,7 +369,7 @@ def _refuse_contradiction(what: Comparison) -> None:
 
 
 def _refuse_ignored(what: Suite) -> None:
-    """Keys that belong to the other suite, which would be passed over."""
+    """Raise BadInput for keys of the other suite, which would be ignored."""
     suite_keys = ("engines", "conditions") if what.suite == "hang" else ("pair", "dtype")
     for key in ("engines", "conditions", "pair", "dtype"):
         if key not in suite_keys and key in what.model_fields_set and getattr(what, key):

@@ -1,4 +1,6 @@
-"""A night: every cell is run, judged against its earlier nights, run once more where it changed, and written down."""
+"""Run a night: run every cell, judge it against its earlier nights, repeat it where it changed, and store the
+result.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,15 @@ from reports.nightly_model import CellResult, Night, to_read
 
 @dataclass
 class Nightly:
-    """What a night needs. `out`: the folder of all nights. `place`: where its cells run. `today` is passed in by
-    tests."""
+    """The settings of a night.
+
+    history: the history to judge against and write to.
+    out: the folder of all nights.
+    entries: the known differences.
+    say: prints a line of progress.
+    place: where cells run.
+    today: the date; replaced in tests.
+    """
 
     history: History
     out: Path
@@ -33,7 +42,7 @@ class Nightly:
     today: Callable[[], datetime.date] = field(default=datetime.date.today)
 
     def cells(self, number: int, chosen: Sequence[Cell], may_start: Callable[[], bool] = lambda: True) -> list[Cell]:
-        """Run the cells of a night; returns those that were not started because the time was over."""
+        """Run the cells of a night. Return those that were not started because the time was over."""
         waiting = list(chosen)
         while waiting:
             cell, attempt = self.place.room(waiting)
@@ -51,7 +60,7 @@ class Nightly:
         self.say(f"{name}: {result.status} ({result.verdict}, {result.seconds:.0f} s)")
 
     def finish(self, number: int, left_out: Sequence[tuple[str, str]]) -> Night:
-        """End the night; its report is written beside its recordings in every format of a CI system."""
+        """End the night, and write its report beside its recordings in every format that a CI system reads."""
         import reports
 
         self.history.finish(number, left_out)
@@ -66,7 +75,9 @@ class Nightly:
         return (self.out / f"night-{number:05d}").resolve()
 
     def _cell(self, number: int, cell: Cell, attempt: Attempt) -> CellResult:
-        """Run, judge and keep one cell."""
+        """Run, judge and store one cell. A cell that changed runs again, and then its baseline may run against
+        itself.
+        """
         folder = _new(self._folder(number) / cells.folder_name(cell))
         past = self.history.past(cell.name, of=number)
         tonight = cells.run(cell, folder, attempt)
@@ -93,11 +104,11 @@ class Nightly:
 
 
 def accepted(result: CellResult, entries: Sequence[Known], today: datetime.date) -> CellResult:
-    """The result with what `known.toml` says of it: problems that are known do not count, and expired entries do."""
+    """Return the result with the known differences applied: accepted problems do not count, and expired entries do."""
     problems = (*result.new, *result.standing)
     unknown, valid, expired = known.split(result.cell, problems, entries, today)
     annotated = replace(result, known=tuple(entry.text for entry in valid), new=(*result.new, *expired))
-    if expired and result.status != "COULD NOT RUN":  # whether its problem is still there was not seen
+    if expired and result.status != "COULD NOT RUN":  # it is unknown whether its problem persists
         return replace(annotated, status="REGRESSED")
     if not valid or result.status in ("FLAKY", "COULD NOT RUN"):
         return annotated
@@ -108,7 +119,7 @@ def accepted(result: CellResult, entries: Sequence[Known], today: datetime.date)
 
 
 def _new(folder: Path) -> Path:
-    """A new folder of that name, or beside the one of a run that was cut."""
+    """Create a new folder of that name, or one with a number where an interrupted run left a folder."""
     for number in itertools.count(1):
         try:
             made = folder if number == 1 else folder.with_name(f"{folder.name}.{number}")

@@ -1,7 +1,7 @@
-"""A night's cells side by side over the nodes of a Ray cluster. What a cell needs is reserved on one node for all its
-runs; a keeper (`harness.nightly.keeper`) runs it there. The history is written by the driver alone.
+"""Run a night's cells in parallel over the nodes of a Ray cluster.
 
-Recordings lie in --out, which every node has at the same path.
+A cell's resources are reserved on one node for all its runs. A keeper (`harness.nightly.keeper`) runs it there. Only
+the driver writes the history. Recordings go to --out, which every node has at the same path.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from harness.nightly.matrix import Cell, Needs, Pair
 from harness.nightly.observation import Observation, failed
 from probes.files import FILE_MODE
 
-END_S = 2 * cells.GRACE_S + 10.0  # SIGTERM and SIGKILL each have the grace
-NAMES = ("CPU", "GPU", "memory")  # Ray's
-THREADS = 1000  # chosen: of the driver, one waits for each cell that runs
+END_S = 2 * cells.GRACE_S + 10.0  # twice the grace, once after SIGTERM and once after SIGKILL
+NAMES = ("CPU", "GPU", "memory")  # the names of Ray's resources
+THREADS = 1000  # a choice: the driver has one thread for each running cell
 
 
 class Cut(Exception):
-    """The night ended while the cell ran."""
+    """Raised where the night ended while the cell ran."""
 
 
 class Nodes:
-    """A `Place`. Opened by `joined`."""
+    """The nodes of a Ray cluster as a `Place`. `joined` opens it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._threads = ThreadPoolExecutor(THREADS)
         self._started: list[Future[None]] = []
         self._runs: set[Any] = set()
-        self._reserved: dict[str, Any] = {}  # cell -> placement group
+        self._reserved: dict[str, Any] = {}  # the cell's name -> its placement group
         self._ending = False
 
     def lacking(self, needs: Needs) -> str:
@@ -61,8 +61,10 @@ class Nodes:
         )  # fmt: skip
 
     def room(self, waiting: Sequence[Cell]) -> tuple[Cell, Attempt]:
-        """In order among the cells with the same needs. A cell whose needs are free is not kept back by one that waits
-        for others."""
+        """Wait for room for a cell. Cells with the same needs are started in order.
+
+        A cell whose needs are free does not wait for a cell that needs other resources.
+        """
         from ray.util.placement_group import placement_group
 
         first: dict[Needs, Cell] = {}
@@ -71,7 +73,7 @@ class Nodes:
         while True:
             self._raise_errors()
             for needs, cell in first.items():
-                if lacking := self.lacking(needs):  # its node is lost
+                if lacking := self.lacking(needs):  # the node that had these resources was lost
                     return cell, lambda cell, place, pair, why=lacking: failed(why)
                 if cell.name not in self._reserved:
                     self._reserved[cell.name] = placement_group([self._wanted(needs)])
@@ -88,7 +90,7 @@ class Nodes:
         self._raise_errors()
 
     def end(self) -> None:
-        """End what still runs, and wait until nothing of it is left on its node."""
+        """End the cells that still run, and wait until nothing of them is left on the nodes."""
         import ray
 
         self._ending = True
@@ -107,7 +109,7 @@ class Nodes:
             work()
         finally:
             group = self._reserved.pop(cell.name, None)
-            if group is not None and not self._ending:  # then Ray frees it with the driver
+            if group is not None and not self._ending:  # at the end Ray frees it with the driver
                 remove_placement_group(group)
 
     def _attempt(self, cell: Cell, place: Path, pair: Pair | None) -> Observation:
@@ -137,8 +139,11 @@ class Nodes:
             self._runs.discard(run)
 
     def _wanted(self, needs: Needs) -> dict[str, float]:
-        """As Ray has it. Without a number of CPUs a cell has a node for itself: side by side, cells would disturb each
-        other's times and memory. Where nodes differ, that is as many CPUs as the smallest one has."""
+        """Return the resources to reserve, by Ray's names.
+
+        A cell without a number of CPUs gets a node for itself, because cells on one node would disturb each other's
+        times and memory. Where nodes differ, it gets as many CPUs as the smallest node has.
+        """
         smallest = min((resources["CPU"] for resources in _resources()), default=1)
         wanted = zip(NAMES, (needs.cpus or smallest, needs.gpus, needs.bytes), strict=True)
         return {name: float(amount) for name, amount in wanted if amount}
@@ -151,7 +156,9 @@ class Nodes:
 
 @contextlib.contextmanager
 def joined(address: str, say: Callable[[str], None]) -> Iterator[Nodes]:
-    """The nodes of the cluster at that address. At the end nothing runs on them any more. Raises LaunchFailed."""
+    """Join the cluster at that address. When the context ends, no cell runs on its nodes any more. Raises
+    LaunchFailed.
+    """
     with Cluster(address):
         nodes = Nodes(say)
         try:
@@ -161,7 +168,7 @@ def joined(address: str, say: Callable[[str], None]) -> Iterator[Nodes]:
 
 
 def refuse_unshared(out: Path) -> None:
-    """Raises BadInput unless every node sees `out` and the current folder, and writes into `out`."""
+    """Raise BadInput unless every node has `out` and the current folder, and can write into `out`."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -191,7 +198,7 @@ def refuse_unshared(out: Path) -> None:
 
 
 def _nodes() -> list[dict[str, Any]]:
-    """Those that can run a cell."""
+    """Return the nodes that can run a cell."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
@@ -202,7 +209,7 @@ def _resources() -> list[dict[str, float]]:
 
 
 def _task(function: Callable[..., Any], **options: Any) -> Any:
-    """In this interpreter and with this harness, which every node has at the same path."""
+    """Return a Ray task with this interpreter and this harness, which every node has at the same path."""
     import ray
 
     variables = {"PYTHONPATH": driver_seat().env["PYTHONPATH"], "HARNESS_HOME": str(home.home())}
@@ -212,7 +219,9 @@ def _task(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def _sign(folder: str, name: str, current: str) -> str:
-    """On a node: leave a file in the folder, if it is there. Returns the folder that the node lacks."""
+    """Create a file in the folder, on a node, if the folder exists. Return `current` where the node lacks that
+    folder.
+    """
     with contextlib.suppress(OSError):
         Path(folder, name).touch(mode=FILE_MODE)
     return "" if Path(current).is_dir() else current

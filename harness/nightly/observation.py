@@ -1,4 +1,6 @@
-"""What one run of a cell showed, in the few facts that nights are compared by; made from its verdict and recordings."""
+"""The result of one run of a cell, in the few facts by which nights are compared. Built from its verdict and
+recordings.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from probes.format import SIDES, number
 from reports.model import BETWEEN, OPEN, Parity, Verdict
 from reports.text import flatten
 
-# Of every group of `parity.metrics`: the largest difference, the mean one, the signed mean, and what the field watches.
+# Taken from every group of `parity.metrics`: the largest difference, the mean one, the signed mean, and the metrics
+# common in the literature.
 METRICS = ("max_delta_logprob", "mean_delta_logprob", "k1", "k3", "ess", "tokens")
 COUNTS = ("steps", "samples", "native_samples", "compared_tokens", "benign_flips", "flips_beyond_margin")
 NATIVE = (
@@ -22,14 +25,19 @@ NATIVE = (
     "surprisal",
     "finish",
     "reward",
-)  # `native: NAME`: by how much the means of the native stages differ
-PHASE = "_seconds"  # of a run's series, such as rollout_seconds
+)  # `native: NAME` is the difference between the means of the native stages
+PHASE = "_seconds"  # the suffix of a run's time series, such as rollout_seconds
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What hardly ever changes from night to night; a history stores equal ones once. `checks`: name -> state;
-    `findings`: name -> severity; `versions` and `settings` as the recordings have them."""
+    """Facts that rarely change between nights; a history stores equal ones once.
+
+    checks: name -> state.
+    findings: name -> severity.
+    versions: package -> version, as recorded.
+    settings: name -> value, as recorded.
+    """
 
     checks: Mapping[str, str] = field(default_factory=dict)
     findings: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +47,16 @@ class Facts:
 
 @dataclass(frozen=True)
 class Observation:
-    """One run of a cell. `phases`: seconds a step, in the median, by side and phase. `error`: it gave no verdict."""
+    """One run of a cell.
+
+    verdict, exit_code, reason, causes: those of its verdict.
+    metrics: key -> value; see `metric`.
+    phases: median seconds per step, by side and phase.
+    facts: what rarely changes.
+    seconds: the duration of the run.
+    recording: the folder of its recordings.
+    reproduce: the command that repeats it.
+    """
 
     verdict: str
     exit_code: int
@@ -62,26 +79,26 @@ class Observation:
 
 
 def metric(group: str, name: str) -> str:
-    """The key of a metric. `group`: of `parity.metrics`, empty for the one between the engines."""
+    """Return the key of a metric. `group` is one of `parity.metrics`, or empty for metrics between the engines."""
     return f"{group}: {name}" if group else name
 
 
 def group_and_name(key: str) -> tuple[str, str]:
-    """What `metric` made a key of."""
+    """Split a key of `metric` into the group and the name."""
     group, _, name = key.rpartition(": ")
     return group, name
 
 
 def failed(reason: str, *, seconds: float = 0.0, recording: str = "") -> Observation:
-    """A run that gave no verdict."""
+    """Return the observation of a run that gave no verdict."""
     return Observation("ERROR", 2, reason, seconds=seconds, recording=recording)
 
 
 def observed(verdict: Verdict, folder: Path, *, seconds: float = 0.0) -> Observation:
-    """The facts of a verdict whose recordings lie in `folder`."""
+    """Return the observation of a verdict whose recordings are in `folder`."""
     body = verdict.parity
     counts = {name: _count(verdict.coverage[name]) for name in COUNTS if name in verdict.coverage}
-    if "native_samples" in counts:  # of a draw: how many draws it took to decide is chance
+    if "native_samples" in counts:  # per draw: the number of draws needed for a decision is random
         counts["native_samples"] /= max(1.0, number(verdict.coverage.get("native_draws"), 1.0))
     return Observation(
         verdict.verdict,
@@ -103,11 +120,14 @@ def observed(verdict: Verdict, folder: Path, *, seconds: float = 0.0) -> Observa
 
 
 def of_suite(result: Mapping[str, Any], folder: Path, *, seconds: float = 0.0) -> Observation:
-    """The facts of a suite of planted faults, from `harness faults run --format json`: a check for each fault."""
+    """Return the observation of a suite of planted faults, with a check for each fault.
+
+    `result` is the output of `harness faults run --format json`.
+    """
     score, outcomes = result["score"], result["outcomes"]
     checks = {outcome["name"]: "ruled out" if outcome["right"] else "confirmed" for outcome in outcomes}
     wrong = sorted(name for name, state in checks.items() if state == "confirmed")
-    passed = bool(checks) and bool(score.get("passed", not wrong))  # the parity suite may miss a few
+    passed = bool(checks) and bool(score.get("passed", not wrong))  # the parity suite passes with a few misses
     return Observation(
         "PASSED" if passed else "FAILED",
         0 if passed else 1,
@@ -120,12 +140,12 @@ def of_suite(result: Mapping[str, Any], folder: Path, *, seconds: float = 0.0) -
 
 
 def _count(value: Any) -> float:
-    """A number, or one for each side."""
+    """Return a number, or the sum of the numbers of both sides."""
     return sum(map(number, value)) if isinstance(value, list) else number(value)
 
 
 def _metrics(body: Parity) -> dict[str, float]:
-    """By name between the engines, with the group before the name otherwise; `cap`: the largest noise believed."""
+    """Return the metrics by key. `cap` is the largest noise floor that the judge accepts."""
     values = {"cap": number(body.floor.get("cap"))}
     for group, metrics in body.metrics.items():
         if isinstance(metrics, dict):
@@ -140,7 +160,9 @@ def _metrics(body: Parity) -> dict[str, float]:
 
 
 def _phases(body: Parity) -> dict[str, float]:
-    """Without the first step, which warms up, where there are others."""
+    """Return the median seconds per step of each phase. The first step is a warm-up and is left out where there are
+    others.
+    """
     medians = {}
     for run in body.runs:
         for name, series in run.series.items():
@@ -150,7 +172,7 @@ def _phases(body: Parity) -> dict[str, float]:
 
 
 def _manifests(folder: Path) -> dict[str, dict[str, Any]]:
-    """`run.json` by side; a recording that lacks one is the judge's business."""
+    """Return `run.json` by side. The judge reports a recording without one."""
     manifests = {}
     for side in SIDES:
         with contextlib.suppress(OSError, ValueError):
@@ -159,7 +181,9 @@ def _manifests(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _versions(folder: Path) -> dict[str, str]:
-    """Packages by where they are: each side's engine, and the learner, whose environment the sides share."""
+    """Return the package versions by location: each side's engine, and the learner, whose environment the sides
+    share.
+    """
     versions: dict[str, str] = {}
     for side, manifest in _manifests(folder).items():
         environment = manifest.get("environment") or {}
@@ -177,7 +201,7 @@ def _versions(folder: Path) -> dict[str, str]:
 
 
 def _settings(folder: Path) -> dict[str, str]:
-    """The scenario as each side ran it, without a seed's or a side's own names; the side only where they differ."""
+    """Return the scenario's settings. A setting that differs between the sides appears once per side."""
     settings_by_side: dict[str, dict[str, str]] = {}
     for side, manifest in _manifests(folder).items():
         scenario = manifest.get("scenario") or {}

@@ -1,4 +1,4 @@
-"""Where a night's cells run: what there is room for, and who runs them."""
+"""The places where a night's cells run: their free room, and the process that runs a cell there."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from harness.nightly.matrix import Cell, Needs
 
 
 class Place(Protocol):
-    """This machine, or the nodes of a Ray cluster (`harness.nightly.nodes`)."""
+    """Where cells run: this machine, or the nodes of a Ray cluster (`harness.nightly.nodes`)."""
 
     def lacking(self, needs: Needs) -> str:
-        """Why no cell with these needs can run there, in a sentence; empty where one can."""
+        """Return why no cell with these needs can run there, in a sentence; empty where one can."""
 
     def at_once(self, needs: Needs) -> int:
-        """How many cells with these needs run side by side."""
+        """Return how many cells with these needs run in parallel."""
 
     def room(self, waiting: Sequence[Cell]) -> tuple[Cell, Attempt]:
-        """Wait until there is room for one of these cells, in their order; returns it, and what runs it there."""
+        """Wait until there is room for one of these cells, tried in order. Return the cell and the function that runs
+        it.
+        """
 
     def start(self, cell: Cell, work: Callable[[], None]) -> None:
-        """Do the work of a cell that there is room for; the room is free afterwards."""
+        """Run `work` for a cell that has room. The room is free afterwards."""
 
     def wait(self) -> None:
-        """Wait for all that was started. Raises what it raised."""
+        """Wait for everything that was started, and raise its errors."""
 
 
 class Here:
-    """This machine, one cell after another."""
+    """This machine, which runs one cell after another."""
 
     def lacking(self, needs: Needs) -> str:
         missing = needs.missing(*matrix.machine())
@@ -46,4 +48,4 @@ class Here:
         work()
 
     def wait(self) -> None:
-        """Nothing runs on."""
+        """Return at once: `start` has finished its work."""

@@ -1,4 +1,4 @@
-"""Which cells a night runs, in which order, and how long that takes."""
+"""Plan a night: which cells run, in which order, and how long that takes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from reports.nightly_model import CHANGED
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell with what is known of it. `estimate_s`: its last night's time, or its limit where it never ran.
-    `at_once`: how many like it run side by side."""
+    """A cell with its estimate.
+
+    cell: the cell.
+    estimate_s: the duration of its last run, or its limit where it never ran.
+    last_run: its last run; None where it never ran.
+    at_once: how many such cells run in parallel.
+    """
 
     cell: Cell
     estimate_s: float
@@ -23,20 +28,20 @@ class Planned:
 
     @property
     def share_s(self) -> float:
-        """What it adds to the night."""
+        """The seconds that the cell adds to the night."""
         return self.estimate_s / self.at_once
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells to run, and those left out with the reason."""
+    """The cells to run, and those left out with the reason."""
 
     chosen: tuple[Planned, ...]
     left_out: tuple[tuple[str, str], ...]
 
     @property
     def estimate_s(self) -> float:
-        """Of the night, where the cells that run side by side leave no gap; at least as long as its longest cell."""
+        """The duration of the night if parallel cells leave no gap; at least the duration of the longest cell."""
         return max(
             [sum(planned.share_s for planned in self.chosen), *(planned.estimate_s for planned in self.chosen)],
             default=0.0,
@@ -44,8 +49,12 @@ class Plan:
 
 
 def plan(cells: Sequence[Cell], last_runs: Mapping[str, Seen], place: Place, budget_s: float | None = None) -> Plan:
-    """Without a budget every cell that can run there, in the matrix's order. With one, first those that changed on
-    their last night, then those that were longest not run, as long as the estimates fit; at least one."""
+    """Choose the cells of a night.
+
+    Without a budget, choose every cell that can run there, in the matrix's order. With a budget, first choose the
+    cells that changed on their last night, then those that have not run for longest, as long as the estimates fit. At
+    least one cell is chosen.
+    """
     left_out, able = [], []
     for cell in cells:
         needs = cell.what.needs

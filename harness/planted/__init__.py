@@ -1,2 +1,1 @@
-"""The suites of planted faults: which there are, whether the harness finds them. Reached by `harness faults` and by
-`harness parity --fault` only."""
+"""Run and score the suites of planted faults. Only `harness faults` and `harness parity --fault` use this package."""

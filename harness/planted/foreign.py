@@ -1,4 +1,4 @@
-"""Python files that somebody else wrote, for `--from`: executed, and refused in one sentence."""
+"""Execute a user's Python file for `--from`. An error in it becomes one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIX = "harness faults run --from FILE.py"
 
 
 def listed(path: Path, name: str, *, example: str) -> list[Any]:
-    """The list `name` at the top level of the Python file `path`, which is executed. Raises BadInput."""
+    """Return the list `name` at the top level of the Python file `path`, which is executed. Raises BadInput."""
     entries = getattr(executed(path), name, None)
     if not isinstance(entries, (list, tuple)):
         raise BadInput(f"{path} has no list {name} at its top level", fix=example)
@@ -24,12 +24,12 @@ def listed(path: Path, name: str, *, example: str) -> list[Any]:
 
 
 def executed(path: Path) -> ModuleType:
-    """The module in the file `path`. Raises BadInput for what cannot be executed."""
+    """Return the module in the file `path`. Raises BadInput for a file that cannot be executed."""
     if not path.is_file():
         raise BadInput(f"{path}: no such file", fix=FIX)
     try:
         return imported(path)
-    except (Exception, SystemExit) as error:  # whatever somebody else's file raises, the user needs its sentence
+    except (Exception, SystemExit) as error:  # a user's file may raise anything, and the user needs its message
         raise BadInput(
             f"{path} cannot be executed: {_error_text(error, path)}",
             fix=f"python {shlex.quote(str(path))}   # shows its traceback",
@@ -38,7 +38,7 @@ def executed(path: Path) -> ModuleType:
 
 def _error_text(error: BaseException, path: Path) -> str:
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else _last_line(error, path)
-    message = error.msg if isinstance(error, SyntaxError) else str(error)  # its own text names file and line once more
+    message = error.msg if isinstance(error, SyntaxError) else str(error)  # its text would repeat file and line
     text = message.splitlines()[0] if message else ""
     return f"{type(error).__name__}{': ' + text if text else ''}" + (f" (line {line})" if line else "")
 

@@ -1,4 +1,4 @@
-"""The list of planted faults, and the parts of a table that both suites print."""
+"""The list of planted faults, and the parts of tables that both suites print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIST = ("name", "suite", "kind", "expected", "culprits", "summary")
 
 
 def described(hang: Hang) -> dict[str, Any]:
-    """One hang as the list shows it."""
+    """Return one hang as a row of the list."""
     return {
         "name": hang.name, "suite": "hang", "kind": hang.kind, "expected": hang.verdict,
         "culprits": [party(culprit) for culprit in sorted(hang.culprits, key=str)],
@@ -26,7 +26,7 @@ def described(hang: Hang) -> dict[str, Any]:
 
 
 def described_parity(fault: Fault) -> dict[str, Any]:
-    """One fault of parity in the same columns: its causes stand where a hang has its kind."""
+    """Return one parity fault as a row with the same columns. Its causes take the place of a hang's kind."""
     engines = f" (needs {' and '.join(fault.pair)})" if fault.pair else ""
     return {
         "name": fault.name, "suite": "parity", "kind": ", ".join(fault.causes), "expected": fault.expected,
@@ -55,7 +55,7 @@ def show_list(rows: list[dict[str, Any]], format: str) -> None:
 
 
 def markdown(head: tuple[str, ...], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
@@ -72,10 +72,10 @@ def _summary(row: dict[str, Any]) -> str:
 
 
 def party(rank_or_role: int | str) -> str:
-    """A rank or a role in words."""
+    """Return a rank or a role in words."""
     return f"rank {rank_or_role}" if isinstance(rank_or_role, int) else rank_or_role
 
 
 def yes(value: bool) -> str:
-    """For a cell."""
+    """Return the text of a boolean in a cell."""
     return "yes" if value else "no"

@@ -1,1 +1,1 @@
-"""Engines that `harness up` keeps: started once, used by the comparisons that they fit, ended by `harness down`."""
+"""Warm engines: `harness up` starts them once, comparisons that fit use them, and `harness down` ends them."""

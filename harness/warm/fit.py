@@ -1,5 +1,4 @@
-"""Whether an engine that is up is the one that a run would start: both are described by the same facts, which must be
-equal."""
+"""Decide whether a warm engine is the one that a run would start. Both are described by facts, which must be equal."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from harness.cluster.launch import driver_seat
 from harness.cluster.side import Side
 from scenarios.engines import registry
 
-# Variables that engines and torch read. Only digests are kept: a token may be among them.
+# Environment variables that engines and torch read. Only their digests are stored, because one may hold a token.
 VARIABLES = (
     *registry.variables(), "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_", "GLOO_", "OMP_", "MKL_",
     "KMP_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "TRITON_", "FLASHINFER_", "LD_", "HARNESS_HOME",
@@ -23,7 +22,7 @@ VARIABLES = (
 
 
 def facts(side: Side, device: str) -> dict[str, str]:
-    """What the engine of this side is made from, by the name under which a difference is told."""
+    """Return the facts from which this side's engine is started, by the name that a difference is reported under."""
     scenario, environment = side.scenario, side.environment
     embedded = side.spec.embedded
     facts_by_name = {
@@ -42,13 +41,13 @@ def facts(side: Side, device: str) -> dict[str, str]:
             f"{section}.{name}": json.dumps(value) for name, value in settings.items() if name != "reward"
         }
     if scenario.model.path.startswith("builtin:"):
-        facts_by_name["seed"] = str(scenario.seed)  # from which the model is made
+        facts_by_name["seed"] = str(scenario.seed)  # the model is made from it
     names = [name for name in os.environ if name.startswith(VARIABLES)]
     return facts_by_name | {f"the variable {name}": _digest(os.environ[name]) for name in names}
 
 
 def difference(kept: dict[str, str], wanted: dict[str, str]) -> str:
-    """The first fact that differs, in words; empty where the engine fits."""
+    """Return the first fact that differs, in words; empty where the engine fits."""
     for name in [*wanted, *kept]:
         kept_value, wanted_value = kept.get(name), wanted.get(name)
         if kept_value == wanted_value:
@@ -69,7 +68,7 @@ def _code() -> str:
 
 
 def _packages(python: str) -> str:
-    """Names and times of the distributions beside an interpreter: they change with every installation."""
+    """Return a digest of the names and times of the installed distributions, which every installation changes."""
     places = sorted((Path(python).parent.parent / "lib").glob("python*/site-packages"))
     return _digest([
         (folder.name, folder.stat().st_mtime_ns) for place in places for folder in sorted(place.glob("*.dist-info"))

@@ -1,7 +1,9 @@
-"""The process that keeps engines up: it owns their Ray cluster, and ends both when told to or after an idle time.
+"""The keeper: the process that owns the Ray cluster of the warm engines. It ends both on request or after an idle
+time.
 
-`harness up` starts it in a session of its own, so that it outlives the terminal, and gives it an order on standard
-input. Until the engines are up that pipe is a lifeline: when `up` ends, however it does, so does everything here.
+`harness up` starts it in a session of its own, so that it outlives the terminal, and sends it an order on standard
+input. Until the engines are ready this pipe is a lifeline: when `harness up` ends, for whatever reason, everything
+here ends too.
 """
 
 from __future__ import annotations
@@ -35,14 +37,22 @@ from scenarios.engines.make import EngineOptions
 from scenarios.remote import Remote
 from scenarios.settings import Scenario
 
-LOOK_S = 1.0  # for orders, and whether its time is over
-SPARE_S = 5.0  # after a run's end, before its learners are replaced: it still judges and prints for 3 s
-NOTE_S = 10.0  # how often the processes are noted, for whoever cleans up after a keeper that was killed
+LOOK_S = 1.0  # the interval at which it checks the cluster and the idle time
+SPARE_S = 5.0  # after a run ended, before its learners are replaced: the run still judges and prints for 3 s
+NOTE_S = 10.0  # the interval at which its processes are stored, for cleaning up after a keeper that was killed
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What to keep up. `scenario` and `environments` as their `to_json` has them; `native`: its native engines too."""
+    """What to keep warm.
+
+    backends: the engines.
+    environments: their environments, in the form of `to_json`.
+    scenario: the scenario, in the form of `to_json`.
+    native: whether native engines are started too.
+    device: the device of the engines.
+    idle_s: the idle time after which the keeper ends.
+    """
 
     backends: list[str]
     environments: list[dict[str, Any]]
@@ -54,7 +64,12 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class Word:
-    """One line from the keeper to `harness up`. `exit_code`: of an error."""
+    """One message from the keeper to `harness up`.
+
+    say: a line of progress.
+    ready: the engines can be used.
+    error, fix, exit_code: of an error that ended the start.
+    """
 
     say: str = ""
     ready: bool = False
@@ -69,7 +84,7 @@ def main() -> int:
     log = os.open(state.folder() / state.LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for stream in (1, 2):
         os.dup2(log, stream)
-    for ignored in (signal.SIGINT, signal.SIGHUP):  # of a terminal that is none of ours
+    for ignored in (signal.SIGINT, signal.SIGHUP):  # signals of a terminal that is not ours
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _terminated)
     scenario = Scenario.from_json(order.scenario)
@@ -77,7 +92,7 @@ def main() -> int:
         Side("kept", backend, Environment.from_json(environment), scenario, state.folder())
         for backend, environment in zip(order.backends, order.environments, strict=True)
     ]
-    wanted = [facts(side, order.device) for side in sides]  # before Ray sets variables of its own
+    wanted = [facts(side, order.device) for side in sides]  # computed before Ray sets variables of its own
     ready = threading.Event()
     threading.Thread(target=_lifeline, args=(ready,), daemon=True).start()
     code = 0
@@ -91,7 +106,7 @@ def main() -> int:
                 up.close()
                 _keep(kept, spares)
             finally:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what follows is the end that it asks for
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the shutdown that it asks for is already running
                 state.remove()
     except HarnessError as error:
         _tell(up, Word(error=error.message, fix=error.fix, exit_code=error.exit_code))
@@ -112,7 +127,7 @@ def _started(
     maker = cluster.actor("scenarios.stage:Stage", driver_seat(), str(home.directory("models")))
     model = waiting.result(maker.submit("prepare", order.scenario), sides[0], "preparing the scenario")["policy"]
     maker.stop()
-    # A learner on a GPU needs a share of it, which a process without a run does not have.
+    # A learner on a GPU needs a share of the GPU, which a process without a run does not have.
     spares = Spares(cluster, sides[0].scenario, model) if device == "cpu" else None
     engines: list[state.KeptEngine] = []
     stages: tuple[state.Stage, ...] = ("coupled", "native") if order.native else ("coupled",)
@@ -152,14 +167,14 @@ def _started(
 
 
 def start(cluster: Cluster, side: Side, model: str, device: str, stage: state.Stage, name: str) -> Remote:
-    """The actor of one engine that is kept up; returns at once."""
+    """Start the actor of one warm engine, without waiting for it."""
     stage_side = dataclasses.replace(side, scenario=natively(side.scenario)) if stage == "native" else side
     options = EngineOptions(device=device, pure=stage == "native")
     return session(cluster, stage_side, model, engine_seat(stage_side, driver_seat()), options, name=name)
 
 
 def settled(actor: Remote, side: Side, stage: state.Stage, waiting: Waiting) -> tuple[str, state.Process]:
-    """Wait until the engine is up and let it take note of itself; returns its version and its process."""
+    """Wait until the engine has started, and let it record its state. Return its version and its process."""
     scenario, doing = natively(side.scenario) if stage == "native" else side.scenario, f"starting {side.backend}"
     waiting.result(actor.submit("adopt", scenario.to_json()), side, doing)
     live = waiting.result(actor.submit("snapshot"), side, doing)
@@ -167,14 +182,14 @@ def settled(actor: Remote, side: Side, stage: state.Stage, waiting: Waiting) -> 
 
 
 def _keep(kept: state.Kept, spares: Spares | None) -> None:
-    """Return when nobody has used the engines for the idle time, or their cluster has ended."""
+    """Return when no run has used the engines for the idle time, or when their cluster has ended."""
     up, noted = time.time(), time.monotonic()
     while kept.raylet.alive:
         time.sleep(LOOK_S)
         with state.claimed(0.0, used=False) as ours:
             idle_s = time.time() - max(up, state.last_use())
             if ours and idle_s > kept.idle_s:
-                state.remove()  # while nobody can take them
+                state.remove()  # while the lock prevents their use
                 return
             now = state.current(lambda line: None) if ours else None
             if now is None:
@@ -199,7 +214,7 @@ def _raylet() -> int:
 
 
 def _tell(up: TextIO, word: Word) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody listens any more
+    with contextlib.suppress(OSError, ValueError):  # `harness up` does not read any more
         up.write(msgspec.json.encode(word).decode() + "\n")
         up.flush()
 

@@ -1,5 +1,4 @@
-"""The engines that are up, as one run uses them: chosen by what they fit, looked at before they are used, and started
-anew where they carry something over from an earlier run."""
+"""The warm engines that one run uses: selected by fit, checked before use, and restarted where state is left over."""
 
 from __future__ import annotations
 
@@ -18,29 +17,29 @@ from harness.warm.fit import difference, facts
 from harness.warm.keeper import settled, start
 from scenarios.remote import Future, Remote
 
-LOOK_S = 120.0  # a look at an engine takes 1 to 3 s; one that is still in a call of an ended run does not answer
+LOOK_S = 120.0  # a look at an engine takes 1 to 3 s; an engine that is still in a call of an ended run does not answer
 
-Place = tuple[str, state.Stage]  # the name of a side, and which of its engines
+Place = tuple[str, state.Stage]  # the name of a side, and the stage of its engine
 
 
 class Pool:
-    """What one run has claimed. `say` takes one line for the user."""
+    """The warm engines that one run has claimed. `say` prints one line for the user."""
 
     def __init__(self, kept: state.Kept, chosen: dict[Place, state.KeptEngine], say: Callable[[str], None]) -> None:
         self._kept, self._chosen, self._say = kept, chosen, say
         self._started_anew: dict[Place, str] = {}
         self.address, self.raylet = kept.address, kept.raylet.pid
-        self.becoming: list[Future] = []  # learners in processes that were up: until it is done, each is still a spare
+        self.becoming: list[Future] = []  # learners in warm processes; each is still a spare until its future is done
 
     def has(self, side: Side, stage: state.Stage) -> bool:
         return (side.name, stage) in self._chosen
 
     def look(self, side: Side, stage: state.Stage) -> tuple[Remote | None, Future | None]:
-        """Begin to look at an engine; `adopt` waits for what is found."""
+        """Start a look at an engine. `adopt` waits for its result."""
         scenario = natively(side.scenario) if stage == "native" else side.scenario
         try:
             actor = Cluster.named(self._chosen[side.name, stage].actor)
-        except ValueError:  # it has ended
+        except ValueError:  # the actor has ended
             return None, None
         return actor, actor.submit("adopt", scenario.to_json(), side.plants.engine, side.parameter_map or None)
 
@@ -48,8 +47,11 @@ class Pool:
         self, cluster: Cluster, side: Side, stage: state.Stage, looked: tuple[Remote | None, Future | None],
         waiting: Waiting, check: Callable[[Remote], str] = lambda actor: "",
     ) -> Remote:  # fmt: skip
-        """The engine, as sound as a fresh one: the same where nothing is left of earlier runs and `check` has no
-        objection, else one that is started anew in its place."""
+        """Return an engine that is as sound as a fresh one.
+
+        This is the warm engine where no state of earlier runs is left and `check` returns no objection; otherwise it
+        is a new engine in its place.
+        """
         actor, looking = looked
         why = _why_unusable(looking)
         if actor is not None and not why:
@@ -63,23 +65,25 @@ class Pool:
     def learner(
         self, cluster: Cluster, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any
     ) -> Remote:
-        """An actor as `Cluster.actor` starts it, in a process that is up already where there is one left."""
+        """Start an actor as `Cluster.actor` does, in a warm process where one is left."""
         while self._kept.spares:
             name, *remaining = self._kept.spares
             self._kept = dataclasses.replace(self._kept, spares=tuple(remaining))
             state.write(self._kept)
-            with contextlib.suppress(ValueError):  # it has ended
+            with contextlib.suppress(ValueError):  # the actor has ended
                 actor = cluster.adopt(name, urgent)
                 self.becoming.append(actor.become(target, seat.env, *args, **kwargs))
                 return actor
         return cluster.actor(target, seat, *args, urgent=urgent, **kwargs)
 
     def renewed(self, side: Side, stage: state.Stage) -> bool:
-        """Whether the engine was started anew for this run."""
+        """Whether the engine was restarted for this run."""
         return (side.name, stage) in self._started_anew
 
     def facts(self, side: Side) -> dict[str, Any]:
-        """For run.json: since when the engines are up, and which of them were started anew for this run, and why."""
+        """Return the facts for run.json: since when the engines are warm, and which were restarted for this run, and
+        why.
+        """
         anew = {stage: why for (name, stage), why in self._started_anew.items() if name == side.name}
         return {"since": self._kept.since, "started_anew": anew}
 
@@ -105,14 +109,16 @@ class Pool:
 def claim(
     sides: Sequence[Side], *, device: str, native: bool, refused: str = "", say: Callable[[str], None]
 ) -> Iterator[Pool | None]:
-    """The engines that are up, where every side finds one that fits; else None, and one line says why. `refused`: why
-    this run must not use any."""
+    """Claim warm engines where every side finds one that fits; otherwise yield None and say why in one line.
+
+    `refused`: why this run must not use warm engines.
+    """
     kept = state.current(say)
     if kept is None:
         yield None
         return
     with state.claimed() as free:
-        kept = state.current(say)  # it may have ended before it was ours
+        kept = state.current(say)  # they may have ended before we got the lock
         why = refused or ("" if free else f"a run (pid {state.holder()}) uses them")
         chosen: dict[Place, state.KeptEngine] = {}
         if kept is not None and not why:
@@ -128,7 +134,7 @@ def claim(
 def _chosen(
     kept: state.Kept, sides: Sequence[Side], device: str, native: bool
 ) -> tuple[dict[Place, state.KeptEngine], str]:
-    """An engine of its own for each side and stage; or why there is none."""
+    """Return (an engine of its own for each side and stage, ""), or ({}, why there is none)."""
     chosen: dict[Place, state.KeptEngine] = {}
     for side in sides:
         stages: tuple[state.Stage, ...] = ("coupled", "native") if native else ("coupled",)

@@ -1,5 +1,7 @@
-"""Processes that become the learners of a run: everything is imported in them. Each serves one run, so that nothing can
-be carried over; the keeper starts new ones when it is over."""
+"""Spare processes that become the learners of a run, with all imports done.
+
+Each serves one run, so that no state is carried over. The keeper replaces it after the run.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from scenarios.settings import Scenario
 
 
 class Spares:
-    """As many processes as a run of `scenario` has learners, with its stage. `model`: a directory with a model like
-    those that they will load. `names`: of those that nobody has taken."""
+    """As many spare processes as a run of `scenario` has learners, plus its stage.
+
+    model: a directory with a model like those that the learners will load.
+    names: the names of the unused spares.
+    """
 
     def __init__(self, cluster: Cluster, scenario: Scenario, model: str) -> None:
         self._cluster, self._model = cluster, model
@@ -23,13 +28,13 @@ class Spares:
         self.actors = self._start(self._wanted)
 
     def lacking(self, unused: tuple[str, ...]) -> bool:
-        """Whether a run has taken some; `unused`: those that it did not."""
+        """Whether a run has used some spares. `unused`: the names of those that it did not use."""
         return len(unused) < self._wanted
 
     def replace(self, unused: tuple[str, ...]) -> tuple[str, ...]:
-        """End what a run has taken, if it did not do so itself, and start others instead; returns the names of all."""
+        """End the spares that a run has used and start new ones. Return the names of all."""
         for name in {*self.names} - {*unused}:
-            with contextlib.suppress(ValueError):  # it has ended
+            with contextlib.suppress(ValueError):  # the actor has ended
                 Cluster.named(name).stop()
         self.names = unused
         self._start(self._wanted - len(unused))

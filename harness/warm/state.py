@@ -1,4 +1,4 @@
-"""What is kept up, as the file that says it: private to the user, and checked against the processes that there are."""
+"""The state file of the warm engines: private to the user, and checked against the processes that exist."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from harness.errors import BadInput
 from probes.files import write_whole
 from scenarios.engines.processes import alive, descendants
 
-CLAIM_S = 1.0  # the keeper looks at the lock once a second, for microseconds
+CLAIM_S = 1.0  # the keeper holds the lock once a second, for microseconds
 STATE, LOCK, STARTING, LOG = "state.json", "lock", "starting", "keeper.log"
 Stage = Literal["coupled", "native"]
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from a later one of its number. `started`: ticks since the machine started."""
+    """A process. Its start time distinguishes it from a later process with the same pid.
+
+    started: clock ticks since the machine booted.
+    """
 
     pid: int
     started: int
@@ -42,8 +45,17 @@ class Process:
 
 @dataclass(frozen=True)
 class KeptEngine:
-    """One engine. `stage`: coupled, or native with nothing of ours loaded. `actor`: its name on the cluster. `facts`:
-    what a run must agree with to use it (`harness.warm.fit`)."""
+    """One warm engine.
+
+    backend: the backend as a user types it.
+    version: the engine's version.
+    environment: the name of its environment.
+    stage: coupled, or native without any probes loaded.
+    actor: its name on the cluster.
+    process: its process.
+    model: the directory of its model.
+    facts: what a run must agree with to use it (`harness.warm.fit`).
+    """
 
     backend: str
     version: str
@@ -57,8 +69,18 @@ class KeptEngine:
 
 @dataclass(frozen=True)
 class Kept:
-    """Everything that is up. `boot`: of the machine, since pids mean nothing after another one. `processes`: the keeper
-    and those below it, as they were last noted. `spares`: actors that become a run's learners, by name."""
+    """Everything that `harness up` keeps.
+
+    boot: the id of the machine's boot, because pids are meaningless after another boot.
+    address: the address of the Ray cluster.
+    since: when the engines were started.
+    idle_s: the idle time after which they end.
+    device: the device of the engines.
+    keeper, raylet: processes.
+    processes: the keeper and its descendants, when they were last stored.
+    engines: the engines.
+    spares: names of the actors that become a run's learners.
+    """
 
     boot: str
     address: str
@@ -77,7 +99,7 @@ class Kept:
 
 
 def folder() -> Path:
-    """Where the state is, readable by the user alone."""
+    """Return the folder of the state, which only the user can read."""
     path = home.directory("warm")
     path.chmod(0o700)
     return path
@@ -96,7 +118,7 @@ def remove() -> None:
 
 
 def current(say: Callable[[str], None]) -> Kept | None:
-    """What is up now; None for nothing. What is left of engines whose keeper has ended is ended too, and told."""
+    """Return what is warm now, or None. Processes of a keeper that has ended are ended too, and reported."""
     if not (home.home() / "warm" / STATE).exists():
         return None
     path = folder() / STATE
@@ -120,18 +142,20 @@ def current(say: Callable[[str], None]) -> Kept | None:
 
 
 def below(pid: int) -> tuple[Process, ...]:
-    """The process and those below it, as they are now."""
+    """Return the process and its descendants."""
     processes = []
     for descendant in descendants(pid):
-        with contextlib.suppress(OSError, IndexError):  # it ended while we looked
+        with contextlib.suppress(OSError, IndexError):  # it has ended in the meantime
             processes.append(Process.of(descendant))
     return tuple(processes)
 
 
 @contextlib.contextmanager
 def claimed(wait_s: float = CLAIM_S, *, used: bool = True) -> Iterator[bool]:
-    """Hold the engines for this process; False where another one does. `used`: their idle time begins anew at the
-    end."""
+    """Hold the engines for this process, and yield False where another process holds them.
+
+    `used`: restart their idle time at the end.
+    """
     descriptor = os.open(folder() / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not _locked(descriptor, wait_s):
@@ -150,8 +174,10 @@ def claimed(wait_s: float = CLAIM_S, *, used: bool = True) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """Held until the engines are up: of those that two processes start at once, one half would never be found again.
-    Raises BadInput while another process holds it."""
+    """Held until the engines are ready. Raises BadInput while another process holds it.
+
+    Of engines that two processes start at once, only one half would be recorded in the state file.
+    """
     descriptor = os.open(folder() / STARTING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not _locked(descriptor, CLAIM_S):
@@ -164,7 +190,7 @@ def starting() -> Iterator[None]:
 
 
 def last_use() -> float:
-    """When a run last left the engines, in seconds since the epoch; 0 for never."""
+    """Return when a run last released the engines, in seconds since the epoch; 0 for never."""
     try:
         return (folder() / LOCK).stat().st_mtime
     except FileNotFoundError:
@@ -172,7 +198,7 @@ def last_use() -> float:
 
 
 def holder() -> int:
-    """The pid of the run that uses the engines now; 0 for none."""
+    """Return the pid of the run that uses the engines now; 0 for none."""
     with claimed(used=False) as free:
         return 0 if free else int((folder() / LOCK).read_text() or 0)
 

@@ -1,4 +1,4 @@
-"""`harness up` and `harness down`: start the keeper and wait for its engines, end it and see that nothing is left."""
+"""`harness up` and `harness down`: start the keeper and wait for its engines; end it and check that nothing is left."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from harness.warm import state
 from harness.warm.keeper import Order, Word
 from scenarios.settings import Scenario
 
-END_S = 30.0  # a keeper ends its engines within 7 s (TERM, KILL); a busy machine takes longer
+END_S = 30.0  # a keeper ends its engines within 7 s (SIGTERM, SIGKILL); a busy machine takes longer
 Say = Callable[[str], None]
 
 
 class StartFailed(HarnessError):
-    """The engines could not be started; nothing of them is left."""
+    """The engines could not be started. Nothing of them is left."""
 
 
 def up(
@@ -94,7 +94,10 @@ def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, 
 
 
 def down(say: Say) -> state.Kept | None:
-    """End what is up, and whatever is left of it; None where nothing is up. Raises BadInput while engines start."""
+    """End the warm engines and everything that is left of them. Return None where there are none.
+
+    Raises BadInput while engines start.
+    """
     with state.starting():
         kept = state.current(say)
     if kept is not None:
@@ -107,8 +110,14 @@ def down(say: Say) -> state.Kept | None:
 
 @dataclass(frozen=True)
 class Listed:
-    """One engine as `harness ps` shows it. `memory_bytes`: resident, of its processes together. `used_by`: the pid of
-    the run that uses it now, 0 for none. `ends_in_s`: seconds until it ends unless it is used."""
+    """One engine as `harness ps` shows it.
+
+    backend, version, environment, stage, since, idle_s: as in `state.KeptEngine` and `state.Kept`.
+    pid: its process.
+    memory_bytes: resident memory of its process and descendants together.
+    ends_in_s: seconds until it ends unless a run uses it.
+    used_by: the pid of the run that uses it now; 0 for none.
+    """
 
     backend: str
     version: str
@@ -123,7 +132,7 @@ class Listed:
 
 
 def listed(say: Say) -> list[Listed]:
-    """The engines that are up."""
+    """Return the warm engines."""
     kept = state.current(say)
     if kept is None:
         return []
@@ -155,7 +164,7 @@ def _memory(pid: int) -> int:
 
 
 def _end(keeper: state.Process, noted: Sequence[state.Process] = ()) -> None:
-    """Let the keeper end its engines, and end what is left of them."""
+    """Let the keeper end its engines, and then end what is left of them."""
     below = {*noted, *(state.below(keeper.pid) if keeper.alive else ())}
     with contextlib.suppress(ProcessLookupError):
         if keeper.alive:

@@ -1,6 +1,7 @@
-"""A recorded run's metrics as files of a tracker of experiments, without a server: one tracker a file in this folder.
+"""Writes a recorded run's metrics as files of an experiment tracker, without a server. One tracker per file of this
+folder.
 
-The file's name is the tracker's. Its function `write(run, folder)` writes into a folder that exists, and imports the
+The file's name is the tracker's. Its function `write(run, folder)` writes into an existing folder, and imports the
 tracker's package only then.
 """
 
@@ -21,12 +22,12 @@ PROJECT = "rlhf-harness"
 
 
 def names() -> list[str]:
-    """Every tracker."""
+    """Return the names of all trackers."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def find(name: str) -> Callable[[RecordedRun, Path], None]:
-    """The tracker's `write`. Raises KeyError for an unknown one."""
+    """Return the tracker's `write`. Raises KeyError for an unknown tracker."""
     if name not in names():
         raise KeyError(name)
     write: Callable[[RecordedRun, Path], None] = importlib.import_module(f"{__name__}.{name}").write
@@ -42,5 +43,5 @@ def scalars(run: RecordedRun) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def _numeric(value: object) -> bool:
-    """Also "nan" and "inf", as a recording writes what JSON lacks."""
+    """Whether a value is a number, or "nan" or "inf" as a recording writes what JSON lacks."""
     return isinstance(value, (int, float)) or (isinstance(value, str) and value in ("nan", "inf", "-inf"))

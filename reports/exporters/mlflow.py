@@ -8,12 +8,12 @@ from pathlib import Path
 from reports.exporters import PROJECT, scalars
 from reports.run_model import RecordedRun
 
-MOST = 1000  # metrics of one call: MLflow refuses more
+MOST = 1000  # most metrics of one call; MLflow refuses more
 _LARGEST = 1.7976931348623157e308  # what MLflow's SQL store keeps for an infinity
 
 
 def write(run: RecordedRun, folder: Path) -> None:
-    """The run's metrics, its backend and its command."""
+    """Write the run's metrics, its backend and its command."""
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 

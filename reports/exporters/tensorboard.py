@@ -9,7 +9,7 @@ from reports.run_model import RecordedRun
 
 
 def write(run: RecordedRun, folder: Path) -> None:
-    """The run's metrics as scalars. No step has a time: a recording's journals have it, its metrics do not."""
+    """Write the run's metrics as scalars. Steps have no times: a recording's journals have them, its metrics do not."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter

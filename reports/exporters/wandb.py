@@ -9,7 +9,7 @@ from reports.run_model import RecordedRun
 
 
 def write(run: RecordedRun, folder: Path) -> None:
-    """The run's metrics, its backend and its command. The machine is neither described nor watched."""
+    """Write the run's metrics, its backend and its command. The machine is neither described nor monitored."""
     import wandb
 
     quiet = wandb.Settings(

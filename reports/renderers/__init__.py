@@ -1,6 +1,7 @@
-"""The formats: one `Renderer` a file in this folder, or behind the entry point group `rlhf_harness.renderers`.
+"""The formats: one `Renderer` per file of this folder, or behind the entry point group `rlhf_harness.renderers`.
 
-A module here is found by being here; it imports what draws only when it renders, so that listing the formats is cheap.
+A module is found by being in this folder. It imports its drawing libraries only when it renders, so that listing the
+formats is cheap.
 """
 
 from __future__ import annotations
@@ -29,37 +30,43 @@ GROUP = "rlhf_harness.renderers"
 
 
 class UnknownFormat(ValueError):
-    """A format that does not exist or does not take this kind of verdict; one sentence."""
+    """A format that does not exist or does not take this kind of verdict. The message is one sentence."""
 
 
 class Renderer(ABC):
-    """One format. Subjects arrive scrubbed of secrets; text in them is from outside all the same: escape it."""
+    """One format. Subjects arrive without secrets, but their text still comes from outside: escape it."""
 
-    name: ClassVar[str]  # what --format takes
-    suffix: ClassVar[str]  # of a file in this format, with its dot
+    name: ClassVar[str]  # the value of --format
+    suffix: ClassVar[str]  # suffix of a file in this format, with its dot
     takes: ClassVar[frozenset[str]] = frozenset(
         {"parity", "triage"}
     )  # kinds: parity, audit, triage, doctor, run, nightly, bisect
 
     @abstractmethod
     def render(self, subject: Subject) -> str:
-        """All of it, ending in a newline. A pure function of the subject and the recordings that it names."""
+        """Return the whole text, ending in a newline. A pure function of the subject and the recordings that it
+        names.
+        """
 
     def write(self, subject: Subject, stream: TextIO, *, verbose: bool = False) -> None:
-        """Write it to a stream, which may be a terminal; `verbose` counts for formats that a person reads there."""
+        """Write it to a stream, which may be a terminal. `verbose`: for formats that a person reads there."""
         stream.write(self.render(subject))
         stream.flush()
 
 
 def names(kind: str = "") -> list[str]:
-    """The formats that take a kind of verdict (all without one); of entry points all, since none is loaded."""
+    """Return the formats that take a kind of verdict (all without a kind). Plug-ins are all listed, because none is
+    loaded.
+    """
     builtin = [name for name, renderer in _builtin().items() if not kind or kind in renderer.takes]
     return [*builtin, *(name for name in _installed() if name not in builtin)]
 
 
 def find(format: str, kind: str = "") -> Renderer:
-    """The renderer named `format`, or the class at `package.module:Class`. UnknownFormat says what is wrong,
-    PluginError what is wrong with another package's."""
+    """Return the renderer named `format`, or the class at `package.module:Class`.
+
+    Raises UnknownFormat, and PluginError for a broken plug-in.
+    """
     builtin = _builtin().get(format)
     renderer = builtin() if builtin else _made(_plugin(format, kind))
     if kind and kind not in renderer.takes:
@@ -69,7 +76,7 @@ def find(format: str, kind: str = "") -> Renderer:
 
 
 def refused() -> tuple[PluginError, ...]:
-    """The plug-ins that bring no format, and why. Loads them all."""
+    """Return the errors of plug-ins that bring no format. Loads all plug-ins."""
 
     def take(plugin: Plugin, renderer: Any) -> None:
         if plugin.entry.name in _builtin():
@@ -99,7 +106,7 @@ def _is_renderer(value: object, module: str) -> bool:
 
 @cache
 def _installed() -> dict[str, Plugin]:
-    """By name; of two with one name the first: see `refused`."""
+    """Return the plug-ins by name; of two with one name, the first: see `refused`."""
     return {plugin.entry.name: plugin for plugin in reversed(plugins.installed(GROUP))}
 
 
@@ -120,7 +127,7 @@ def _made(plugin: Plugin) -> Renderer:
 
 
 def _valid(kind: Any) -> Renderer:
-    """An instance of another package's renderer. Raises Unfit, and whatever its code raises."""
+    """Return an instance of another package's renderer. Raises Unfit, and whatever its code raises."""
     if not (inspect.isclass(kind) and issubclass(kind, Renderer)):
         raise plugins.Unfit("it is no subclass of reports.renderers.Renderer")
     made: Renderer = kind()
@@ -130,7 +137,7 @@ def _valid(kind: Any) -> Renderer:
 
 
 def _guarded(renderer: Renderer, plugin: Plugin) -> Renderer:
-    """Another package's renderer, which raises nothing but PluginError."""
+    """Return another package's renderer, wrapped so that it raises nothing but PluginError."""
 
     class Guarded(Renderer):
         takes = renderer.takes
@@ -144,7 +151,7 @@ def _guarded(renderer: Renderer, plugin: Plugin) -> Renderer:
                 return text
 
         def write(self, subject: Subject, stream: TextIO, *, verbose: bool = False) -> None:
-            if type(renderer).write is Renderer.write:  # what the stream raises is not the plug-in's
+            if type(renderer).write is Renderer.write:  # an error of the stream is not the plug-in's
                 super().write(subject, stream, verbose=verbose)
             else:
                 with plugin.guarded():

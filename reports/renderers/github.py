@@ -1,7 +1,7 @@
-"""GitHub's workflow commands: an annotation at the workflow's run for a verdict, and for every cell of a night that
+"""GitHub's workflow commands: an annotation of the workflow run for a verdict, and for every cell of a night that
 changed.
 
-An annotation's text ends with the line, and `%`, `,` and `:` mean something in it: they become percent codes.
+An annotation ends with its line, and `%`, `,` and `:` are special in it, so they become percent codes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GithubRenderer(Renderer):
 
 
 def _verdict(verdict: Verdict) -> list[str]:
-    """Whatever is not a pass is an error: a gate ends with its exit code."""
+    """Return the annotation of a verdict. Anything but a pass is an error: a gate ends with its exit code."""
     summary = answer.of(verdict)
     level = "error" if verdict.exit_code else "notice"
     return [_annotation(level, summary.title, [summary.reason, *(f"{label}: {text}" for label, text in summary.parts)])]

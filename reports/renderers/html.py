@@ -1,8 +1,8 @@
-"""A verdict or a recorded run as one self-contained HTML file: opened from disk, without a network, one script at most.
+"""A verdict or a recorded run as one self-contained HTML file that works offline, with at most one script.
 
-Everything from the verdict passes autoescaping. The content security policy lets nothing load, and admits by their
-hashes exactly one style sheet and, where the recordings are there, the script of the sample browser. Two renderings of
-one verdict are the same bytes.
+Everything from the verdict passes autoescaping. The content security policy lets nothing load. By their hashes it
+admits exactly one style sheet and, where the recordings are available, the script of the sample browser. Two
+renderings of one verdict are the same bytes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 TONES = {"EQUIVALENT": "ok", "INCONCLUSIVE": "warn", "CONFOUNDED": "warn", "SLOW": "warn", "INSUFFICIENT": "warn"}
 STATES = {"ruled out": "ok", "confirmed": "bad", "not tested": "warn", "undecided": "warn"}
-_TILES = 7  # chosen: one row of a wide window
-MOST_STEPS = 1000  # of a recorded run: a table that a browser lays out at once
+_TILES = 7  # a choice: one row of a wide window
+MOST_STEPS = 1000  # steps in the table of a recorded run: a browser lays out this many at once
 
 
 class HtmlRenderer(Renderer):
@@ -48,7 +48,7 @@ class HtmlRenderer(Renderer):
 
 
 def _run(run: RecordedRun) -> str:
-    """Where the run is, and the metrics of its steps."""
+    """Render a recorded run: where it is, and the metrics of its steps."""
     from markupsafe import Markup
 
     css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8")
@@ -124,7 +124,7 @@ def _charts(parity: Parity, sheet: StyleSheet) -> list[dict[str, Any]]:
 
 
 def _of_samples(parity: Parity | None) -> dict[str, Any]:
-    """The browser of samples with its script; without recordings, why there is none."""
+    """Return the sample browser with its script, or why there is none."""
     from markupsafe import Markup
 
     browser = samples.of(parity) if parity else ""
@@ -135,7 +135,7 @@ def _of_samples(parity: Parity | None) -> dict[str, Any]:
 
 
 def _of_runs(parity: Parity | None) -> dict[str, Any]:
-    """What the page shows of two runs; nothing of a hang."""
+    """Return what the page shows of two runs; empty values for a hang."""
     if parity is None:
         nothing = dict.fromkeys(("place", "runs", "rows", "metrics", "suspicions", "other_checks"), ())
         return {**nothing, "memory": ([], []), "changed": 0}
@@ -153,7 +153,7 @@ def _of_runs(parity: Parity | None) -> dict[str, Any]:
 
 
 def _of_hang(triage: Triage | None) -> dict[str, Any]:
-    """What the page shows of a hang; nothing of two runs."""
+    """Return what the page shows of a hang; empty values for two runs."""
     from markupsafe import Markup
 
     if triage is None:
@@ -195,7 +195,7 @@ def _digest(text: str) -> str:
 
 
 def _grouped(items: Iterable[Any]) -> list[tuple[str, list[Any]]]:
-    """Items by their `group`, groups in order of first appearance (jinja2's own filter sorts them)."""
+    """Return items by their `group`, groups in order of first appearance (jinja2's own filter sorts them)."""
     groups: dict[str, list[Any]] = {}
     for item in items:
         groups.setdefault(item.group, []).append(item)

@@ -1,6 +1,6 @@
-"""What a maintainer asks for, in Markdown ready to paste: bug, reproduction, first divergence, evidence, environment.
+"""A bug report in Markdown, ready to paste: bug, reproduction, first divergence, evidence, environment.
 
-The sections are those of the trackers' own forms, looked up in November 2026. Nothing in it is a live mention or link.
+The sections are those of the trackers' own forms, looked up in November 2026. It contains no live mention or link.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from reports.model import Parity, Verdict
     from reports.renderers import Subject
 
-MOST_ROWS = 30  # of a table: an issue is read by people
+MOST_ROWS = 30  # rows of a table: people read an issue
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """Where the issue goes. `collect`: prints what its form asks for besides, where the job ran."""
+    """Where the issue goes. `collect`: the command that prints what its form asks for in addition, where the
+    job ran.
+    """
 
     name: str
     prefix: str  # of the title
@@ -74,7 +76,7 @@ def _issue(verdict: Verdict) -> list[str]:
 
 
 def _trackers(verdict: Verdict) -> list[Tracker]:
-    """Those of the engines that the first cause blames; of both where it blames neither."""
+    """Return the trackers of the engines that the first cause blames; of both where it blames neither."""
     side = verdict.causes[0].party if verdict.causes else ""
     runs = verdict.parity.runs if verdict.parity else []
     blamed = [run for run in runs if run.side == side] or runs
@@ -135,7 +137,7 @@ def _environment(verdict: Verdict, trackers: list[Tracker]) -> list[str]:
 
 
 def _settings(body: Parity) -> list[str]:
-    """The settings that differ between the runs."""
+    """Return a table of the settings that differ between the runs."""
     rows = [[escape(row.title), *map(code, row.values)] for row in parity.side_by_side(body.runs) if row.changed]
     head = ["differs", *(escape(run.side) for run in body.runs)]
     return table(head, rows[:MOST_ROWS]) if rows else []

@@ -1,4 +1,4 @@
-"""Everything as JSON, the form on disk: nothing is left out and nothing is rounded."""
+"""The verdict as JSON, the form on disk: nothing is left out and nothing is rounded."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The verdict as JUnit XML: one test case for the verdict itself, one for every check.
+"""The verdict as JUnit XML: one test case for the verdict itself, and one for every check.
 
-The verdict is a case of its own, so that a run that tested nothing (INCONCLUSIVE: every check skipped) is never green.
+The verdict is a separate case, so that a run that tested nothing (INCONCLUSIVE: every check skipped) is never green.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class JunitRenderer(Renderer):
     takes = frozenset({"parity", "audit", "triage", "doctor", "nightly"})
 
     def render(self, subject: Subject) -> str:
-        """A confirmed check fails, one not tested is skipped; the verdict's case fails on exit code 1, errs on
-        others."""
+        """Return the XML. A confirmed check fails, one that was not tested is skipped.
+
+        The verdict's case fails on exit code 1 and is an error on other codes but 0.
+        """
         if isinstance(subject, Night):
             suite = _night(subject)
         else:
@@ -60,7 +62,9 @@ def _suite(verdict: Verdict) -> ElementTree.Element:
 
 
 def _report(report: Report) -> ElementTree.Element:
-    """One case a check: what will break fails (strict: what may, too), what could not be checked is skipped."""
+    """Return one case per check: what will break fails (strict: also what may), what could not be checked is
+    skipped.
+    """
     suite = ElementTree.Element("testsuite", name="doctor")
     failing = ("error", "warning") if report.strict else ("error",)
     items: list[Hazard | Passed | Unchecked] = [*report.hazards, *report.passed, *report.unchecked]
@@ -79,7 +83,7 @@ def _report(report: Report) -> ElementTree.Element:
 
 
 def _night(night: Night) -> ElementTree.Element:
-    """One case a cell: what regressed fails, what could not run errs, what was left out is skipped."""
+    """Return one case per cell: a regression fails, a cell that could not run is an error, one left out is skipped."""
     suite = ElementTree.Element("testsuite", name=clean(night.matrix))
     for result in night.results:
         case = ElementTree.SubElement(suite, "testcase", classname="harness.nightly", name=clean(result.cell))

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from reports.renderers import Subject
     from reports.run_model import RecordedRun
 
-# Behind these characters a mention, a reference, a URL or an address goes on; an entity's own # is none.
+# After these characters GitHub would make a mention, a reference, a link or an address. The # of an entity is
+# excluded.
 LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))", re.IGNORECASE)
 
 
@@ -29,7 +30,7 @@ class MarkdownRenderer(Renderer):
     takes = frozenset({"parity", "audit", "triage", "doctor", "run", "nightly", "bisect"})
 
     def render(self, subject: Subject) -> str:
-        """All of it; every text from outside is escaped, paths, measured values and commands stand in code."""
+        """Return the text. Every text from outside is escaped; paths, measured values and commands are in code."""
         draw: dict[str, Callable[[Any], list[str]]] = {
             "doctor": _report,
             "run": _recorded,
@@ -79,14 +80,14 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 
 def escape(text: object) -> str:
-    """Text that Markdown and HTML leave as it is, on one line, also in a table cell."""
+    """Return text that Markdown and HTML leave unchanged, on one line, even in a table cell."""
     escaped = re.sub(r"([\\`*\[\]{}~#!|$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", clean(text))
     escaped = _inert(escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
-    return re.sub(r"^(\d*)([-+=.)])(?=[ =-]|$)", r"\1\\\2", escaped.strip())  # else `1. x` opens a list
+    return re.sub(r"^(\d*)([-+=.)])(?=[ =-]|$)", r"\1\\\2", escaped.strip())  # otherwise `1. x` would begin a list
 
 
 def code(text: object) -> str:
-    """Text as inline code that neither a backtick nor a pipe can leave."""
+    """Return text as inline code from which neither a backtick nor a pipe can break out."""
     escaped = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for char in "|`*_[]\\$~":
         escaped = escaped.replace(char, f"&#{ord(char)};")
@@ -94,26 +95,26 @@ def code(text: object) -> str:
 
 
 def _inert(escaped: str) -> str:
-    """Escaped text in which nothing is made a link: no @mention, no #123 or GH-123, no URL, no address of mail.
+    """Return escaped text without anything that GitHub turns into a link: @mention, #123, GH-123, URL, mail address.
 
-    An empty comment breaks them in two: an entity would not, because GitHub looks for them in the rendered text.
+    An empty comment breaks each of them in two. An entity would not, because GitHub searches the rendered text.
     """
     return LIVE.sub(r"\1<!-- -->", escaped)
 
 
 def fence(text: str) -> list[str]:
-    """Commands as a block that no backtick can leave."""
+    """Return commands as a block from which no backtick can break out."""
     ticks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return [f"{ticks}sh", text, ticks]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table whose cells are escaped already."""
+    """Return a table whose cells are already escaped."""
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)] + [""]
 
 
 def findings(title: str, items: list[Finding]) -> list[str]:
-    """A list of findings under their title; nothing without one."""
+    """Return a list of findings under their title; nothing without a finding."""
     lines = []
     for finding in items:
         where = f" ({escape(finding.where)})" if finding.where else ""
@@ -123,7 +124,7 @@ def findings(title: str, items: list[Finding]) -> list[str]:
 
 
 def first_divergence(body: Parity) -> list[str]:
-    """Everything that says where the runs part; nothing where they do not."""
+    """Return everything about the first divergence; nothing without one."""
     facts = parity.place_facts(body)
     rows = [(escape(fact.name), code(fact.value)) for fact in facts]
     return ["### First divergence", "", *table(("", "value"), rows)] if rows else []
@@ -184,7 +185,7 @@ def _figures(verdict: Verdict) -> list[str]:
 
 
 def hang(body: Triage) -> list[str]:
-    """Culprits, cycle, victims, what to try; the processes folded away."""
+    """Return culprits, cycle, victims and what to try; the processes are folded away."""
     lines: list[str] = []
     rows = [
         (escape(row.who), escape(row.role), code(row.process), escape(row.why), code(row.frame) if row.frame else "")
@@ -254,7 +255,7 @@ def _report(report: Report) -> list[str]:
 
 
 def _night(night: Night) -> list[str]:
-    """What changed, then the cells that did not run."""
+    """Return what changed, then the cells that did not run."""
     title = f"{escape(night.matrix)}, night {night.number}: {escape(night.reason)}"
     lines = [f"## {title} (exit code {night.exit_code})", ""]
     for result in nightly.noteworthy(night):
@@ -266,7 +267,7 @@ def _night(night: Night) -> list[str]:
 
 
 def _bisection(bisection: Bisection) -> list[str]:
-    """The answer, what was found, then every comparison."""
+    """Return the answer, what was found, then every comparison."""
     lines = [f"## {escape(bisection.status)}: {escape(bisection.reason)} (exit code {bisection.exit_code})", ""]
     lines += [f"Bad: {escape(bisection.question)}.", ""]
     for title, names in bisect.results(bisection):
@@ -279,7 +280,7 @@ def _bisection(bisection: Bisection) -> list[str]:
 
 
 def _recorded(run: RecordedRun) -> list[str]:
-    """A few of the metrics of each step."""
+    """Return a few of the metrics of each step."""
     names, rows = recorded.table(run)
     lines = [f"{_command(run.command)} recorded in {_command(run.run)}", ""]
     lines += [] if run.complete else [escape(recorded.state(run)), ""]

@@ -1,4 +1,4 @@
-"""Figures as OpenMetrics text, for a Prometheus textfile collector or a push gateway: one sample a line, no time.
+"""Figures as OpenMetrics text, for a Prometheus textfile collector or a push gateway: one sample per line, no times.
 
 https://github.com/prometheus/OpenMetrics, version 1.0: the media type is application/openmetrics-text.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reports.renderers import Subject
     from reports.run_model import RecordedRun
 
-MOST_STEPS = 1000  # of a run: each makes a series per metric
+MOST_STEPS = 1000  # most steps of a run; each makes one series per metric
 
 Sample = tuple[Mapping[str, object], float]
 
@@ -67,7 +67,7 @@ def _run(run: RecordedRun) -> list[tuple[str, str, list[Sample]]]:
 
 
 def _numbers(values: Mapping[str, Any]) -> list[Sample]:
-    """The numbers of nested tables, each under its path."""
+    """Return the numbers of nested tables, each under its path."""
     return [
         ({"name": f"{group} / {name}" if group else name}, number(value))
         for group, name, value in flatten(dict(values))
@@ -78,7 +78,7 @@ def _numbers(values: Mapping[str, Any]) -> list[Sample]:
 def _family(name: str, help: str, samples: Iterable[Sample]) -> list[str]:
     kept: dict[str, float] = {}
     for labels, value in samples:
-        kept.setdefault(_labels(labels), value)  # a series may come once
+        kept.setdefault(_labels(labels), value)  # a series may occur only once
     full = f"rlhf_harness_{name}"
     head = [f"# TYPE {full} gauge", f"# HELP {full} {_escaped(help)}"] if kept else []
     return head + [f"{full}{labels} {_number(value)}" for labels, value in kept.items()]

@@ -1,7 +1,7 @@
 """A timeline of a run, or of two side by side, in the Trace Event Format that https://ui.perfetto.dev opens.
 
-The format is Chrome's "Trace Event Format" (JSON, 2016): complete events X, counters C, instants i, metadata M; times
-are microseconds. Slices of one thread must nest, so those that overlap otherwise get a thread of their own.
+The format is Chrome's "Trace Event Format" (JSON, 2016): complete events X, counters C, instants i, metadata M. Times
+are microseconds. Slices of one thread must nest, so slices that overlap in another way get a thread of their own.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def _title(subject: Subject) -> str:
 
 
 def _processes(subject: Subject, notes: list[str]) -> Iterator[Process]:
-    """Of each run, then of a hang. What is not there or is left out is noted."""
+    """Yield the processes of each run, then those of a hang. What is missing or left out is added to `notes`."""
     made: list[Timeline] = []
     for side, path in _runs(subject):
         place = places.of(path)
-        if not place or not os.path.isdir(place):  # false for what can be no path, where Path.is_dir raises
+        if not place or not os.path.isdir(place):  # false for an invalid path, where Path.is_dir raises
             notes.append(f"the recording {clean(path)} of the {clean(side) or 'run'} is not there")
             continue
         try:
@@ -94,8 +94,8 @@ def _events(process: Process, pid: int) -> Iterator[dict[str, Any]]:
 
 
 def _lanes(slices: list[Slice]) -> list[list[Slice]]:
-    """The slices in lanes, within each of which any two are apart or one holds the other."""
-    lanes: list[tuple[list[Slice], list[int]]] = []  # with where its open slices end, the innermost last
+    """Return the slices in lanes: within a lane any two slices are disjoint or one contains the other."""
+    lanes: list[tuple[list[Slice], list[int]]] = []  # with the ends of its open slices, the innermost last
     for slice_ in sorted(slices, key=lambda item: (item.start_ns, -item.dur_ns)):
         end = slice_.start_ns + slice_.dur_ns
         lane = next((lane for lane in lanes if _fits(lane[1], slice_.start_ns, end)), None)

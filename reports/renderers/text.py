@@ -22,7 +22,7 @@ class TextRenderer(Renderer):
     takes = frozenset({"parity", "audit", "triage", "doctor", "run", "nightly", "bisect"})
 
     def render(self, subject: Subject) -> str:
-        """With every table, without colour, 100 columns wide."""
+        """Return the text with every table, without colour, 100 columns wide."""
         from rich.console import Console
 
         file = io.StringIO()

@@ -1,1 +1,1 @@
-"""What the renderers show: arranged data that every format shares, and the drawings that one format owns."""
+"""What the renderers show: arranged data that all formats share, and drawings that belong to one format."""

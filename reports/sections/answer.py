@@ -1,4 +1,4 @@
-"""The answer in few parts, whatever the kind of verdict: title, reason, cause, first place, fix."""
+"""The answer in a few parts, for any kind of verdict: title, reason, cause, first place, fix."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ TONES = {
 
 @dataclass(frozen=True)
 class Answer:
-    """Cleaned texts. `evidence`: sentences below the reason. `parts`: (label, text) of what there is: cause, first,
-    missing, fix, in this order."""
+    """Cleaned texts of an answer.
+
+    `evidence`: sentences below the reason. `parts`: (label, text) of what exists, in this order: cause, first,
+    missing, fix.
+    """
 
     title: str
     exit_code: int
@@ -39,7 +42,7 @@ class Answer:
 
 
 def of(subject: Verdict | Report) -> Answer:
-    """The answer of a verdict or of a doctor's report."""
+    """Return the answer of a verdict or of a doctor's report."""
     parts = _doctor(subject) if not isinstance(subject, Verdict) else _parity(subject) + _triage(subject)
     title = triage.title(subject) if isinstance(subject, Verdict) else subject.verdict
     reserved = isinstance(subject, Verdict) and bool(subject.reservations)
@@ -73,7 +76,7 @@ def _blame(cause: Cause) -> str:
 
 
 def first_place(verdict: Verdict) -> str:
-    """Where the runs part first, on one line; empty where they do not."""
+    """Return where the runs first differ, on one line; empty where they do not."""
     place = verdict.parity.first_divergence if verdict.parity else None
     if place is None:
         return ""

@@ -1,4 +1,4 @@
-"""What is said of a bisection, in the order in which it helps; every format shows these lines."""
+"""The lines about a bisection that every format shows, the most helpful first."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from reports.sections.nightly import duration
 
 
 def rows(bisection: Bisection) -> Iterator[tuple[int, str, str, str, str]]:
-    """(number, call, subject, why, time) of each comparison, in the order in which they were made."""
+    """Yield (number, call, subject, why, time) of each comparison, in the order in which they were made."""
     for number, step in enumerate(bisection.steps, 1):
         yield number, step.call, step.subject + " (again)" * step.again, step.why, duration(float(step.seconds))
 
 
 def results(bisection: Bisection) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(title, lines) of what was found."""
+    """Yield (title, lines) of what was found."""
     for number, result in enumerate(bisection.results, 1):
         if bisection.over == "settings":
             yield f"cause {number}" + (", only together" if len(result) > 1 else ""), result

@@ -1,7 +1,7 @@
 """The charts of a report: per step and for both runs, drawn from the series of a verdict.
 
-A series may be short (a torn run), hold NaN, null or infinity, or carry a name that nobody knows: it is drawn all the
-same. Text from a verdict never enters a drawing; it goes into titles and legends, which the page escapes.
+A series may be short (a torn run), contain NaN, null or infinity, or have an unknown name; it is drawn anyway. Text
+from a verdict never enters a drawing. It goes into titles and legends, which the page escapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PHASES = {"rollout": "p1", "experience": "p2", "train": "p3", "sync": "p4"}
-_LIMIT = 1e30  # beyond it an axis has no ticks that a person could read
+_LIMIT = 1e30  # beyond it an axis has no readable ticks
 _TITLES = {
     "reward": "Reward",
     "kl": "KL to the reference, nats",
@@ -44,8 +44,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Line:
-    """One series, ready to draw. `values`: NaN where there was nothing finite; `nonfinite`: steps of such values, and
-    `absent` those of them that were NaN or null to begin with."""
+    """One series, ready to draw.
+
+    `values`: NaN where the value is not finite. `nonfinite`: the steps of such values. `absent`: those of them whose
+    value was NaN or null from the start.
+    """
 
     steps: list[float]
     values: list[float]
@@ -58,7 +61,7 @@ class Line:
 
 
 def line(series: dict[str, Any], name: str) -> Line:
-    """The series `name` with its step numbers: the series "step" where its length fits, else counted from 0."""
+    """Return the series `name` with its step numbers: the series "step" where its length fits, else counted from 0."""
     values = [number(value) for value in series.get(name) or []]
     steps = [number(value) for value in series.get("step") or []]
     if len(steps) != len(values) or not all(abs(step) < 1e9 for step in steps):
@@ -69,10 +72,10 @@ def line(series: dict[str, Any], name: str) -> Line:
 
 
 def charts(parity: Parity, sheet: StyleSheet) -> list[Chart]:
-    """Every chart that the series of the verdict give, the known ones first."""
+    """Return every chart for which the verdict has a series, the known ones first."""
     import matplotlib.style
 
-    with matplotlib.style.context(RC, after_reset=True):  # whatever the user's own matplotlibrc says
+    with matplotlib.style.context(RC, after_reset=True):  # independent of the user's own matplotlibrc
         return [chart for chart in _Book(parity, sheet).all() if chart is not None]
 
 
@@ -85,7 +88,7 @@ class _Book:
         self.sheet, self.count = sheet, 0
         tables = [*(run.series for run in self.runs), self.comparison]
         steps = [step for table in tables for name in table for step in line(table, name).steps]
-        self.span = min(steps, default=0.0) - 0.5, max(steps, default=0.0) + 0.5  # of all charts: a torn run ends early
+        self.span = min(steps, default=0.0) - 0.5, max(steps, default=0.0) + 0.5  # shared: a torn run ends early
         names = [clean(f"{run.side} {run.backend}").strip() or "run" for run in self.runs]
         self.key = tuple((f"line {side}", name) for side, name in zip(SIDES, names, strict=False))
 
@@ -116,7 +119,7 @@ class _Book:
         ]
 
     def by_run(self, name: str) -> Chart | None:
-        """One line per run."""
+        """Draw one line per run."""
         lines = [line(run.series, name) for run in self.runs]
 
         def draw(ax: Axes) -> None:
@@ -130,7 +133,7 @@ class _Book:
         return self._chart(_title(name), [item], [lambda ax: _plot(ax, item, "p1")])
 
     def delta(self) -> Chart | None:
-        """max and mean |Δ log-probability| on a logarithmic axis, with floor, tolerance and cap."""
+        """Draw max and mean |Δ log-probability| on a logarithmic axis, with floor, tolerance and cap."""
         lines = {"p1": line(self.comparison, "max_delta_logprob"), "p2": line(self.comparison, "mean_delta_logprob")}
         bounds = {role: number(self.floor.get(key)) for role, key in _BOUNDS.items()}
         bounds = {role: value for role, value in bounds.items() if 1e-30 < value < _LIMIT}
@@ -210,7 +213,7 @@ class _Book:
         )
 
     def phases(self) -> Chart | None:
-        """Seconds of each phase, stacked, one panel per run; the rest of the step on top."""
+        """Draw the seconds of each phase, stacked, one panel per run; the rest of the step is on top."""
         stacks = [{phase: line(run.series, f"{phase}_seconds") for phase in PHASES} for run in self.runs]
         totals = [line(run.series, "seconds") for run in self.runs]
 
@@ -233,7 +236,7 @@ class _Book:
         return self._chart("Seconds per phase", all_lines, [panel(index) for index in range(len(self.runs))], legend)
 
     def sizes(self) -> Chart | None:
-        """Padded tensor size and the real tokens in it, one panel per run."""
+        """Draw the padded tensor size and the real tokens in it, one panel per run."""
         pairs = [(line(run.series, "padded_tokens"), line(run.series, "real_tokens")) for run in self.runs]
 
         def panel(index: int) -> Callable[[Axes], None]:
@@ -260,7 +263,7 @@ class _Book:
         note: str = "",
         nan: str = "not finite",
     ) -> Chart | None:
-        """The chart, nothing when there is no such series, and a note without a drawing when no value is finite.
+        """Return the chart; None without such a series; a note without a drawing where no value is finite.
 
         `nan`: what it means where the series has no number.
         """
@@ -307,7 +310,7 @@ def _title(name: str) -> str:
 
 
 def _plot(ax: Axes, item: Line, role: str, thin: bool = False) -> None:
-    """A line; the candidate is dashed and thinner, so that both show where they coincide, also on paper."""
+    """Draw a line. The candidate is dashed and thinner, so that both lines show where they coincide, even on paper."""
     second = role in ("candidate", "p2")
     ax.plot(
         item.steps,
@@ -322,7 +325,7 @@ def _plot(ax: Axes, item: Line, role: str, thin: bool = False) -> None:
 
 
 def _stack(ax: Axes, item: Line, below: list[float], role: str) -> list[float]:
-    """Bars (areas beyond 60 steps) on top of `below`; returns the new height at each step."""
+    """Draw bars (areas beyond 60 steps) on top of `below`, and return the new height at each step."""
     values = [0.0 if math.isnan(value) else max(0.0, value) for value in item.values]
     base = [below[i] if i < len(below) else 0.0 for i in range(len(values))]
     _bars(ax, item.steps, values, base, role)
@@ -335,5 +338,5 @@ def _bars(ax: Axes, steps: list[float], values: list[float], base: list[float] |
     if len(values) <= 60:
         ax.bar(steps, values, bottom=base, width=0.78, color=ROLES[role], linewidth=0)
         return
-    stride = math.ceil(len(values) / 500)  # an area of 10,000 steps would be most of the file
+    stride = math.ceil(len(values) / 500)  # an area of 10,000 steps would fill most of the file
     ax.fill_between(steps[::stride], base[::stride], top[::stride], color=ROLES[role], linewidth=0)

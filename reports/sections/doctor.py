@@ -1,4 +1,4 @@
-"""What a doctor's report has to show, arranged once for every renderer: hazards by severity, unchecked together."""
+"""The content of a doctor's report, arranged once for every renderer: hazards by severity, unchecked ones together."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ COMPARED: dict[Severity, str] = {
 
 
 def by_severity(report: Report) -> list[tuple[str, list[Hazard]]]:
-    """(title, hazards) of each severity that was found, worst first."""
+    """Return (title, hazards) of each severity that occurs, the worst first."""
     titles = COMPARED if report.compared else TITLES
     groups = [(titles[name], [item for item in report.hazards if item.severity == name]) for name in SEVERITIES]
     return [(title, hazards) for title, hazards in groups if hazards]
 
 
 def unchecked(report: Report) -> list[tuple[list[str], list[str], str, str]]:
-    """(checks, places, reason, how to have them checked): without a cluster a whole family has one reason."""
+    """Return (checks, places, reason, how to have them checked). Without a cluster, a whole family has one reason."""
     groups: dict[tuple[str, str], list[Unchecked]] = {}
     for item in report.unchecked:
         groups.setdefault((item.reason, item.fix), []).append(item)

@@ -1,7 +1,7 @@
-"""The wait graph as an SVG: parties on a circle or in two columns, an arrow from each waiter to whom it waits for.
+"""The wait graph as an SVG: processes on a circle or in columns, an arrow from each waiter to what it waits for.
 
-Names are text from outside: they are escaped here, and the drawing carries no style of its own (classes of the page's
-style sheet), so that one drawing serves light, dark and paper.
+Names are text from outside and are escaped here. The drawing carries no style of its own, only classes of the page's
+style sheet, so that one drawing serves light, dark and paper.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from xml.sax.saxutils import escape
 from reports.model import Node, Triage
 from reports.text import clean
 
-MOST = 24  # nodes of a drawing; beyond, victims that wait for the same ones are drawn as one
+MOST = 24  # most nodes of a drawing; beyond that, victims with equal targets are drawn as one
 ROW, WIDTH, BOX, TALL = 46, 760, 250, 32
 
 
 def svg(triage: Triage) -> str:
-    """An `<svg>` element, or "" when nobody waits for anybody."""
+    """Return an `<svg>` element, or "" without any wait."""
     nodes, edges = _nodes_and_edges(triage)
     if not edges:
         return ""
@@ -45,7 +45,9 @@ def svg(triage: Triage) -> str:
 
 
 def _nodes_and_edges(triage: Triage) -> tuple[dict[str, tuple[str, str]], list[tuple[str, str, str]]]:
-    """Nodes (key -> label, party) and edges (waiter, target, layer); alike victims are one node where they are many."""
+    """Return nodes (key -> label, party) and edges (waiter, target, layer). Where there are many, victims alike are
+    one node.
+    """
     nodes_by_key = {node.key: node for node in triage.nodes}
     waits = [wait for wait in triage.waits if wait.waiter in nodes_by_key and wait.target in nodes_by_key]
     touched = dict.fromkeys(key for wait in waits for key in (wait.waiter, wait.target))
@@ -80,14 +82,16 @@ def _party(node: Node) -> str:
 
 
 def _columns(nodes: dict[str, tuple[str, str]], edges: list[tuple[str, str, str]]) -> dict[str, tuple[float, float]]:
-    """Waiters left, whoever is only waited for right, in between whoever is both."""
+    """Place waiters on the left, processes that are only waited for on the right, and those that are both in
+    between.
+    """
     waiters, targets = {edge[0] for edge in edges}, {edge[1] for edge in edges}
     columns = {0: [key for key in nodes if key in waiters and key not in targets],
                1: [key for key in nodes if key in waiters and key in targets],
                2: [key for key in nodes if key not in waiters]}  # fmt: skip
     rows = max(map(len, columns.values()))
     xs = {0: BOX / 2 + 2, 1: WIDTH / 2, 2: WIDTH - BOX / 2 - 2}
-    if columns[1]:  # the middle column needs room: boxes overlap it only where rows coincide, so it is set lower
+    if columns[1]:  # boxes would overlap the middle column where rows coincide, so it is set lower
         xs[1] = WIDTH / 2
     at = {}
     for number, keys in columns.items():
@@ -106,7 +110,7 @@ def _circle(nodes: dict[str, tuple[str, str]]) -> dict[str, tuple[float, float]]
 
 
 def _border(box: tuple[float, float], toward: tuple[float, float]) -> tuple[float, float]:
-    """Where the line from a box's middle toward another point leaves the box."""
+    """Return where the line from a box's middle toward another point leaves the box."""
     dx, dy = toward[0] - box[0], toward[1] - box[1]
     scale = min(BOX / 2 / abs(dx) if dx else math.inf, TALL / 2 / abs(dy) if dy else math.inf)
     scale = 0.0 if math.isinf(scale) else scale

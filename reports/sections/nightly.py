@@ -1,4 +1,4 @@
-"""What is said of a cell and of a night, in the order in which it helps; every format shows these lines."""
+"""The lines about a cell and about a night that every format shows, the most helpful first."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ TONES = {"REGRESSED": "bad", "COULD NOT RUN": "bad", "NEW": "ok", "FLAKY": "warn
 
 
 def tone(status: str, problem: bool) -> str:
-    """`problem`: whether something is new; a new cell fails by it."""
+    """Return the colour class of a status. `problem`: whether something is new; a new cell fails by it."""
     return "bad" if status == "NEW" and problem else TONES.get(status, "warn")
 
 
 def headline(result: CellResult) -> str:
-    """One line: the first of what is new, else the verdict."""
+    """Return one line: the first new change, else the verdict."""
     changes = result.new or result.gone or result.standing
     return f"{result.status}: {changes[0].text if changes else result.reason}"
 
 
 def lines(result: CellResult) -> list[str]:
-    """Everything that is said of a cell, a line each."""
+    """Return everything about a cell, one line each."""
     return [
         *(f"new: {change.text}" for change in result.new),
         *([f"others since then: {'; '.join(change.text for change in result.explains)}"] if result.explains else []),
@@ -37,14 +37,14 @@ def lines(result: CellResult) -> list[str]:
 
 
 def noteworthy(night: Night) -> list[CellResult]:
-    """The cells that differ from the night before or fail, alarms first."""
+    """Return the cells that differ from the night before or fail, alarms first."""
     order = list(TONES)
     results = [result for result in night.results if result.status != "OK" or result.explains]
     return sorted(results, key=lambda result: (result not in night.alarms, order.index(result.status)))
 
 
 def compared(first: Night, second: Night) -> list[CellDifference]:
-    """Every cell that differs between two nights."""
+    """Return every cell that differs between two nights."""
     first_results, second_results = ({result.cell: result for result in night.results} for night in (first, second))
     rows = []
     for cell in sorted({**first_results, **second_results}):
@@ -64,7 +64,7 @@ def _causes(result: CellResult) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As a person says it: 40 s, 3 min, 2 h 5 min."""
+    """Return a duration in words: 40 s, 3 min, 2 h 5 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -75,7 +75,9 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def plot(values: Sequence[float], labels: Sequence[str]) -> list[str]:
-    """A metric's course as columns from its smallest to its largest value, one a night; an empty one: no value."""
+    """Draw a metric over the nights as columns from its smallest to its largest value, one per night; empty for no
+    value.
+    """
     height = 8  # lines
     finite = [value for value in values if value == value and abs(value) != float("inf")]
     if not finite:

@@ -1,4 +1,6 @@
-"""What every renderer shows in which order: changed rows first, the eleven suspicions by number, alterations apart."""
+"""What every renderer shows, and in which order: changed rows first, the eleven suspicions by number, warnings
+apart.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,17 @@ from reports.model import (
 )
 from reports.text import clean, flatten, reads_same, show, show_apart
 
-MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○", "undecided": "?"}  # of a check, by its state
-_NAMES = ("seed",)  # rows whose integer is a name, not an amount
+MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○", "undecided": "?"}  # mark of a check, by its state
+_NAMES = ("seed",)  # rows whose integer is an identifier, not an amount
 PROVEN = 1 - RESIDUE
-PLACES = (("in the baseline", "in the candidate"), ("in the run", "expected"))  # what stands at a place; of a run alone
+PLACES = (("in the baseline", "in the candidate"), ("in the run", "expected"))  # of two runs; of one run
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the side-by-side table. `state`: changed, equal, measured; `ratio`: measured rows' last over first."""
+    """A row of the side-by-side table. `state`: changed, equal, measured. `ratio`: for measured rows, last over first
+    value.
+    """
 
     title: str
     values: tuple[str, ...]
@@ -46,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric with the limit that others publish for it; `outside` where its authors would warn."""
+    """A metric with the limit that others publish for it. `outside`: its authors would warn."""
 
     group: str
     name: str
@@ -56,13 +60,13 @@ class Metric:
 
     @property
     def deep(self) -> bool:
-        """Whether it lies in a group of a group: buckets, for a page rather than for a screen."""
+        """Whether it is in a group within a group, such as buckets: for a page rather than a terminal."""
         return " / " in self.group
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A named value of a free dictionary (coverage, floor, figures), in the group that holds it."""
+    """A named value of a free dictionary (coverage, floor, figures), with the group that contains it."""
 
     name: str
     value: str
@@ -70,7 +74,9 @@ class Fact:
 
 
 def side_by_side(runs: list[RunSummary]) -> list[Row]:
-    """Rows of all runs by title: changed ones first, then equal ones, then measured ones, each in its given order."""
+    """Return rows of all runs by title: changed ones first, then equal ones, then measured ones, each in the given
+    order.
+    """
     rows = [_row("backend", [run.backend for run in runs])] if any(run.backend for run in runs) else []
     rows += [_row(title, [run.rows.get(title) for run in runs]) for title in _titles(run.rows for run in runs)]
     measured = [
@@ -107,8 +113,10 @@ _MEMORY = {
 
 
 def memory(runs: list[RunSummary]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Names of the columns that any run has, and a row for each role and phase: role, phase, then all runs' values
-    of the first column, all of the second, and so on."""
+    """Return the names of the columns that any run has, and a row for each role and phase.
+
+    A row has the role, the phase, then all runs' values of the first column, all of the second, and so on.
+    """
     usage_by_run = [{(usage.role, usage.phase): usage for usage in run.memory} for run in runs]
     places = dict.fromkeys(place for run in usage_by_run for place in run)
     columns = [
@@ -137,8 +145,10 @@ def _memory(usage: PhaseMemory | None, what: str) -> str:
 
 
 def suspicions(parity: Parity) -> list[Check]:
-    """The user's eleven suspicions in their order; one that the verdict does not mention was not tested. Of one run
-    alone those that it can show."""
+    """Return the user's eleven suspicions in order. One that the verdict does not mention was not tested.
+
+    For an audit of one run, only those that one run can show.
+    """
     checks: list[Check] = []
     for index, name in SUSPICIONS.items():
         absent = Check(name, "not tested", "this verdict holds no evidence on it", index)
@@ -147,14 +157,14 @@ def suspicions(parity: Parity) -> list[Check]:
 
 
 def other_checks(parity: Parity) -> list[Check]:
-    """Checks that are none of the eleven: confirmed, undecided, not tested, ruled out."""
+    """Return checks that are not among the eleven: confirmed, undecided, not tested, ruled out."""
     order = {"confirmed": 0, "undecided": 1, "not tested": 2, "ruled out": 3}
     checks = [check for check in parity.checks if check.number not in SUSPICIONS]
     return sorted(checks, key=lambda check: order.get(check.state, 0))
 
 
 def tally(checks: list[Check]) -> str:
-    """`1 confirmed, 2 not tested, 8 ruled out`, leaving out what there is none of."""
+    """Return text such as `1 confirmed, 2 not tested, 8 ruled out`, without states that do not occur."""
     states = dict.fromkeys(["confirmed", "undecided", "not tested", "ruled out", *(check.state for check in checks)])
     counts = [(sum(check.state == state for check in checks), state) for state in states]
     return ", ".join(f"{count} {clean(state)}" for count, state in counts if count)
@@ -164,7 +174,7 @@ NOT_AS_ASKED, NOT_SHOWN, WARNINGS = "Not as you asked", "Faults that could not h
 
 
 def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
-    """Findings of severity `warning` under their titles, the gravest first: shown above the verdict."""
+    """Return findings of severity `warning` under their titles, the gravest first. They are shown above the verdict."""
     warning_findings = [finding for finding in verdict.findings if finding.severity == "warning"]
     titles = {"setting": NOT_AS_ASKED, "scenario": NOT_SHOWN, "": WARNINGS}
     groups = [
@@ -174,13 +184,15 @@ def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
 
 
 def notes(verdict: Verdict) -> list[Finding]:
-    """The other findings."""
+    """Return the other findings."""
     return [finding for finding in verdict.findings if finding.severity != "warning"]
 
 
 def proofs(cause: Cause) -> list[str]:
-    """A cause's proofs, each a sentence: what was done, how much it removed, on what, in how long. One sentence of a
-    named cause that has none."""
+    """Return a cause's proofs as sentences: what was done, how much it removed, on what, in how long.
+
+    A named cause without a proof gets one sentence that says so.
+    """
     if not cause.proofs and cause.key != UNEXPLAINED:
         return ["not proven: what was recorded supports it, and no intervention removed the difference"]
     return [_proof(proof) for proof in cause.proofs]
@@ -200,7 +212,7 @@ def _proof(proof: Proof) -> str:
 
 
 def metrics(parity: Parity) -> list[Metric]:
-    """Every metric, nested groups flattened, each beside its published limit."""
+    """Return every metric, nested groups flattened, each with its published limit."""
     flat_metrics = []
     for group, name, value in flatten({key: _folded(value) for key, value in parity.metrics.items()}):
         limit = limit_of(name)
@@ -210,7 +222,7 @@ def metrics(parity: Parity) -> list[Metric]:
 
 
 def exceeded(metrics: dict[str, Any]) -> list[str]:
-    """One sentence for each metric beyond a limit that others publish; those of buckets are left out."""
+    """Return one sentence for each metric beyond a published limit, without those of buckets."""
     return [
         f"{name} of {group} is {show(value, group=True)}, the published limit {limit.text}"
         for group, name, value in flatten(metrics)
@@ -219,12 +231,12 @@ def exceeded(metrics: dict[str, Any]) -> list[str]:
 
 
 def beyond_limits(verdict: Verdict) -> list[str]:
-    """What a verdict that passes exceeds all the same, to be shown above it."""
+    """Return the published limits that a passing verdict exceeds, to be shown above it."""
     return exceeded(verdict.parity.metrics) if verdict.parity and verdict.exit_code == 0 else []
 
 
 def _folded(data: Any) -> Any:
-    """Nested tables of like rows (a bucket -> its tokens, mean and maximum) with each row as one text."""
+    """Replace each row of nested tables of like rows (a bucket -> its tokens, mean and maximum) by one text."""
     if not isinstance(data, dict):
         return data
     rows = list(data.values())
@@ -235,7 +247,7 @@ def _folded(data: Any) -> Any:
 
 
 def facts(data: dict[str, Any]) -> list[Fact]:
-    """A free dictionary as named values, whatever its keys are, so that a new key appears without code."""
+    """Return a free dictionary as named values, whatever its keys are, so that a new key appears without new code."""
     return [
         Fact(name.replace("_", " "), show(value, group=True), group.replace("_", " "))
         for group, name, value in flatten(data)
@@ -243,7 +255,7 @@ def facts(data: dict[str, Any]) -> list[Fact]:
 
 
 def floor_facts(floor: dict[str, Any]) -> list[Fact]:
-    """The floor with its unit behind each figure."""
+    """Return the floor with its unit behind each figure."""
     plain_facts, unit = facts({key: value for key, value in floor.items() if key != "unit"}), floor.get("unit")
     return [
         Fact(
@@ -256,7 +268,7 @@ def floor_facts(floor: dict[str, Any]) -> list[Fact]:
 
 
 def place_facts(parity: Parity) -> list[Fact]:
-    """The first divergence: five facts that say where, then field, values and context; empty if there is none."""
+    """Return the first divergence: five facts that say where, then field, values and context; empty without one."""
     place = parity.first_divergence
     if place is None:
         return []
@@ -290,14 +302,14 @@ def place_facts(parity: Parity) -> list[Fact]:
 
 
 def paths(verdict: Verdict) -> list[tuple[str, str]]:
-    """Where things lie: the runs, then what the verdict names."""
+    """Return where things are: the runs, then what the verdict names."""
     runs = verdict.parity.runs if verdict.parity else []
     run_paths = [(run.side, run.path) for run in runs if run.path and run.side not in verdict.paths]
     return [(clean(name), clean(path)) for name, path in [*run_paths, *verdict.paths.items()]]
 
 
 def heading(verdict: Verdict) -> str:
-    """`parity: vllm against sglang`, or the kind alone."""
+    """Return `parity: vllm against sglang`, or the kind alone."""
     runs = verdict.parity.runs if verdict.parity else []
     backends = " against ".join(clean(run.backend) for run in runs if run.backend)
     return f"{clean(verdict.kind)}: {backends}" if backends else clean(verdict.kind)

@@ -24,13 +24,15 @@ def state(run: RecordedRun) -> str:
 
 
 def audit(run: RecordedRun) -> str:
-    """The command that judges it."""
+    """Return the command that judges it."""
     return f"harness audit {shlex.quote(clean(run.run))}"
 
 
 def table(run: RecordedRun, *, all_metrics: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Names of metrics, and a row of their values for each step. Without `all_metrics` a few that say how the run
-    went; all where it has none of those."""
+    """Return names of metrics, and a row of their values for each step.
+
+    Without `all_metrics`, only a few that say how the run went; all where it has none of those.
+    """
     names = list(dict.fromkeys(name for step in run.steps for name in step))
     key_metrics = [name for name in SHOWN if name in names]
     chosen = names if all_metrics or len(key_metrics) < 2 else key_metrics

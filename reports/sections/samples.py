@@ -1,7 +1,7 @@
 """Both runs' samples for the browser in the page, read from the recordings when the page is made.
 
-Everything is packed into one array of bytes, compressed, in base64. Token texts are not recorded: ids are shown, and a
-prompt that was hashed stays hashed.
+Everything is packed into one array of bytes, compressed, in base64. Token texts are not recorded, so ids are shown,
+and a prompt that was hashed stays hashed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     from reports.model import Parity
 
-MOST_BYTES = 9_000_000  # of packed samples; at most 12 MB of the page, which a browser opens within a second
-MOST_RECORDED = 2 << 30  # bytes of token logs; beyond, reading them would hold up the verdict
-SCALE = 1024  # a difference in half precision times this keeps three digits from 6e-8 to 60 nats
-SAMPLE_BYTES, TOKEN_BYTES = 28, 6  # packed: seven integers a sample; an id and a number a token
+MOST_BYTES = 9_000_000  # of packed samples: at most 12 MB of the page, which a browser opens within a second
+MOST_RECORDED = 2 << 30  # bytes of token logs; reading more would delay the verdict
+SCALE = 1024  # with this factor, a half-precision difference keeps three digits from 6e-8 to 60 nats
+SAMPLE_BYTES, TOKEN_BYTES = 28, 6  # packed sizes: seven integers per sample; an id and a number per token
 
 
 @dataclass(frozen=True)
 class Samples:
-    """`payload`: base64 of the compressed arrays; `head`: JSON that says how long each is; `note`: what is left out."""
+    """`payload`: base64 of the compressed arrays. `head`: JSON with their lengths. `note`: what is left out."""
 
     payload: str
     head: str
@@ -53,11 +53,11 @@ class _Sample:
 
 
 def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
-    """The samples of both runs, or a sentence: why there are none."""
+    """Return the samples of both runs, or a sentence that says why there are none."""
     if len(parity.runs) != 2 or not all(run.path for run in parity.runs):
         return "no sample browser: the verdict names no two recordings"
     folders = [Path(places.of(run.path)) / "tokens" for run in parity.runs]
-    if missing := [folder for folder in folders if not os.path.isdir(folder)]:  # false for what can be no path, too
+    if missing := [folder for folder in folders if not os.path.isdir(folder)]:  # false for an invalid path too
         return f"no sample browser: {clean(places.displayed(str(missing[0])))} is not there"
     if importlib.util.find_spec("numpy") is None:
         return "no sample browser: it needs NumPy; pip install numpy, and make the page again"
@@ -89,11 +89,11 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
 
 
 def _logs(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("*.bin") if os.path.isfile(file))  # a pipe never ends
+    return sorted(file for file in folder.glob("*.bin") if os.path.isfile(file))  # reading a pipe would never end
 
 
 def _frames(folder: Path) -> Iterator[Frame]:
-    """Every rollout frame of the run; a torn or damaged file is read up to there."""
+    """Yield every rollout frame of the run. A torn or damaged file is read up to the damage."""
     for file in _logs(folder):
         with open(file, "rb") as stream:
             extents = []
@@ -110,7 +110,7 @@ def _frames(folder: Path) -> Iterator[Frame]:
 
 
 def _read(folder: Path) -> dict[tuple[int, int], _Sample]:
-    """Samples by (step, sample number); the first record of a sample counts."""
+    """Return samples by (step, sample number). The first record of a sample counts."""
     import numpy as np
 
     samples: dict[tuple[int, int], _Sample] = {}
@@ -140,7 +140,7 @@ def _kept(
     first: tuple[int, int] | None,
     most_bytes: int,
 ) -> list[tuple[int, int]]:
-    """The samples that fit into so many bytes: the first divergence, then those that differ most; in order."""
+    """Return the samples that fit into this many bytes: the first divergence, then those that differ most; in order."""
     costs = {}
     for key in keys:
         sides = [side[key] for side in (baseline, candidate) if key in side]

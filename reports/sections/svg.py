@@ -1,9 +1,8 @@
-"""A matplotlib figure as an SVG fragment for one page: the same bytes every time, coloured by the page's style sheet.
+"""A matplotlib figure as an SVG fragment for a page: always the same bytes, coloured by the page's style sheet.
 
-Colours in a chart are roles. matplotlib draws each in a stand-in colour, and a CSS variable takes its place here, so
-that one chart serves light, dark and paper. Style attributes become classes: a strict content security policy forbids
-them.
-A figure must hold no text from outside; names and titles belong to the page, which escapes them.
+Colours in a chart are roles. matplotlib draws each role in a stand-in colour, and a CSS variable replaces it here, so
+that one chart serves light, dark and paper. Style attributes become classes, because a strict content security policy
+forbids them. A figure must contain no text from outside; names and titles belong to the page, which escapes them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ _NAMES = (
     "p5",
     "p6",
 )
-# Role -> stand-in. The values only have to differ from each other and from what matplotlib draws by itself.
+# Role -> stand-in colour. The values must only differ from each other and from colours that matplotlib uses by
+# itself.
 ROLES = {name: f"#0a0b{index:02x}" for index, name in enumerate(_NAMES, start=16)}
 _STAND_INS = {stand_in: f"var(--{name})" for name, stand_in in ROLES.items()}
 
@@ -72,13 +72,15 @@ RC: dict[str, Any] = {
 
 
 class StyleSheet:
-    """Collects the style attributes of many fragments and gives each distinct one a class name."""
+    """Collects the style attributes of many fragments, and gives each distinct one a class name."""
 
     def __init__(self) -> None:
         self._classes: dict[str, str] = {}
 
     def fragment(self, figure: Figure, prefix: str) -> str:
-        """The figure as one `<svg>` element whose identifiers begin with `prefix`, hidden from screen readers."""
+        """Return the figure as one `<svg>` element, hidden from screen readers, whose identifiers begin with
+        `prefix`.
+        """
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         text = buffer.getvalue()
@@ -97,11 +99,11 @@ class StyleSheet:
         return re.sub(r"\s*\n\s*", "\n", text)
 
     def _class(self, match: re.Match[str]) -> str:
-        font = r"font: ([0-9.]+px)[^;]*;?|font-family:[^;]*;?"  # the size is the chart's, the family the page's
+        font = r"font: ([0-9.]+px)[^;]*;?|font-family:[^;]*;?"  # keep the chart's size, the page's family
         style = re.sub(font, lambda m: f"font-size: {m[1]};" if m[1] else "", match[1])
         style = re.sub(r"#0a0b[0-9a-f]{2}", lambda m: _STAND_INS.get(m[0], m[0]), " ".join(style.split()))
         return f' class="{self._classes.setdefault(style, f"s{len(self._classes)}")}"'
 
     def css(self) -> str:
-        """The rules of all fragments so far."""
+        """Return the rules of all fragments so far."""
         return "".join(f"svg .{name} {{ {style} }}\n" for style, name in self._classes.items())

@@ -1,6 +1,7 @@
-"""A recorded run as a timeline: spans, engine calls, counters and marks of each process, in one clock.
+"""A recorded run as a timeline: spans, engine calls, counters and marks of each process, on one clock.
 
-Read from the recording when it is drawn. A host's monotonic clock is anchored by the wall clock of its first process.
+It is read from the recording when it is drawn. A host's monotonic clock is anchored by the wall clock of its first
+process.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from reports.text import clean
 if TYPE_CHECKING:
     from reports.model import Triage
 
-MOST_SLICES = 200_000  # of a run: the longest are kept; 30 MB of JSON, which Perfetto opens in seconds
-MOST_POINTS = 50_000  # counters and marks of a run
-STALL_S = 10  # without one event of any process: a step of a small run takes one, and a watchdog's threshold is 60
+MOST_SLICES = 200_000  # of a run: the longest are kept. That is 30 MB of JSON, which Perfetto opens in seconds
+MOST_POINTS = 50_000  # most counters and marks of a run
+STALL_S = 10  # seconds without an event of any process: a step of a small run takes 1, a watchdog's threshold is 60
 SYNCS = frozenset({"sync", "sync_send", "sync_receive", "proof", "flush", "sleep", "wake", "wake_up"})
 GROUPS = frozenset({"init_process_group", "new_group", "split_group", "rendezvous", "_new_process_group_helper"})
-TRACKS = ("phases", "collectives", "engine calls", "weight syncs", "process groups", "waits")  # from the top
+TRACKS = ("phases", "collectives", "engine calls", "weight syncs", "process groups", "waits")  # from top to bottom
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Something that took time. Nanoseconds of the timeline's clock."""
+    """Something that took time, in nanoseconds of the timeline's clock."""
 
     track: str
     name: str
@@ -39,7 +40,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Point:
-    """Values of a counter from this moment on, or a mark without values."""
+    """The values of a counter from this moment on, or a mark without values."""
 
     name: str
     at_ns: int
@@ -56,14 +57,14 @@ class Process:
 
 @dataclass(frozen=True)
 class Timeline:
-    """`left_out`: slices and points that were not kept."""
+    """`left_out`: number of slices and points that were not kept."""
 
     processes: list[Process]
     left_out: int = 0
 
 
 def of(path: str, side: str = "") -> Timeline:
-    """The timeline of a recorded run, which begins at 0. FormatError where there is none."""
+    """Return the timeline of a recorded run, which begins at 0. Raises FormatError where there is none."""
     run = Run(Path(path), strict=False)
     processes, seconds, dropped = _read(run, side)
     if processes:
@@ -76,7 +77,7 @@ def of(path: str, side: str = "") -> Timeline:
 
 
 def waits(triage: Triage) -> Timeline:
-    """What stood and who waited for whom when the evidence was taken, which is the end of this timeline."""
+    """Return who waited for whom when the evidence was taken, which is the end of this timeline."""
     longest = max((float(wait.since_s or 0) for wait in triage.waits), default=0.0) or 1.0
     end = int(longest * 1e9)
     names = {node.key: clean(node.label or node.key) for node in triage.nodes}
@@ -95,7 +96,9 @@ def waits(triage: Triage) -> Timeline:
 
 
 def _read(run: Run, side: str) -> tuple[list[Process], set[int], int]:
-    """Every process with its events, the seconds in which anything happened, and how many slices were not kept."""
+    """Return every process with its events, the seconds in which anything happened, and how many slices were
+    dropped.
+    """
     processes: list[Process] = []
     offsets: dict[str, int] = {}
     seconds: set[int] = set()
@@ -125,7 +128,9 @@ def _read(run: Run, side: str) -> tuple[list[Process], set[int], int]:
 
 
 def _items(event: dict[str, Any], at: int, offset: int) -> Iterator[Slice | Point]:
-    """What an event puts into the timeline. `at`: when it was recorded, `offset`: what to add to its times, in ns."""
+    """Return what an event adds to the timeline. `at`: when it was recorded. `offset`: what to add to its times. Both
+    in ns.
+    """
     draw = _DRAWN.get(event["kind"])
     return draw(event, at + offset, offset) if draw is not None else iter(())
 
@@ -205,7 +210,7 @@ def _integer(value: Any) -> int | None:
 
 
 def _stalls(seconds: set[int], side: str) -> Process:
-    """Where no process recorded anything for longer than STALL_S."""
+    """Return slices where no process recorded anything for longer than STALL_S."""
     ordered = sorted(seconds)
     gaps = [(earlier, later) for earlier, later in pairwise(ordered) if later - earlier > STALL_S]
     process = Process(f"{side} stalls".strip())
@@ -216,7 +221,7 @@ def _stalls(seconds: set[int], side: str) -> Process:
 
 
 def _bounded(processes: list[Process]) -> int:
-    """Keep the longest slices and the first points; how many are left out."""
+    """Keep the longest slices and the first points, and return how many were left out."""
     slices, points = (sum(len(getattr(process, name)) for process in processes) for name in ("slices", "points"))
     if slices > MOST_SLICES:
         durations = [slice_.dur_ns for process in processes for slice_ in process.slices]

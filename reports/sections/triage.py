@@ -1,4 +1,4 @@
-"""What a triage verdict has to show, arranged once for every renderer: culprits, victims in groups, the cycle.
+"""The content of a triage verdict, arranged once for every renderer: culprits, victims in groups, the cycle.
 
 Texts are cleaned here; a renderer only escapes for its own format.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from reports.model import Party, Triage, Verdict, Wait
 from reports.text import clean
 
-SHOWN_NODES = 64  # a drawing, or a table, of a thousand processes shows nobody anything
+SHOWN_NODES = 64  # a drawing or table of a thousand processes would be unreadable
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Victims:
-    """Processes that wait for the same thing. `who`: "ranks 0, 2-7"."""
+    """Processes that wait for the same thing. `who`: such as "ranks 0, 2-7"."""
 
     count: int
     noun: str  # rank, ranks, process, processes
@@ -38,13 +38,13 @@ class Victims:
 
     @property
     def line(self) -> str:
-        """ "6 ranks wait in all_reduce #17 of tp: rank 3 has not come   (ranks 0-2, 4-6)" in its parts."""
+        """Return text such as "6 ranks wait in all_reduce #17 of tp: rank 3 has not come"."""
         return f"{self.count} {self.noun} wait{'s' if self.count == 1 else ''} in {self.waits}"
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The stack of the main thread of processes that stand alike: "rank 0, rank 2"."""
+    """The stack of the main thread of processes with equal stacks: "rank 0, rank 2"."""
 
     who: str
     frames: list[str]  # innermost first
@@ -60,21 +60,21 @@ class Step:
 
 
 def title(verdict: Verdict) -> str:
-    """The verdict with its kind, or with its reservations: "HUNG K1 trip count", "EQUIVALENT, but 2 warnings"."""
+    """Return the verdict with its kind or its reservations: "HUNG K1 trip count", "EQUIVALENT, but 2 warnings"."""
     hang = verdict.triage.hang if verdict.triage else ""
     name = verdict.triage.name if verdict.triage else ""
     return " ".join(filter(None, (clean(verdict.headline), clean(hang), name)))
 
 
 def culprits(triage: Triage) -> list[Culprit]:
-    """Rows of the culprits' table, in the verdict's order."""
+    """Return rows of the culprits' table, in the verdict's order."""
     return [Culprit(_who(party), _role(party),
                     clean(f"{party.host}:{party.pid}" if party.pid is not None else party.key), clean(party.why),
                     clean(party.frame)) for party in triage.culprits]  # fmt: skip
 
 
 def victims(triage: Triage) -> list[Victims]:
-    """Victims by what they wait for, the largest group first."""
+    """Return victims grouped by what they wait for, the largest group first."""
     groups: dict[str, list[Party]] = {}
     for party in triage.victims:
         groups.setdefault(clean(party.why), []).append(party)
@@ -95,7 +95,7 @@ def victims(triage: Triage) -> list[Victims]:
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """Ranks in few words: "0, 2-7"."""
+    """Return ranks in few words: "0, 2-7"."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
@@ -107,7 +107,7 @@ def ranks(numbers: Iterable[int]) -> str:
 
 
 def cycle(triage: Triage) -> list[Step]:
-    """The edges of the cycle in order; the last one leads back to the first process."""
+    """Return the edges of the cycle in order; the last one leads back to the first process."""
     labels = {node.key: clean(node.label) for node in triage.nodes}
     steps = []
     for key, next_key in zip(triage.cycle, [*triage.cycle[1:], *triage.cycle[:1]], strict=True):
@@ -117,7 +117,7 @@ def cycle(triage: Triage) -> list[Step]:
 
 
 def processes(triage: Triage) -> list[tuple[str, str, str, str]]:
-    """(mark, label, key, state) of every process worth showing: parties first, bystanders last."""
+    """Return (mark, label, key, state) of the first SHOWN_NODES processes: parties first, bystanders last."""
     order = {"culprit": 0, "suspect": 1, "victim": 2, "bystander": 3}
     nodes = sorted(triage.nodes, key=lambda node: order.get(node.party, 3))
     return [(clean(node.party), clean(node.label), clean(node.key), clean(node.state))
@@ -125,7 +125,7 @@ def processes(triage: Triage) -> list[tuple[str, str, str, str]]:
 
 
 def stacks(triage: Triage) -> list[Stack]:
-    """Every stack once, with the processes that stand so, those of the parties first."""
+    """Return every distinct stack with the processes that have it, those of the parties first."""
     order = {"culprit": 0, "suspect": 1, "victim": 2, "bystander": 3}
     labels_by_stack: dict[tuple[str, ...], list[str]] = {}
     for node in sorted(triage.nodes, key=lambda node: order.get(node.party, 3)):
@@ -138,7 +138,7 @@ def stacks(triage: Triage) -> list[Stack]:
 
 
 def left_out(triage: Triage) -> int:
-    """How many processes `processes` leaves out."""
+    """Return how many processes `processes` leaves out."""
     return max(0, len(triage.nodes) - SHOWN_NODES)
 
 
@@ -150,7 +150,7 @@ def _because(wait: Wait | None) -> str:
 
 
 def _role(party: Party) -> str:
-    """What stands behind the name; "process" is what a probe says that knows no better."""
+    """Return what is shown after the name. "process" is a probe's word for an unknown role."""
     return clean(party.engine if party.rank is None else party.role if party.role != "process" else party.engine)
 
 

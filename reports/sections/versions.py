@@ -1,4 +1,4 @@
-"""What a run ran on, read from its recording: run.json and the beginning of its engine's journals."""
+"""The versions that a run used, read from its recording: run.json and the beginning of its engine's journals."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from reports.text import clean
 if TYPE_CHECKING:
     from reports.model import RunSummary
 
-MOST_BYTES = 1 << 20  # of run.json, and of the beginning of a journal
-FIRST_EVENTS = 8  # of a journal, among which the last `environment` is
+MOST_BYTES = 1 << 20  # most bytes of run.json, and of the beginning of a journal
+FIRST_EVENTS = 8  # events of a journal that are read; the last `environment` event is among them
 
 
 def of(run: RunSummary) -> list[Fact]:
-    """Engine, interpreter, packages, system, processor and GPUs, as far as they were recorded."""
+    """Return engine, interpreter, packages, system, processor and GPUs, as far as they were recorded."""
     place = places.of(run.path)
     manifest, recorded_env = _manifest(place), _environment(place)
     engine, machine, device = (mapping(value) for value in (
@@ -49,7 +49,7 @@ def _manifest(path: str) -> dict[str, Any]:
 
 
 def _environment(path: str) -> dict[str, Any]:
-    """The `environment` event of the engine's process; of any other where it has none."""
+    """Return the `environment` event of the engine's process; of any other process where it has none."""
     if not path or not os.path.isdir(os.path.join(path, EVENTS)):
         return {}
     files = sorted(file for file in (Path(path) / EVENTS).glob("*.jsonl") if os.path.isfile(file))

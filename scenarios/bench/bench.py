@@ -1,7 +1,7 @@
-"""The bench itself: reads both live engines against a reference at their own weights, and undoes one thing at a time.
+"""Compares both live engines with a reference at their own weights, and reverses one change at a time on an engine.
 
-A reading draws the case on one engine along the reference's own draw and scores the same sequences teacher-forced. What
-is undone (`undo`) the caller decides. Runs in the learner's interpreter.
+A reading lets one engine draw the case along the reference's own draw (the guide), and scores the same sequences
+teacher-forced. The caller decides what is reversed (`undo`). Runs in the learner's interpreter.
 """
 
 from __future__ import annotations
@@ -36,14 +36,19 @@ from scenarios.engines.sync import digest
 from scenarios.remote import call
 from scenarios.settings import Scenario
 
-# Of a hidden state's size. An operation in float32 rounds by 6e-8 of it: a thousand of them in one direction.
+# Share of a hidden state's size by which layers may differ. An operation in float32 rounds by 6e-8 of it, so this is
+# about a thousand roundings in one direction.
 LAYER_APART = 1e-4
 PROBED = 4  # sequences that are scored after each single tensor
 
 
 @dataclass
 class Reading:
-    """What one engine said of the case."""
+    """What one engine drew and scored for the case.
+
+    `drawn`: its samples. `scores`: teacher-forced log-probabilities of the guide's tokens, a row per sample. `noise`:
+    tokens and log-probabilities that changed when the engine was read a second time.
+    """
 
     drawn: list[Drawn]
     scores: list[list[float]]
@@ -51,7 +56,10 @@ class Reading:
 
 
 class Bench(Undo):
-    """`asked`: the scenario that both sides were to follow. `stands`: the sides whose engines are up."""
+    """The engines, their references, and the readings of one comparison.
+
+    `scenario`: what both sides were to follow. `stands`: the sides whose engines are up.
+    """
 
     def __init__(
         self, scenario: dict[str, Any], stands: dict[str, Stand], *, device: str = "cpu", sync_backend: str = "gloo"
@@ -60,19 +68,21 @@ class Bench(Undo):
         self._asked = Scenario.from_json(scenario)
         self._device = device
         self._references: dict[str, Reference] = {}
-        self._owned: dict[str, Reference] = {}  # by its learner's tensors, while another one stands in for it
+        self._owned: dict[str, Reference] = {}  # references with the learner's tensors, while `hold` replaces them
         self._readings: dict[str, Reading] = {}
-        self._past_cache: set[str] = set()  # sides that are read past their prefix cache
-        self._cache_keys: dict[str, str] = {}  # side -> the part of its prefix cache that it is read with, else
+        self._past_cache: set[str] = set()  # sides that are read without their prefix cache
+        self._cache_keys: dict[str, str] = {}  # side -> key of the part of its prefix cache with which it is read
         self._reads = 0
-        self._name = uuid.uuid4().hex  # in keys of prefix caches, which may outlive a bench
-        self._ignored: dict[str, tuple[str, ...]] = {}  # kinds of a side's symptoms in which it does not repeat itself
+        self._name = uuid.uuid4().hex  # part of the keys of prefix caches, which may outlive a bench
+        self._ignored: dict[str, tuple[str, ...]] = {}  # kinds of symptoms that a side does not repeat
         self._samples: list[CaseSample] = []
         self._sent: dict[int, tuple[int, ...]] = {}  # sample -> its prompt
         self._tolerance = Tolerance(0.0, 0.0)
 
     def open(self, samples: list[CaseSample], tolerance: Tolerance) -> list[str]:
-        """Draw the case on the reference of each side; returns the sides. Sides of equal weights share a reference."""
+        """Draw the case on the reference of each side, and return the sides. Sides with equal weights share a
+        reference.
+        """
         self._samples, self._tolerance = samples, tolerance
         self._owned.clear()
         self._sent = {sample.number: sample.prompt for sample in samples}
@@ -86,9 +96,11 @@ class Bench(Undo):
         return list(self._stands)
 
     def read(self, side: str, *, again: bool = False) -> Symptoms:
-        """Draw and score the case on one engine, and hold it against the reference. `again`: twice, for its noise. An
-        engine that chooses alike both times, and otherwise than the reference, is asked for its choices alone where its
-        numbers do not repeat."""
+        """Draw and score the case on one engine, and compare it with the reference.
+
+        `again`: read twice, to measure the engine's noise. If its numbers do not repeat, but it chose the same tokens
+        both times and other ones than the reference, only its choices are compared.
+        """
         reading = self._reading(side)
         self._readings[side], self._ignored[side] = reading, ()
         if again:
@@ -103,7 +115,7 @@ class Bench(Undo):
         return self.compare(side)
 
     def compare(self, side: str, alteration: Alteration = NOTHING) -> Symptoms:
-        """The last reading of one side against the reference under an alteration. Costs no engine call."""
+        """Compare the last reading of one side with the reference under an alteration. Calls no engine."""
         reading, reference = self._readings[side], self._references[side]
         expected = {response.number: response for response in reference.draw(alteration, reading.drawn)}
         tally = Tally(self._samples, self._ignored.get(side, ()))
@@ -112,7 +124,7 @@ class Bench(Undo):
         for sample, reference_scores, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
             for position, (p, q) in enumerate(
                 zip(reference_scores, theirs, strict=False)
-            ):  # theirs may end at the context
+            ):  # the engine's row may end at its context
                 p *= alteration.scored
                 tally.number("scores", sample.number, position, p, q, self._tolerance)
                 tally.nats += abs(p - q) if math.isfinite(q) else 0.0
@@ -125,7 +137,7 @@ class Bench(Undo):
         )
 
     def rounding(self, side: str, alteration: Alteration) -> list[float]:
-        """By how much the reference rounds at the tokens of the guide: see `Reference.rounding`."""
+        """Return by how much the reference rounds at the tokens of the guide, in nats: see `Reference.rounding`."""
         return [width * alteration.widens for width in self._references[side].rounding(alteration)]
 
     def _reading(self, side: str) -> Reading:
@@ -143,11 +155,11 @@ class Bench(Undo):
         return Reading([_drawn(c) for c in result.completions], self._scores(side, self._samples))
 
     def _unused_key(self, of: int | str) -> str:
-        """A key of prefix caches under which nothing was drawn before this reading."""
+        """Return a key of prefix caches under which nothing was drawn before this reading."""
         return f"{self._name}-{self._reads}-{of}"
 
     def _scores(self, side: str, samples: list[CaseSample]) -> list[list[float]]:
-        """Teacher-forced scores of the guide's tokens, as many as the engine scores of a sequence."""
+        """Return teacher-forced scores of the guide's tokens, as many as the engine scores of a sequence."""
         reference = self._references[side]
         sequences = [self._cut(side, sample.prompt + reference.guide[sample.number][0]) for sample in samples]
         rows = call(self._stands[side].session, "rescore", sequences)
@@ -163,8 +175,11 @@ class Bench(Undo):
         return self._longest[side]
 
     def regrouped(self, side: str) -> int:
-        """Tokens and log-probabilities that differ from the last reading when the engine draws the case in reverse, a
-        quarter at a time, and then scores it anew."""
+        """Count what changes when the engine draws the case in reverse order, a quarter at a time, and scores it
+        again.
+
+        Counted are tokens and log-probabilities that differ from the last reading.
+        """
         session, stand, last = self._stands[side].session, self._stands[side], self._readings[side]
         requests = [Request(sample.number, sample.prompt) for sample in self._samples][::-1]
         quarter = max(1, len(requests) // 4)
@@ -186,7 +201,8 @@ class Bench(Undo):
         tolerance = replace(self._tolerance, logprob=self._tolerance.logprob * alteration.widens)
         shows_prompt = bool(response.prompt_seen)
         if shows_prompt:
-            # An engine that changes a prompt and does not say so says what it was sent.
+            # An engine that changes a prompt silently reports the prompt that it was sent, so that one is accepted
+            # too.
             accepted_prompts = (expected.prompt_seen, self._sent[number])
             tally.look(
                 "prompts",
@@ -209,7 +225,7 @@ class Bench(Undo):
                 if math.isfinite(p):
                     tally.number("logprobs", number, position, p, q, tolerance)
         if flips and (response.finish == "flip" or expected.finish == "flip"):
-            return  # the readings were cut there; what comes after was not looked at
+            return  # the readings end at the flip; what comes after was not compared
         lengths = len(expected.output), len(response.output)
         at = min(lengths) - 1
         tally.look("lengths", number, at, *lengths, lengths[0] != lengths[1])
@@ -217,7 +233,7 @@ class Bench(Undo):
             tally.look("finish", number, at, expected.finish, response.finish, expected.finish != response.finish)
 
     def unmatched(self, side: str) -> tuple[int, int]:
-        """(samples whose free response is not their own guide, those of them that are nobody's guide)."""
+        """Return (samples whose free response is not their own guide, those of them that are no sample's guide)."""
         stand, reference = self._stands[side], self._references[side]
         requests = [Request(sample.number, sample.prompt) for sample in self._samples]
         free = call(stand.session, "rollout", requests, step=-1, version=stand.version)
@@ -226,7 +242,7 @@ class Bench(Undo):
         return len(wrong), sum(c.output_ids not in guides for c in wrong)
 
     def prompts_seen(self, side: str) -> dict[int, tuple[int, ...]]:
-        """Ids that the engine says it saw, of the samples where it was sent others."""
+        """Return the prompt ids that the engine reports, for the samples where they are not those that it was sent."""
         return {
             response.number: response.prompt_seen
             for response in self._readings[side].drawn
@@ -234,18 +250,21 @@ class Bench(Undo):
         }
 
     def reprompted(self, side: str, numbers: list[int], how: str) -> dict[int, tuple[int, ...]]:
-        """The prompts of these samples as a faulty path would send them, where that changes them."""
+        """Return the prompts of these samples as a faulty path would send them, where that changes them."""
         reference = self._references[side]
         prompts = {number: reference.reprompted(number, how) for number in numbers}
         return {number: ids for number, ids in prompts.items() if ids and ids != self._sent[number]}
 
     def texts(self, rows: list[list[int]]) -> list[str]:
-        """The text of each of these rows of ids, special tokens included."""
+        """Return the text of each of these rows of ids, special tokens included."""
         return next(iter(self._references.values())).texts(rows)
 
     def slope(self, side: str, alteration: Alteration = NOTHING) -> float:
-        """The factor that best turns the reference's log-probabilities into the engine's, over equal tokens; 1.0
-        without any."""
+        """Return the factor that best turns the reference's log-probabilities into the engine's (least squares, equal
+        tokens only).
+
+        1.0 where there are none.
+        """
         drawn = self._readings[side].drawn
         expected = {response.number: response for response in self._references[side].draw(alteration, drawn)}
         products = squares = 0.0
@@ -257,12 +276,17 @@ class Bench(Undo):
         return products / squares if squares else 1.0
 
     def tempered(self, side: str, alteration: Alteration = NOTHING) -> float:
-        """The temperature at which the reference's log-probabilities of the drawn tokens come nearest to those that the
-        engine reports; 1.0 without any."""
+        """Return the temperature at which the reference's log-probabilities come closest to those that the engine
+        reports.
+
+        1.0 where there is nothing to fit.
+        """
         return self._references[side].temperature_of(self._readings[side].drawn, alteration)
 
     def fitted(self, side: str, names: list[str], alteration: Alteration = NOTHING) -> list[Fitted]:
-        """Values of these sampling parameters that explain what the engine chose: see `scenarios.bench.fit.fit`."""
+        """Return values of these sampling parameters that explain what the engine chose: see
+        `scenarios.bench.fit.fit`.
+        """
         drawn = self._readings[side].drawn
         choices = self._references[side].choices(drawn, alteration, self._tolerance.margin)
         if choices is None:
@@ -271,16 +295,21 @@ class Bench(Undo):
         return fit(replace(choices, far_count=tolerance.few, far=tolerance.far, turned=tolerance.turned), tuple(names))
 
     def penalised(self, side: str, name: str, alteration: Alteration = NOTHING) -> tuple[float, float]:
-        """The value of a penalty that the reported log-probabilities show, and mean |Δ| in nats that it leaves."""
+        """Return the value of a penalty that fits the reported log-probabilities, and the mean |Δ| that remains, in
+        nats.
+        """
         return self._references[side].penalty_of(name, self._readings[side].drawn, alteration)
 
     def passed_over(self, side: str, alteration: Alteration = NOTHING) -> PassedOver:
-        """Where the engine chose another token than the reference under an alteration."""
+        """Return where the engine chose another token than the reference under an alteration."""
         return self._references[side].passed_over(self._readings[side].drawn, alteration, self._tolerance.margin)
 
     def first_layer(self, side: str, number: int) -> tuple[int, float] | None:
-        """(first layer whose hidden states differ from the reference's, by how much of their size), -1 for the
-        embeddings; (number of layers, 0.0) when none does; None where the engine does not show them."""
+        """Return (first layer whose hidden states differ from the reference's, by which share of their size).
+
+        The layer is -1 for the embeddings. (number of layers, 0.0) where no layer differs; None where the engine does
+        not show hidden states.
+        """
         reference, at = self._references[side], [sample.number for sample in self._samples].index(number)
         sequence = self._cut(side, reference.sequences()[at])
         theirs = call(self._stands[side].session, "layers", sequence)
@@ -294,42 +323,49 @@ class Bench(Undo):
         return len(reference_states) - 1, 0.0
 
     def past_cache(self, side: str, on: bool) -> None:
-        """From now on draw every sample of every reading under a cache key of its own, so that nothing is reused."""
+        """From now on, draw every sample of every reading under a cache key of its own, so that nothing is reused."""
         (self._past_cache.add if on else self._past_cache.discard)(side)
 
     def unused_cache(self, side: str) -> None:
-        """From now on draw with a part of the prefix cache in which nothing was drawn before."""
+        """From now on, draw with a part of the prefix cache under which nothing was drawn before."""
         self._cache_keys[side] = self._unused_key("all")
 
     def held(self, side: str, names: list[str] | None = None) -> HeldReport:
-        """The tensors that one engine holds against its learner's: all and the buffers, or `names` of them."""
+        """Compare the tensors that one engine holds with its learner's: all tensors and the buffers, or only
+        `names`.
+        """
         stand = self._stands[side]
         return readback.compare(stand.session, stand.policy, self._rotary(side), names)
 
     def digests(self, side: str, names: list[str]) -> dict[str, str]:
-        """Digests of these tensors as the engine holds them, as a sync records them."""
+        """Return digests of these tensors as the engine holds them, in the form in which a sync records them."""
         stand = self._stands[side]
         values = readback.values(stand.session, stand.policy, names)
         return {name: digest(tensor) for name, tensor in values.items()}
 
     def hold(self, side: str, names: list[str]) -> None:
-        """From now on the reference of this side computes with these tensors as its engine holds them; with none of
-        them for []."""
+        """From now on, let the reference of this side compute with these tensors as its engine holds them.
+
+        [] restores the learner's own tensors.
+        """
         self._references[side] = learner_reference = self._owned.setdefault(side, self._references[side])
         if names:
             stand = self._stands[side]
             self._references[side] = learner_reference.holding(readback.values(stand.session, stand.policy, names))
 
     def write_buffers(self, side: str, names: list[str]) -> None:
-        """Write what the model's configuration computes into these buffers of one engine."""
+        """Write into these buffers of one engine what the model's configuration computes."""
         readback.write_buffers(self._stands[side].session, self._rotary(side), names)
 
     def _rotary(self, side: str) -> Any:
         return getattr(getattr(self._references[side].model, "model", None), "rotary_emb", None)
 
     def prompts_used(self, side: str, numbers: list[int]) -> dict[int, tuple[int, ...]]:
-        """The ids that the engine's forward passes were given for the prompts of these samples, where that can be seen
-        and is not what was sent. Each is drawn alone, past the cache."""
+        """Return the prompt ids that the engine's forward passes received, for the samples where they are not what
+        was sent.
+
+        Samples for which this cannot be seen are left out. Each is drawn alone, without the cache.
+        """
         stand, used_prompts = self._stands[side], {}
         for number in numbers:
             self._reads += 1
@@ -340,16 +376,22 @@ class Bench(Undo):
         return used_prompts
 
     def keys_read(self, side: str, number: int) -> list[tuple[int, int]] | None:
-        """(position, keys and values that the engine's attention read there) of a sample that is drawn alone, past the
-        cache; None where the engine does not show it."""
+        """Return (position, number of keys and values that attention read there) of one sample, drawn alone without
+        the cache.
+
+        None where the engine does not show it.
+        """
         stand = self._stands[side]
         self._reads += 1
         request = Request(number, self._sent[number], salt=self._unused_key(number))
         return readback.keys_read(stand.session, request, stand.version)
 
     def rescored(self, side: str) -> tuple[int, float, float]:
-        """(tokens beyond the tolerance, sum of |Δ| against the reference, largest |Δ| against the last such reading),
-        in nats, over a few sequences. The cheapest reading that sees a tensor change: no token is drawn."""
+        """Score a few sequences again, without drawing a token: the cheapest reading that shows a change of a tensor.
+
+        Return (tokens beyond the tolerance, sum of |Δ| against the reference, largest |Δ| against the last such
+        reading), the latter two in nats.
+        """
         reference = self._references[side]
         scores = self._scores(side, self._samples[:PROBED])
         before = self._readings[side].scores[:PROBED]
@@ -378,7 +420,7 @@ def _drawn(completion: Completion) -> Drawn:
 
 
 def _within(response: Drawn, reference: Reference) -> Drawn:
-    """A reading that went on beyond its guide ends there, and says so."""
+    """Cut a reading that continued beyond its guide, and mark it with the finish "longer"."""
     size = len(reference.guide[response.number][0])
     if len(response.output) <= size:
         return response
@@ -386,7 +428,7 @@ def _within(response: Drawn, reference: Reference) -> Drawn:
 
 
 def _apart(first: Reading, second: Reading, tolerance: float) -> int:
-    """Tokens and log-probabilities in which two readings of one engine differ."""
+    """Count the tokens and log-probabilities in which two readings of one engine differ."""
     differences = 0
     for a, b in zip(first.drawn, second.drawn, strict=True):
         differences += sum(p != q for p, q in zip(a.output, b.output, strict=False))
@@ -398,7 +440,7 @@ def _apart(first: Reading, second: Reading, tolerance: float) -> int:
 
 
 def _digest(policy: str) -> str:
-    """What the weight files of a policy directory hold, so that equal ones are loaded once."""
+    """Return a digest of the weight files of a policy directory, so that equal policies are loaded once."""
     content_hash = hashlib.blake2b()
     for file in sorted(Path(policy).glob("*.safetensors")) or [Path(policy)]:
         content_hash.update(file.name.encode() if file.is_file() else str(file).encode())

@@ -1,4 +1,4 @@
-"""What is asked of the bench and what it answers: plain data that travels between interpreters, without torch."""
+"""What the bench is asked and what it answers: plain data that is passed between interpreters, without torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ NUMBERS = ("logprobs", "scores")
 
 @dataclass(frozen=True)
 class CaseSample:
-    """One sample to draw again. `number`: as in the recording, the key of its randomness. `offends`: it differed.
-    `leader`: the first sample of its prompt in its step, -1 where that is not known."""
+    """One sample to draw again.
+
+    `number`: as in the recording; the key of its randomness. `prompt`: its token ids. `offends`: whether it differed.
+    `leader`: the first sample of its prompt in its step; -1 where unknown.
+    """
 
     number: int
     prompt: tuple[int, ...]
@@ -24,8 +27,12 @@ class CaseSample:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T; `few`:
-    choices that rounding may turn over beyond `margin`, up to `far`; `turned`: the share of all that it does."""
+    """What counts as equal.
+
+    `logprob`: in nats. `margin`: between two perturbed logits, in nats of logits/T. `few`: how many choices rounding
+    may turn over although they are beyond `margin`, up to `far`. `turned`: the share of all choices that rounding is
+    expected to turn over.
+    """
 
     logprob: float
     margin: float
@@ -36,15 +43,15 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Alteration:
-    """What is done to the reference, so that it makes the fault's mistake. Alterations add up: see `with_`.
+    """A change of the reference that makes it repeat a fault's mistake. Alterations add up: see `with_`.
 
-    sampling: canonical parameters by name. joint: top-p over the unfiltered mass. prompts: the ids given in place of a
-    sample's own; `everywhere`: in continuations under the guide too. seed: of the common randomness. report: what
-    happens to log-probabilities, "shift:+1", "shift:-2", "temper:T", "scale:F", "support" (renormalised over what the
-    filters leave), "penalised". scored: factor of teacher-forced ones. output: "again" (decoded and encoded), "without
-    end" (the end token is dropped). streams: samples that draw with the random numbers of another one, by numbers.
-    context: tokens, prompt included, at which samples end. penalties: of tokens that occurred, by name. passed_over:
-    (sample, position) where the second best token is taken.
+    sampling: canonical parameters by name. penalties: on tokens that occurred, by name. passed_over: (sample,
+    position) where the second best token is taken. joint: top-p over the unfiltered mass. prompts: ids in place of a
+    sample's own prompt. everywhere: use these ids for continuations under the guide too. seed: of the common
+    randomness. report: how log-probabilities are changed: "shift:+1", "shift:-2", "temper:T", "scale:F", "support"
+    (renormalised over what the filters keep), "penalised". scored: factor of teacher-forced log-probabilities.
+    output: "again" (decoded and encoded) or "without end" (the end token is dropped). streams: sample -> another
+    sample whose random numbers it uses. context: number of tokens, prompt included, at which samples end.
     """
 
     sampling: tuple[tuple[str, Any], ...] = ()
@@ -62,12 +69,16 @@ class Alteration:
 
     @property
     def widens(self) -> float:
-        """By how much it multiplies what log-probabilities round by: those at T by 1/T, those times F by F."""
+        """Return the factor by which it multiplies the rounding of log-probabilities: 1/T for "temper:T", F for
+        "scale:F".
+        """
         how, _, value = self.report.partition(":")
         return max(1.0, 1 / float(value) if how == "temper" else abs(float(value)) if how == "scale" else 1.0)
 
     def with_(self, **changes: Any) -> Alteration:
-        """A further change; sampling parameters are added to those that are changed already."""
+        """Return the alteration with a further change. Sampling parameters are added to those that are changed
+        already.
+        """
         if "sampling" in changes:
             changes["sampling"] = tuple(sorted({**dict(self.sampling), **dict(changes["sampling"])}.items()))
         return dataclasses.replace(self, **changes)
@@ -75,14 +86,15 @@ class Alteration:
 
 @dataclass(frozen=True)
 class Symptoms:
-    """How one side differs from the reference over the case. `counts`: kind -> how many (see KINDS); `healthy`: the
-    same among the samples that do not offend; `compared`: how many were looked at.
+    """How one side differs from the reference over the case.
 
-    `nats`: sum of |Δ| of teacher-forced log-probabilities, finite ones. `noise`: log-probabilities and tokens that
-    differ between two equal draws of the engine itself; `restless`: numbers alone, and so only what it chooses was
-    looked at. `cached`: prompt tokens served from a prefix cache. `longest`: tokens of a sequence that the engine
-    scores, 0 where that is not known; `cut`: sequences that are longer, and were scored up to there. `sizes`: of a
-    kind of NUMBERS, the sample and |Δ| in nats of each difference; NaN where one of the two is not a number.
+    `counts`: kind -> number of differences (see KINDS). `healthy`: the same, among the samples that do not offend.
+    `compared`: kind -> number of comparisons. `by_sample`: sample -> number of differences. `nats`: sum of |Δ| of
+    finite teacher-forced log-probabilities. `noise`: log-probabilities and tokens that differ between two equal draws
+    of the engine itself. `restless`: only the numbers did not repeat, so only choices were compared. `cached`: prompt
+    tokens that came from a prefix cache. `longest`: how many tokens of a sequence the engine scores; 0 where unknown.
+    `cut`: sequences that are longer and were scored up to there. `sizes`: for a kind of NUMBERS, the sample and |Δ|
+    in nats of each difference; NaN where one of the two is not a number.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -108,9 +120,11 @@ class Symptoms:
 
 @dataclass(frozen=True)
 class HeldOtherwise:
-    """A tensor that an engine holds otherwise than its learner: so many of its rows differ, all of each or a part.
-    `how`: in words, "" for other numbers; `marks`: rank -> a digest of what it holds, of those of the engine's
-    `workers` that hold their part otherwise."""
+    """A tensor whose values on an engine are not the learner's.
+
+    `rows`: how many of its `of` rows differ, wholly or in part. `how`: in words; "" for other numbers. `marks`: rank
+    -> a digest of what it holds, for those of the engine's `workers` whose part differs.
+    """
 
     name: str
     rows: int
@@ -121,7 +135,7 @@ class HeldOtherwise:
 
     @property
     def where(self) -> str:
-        """The workers that hold it otherwise, in words; "" where all do."""
+        """Return the workers whose part differs, in words; "" where all of them do."""
         if len(self.marks) == self.workers:
             return ""
         return f"rank{'s' if len(self.marks) > 1 else ''} {', '.join(map(str, self.marks))} of {self.workers}"
@@ -129,8 +143,11 @@ class HeldOtherwise:
 
 @dataclass(frozen=True)
 class HeldReport:
-    """What an engine holds against its learner's tensors, and its buffers ("equal", "differs", "not tested") against
-    the model's configuration. `equal`: tensors; `unreadable`: name -> why."""
+    """What an engine holds, compared with its learner's tensors and, for buffers, with the model's configuration.
+
+    `equal`: number of equal tensors. `otherwise`: those that differ. `unreadable`: name -> why it cannot be read.
+    `buffers`: name -> "equal", "differs" or "not tested".
+    """
 
     equal: int = 0
     otherwise: list[HeldOtherwise] = field(default_factory=list)
@@ -143,7 +160,7 @@ class HeldReport:
 
     @property
     def all_equal(self) -> bool:
-        """Every tensor was read, and is the learner's."""
+        """Whether every tensor was read and equals the learner's."""
         return self.equal > 0 and not self.otherwise and not self.unreadable
 
     def of_buffers(self, state: str) -> list[str]:
@@ -155,8 +172,11 @@ Values = dict[str, Any]  # sampling parameters by their canonical names
 
 @dataclass(frozen=True)
 class Fitted:
-    """Sampling parameters that explain every choice of an engine (`complete`), or come nearest alone. `bounds`: name ->
-    the least and the most that do as well beside the others; without a name where nothing was asked."""
+    """Sampling parameters that explain every choice of an engine (`complete`), or single ones that come closest.
+
+    `values`: by name. `bounds`: name -> the least and the largest value that explain as much beside the others; a
+    parameter that is switched off has none.
+    """
 
     values: Values
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -165,10 +185,14 @@ class Fitted:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """Choices of an engine that are not the reference's. `places`: (sample, position) where it took the second best
-    token; `others`: how many are another one; `compared`: choices. Of `places`, `wide`: those at which the best token
-    is further ahead than at a quarter of all; `likely`: at which it is likelier. `chance`: the probability, as a
-    logarithm, that other random numbers would have taken the second best at each."""
+    """Choices of an engine that are not the reference's.
+
+    `places`: (sample, position) where it took the second best token. `others`: how many times it took yet another
+    token. `compared`: number of choices. Of `places`, `wide` counts those where the lead of the best token is larger
+    than at the closest quarter of all positions, and `likely` those where the best token is likelier than at the
+    least likely quarter. `chance`: log of the probability that other random numbers would have taken the second best
+    token at each place.
+    """
 
     places: tuple[tuple[int, int], ...] = ()
     others: int = 0
@@ -180,11 +204,11 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One sample of a reading. `output[t]` is what was chosen given the guide's tokens before t."""
+    """One sample of a reading. `output[t]` is the choice given the guide's tokens before t."""
 
     number: int
     prompt_seen: tuple[int, ...]
     output: tuple[int, ...]
-    logprobs: tuple[float, ...]  # NaN where the alteration leaves none
+    logprobs: tuple[float, ...]  # NaN where the alteration makes it unknown
     finish: str
     cached: int = 0

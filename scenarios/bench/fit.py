@@ -1,11 +1,12 @@
-"""The sampling parameters under which the reference makes the choices that an engine made: as few as explain them.
+"""Finds the sampling parameters under which the reference makes the choices of an engine: as few parameters as
+possible.
 
-With a common noise every choice is a constraint: the chosen token has the largest perturbed logit. What the choices
-fall short of that, in nats and summed, is zero at the parameters that made them. In 1/T each term is a maximum of
-linear functions less a linear one, hence convex: one valley to go down. In one filter it is a step function, so a
-coarse grid comes first. Several filters need no search: whatever explains the choices, the narrowest filters that leave
-each chosen token in do so too, for they leave fewer others. Only a top-k beside a top-p is tried in several widths, for
-top-p takes its share of what top-k left.
+With common noise, every choice is a constraint: the chosen token has the largest perturbed logit. The shortfall, the
+sum in nats by which choices violate it, is zero at the parameters that made the choices. In 1/T each term is a
+maximum of linear functions minus a linear function, hence convex, and descent finds the minimum. In one filter the
+shortfall is a step function, so a coarse grid is tried first. Several filters need no search: if some filters explain
+the choices, the narrowest ones that keep each chosen token do too, because they keep fewer other tokens. Only a top-k
+beside a top-p is tried in several widths, because top-p takes its share of what top-k kept.
 """
 
 from __future__ import annotations
@@ -29,27 +30,30 @@ from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.engines.sampling import Ordered, Tempered, filtered
 from scenarios.peak import peak
 
-BARRED = 5.0  # nats that a choice counts which the parameters do not allow at all
-MOST = 3  # parameters at once
-PROMISING = 0.6  # of the whole: what the best one alone may leave for larger sets to be tried
-NARROW = 1e-5  # share to which a temperature is sought beside filters
-# Widths of a top-k beside a top-p: so many more than the narrowest, or so many times it.
+BARRED = 5.0  # nats that a choice counts that the parameters do not allow at all
+MOST = 3  # most parameters in a set
+PROMISING = 0.6  # share of the shortfall that the best single parameter may leave for larger sets to be tried
+NARROW = 1e-5  # relative precision of a temperature that is sought beside filters
+# Widths of a top-k beside a top-p: added to the narrowest width, or multiplied with it.
 WIDER = [*((more, 1.0) for more in range(10)), *((0, factor) for factor in (1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 4, 6))]
 OFF: Values = {**{parameter.name: parameter.off for parameter in canonical.FILTERS}, **PENALTIES}
-MOSTLY = 3  # of so many wrong choices one may be rounding's: what parameters explain, they explain of most
-LEAST_EACH = 3  # wrong choices for each parameter of a larger set: a few can be met by chance
-SELDOM = 0.01  # a set that rounding must help more seldom than that is given up for one that it need not
-SECONDS = 20.0  # for the search of larger and larger sets
-HALVINGS = 12  # of a step: 0.05 to 0.00001
+MOSTLY = 3  # parameters must explain most wrong choices: rounding may account for one in this many
+LEAST_EACH = 3  # wrong choices per parameter of a larger set; fewer can be met by chance
+SELDOM = 0.01  # a smaller set that needs rounding this rarely gives way to a larger one that does not need it
+SECONDS = 20.0  # time limit of the search for larger sets
+HALVINGS = 12  # of a step: from 0.05 to 0.00001
 
 
 FILTERS = {parameter.name for parameter in canonical.FILTERS}
-BESIDE_A_PENALTY = {"temperature"}  # what a penalty is sought with
+BESIDE_A_PENALTY = {"temperature"}  # the parameters that are fitted together with a penalty
 
 
 @dataclass(frozen=True)
 class Perturbed:
-    """Scores with noise at one temperature: of the chosen token, [n], and the best of the likeliest i + 1, [n, i]."""
+    """Scores with noise at one temperature.
+
+    `chosen`: of the chosen token, [n]. `best`: the largest among the i + 1 likeliest tokens, [n, i].
+    """
 
     tempered: Tempered
     chosen: Tensor
@@ -58,12 +62,15 @@ class Perturbed:
 
 @dataclass(frozen=True)
 class Choices:
-    """What was chosen at n positions. `logits`: raw, [n, vocabulary], ids that may not be drawn yet at -inf; `noise`:
-    [n, vocabulary] float64; `chosen`: [n] int64; `margin`: nats of logits/T that decide nothing; `occurred`: what a
-    penalty covers, where one may be looked for. What half precision adds: `edge`, the nats of logits/T by which the
-    edge of a filter may lie elsewhere at any position; `farthest`, by which it may at a few; `far`, the margin at
-    those, at the temperature that was asked; `far_count`, their number; `turned`, the share of all choices that they
-    are expected to be."""
+    """The choices of an engine at n positions, and what is needed to explain them.
+
+    `logits`: raw, [n, vocabulary], with ids that may not be drawn yet at -inf. `noise`: [n, vocabulary] float64.
+    `chosen`: [n] int64. `requested`: the draw that was asked for. `margin`: differences below this, in nats of
+    logits/T, decide nothing. `occurred`: the tokens that a penalty covers, where one may be fitted. The rest is what
+    half precision adds. `edge`: nats of logits/T by which the edge of a filter may be shifted at any position.
+    `farthest`: by which it may be shifted at a few positions. `far`: the margin at those, at the requested
+    temperature. `far_count`: their number. `turned`: the expected share of choices that rounding turns over.
+    """
 
     logits: Tensor
     noise: Tensor
@@ -80,12 +87,14 @@ class Choices:
 
     @cached_property
     def _ordered(self) -> tuple[Ordered, Tensor]:
-        """The logits, and their noise in that order."""
+        """Return the logits in descending order, and their noise in that order."""
         ordered = Ordered.of(self.logits.double(), self.chosen)
         return ordered, self.noise.gather(-1, ordered.order)
 
     def at(self, temperature: float) -> Perturbed:
-        """The last one is kept: a search tries many filters at one temperature."""
+        """Return the scores at a temperature. The last one is kept, because a search tries many filters at one
+        temperature.
+        """
         if not self._last or self._last[0].tempered.temperature != temperature:
             ordered, noise = self._ordered
             tempered = Tempered(ordered, temperature)
@@ -95,13 +104,18 @@ class Choices:
         return self._last[0]
 
     def gaps(self, values: Values) -> Tensor:
-        """[wrong] nats by which another token is preferred, at the choices that these parameters do not make."""
+        """Return [wrong] nats by which another token is preferred, for the choices that these parameters do not
+        make.
+        """
         gap = self._gap(values, self.edge)
         return gap[gap > self.margin].clamp(max=BARRED)
 
     def _gap(self, values: Values, edge: float) -> Tensor:
-        """[n] nats by which another token is preferred, negative where none is. A token counts as one that may be
-        chosen, and not as one that is preferred, within `edge` of that of a filter."""
+        """Return [n] nats by which another token is preferred; negative where none is.
+
+        Tokens within `edge` of the edge of a filter count in the engine's favour: they may be chosen, but cannot be
+        preferred.
+        """
         penalties = {name: value for name, value in values.items() if name in PENALTIES}
         draw = replace(self.requested, **{name: value for name, value in values.items() if name not in PENALTIES})
         if penalties:
@@ -114,15 +128,19 @@ class Choices:
         return torch.where(at.tempered.ordered.place < wide, gap, float("inf"))
 
     def _penalised(self, penalties: Values, draw: Draw, edge: float) -> Tensor:
-        """The same after penalties, which change the order of the tokens."""
+        """Return `_gap` under penalties, which change the order of the tokens."""
         assert self.occurred is not None
         logits = penalised(self.logits, self.occurred, **penalties)
         narrow, wide = (filtered(logits, draw, by) + self.noise for by in (-edge, edge))
         return narrow.amax(-1) - wide.gather(-1, self.chosen[:, None])[:, 0]
 
     def short(self, values: Values) -> float:
-        """The sum of the gaps, without the `far_count` widest of those that rounding can have turned: with the edges of
-        filters, and logits, as far off as it takes any, nothing else is preferred there."""
+        """Return the shortfall: the sum of the gaps, without the `far_count` widest ones that rounding may have
+        turned over.
+
+        Rounding may explain a gap if no other token is preferred there with filters and logits shifted as far as
+        rounding can.
+        """
         gap = self._gap(values, self.edge)
         wrong = gap > self.margin
         gaps = gap.clamp(max=BARRED)
@@ -135,7 +153,7 @@ class Choices:
         return float(gaps[wrong].sum())
 
     def by_chance(self, wrong: int) -> bool:
-        """Whether rounding may turn as many choices: more often than once in a hundred runs (Poisson counts)."""
+        """Whether rounding may turn over as many choices: probability at least `SELDOM` (Poisson counts)."""
         expected = self.turned * len(self.chosen)
         fewer = sum(math.exp(-expected) * expected**count / math.factorial(count) for count in range(wrong))
         return 1.0 - fewer >= SELDOM
@@ -148,12 +166,12 @@ def fit(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Fitted]:
-    """The sets of parameters of the smallest size under which nothing falls short; where rounding turns some choices
-    over, those that leave about as few of them wrong as the best. Where they leave more than rounding is likely to
-    turn, those of a larger size that do not.
+    """Return the smallest sets of parameters that explain the choices; [] where the requested parameters do.
 
-    Where none of at most `MOST` is found in time: the single ones that come nearer, the nearest first. [] when nothing
-    falls short as it was asked.
+    Where rounding turns over some choices, sets count that leave about as few of them wrong as the best set. Where
+    those leave more wrong than rounding is likely to turn over, larger sets that do not need rounding are returned
+    instead. Where no set of at most `MOST` parameters is found within `seconds`, the single parameters that reduce
+    the shortfall are returned, the best first.
     """
     with _one_thread():
         wrong = len(choices.gaps({}))
@@ -165,6 +183,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
     deadline, shortfall, wrong = clock() + seconds, choices.short({}), len(choices.gaps({}))
     nearer: list[tuple[float, Values]] = []
     best: list[Fitted] = []
+    # Smallest sets first: a larger set explains more by its mere size.
     for size in range(1, MOST + 1) if shortfall else ():
         settled = []
         for short, values in _fitted(choices, names, size, lambda: clock() > deadline):
@@ -173,6 +192,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
             elif size == 1 and short < shortfall:
                 nearer.append((short, values))
         if settled:
+            # Several sets may explain the choices. Keep those that leave about as few wrong choices as the best.
             fewest = min(misses for misses, _ in settled)
             likely = choices.by_chance(fewest)
             some_best = [fitted for misses, fitted in settled if misses <= 2 * fewest + 1]
@@ -180,6 +200,8 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
                 best = some_best
             if likely:
                 break
+        # A larger set is worth its time only if one of its parameters alone already removed much of the shortfall,
+        # and if there are enough wrong choices to tell it from chance.
         hopeless = not best and min((short for short, _ in nearer), default=shortfall) > PROMISING * shortfall
         if hopeless or wrong < LEAST_EACH * (size + 1):
             break
@@ -189,7 +211,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
 def _fitted(
     choices: Choices, names: tuple[str, ...], size: int, late: Callable[[], bool]
 ) -> Iterator[tuple[float, Values]]:
-    """The best values of each set of so many parameters, with what falls short under them, until it is late."""
+    """Iterate over the best values of each set of `size` parameters, with their shortfall, until it is late."""
     for subset in itertools.combinations(names, size):
         if late():
             return
@@ -197,7 +219,7 @@ def _fitted(
 
 
 def _needs_less(choices: Choices, larger: list[Fitted], smaller: list[Fitted]) -> bool:
-    """Whether each parameter more sets so many choices right, without any rounding, that they are not met by chance."""
+    """Whether the larger set corrects so many more choices without any rounding that chance does not explain it."""
     plain = replace(choices, edge=0.0, far_count=0)
     after, before = (min(len(plain.gaps(fitted.values)) for fitted in fits) for fits in (larger, smaller))
     return before - after >= LEAST_EACH * (len(larger[0].values) - len(smaller[0].values))
@@ -205,7 +227,9 @@ def _needs_less(choices: Choices, larger: list[Fitted], smaller: list[Fitted]) -
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """A thousand small operations: more threads only wait for each other (measured: 15 times the CPU time with two)."""
+    """Use one torch thread: for a thousand small operations, more threads only wait (measured: 15 times the CPU time
+    with two).
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -215,15 +239,15 @@ def _one_thread() -> Iterator[None]:
 
 
 def _alone(choices: Choices, name: str) -> tuple[float, Values]:
-    """What falls short at the best value of one parameter, and the value."""
+    """Return the shortfall at the best value of one parameter, and that value."""
     tried = [(choices.short({name: value}), {name: value}) for value in AXES[name].grid]
-    if name in FILTERS:  # where one explains every choice, the narrowest does: a search in steps may miss it
+    if name in FILTERS:  # a search in steps may miss it
         tried.append(_narrowest(choices, (name,), choices.requested.temperature))
     return _descend(choices, *min(tried, key=lambda candidate: candidate[0]))
 
 
 def _together(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
-    """The same of several parameters: the filters at their narrowest, the temperature at its best for them."""
+    """Return the same for several parameters: the narrowest filters, and the best temperature for them."""
     if set(PENALTIES).intersection(names):
         return _penalties(choices, names)
     if "temperature" not in names:
@@ -241,7 +265,7 @@ def _together(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
 
 
 def _penalties(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
-    """The same of one penalty beside a temperature; of other sets nothing."""
+    """Return the same for one penalty beside a temperature; (inf, {}) for other sets, which are not searched."""
     if len(set(PENALTIES).intersection(names)) > 1 or not set(names) - set(PENALTIES) <= BESIDE_A_PENALTY:
         return math.inf, {}
     grids = [AXES[name].grid for name in names]
@@ -252,9 +276,10 @@ def _penalties(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]
 
 
 def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> tuple[float, Values]:
-    """These filters, each just wide enough for every chosen token."""
+    """Return the shortfall and values of these filters, each just wide enough for every chosen token."""
     settings, tempered = choices.requested, choices.at(temperature).tempered
     tried = []
+    # Rounding may have let a chosen token in, so the filters are also tried as if their edges were further out.
     for slack in {0.0, choices.edge, choices.farthest}:
         widest = tempered.extent(settings.top_k, joint=settings.joint, slack=slack)
         if widest is None:
@@ -272,7 +297,7 @@ def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> 
 
 
 def _descend(choices: Choices, short: float, values: Values) -> tuple[float, Values]:
-    """From there along each parameter, in steps that halve."""
+    """Go downhill from these values along each parameter, in steps that halve."""
     for halving in range(HALVINGS):
         moved = True
         while short and moved:
@@ -289,14 +314,16 @@ def _moved(name: str, value: float, way: int, halving: int) -> float:
     axis = AXES[name]
     step = axis.step / 2**halving
     if name == "top_k":
-        return int(max(axis.least, value + way * max(1, round(step)))) if value > 0 else value  # off stays off
+        return int(max(axis.least, value + way * max(1, round(step)))) if value > 0 else value  # off stays
     return min(axis.most, max(axis.least, value + way * step))
 
 
 def _settled(choices: Choices, values: Values) -> tuple[int, Fitted]:
-    """The values near by that explain the most choices, as somebody may have written them, and how many stay wrong.
+    """Return how many choices stay wrong, and nearby values that explain the most choices, rounded as people write
+    them.
 
-    No more than these stay spared: rounding turns over few choices at the values that made them, and more at others.
+    From here on no more than these wrong choices are excused: rounding turns over few choices at the true values, and
+    more at others.
     """
     strict_choices = replace(choices, far_count=0)
     _, values = _descend(strict_choices, strict_choices.short(values), values)
@@ -306,9 +333,9 @@ def _settled(choices: Choices, values: Values) -> tuple[int, Fitted]:
 
 
 def _rounded(choices: Choices, values: Values) -> Values:
-    """The same switched off, or with as few decimals as explain the choices as well: what somebody will have written.
+    """Return the values switched off, or with as few decimals as explain the choices equally well.
 
-    Twice: one that was rounded may leave room for another.
+    People write such values. The loop runs twice over the names: a value that was rounded may leave room for another.
     """
     for name in (*values, *values):
         simpler = [OFF[name]] if name in OFF else []
@@ -322,7 +349,9 @@ def _rounded(choices: Choices, values: Values) -> Values:
 
 
 def _bounded(choices: Choices, values: Values) -> Fitted:
-    """How far each value can be moved while nothing falls short, found by halving; nowhere where it is switched off."""
+    """Find by halving how far each value can be moved without a shortfall. A value that is switched off gets no
+    bounds.
+    """
     bounds = {}
     for name, value in values.items():
         if value == OFF.get(name):

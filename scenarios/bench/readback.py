@@ -1,5 +1,8 @@
-"""What an engine holds against what its learner has: tensor by tensor and row by row, then buffers against what the
-model's configuration computes. Runs in the learner's interpreter."""
+"""Compares what an engine holds with what its learner has: tensors row by row, and buffers with the model's
+configuration.
+
+Runs in the learner's interpreter.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ from scenarios.engines.engine import Request
 from scenarios.engines.held import Cut, digests, packed, unpacked
 from scenarios.remote import Actor, call
 
-# Roundings of a rotary cache's own type: the angle is a product, and its rounding grows with the position; what an
-# engine computes it by is the same product in float32.
+# Tolerance of a rotary cache, in roundings of its own type. The angle is a product of position and frequency, so its
+# rounding grows with the position; an engine computes the same product in float32.
 ROTARY_ROUNDINGS = 4.0
-DECODED = 4  # tokens that are drawn to see what attention reads: the prompt, then three decoded ones
-# Kinds of rotary embedding whose cache depends on the length of what is read, so that no configuration says it alone.
+DECODED = 4  # tokens drawn to see what attention reads: one after the prompt, then three decoded ones
+# Kinds of rotary embedding whose cache depends on the length of the input, so that the configuration alone does not
+# determine it.
 UNKNOWN_ROTARY = ("dynamic", "longrope")
 
 
@@ -52,7 +56,7 @@ class Learned:
 
 
 def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = None) -> HeldReport:
-    """Read back every tensor (or `names` of them), and the buffers unless names are given."""
+    """Compare every tensor (or `names`) with the learner's, and also the buffers where no names are given."""
     learned, dtype = Learned(policy), _dtype(session)
     shapes = learned.shapes()
     order: dict[str, Any] = {"shapes": shapes} | ({} if names else {"buffers": 1 << 30})
@@ -72,7 +76,9 @@ def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = 
 
 
 def values(session: Actor, policy: str, names: list[str]) -> dict[str, torch.Tensor]:
-    """These tensors as the engine holds them. Of a part that several workers hold, one that is not the learner's."""
+    """Return these tensors as the engine holds them. Where several workers hold one part, a copy that differs is
+    preferred.
+    """
     learned = Learned(policy)
     tensors: dict[str, torch.Tensor] = {}
     for answer in _worker_answers(session, {"shapes": learned.shapes(), "values": names}) or []:
@@ -85,7 +91,7 @@ def values(session: Actor, policy: str, names: list[str]) -> dict[str, torch.Ten
 
 
 def _worker_answers(session: Actor, order: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """What each worker of the engine answers, by rank; None where it does not show what it holds."""
+    """Return the answer of each worker of the engine, by rank; None where the engine does not show what it holds."""
     answered = call(session, "held", packed(order))
     return None if answered is None else [unpacked(answer) for answer in answered]
 
@@ -95,14 +101,16 @@ def _part(tensor: torch.Tensor, cut: Cut | None) -> torch.Tensor:
 
 
 def prompt_used(session: Actor, request: Request, version: int) -> tuple[int, ...] | None:
-    """The ids that the engine's forward pass was given for the prompt of this request, which draws one token; None
-    where that cannot be seen: nothing came by, or their positions are not those of one prompt from its start."""
+    """Return the prompt ids that the engine's forward pass received for this request, while one token is drawn.
+
+    None where that cannot be seen: no pass was observed, or the positions are not those of one prompt from its start.
+    """
     if _worker_answers(session, {"watch": True}) is None:
         return None
     try:
         call(session, "rollout", [dataclasses.replace(request, max_tokens=1)], step=-1, version=version)
     finally:
-        forward_pass = (_worker_answers(session, {"watch": False}) or [{}])[0]  # every worker is given the same
+        forward_pass = (_worker_answers(session, {"watch": False}) or [{}])[0]  # every worker receives the same
     ids, positions = forward_pass["ids"], forward_pass["positions"]
     if len(ids) != len(positions):
         return None
@@ -113,14 +121,17 @@ def prompt_used(session: Actor, request: Request, version: int) -> tuple[int, ..
 
 
 def keys_read(session: Actor, request: Request, version: int) -> list[tuple[int, int]] | None:
-    """(position, keys and values that attention read there) of the tokens of this request while a few are drawn; None
-    where that cannot be seen."""
+    """Return (position, number of keys and values that attention read there) of the request's tokens while a few are
+    drawn.
+
+    None where that cannot be seen.
+    """
     if _worker_answers(session, {"watch": True}) is None:
         return None
     try:
         call(session, "rollout", [dataclasses.replace(request, max_tokens=DECODED)], step=-1, version=version)
     finally:
-        forward_passes = (_worker_answers(session, {"watch": False}) or [{}])[0]  # every worker is given the same
+        forward_passes = (_worker_answers(session, {"watch": False}) or [{}])[0]  # every worker receives the same
     return [(position, keys) for position, keys in forward_passes["keys"]] or None
 
 
@@ -132,23 +143,26 @@ def write_buffers(session: Actor, rotary: Any, names: list[str]) -> None:
 
 
 def _dtype(session: Actor) -> torch.dtype:
-    """What the engine computes in."""
+    """Return the type in which the engine computes."""
     dtype_name = str(call(session, "snapshot")["resolved"].get("dtype"))
     dtype: torch.dtype = getattr(torch, dtype_name, torch.float32)
     return dtype
 
 
 def _own_rows(tensor: torch.Tensor, held_dtype: str, computing: torch.dtype) -> list[str]:
-    """Digests of the learner's rows in the type that the engine holds them in, which may have been another between."""
+    """Return digests of the learner's rows after the engine's conversions: to its computing type, then to the type it
+    holds.
+    """
     return digests(tensor.to(computing).to(getattr(torch, held_dtype)))
 
 
 def _otherwise(
     name: str, answers: list[dict[str, Any]], learned: Learned, computing: torch.dtype
 ) -> HeldOtherwise | None:
-    """What is wrong with a tensor that every worker showed; None where each holds the learner's."""
+    """Return what is wrong with a tensor that every worker showed; None where each holds the learner's."""
     tensor = learned.tensor(name)
     cuts, held_rows = [answer["cuts"].get(name) for answer in answers], [answer["rows"][name] for answer in answers]
+    # Workers often hold the same part in the same type: take the learner's digests once for each such kind.
     learner_rows: dict[tuple[Cut | None, str], list[str]] = {}
     for cut, answer in zip(cuts, answers, strict=True):
         kind = cut, answer["dtypes"][name]
@@ -158,6 +172,7 @@ def _otherwise(
     wrong = [rank for rank, rows in enumerate(held_rows) if rows != expected_rows[rank]]
     if not wrong:
         return None
+    # A row counts once even if several workers hold parts of it.
     apart: set[int] = set()  # rows of the whole tensor
     for rank in wrong:
         cut = cuts[rank]
@@ -167,6 +182,8 @@ def _otherwise(
             for at, pair in enumerate(zip(expected_rows[rank], held_rows[rank], strict=True))
             if pair[0] != pair[1]
         }
+    # Look for an explanation, the most specific one first: another rank's part, the same rows in another order,
+    # another tensor of the learner.
     how = _of_another_rank(wrong, expected_rows, held_rows)
     if not how and all(Counter(expected_rows[rank]) == Counter(held_rows[rank]) for rank in wrong):
         how = "its rows permuted"
@@ -181,8 +198,10 @@ def _otherwise(
 def _tensor_instead(
     name: str, shape: torch.Size, learned: Learned, shards: list[tuple[Cut | None, str, list[str]]]
 ) -> str:
-    """The learner's tensor of this shape whose rows all of these workers hold instead; "" without one. `shards`: the
-    cut, the type and the digests of what each worker holds."""
+    """Return the learner's tensor of this shape whose rows all of these workers hold instead; "" where there is none.
+
+    `shards`: the cut, the type and the row digests of what each worker holds.
+    """
     for other_name in learned.names:
         if other_name == name:
             continue
@@ -195,7 +214,7 @@ def _tensor_instead(
 
 
 def _of_another_rank(wrong: list[int], expected_rows: list[list[str]], held_rows: list[list[str]]) -> str:
-    """In words, whose part each of these workers holds, where it is another's; "" else."""
+    """Return in words whose part each of these workers holds, where it is another worker's; "" otherwise."""
     whose = [next((peer for peer, rows in enumerate(expected_rows) if rows == held_rows[rank]), None) for rank in wrong]
     if None in whose:
         return ""
@@ -203,7 +222,7 @@ def _of_another_rank(wrong: list[int], expected_rows: list[list[str]], held_rows
 
 
 def _worst(workers: list[dict[str, tuple[str, torch.Tensor | None]]]) -> dict[str, str]:
-    """The state of each buffer over all workers."""
+    """Return the state of each buffer over all workers; a worker that differs decides."""
     states: dict[str, str] = {}
     for state in ("equal", "not tested", "differs"):
         states |= {
@@ -213,7 +232,7 @@ def _worst(workers: list[dict[str, tuple[str, torch.Tensor | None]]]) -> dict[st
 
 
 def _buffers(buffers: dict[str, torch.Tensor], rotary: Any) -> dict[str, tuple[str, torch.Tensor | None]]:
-    """Name -> (equal, differs or not tested, what the configuration computes)."""
+    """Return name -> (equal, differs or not tested, what the configuration computes)."""
     states: dict[str, tuple[str, torch.Tensor | None]] = {}
     for name, buffer in buffers.items():
         right = _expected(name, buffer, rotary)
@@ -231,15 +250,17 @@ def _buffers(buffers: dict[str, torch.Tensor], rotary: Any) -> dict[str, tuple[s
 
 
 def _expected(name: str, buffer: torch.Tensor, rotary: Any) -> torch.Tensor | None:
-    """What the model's configuration computes for a buffer; None where it is not known. `rotary`: the module of
-    Transformers, made from the same configuration."""
+    """Return what the model's configuration computes for a buffer; None where that is unknown.
+
+    `rotary`: the Transformers module that was made from the same configuration.
+    """
     last = name.rpartition(".")[2]
     if last.endswith("_scale") and buffer.numel() == 1:
-        return torch.ones_like(buffer)  # of an unquantized cache; others are parameters of a checkpoint
+        return torch.ones_like(buffer)  # of an unquantized cache; other scales are parameters of a checkpoint
     frequencies = getattr(rotary, "inv_freq", None)
     if frequencies is None or getattr(rotary, "rope_type", "default") in UNKNOWN_ROTARY:
         return None
-    # Made anew: a reference may have computed with others.
+    # Made again, because a reference may have computed with other frequencies.
     frequencies = type(rotary)(rotary.config).inv_freq.float().cpu()
     if last in ("inv_freq", "original_inv_freq") and buffer.shape == frequencies.shape:
         return frequencies.to(buffer.dtype)

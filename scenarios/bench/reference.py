@@ -1,7 +1,7 @@
-"""The third opinion: Transformers at a policy's recorded weights, drawing as asked, or with one thing changed.
+"""The reference: Transformers at a policy's recorded weights. It draws as requested, or with one thing changed.
 
-Its own draw is the guide of every reading. Given the guide every position is known from one teacher-forced forward
-pass, so that a change of the sampling costs a draw from logits that are there already, and no forward pass at all.
+Its own draw is the guide of every reading. Given the guide, one teacher-forced forward pass yields the logits of
+every position. So a change of the sampling costs a draw from existing logits and no forward pass.
 """
 
 from __future__ import annotations
@@ -30,35 +30,39 @@ from scenarios.models import saved
 from scenarios.peak import peak
 from scenarios.settings import Sampling, Scenario
 
-ROUNDS = 4  # of every guided reading: flips beyond the fourth of a sample are not looked at
-FITTED_LOGITS = 10_000_000  # numbers that sampling parameters are fitted to
-KEPT_LOGITS = 50_000_000  # numbers; beyond, forward passes are made again
+ROUNDS = 4  # of every guided reading; flips after the fourth of a sample are not looked at
+FITTED_LOGITS = 10_000_000  # most numbers to which sampling parameters are fitted
+KEPT_LOGITS = 50_000_000  # most numbers that are kept; beyond, forward passes are repeated
 NOTHING = Alteration()
-COLDEST, HOTTEST = 0.2, 5.0  # temperatures between which a reported one is looked for
-MOST, PRECISE, ROUNDED = 5.0, 1e-6, 1e-6  # of a penalty that is subtracted; share, and nats, to which one is fitted
-NEAREST = 0.25  # the share of all positions whose best two tokens are called near
-PRECISE_TEMPERATURE = 1e-8  # the share to which a temperature is fitted
+COLDEST, HOTTEST = 0.2, 5.0  # the range of temperatures in which a reported one is searched
+MOST, PRECISE, ROUNDED = 5.0, 1e-6, 1e-6  # largest penalty; precision; nats that rounding may cost
+NEAREST = 0.25  # the share of positions whose two best tokens count as close
+PRECISE_TEMPERATURE = 1e-8  # the relative precision of a fitted temperature
 
 
 class Reference:
-    """`scenario`: what was asked for. Coupled and greedy modes only: native draws have no common randomness."""
+    """One reference. `scenario`: what was requested. Coupled and greedy modes only: native draws have no common
+    randomness.
+    """
 
     def __init__(self, policy: str, scenario: Scenario, *, device: str) -> None:
         self.scenario = scenario
         self._policy, self._device = policy, device
-        # The whole answer at once: the reference is not an engine whose batches could matter.
+        # Always one batch: the reference is not an engine whose batch sizes could matter.
         self._engine = HFEngine(policy, scenario, mode=scenario.rollout.mode, device=device)
         self._tokenizer: Any = models.load_tokenizer(policy)
         self._eos = ids_of(self._engine.model.generation_config.eos_token_id)
-        self._exact: Any = None  # the same weights in float32, once that was asked
+        self._exact: Any = None  # the same weights in float32, made when first needed
         self._rows: dict[tuple[int, ...], Tensor] = {}
         self._samples: dict[int, CaseSample] = {}
         self.guide: guided.Guide = {}
 
     @property
     def _edges(self) -> tuple[float, float]:
-        """By how much the filters of an engine may be narrower and wider, nats of logits/T: two logits, each off by as
-        much as half precision is believed to round."""
+        """Return by how much an engine's filters may be narrower and wider, in nats of logits/T.
+
+        It is the shift of two logits, each off by the largest rounding that half precision is believed to cause.
+        """
         if self.model.dtype == torch.float32:
             return 0.0, 0.0
         reach = 2 * OUTSIDE_HALF / (self.scenario.sampling.temperature or 1.0)
@@ -69,14 +73,14 @@ class Reference:
         return self._engine.model
 
     def take(self, samples: list[CaseSample]) -> None:
-        """Draw the case as it was asked for: the guide of every reading that follows."""
+        """Draw the case as requested: this is the guide of every reading that follows."""
         self._samples = {sample.number: sample for sample in samples}
         self._rows = {}
         drawn = self._engine.generate(self.requests(), self.scenario.sampling, seed=self.scenario.seed)
         self.guide = {completion.sample: (completion.output_ids, completion.finish_reason) for completion in drawn}
 
     def holding(self, tensors: dict[str, Tensor]) -> Reference:
-        """Another reference that drew the same guide, and computes with these tensors in place of its own."""
+        """Return another reference with the same guide that computes with these tensors in place of its own."""
         reference = Reference(self._policy, self.scenario, device=self._device)
         reference._samples, reference.guide = self._samples, self.guide
         with torch.no_grad():
@@ -90,12 +94,12 @@ class Reference:
         return [Request(sample.number, sample.prompt, max_tokens=0) for sample in self._samples.values()]
 
     def sequences(self) -> list[tuple[int, ...]]:
-        """Prompt and guide of each sample."""
+        """Return prompt and guide of each sample."""
         return [sample.prompt + self.guide[sample.number][0] for sample in self._samples.values()]
 
     @torch.no_grad()
     def scores(self) -> list[list[float]]:
-        """Teacher-forced raw log-probabilities of the guide's tokens, a row a sample."""
+        """Return teacher-forced raw log-probabilities of the guide's tokens, a row per sample."""
         rows = []
         for sample in self._samples.values():
             ids = torch.tensor(self.guide[sample.number][0])
@@ -108,8 +112,10 @@ class Reference:
 
     @torch.no_grad()
     def rounding(self, alteration: Alteration) -> list[float]:
-        """|Δ| in nats of the guide's log-probabilities from those that float32 makes of the same weights, behind the
-        prompts of an alteration; [] above `EXACT_LIMIT` parameters."""
+        """Return |Δ| in nats between the guide's log-probabilities and those of the same weights in float32.
+
+        The prompts are those of the alteration. [] above `EXACT_LIMIT` parameters.
+        """
         if self._exact is None:
             if sum(parameter.numel() for parameter in self.model.parameters()) > EXACT_LIMIT:
                 return []
@@ -125,8 +131,11 @@ class Reference:
         return rounding_errors
 
     def draw(self, alteration: Alteration = NOTHING, read: Iterable[Drawn] = ()) -> list[Drawn]:
-        """What the reference chooses along the guide, in the protocol that engines are read by. `read`: a reading that
-        it is held against. Where that went on with the prompt as it was sent, the reference does too."""
+        """Return what the reference chooses along the guide, under the same protocol by which engines are read.
+
+        `read`: the reading that it will be compared with. Where the engine continued with the prompt that it was
+        sent, the reference does too.
+        """
         limit = self._sampling(alteration).max_tokens
         again = {response.number: self._went_on(response) for response in read}
         requests = [replace(request, max_tokens=limit) for request in self.requests()]
@@ -148,11 +157,14 @@ class Reference:
         ]
 
     def gap(self, number: int, position: int, token: int, alteration: Alteration = NOTHING) -> float:
-        """By how much the reference prefers its own choice there to `token`: 0 for the choice itself, inf if barred.
-        In half precision tokens near the edge of a filter may be on either side of it."""
+        """Return by how much the reference prefers its own choice to `token`, in nats of logits/T.
+
+        0 for its own choice, inf for a token that the filters bar. In half precision, tokens near the edge of a
+        filter may be on either side of it.
+        """
         sample = self._samples[number]
         gaps = [float("inf")]
-        for prompt in {self._prompt(sample, alteration), sample.prompt}:  # a continuation may have had either
+        for prompt in {self._prompt(sample, alteration), sample.prompt}:  # a continuation may have had either one
             logits = self._penalised(prompt, number, alteration)[position : position + 1]
             kept, wide = (self._perturbed(logits, number, position, alteration, by)[0] for by in self._edges)
             if (number, position) in alteration.passed_over:
@@ -162,15 +174,18 @@ class Reference:
         return min(gaps)
 
     def support(self, number: int, position: int, token: int, alteration: Alteration) -> list[float]:
-        """The least and the largest log-probability of `token` over what the filters leave, by either side of their
-        edges."""
+        """Return the least and the largest log-probability of `token` over what the filters keep, for both positions
+        of their edges.
+        """
         logits = self._logits(self._prompt(self._samples[number], alteration), number)[position : position + 1]
         draw = self._draw(number, alteration)
         return sorted(float(filtered(logits, draw, by).log_softmax(-1)[0, token]) for by in self._edges)
 
     def choices(self, drawn: list[Drawn], alteration: Alteration, margin: float) -> Choices | None:
-        """What an engine chose along the guide, with the logits and the noise that it should have chosen by; None for
-        nothing, or where there is no noise to choose by."""
+        """Return what an engine chose along the guide, with the logits and the noise that should have decided.
+
+        None where it chose nothing, or where the mode has no noise.
+        """
         if self.scenario.rollout.mode == "greedy":
             return None
         logits, noise, chosen, occurred = [], [], [], []
@@ -198,7 +213,9 @@ class Reference:
         )  # fmt: skip
 
     def passed_over(self, drawn: list[Drawn], alteration: Alteration, margin: float) -> PassedOver:
-        """Where an engine chose otherwise: how often the second best token, and whether near ties explain it."""
+        """Return where an engine chose otherwise: how often it took the second best token, and whether close ties
+        explain it.
+        """
         choices = self.choices(drawn, alteration, margin)
         if choices is None:
             return PassedOver()
@@ -209,9 +226,13 @@ class Reference:
         best, ids = (scores + choices.noise).topk(2, dim=-1)
         first, second = best.T
         chosen_scores = (scores + choices.noise).gather(-1, choices.chosen[:, None])[:, 0]
+        # Passed over: the engine's choice is beaten by the best token by more than the margin, and ties with the
+        # second best.
         wrong = first - chosen_scores > margin
         passed = wrong & (second - chosen_scores <= margin) & second.isfinite()
         log_p = scores.log_softmax(-1).gather(-1, ids)
+        # If close ties or unlikely best tokens were the reason, these places would be among the closest or the least
+        # likely quarter of all positions.
         likely = passed & (log_p[:, 0] > log_p[:, 0].quantile(NEAREST))
         log_p = log_p[passed]
         chance = (log_p[:, 1] - torch.log1p(-log_p[:, 0].exp().clamp(max=1 - 1e-12))).clamp(max=0.0)
@@ -224,8 +245,11 @@ class Reference:
 
     @torch.no_grad()
     def temperature_of(self, drawn: list[Drawn], alteration: Alteration) -> float:
-        """The temperature of the reference's logits that explains these log-probabilities best (least |Δ| in the
-        median, by golden section over its logarithm); 1.0 where there is nothing to fit."""
+        """Return the temperature of the reference's logits that explains the reported log-probabilities best.
+
+        Best is the least median |Δ|, found by golden section over the logarithm of T. 1.0 where there is nothing to
+        fit.
+        """
         logits, logprobs, chosen = [], [], []
         for response in drawn:
             ids = torch.tensor(response.output, dtype=torch.int64)
@@ -247,7 +271,9 @@ class Reference:
 
     @torch.no_grad()
     def penalty_of(self, name: str, drawn: list[Drawn], alteration: Alteration) -> tuple[float, float]:
-        """(the value of one penalty under which the reported log-probabilities come nearest, mean |Δ| that is left)."""
+        """Return the value of one penalty that fits the reported log-probabilities best, and the mean |Δ| that
+        remains, in nats.
+        """
         rows, logprobs, chosen, occurred = [], [], [], []
         for response in drawn:
             prompt = self._prompt(self._samples[response.number], alteration)
@@ -274,7 +300,7 @@ class Reference:
 
         if name == "repetition_penalty":
             best = peak(near, COLDEST, HOTTEST, PRECISE)
-        else:  # a difference, not a factor
+        else:  # this penalty is subtracted, so the search runs over its exponential
             best = math.log(peak(lambda factor: near(math.log(factor)), math.exp(-MOST), math.exp(MOST), PRECISE))
         simple = next(
             (value for digits in (1, 2, 3) if (near(value := round(best, digits))) >= near(best) - ROUNDED), best
@@ -282,7 +308,7 @@ class Reference:
         return simple, -near(simple)
 
     def _went_on(self, response: Drawn) -> int:
-        """The first position of a continuation: the one after the first choice that is not the guide's."""
+        """Return the first position of a continuation: the one after the first choice that is not the guide's."""
         pairs = enumerate(zip(response.output, self.guide[response.number][0], strict=False), start=1)
         return next((after for after, (choice, guide) in pairs if choice != guide), len(response.output))
 
@@ -290,8 +316,12 @@ class Reference:
 
     @torch.no_grad()
     def _answer(self, request: Request, alteration: Alteration, again: Mapping[int, int]) -> Completion:
-        """The reference's answer to one request, up to and with its first token that is not the guide's. `again`: from
-        where on a sample went on with the prompt as it was sent; of others every request but the first does."""
+        """Return the reference's answer to one request, up to its first token that is not the guide's, that token
+        included.
+
+        `again`: sample -> position from which it continued with the prompt as sent. For samples that are not in it,
+        every request but the first uses that prompt.
+        """
         sample, sampling = self._samples[request.sample], self._sampling(alteration)
         changed = request.offset == 0 or alteration.everywhere
         prompt = self._prompt(sample, alteration) if changed else sample.prompt
@@ -306,7 +336,7 @@ class Reference:
         if alteration.context is not None:
             limit = min(limit, max(1, alteration.context - len(prompt)))
         output: list[int] = []
-        finish = "longer"  # it goes on where the guide ended
+        finish = "longer"  # it would continue where the guide ended
         for place, choice in enumerate(scores.argmax(-1).tolist(), start=request.offset):
             if place in passed_over:
                 choice = seconds[place - request.offset]
@@ -346,7 +376,7 @@ class Reference:
         row: list[float] = table.gather(-1, chosen)[:, 0].tolist()
         if how == "scale":
             return [float(value) * logprob for logprob in row]
-        if how == "shift":  # the engine's neighbour beyond the guide is unknown here
+        if how == "shift":  # the neighbour beyond the end of the guide is unknown
             unknown = [float("nan")] * min(abs(int(value)), len(row))
             return [*row[len(unknown) :], *unknown] if int(value) < 0 else [*unknown, *row[: len(row) - len(unknown)]]
         return row
@@ -371,9 +401,11 @@ class Reference:
         return [str(self._tokenizer.decode(row, skip_special_tokens=False)) for row in rows]
 
     def reprompted(self, number: int, how: str) -> tuple[int, ...]:
-        """A sample's prompt as a faulty path would send it: "text" (decoded and tokenized again, specials added),
-        "again" (the same without specials), "left:N" or "right:N" (cut there to N ids), "no generation prompt",
-        "no BOS"."""
+        """Return a sample's prompt as a faulty path would send it.
+
+        `how`: "text" (decoded and tokenized again, specials added), "again" (the same without specials), "left:N" or
+        "right:N" (the last or the first N ids), "no generation prompt", "no BOS".
+        """
         sample = self._samples[number]
         how, _, size = how.partition(":")
         if how == "text":
@@ -395,7 +427,7 @@ class Reference:
         return sample.prompt
 
     def _generation_prompt(self) -> tuple[int, ...]:
-        """The ids that the chat template adds for the answer to come; () without a template."""
+        """Return the ids that the chat template appends for the answer to come; () without a template."""
         if not getattr(self._tokenizer, "chat_template", None):
             return ()
         message = [{"role": "user", "content": "a"}]
@@ -422,11 +454,11 @@ class Reference:
         return perturbed(logits, draw, positions, slack)
 
     def _penalised_from(self, again: int, number: int, alteration: Alteration) -> Tensor:
-        """The same as `_logits_from` after the penalties of an alteration."""
+        """Return `_logits_from` after the penalties of an alteration."""
         return self._from(again, number, alteration, lambda prompt: self._penalised(prompt, number, alteration))
 
     def _logits_from(self, again: int, number: int, alteration: Alteration) -> Tensor:
-        """Raw logits behind the prompt of an alteration, from the position `again` on behind the one that was sent."""
+        """Return raw logits behind the altered prompt and, from the position `again` on, behind the prompt as sent."""
         return self._from(again, number, alteration, lambda prompt: self._logits(prompt, number))
 
     def _from(
@@ -440,7 +472,7 @@ class Reference:
         return torch.cat([altered_rows[:again], rows(sample.prompt)[again:]])
 
     def _penalised(self, prompt: tuple[int, ...], number: int, alteration: Alteration) -> Tensor:
-        """`_logits` after the penalties of an alteration."""
+        """Return `_logits` after the penalties of an alteration."""
         logits = self._logits(prompt, number)
         if not alteration.penalties:
             return logits
@@ -449,7 +481,9 @@ class Reference:
 
     @torch.no_grad()
     def _logits(self, prompt: tuple[int, ...], number: int) -> Tensor:
-        """Raw logits that predict each token of the guide behind this prompt, [response, vocabulary] on the CPU."""
+        """Return raw logits that predict each token of the guide behind this prompt, [response, vocabulary] on the
+        CPU.
+        """
         guide = self.guide[number][0]
         key = prompt + guide
         if key not in self._rows:

@@ -1,4 +1,4 @@
-"""Counts what differs between a reading and the reference, by kind and sample."""
+"""Counts the differences between a reading and the reference, by kind and by sample."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from scenarios.bench.case import CaseSample, Symptoms, Tolerance
 
-SHOWN = 3  # places of each kind that are told
+SHOWN = 3  # places of each kind that are kept
 
 
 class Tally:
-    """Counts what differs, by kind and sample. `ignored`: kinds that are not looked at."""
+    """Counts differences by kind and by sample. `ignored`: kinds that are not compared."""
 
     def __init__(self, samples: list[CaseSample], ignored: tuple[str, ...] = ()) -> None:
         self._ignored = ignored
@@ -38,7 +38,7 @@ class Tally:
             places.append([number, position, expected, actual])
 
     def number(self, kind: str, number: int, position: int, p: float, q: float, tolerance: Tolerance) -> None:
-        """The same of two log-probabilities."""
+        """Compare two log-probabilities, and count a difference as `look` does."""
         differs = beyond(p, q, tolerance.logprob)
         self.look(kind, number, position, p, q, differs)
         if differs and kind not in self._ignored:

@@ -1,7 +1,7 @@
-"""Which arguments an engine takes, asked of the engine itself in its own interpreter and kept in a file.
+"""Which arguments an engine accepts: asked of the engine in its own interpreter, and kept in a file.
 
-The list makes it possible to refuse an unknown argument before anything starts. Importing an engine takes 10 to 40 s,
-so it is asked once, when its environment is made.
+With the list, an unknown argument is refused before anything starts. Importing an engine takes 10 to 40 s, so this is
+done once, when its environment is made.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ FILE = "accepted.json"  # in the folder of an environment
 
 @dataclass(frozen=True)
 class Accepted:
-    """Names of the arguments that start an engine, and of its sampling parameters. `head_sizes`: those that its
-    attention computes with here. Empty: not known."""
+    """Names of the arguments that start an engine, and of its sampling parameters; empty where unknown.
+
+    `head_sizes`: the head sizes with which its attention works on this machine.
+    """
 
     engine: tuple[str, ...] = ()
     sampling: tuple[str, ...] = ()
@@ -31,12 +33,12 @@ class Accepted:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Accepted:
-        """From plain data. Raises TypeError or KeyError for anything else."""
+        """Make one from plain data. Raises TypeError or KeyError for anything else."""
         return Accepted(*(tuple(data[field.name]) for field in dataclasses.fields(Accepted)))
 
 
 def ask_engine(engine: str) -> Accepted:
-    """What the engine says of itself. Imports it."""
+    """Return what the engine reports about itself. Imports the engine."""
     module, _, function = registry.get(engine).accepts.partition(":")
     if not module:
         return Accepted()
@@ -45,11 +47,13 @@ def ask_engine(engine: str) -> Accepted:
 
 
 def keep(engine: str, version: str, file: str) -> None:
-    """Write what the engine takes into `file`. Never raises: an engine that does not say is checked when it starts."""
+    """Write what the engine accepts into `file`. Never raises: an engine that does not report it is checked when it
+    starts.
+    """
     try:
         data = {"version": version, **dataclasses.asdict(ask_engine(engine))}
         Path(file).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    except BaseException as error:  # whatever another version of an engine raises where it is asked
+    except BaseException as error:  # another version of an engine may raise anything
         print(f"what {engine} takes is not known: {type(error).__name__}: {error}", file=sys.stderr)
 
 

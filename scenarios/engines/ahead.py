@@ -1,6 +1,6 @@
-"""What an engine would be given, worked out before it starts: `python -m scenarios.engines.ahead`, in its interpreter.
+"""Computes what an engine would be given, before it starts: `python -m scenarios.engines.ahead`, in its interpreter.
 
-It imports no engine and takes a fraction of a second. A request of JSON comes on standard input; the answer is the last
+It imports no engine and takes a fraction of a second. The request is JSON on standard input; the answer is the last
 line that begins with `ANSWER`.
 """
 
@@ -25,8 +25,10 @@ ANSWER = "rlhf-harness-ahead:"
 
 @dataclass(frozen=True)
 class Ahead:
-    """Names of native arguments that a start, and a request, would have. `refused`: why there are none; `brought`:
-    whether the interpreter has the engine's plug-in at all."""
+    """Names of the native arguments that a start and a request would have.
+
+    `refused`: why there are none. `brought`: whether the interpreter has the engine's plug-in at all.
+    """
 
     engine: tuple[str, ...] = ()
     sampling: tuple[str, ...] = ()
@@ -39,7 +41,7 @@ class Ahead:
 
 
 def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], device: str, longest_context: int) -> Ahead:
-    """What the mapping makes of the scenario, as the engine's own start and its requests call it."""
+    """Return what the mapping makes of the scenario, in the same way as the engine's own start and its requests."""
     spec = registry.find(engine)
     if spec is None:
         return Ahead(refused=registry.refusal(engine), brought=False)

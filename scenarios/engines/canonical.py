@@ -1,8 +1,9 @@
-"""The table of canonical parameters: one entry says everything about one that holds in every engine.
+"""The table of canonical parameters: one entry says everything about a parameter that holds for every engine.
 
-Those of sampling stand at their settings (`scenarios.settings.Sampling`), those of an engine here; an engine's own
-names, and what values mean in it, stand in its folder. Configuration, mapping, the search for dropped parameters, the
-fits, the checks and docs/reference/parameters.md are made from the table. Standard library only: the judge uses it too.
+Sampling parameters are defined at their settings (`scenarios.settings.Sampling`), engine parameters here. An engine's
+own names, and what values mean in it, are in its folder. Made from the table are: configuration, mapping, the search
+for dropped parameters, the fits, the checks and docs/reference/parameters.md. Standard library only, because the
+judge uses it too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ENGINE: tuple[Parameter, ...] = (
     ),
     Parameter(
         "seed", "engine", "engine seed", "unmapped, a run does not repeat",
-        low=0, high=2**32 - 1,  # what numpy takes, which both engines seed
+        low=0, high=2**32 - 1,  # the range of numpy, which both engines seed
     ),
     Parameter(
         "max_model_len", "engine", "context",
@@ -59,7 +60,7 @@ ENGINE: tuple[Parameter, ...] = (
 )  # fmt: skip
 
 _SUBTRACTED = Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), step=0.1, least=-5.0, most=5.0, turn=5)
-# Penalties on tokens that occurred. Nobody asks for the last two, but an engine's defaults may bring them.
+# Penalties on tokens that occurred. No setting asks for the last two, but an engine's defaults may contain them.
 PENALTIES: tuple[Parameter, ...] = (
     *(parameter for parameter in SAMPLING if parameter.name == "repetition_penalty"),
     Parameter("presence_penalty", "sampling", "presence penalty", "", off=0.0, requested=False, axis=_SUBTRACTED),
@@ -71,7 +72,8 @@ def _half_more(value: float) -> float:
     return value + 0.5
 
 
-# What no scenario asks for, and a mapping from one engine to another has to carry or refuse (`harness mapping`).
+# Parameters that no scenario has, but that a mapping from one engine to another must carry over or refuse (`harness
+# mapping`).
 CARRIED: tuple[Parameter, ...] = (
     Parameter(
         "model", "engine", "model", "another model, or none", carried=True, default="org/model",
@@ -127,7 +129,7 @@ BY_NAME = {parameter.name: parameter for parameter in (*ENGINE, *SAMPLING)}
 FILTERS = tuple(sorted((parameter for parameter in SAMPLING if parameter.place), key=lambda parameter: parameter.place))
 COUPLED = tuple(parameter.name for parameter in entries(CoupledSampling))
 DRAWN = tuple(parameter for parameter in SAMPLING if parameter.draws)
-# What fits seek beside the penalties, in the order in which they are tried.
+# What fits search besides the penalties, in the order in which they are tried.
 FITTED = tuple(
     sorted(
         (parameter for parameter in SAMPLING if parameter.axis is not None and parameter not in PENALTIES),
@@ -138,5 +140,5 @@ AXES = {parameter.name: parameter.axis for parameter in (*FITTED, *PENALTIES) if
 
 
 def filters(sampling: Sampling) -> bool:
-    """Do these parameters take tokens away before one is drawn?"""
+    """Whether these parameters remove tokens before one is drawn."""
     return any(parameter.restricts(getattr(sampling, parameter.name)) for parameter in FILTERS)

@@ -1,13 +1,13 @@
-"""Coupled sampling: the sample is a pure function of (logits, seed, sample, position), so two engines draw the same
-one.
+"""Coupled sampling: the drawn token is a pure function of (logits, seed, sample, position), so two engines draw the
+same.
 
-The engine's sampler is replaced by a Gumbel-max draw whose noise comes from a counter-based generator (Philox4x32-10,
+The engine's sampler is replaced by a Gumbel-max draw. Its noise comes from a counter-based generator (Philox4x32-10,
 Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in integer torch operations: the same integers on a
-CPU and a GPU, no state, no host round trip. argmax(logits/T + Gumbel) is an exact sample of softmax(logits/T) (Gumbel
-1954; Maddison et al. 2014).
+CPU and a GPU, no state, no round trip to the host. argmax(logits/T + Gumbel) is an exact sample of softmax(logits/T)
+(Gumbel 1954; Maddison et al. 2014).
 
-One order for every engine: that of `sampling.filtered`, then noise and argmax. Repetition penalties are refused in
-coupled mode (`parameters`): engines disagree about what they cover.
+Every engine applies the same order: that of `sampling.filtered`, then noise and argmax. Repetition penalties are
+refused in coupled mode (`parameters`), because engines disagree about the tokens that they cover.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ from scenarios.settings import CoupledSampling, Sampling
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF  # 32 bits: words of Philox 4x32
-EDGE = 0.02  # nats by which half precision moves the edge of a filter: four times the mean error of a log-probability
+EDGE = 0.02  # nats by which half precision shifts the edge of a filter: four times the mean error of a log-probability
 
 
 @dataclass(frozen=True)
 class Draw(CoupledSampling):
-    """What one coupled request needs: carried to the engines as plain JSON (`to_json`).
+    """What one coupled request needs. It is passed to the engines as plain JSON (`to_json`).
 
-    Its methods are where a draw may be made otherwise; a planted fault overrides them.
+    A planted fault overrides the methods to draw differently.
     """
 
     seed: int
     sample: int
-    offset: int = 0  # response tokens that are already in the prompt (guided continuation)
+    offset: int = 0  # response tokens that are in the prompt already (guided continuation)
     min_tokens: int = 0
-    end_ids: tuple[int, ...] = ()  # ids masked until min_tokens were drawn
-    joint: bool = False  # top-p over the unfiltered mass beside top-k, as SGLang's own sampler has it
+    end_ids: tuple[int, ...] = ()  # ids that are masked until min_tokens were drawn
+    joint: bool = False  # top-p over the unfiltered mass beside top-k, as in SGLang's own sampler
 
     @staticmethod
     def of(
         sampling: Sampling, *, seed: int, sample: int, offset: int = 0, ends: Iterable[int] = (), joint: bool = False
     ) -> Draw:
-        """The draw of one sample. `ends`: what would end it, masked until `min_tokens`. A greedy sampler has T = 1."""
+        """Return the draw of one sample. `ends`: ids that would end it, masked until `min_tokens`. A greedy sampler
+        gets T = 1.
+        """
         applied = {name: getattr(sampling, name) for name in COUPLED}
         end_ids = tuple(sorted(ends)) if sampling.min_tokens else ()
         draw = Draw(seed, sample, offset, **applied, min_tokens=sampling.min_tokens, end_ids=end_ids, joint=joint)
@@ -68,28 +70,29 @@ class Draw(CoupledSampling):
         return make(**dict(data, end_ids=tuple(data.get("end_ids", ()))))
 
     def chosen(self, logits: torch.Tensor, position: int) -> torch.Tensor:
-        """The token, int64 (1,), of one row of logits (1, vocab)."""
+        """Return the token, int64 (1,), for one row of logits (1, vocab)."""
         return perturbed(logits, self, torch.tensor([position], device=logits.device)).argmax(dim=-1)
 
     def adjusted(self, logits: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> torch.Tensor:
-        """The logits (1, vocab) that the embedded engine draws from, after `output` tokens behind those of `prompt`."""
+        """Return the logits (1, vocab) from which the embedded engine draws, after the tokens of `prompt` and
+        `output`.
+        """
         return logits
 
     def logprobs(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """The log-probabilities (1, vocab) that are reported; None: the model's own."""
+        """Return the log-probabilities (1, vocab) that are reported; None for the model's own."""
         return None
 
     def settled(self, probabilities: torch.Tensor, step: int) -> torch.Tensor:
-        """The probabilities (vocab,) that the embedded engine's own sampler draws from."""
+        """Return the probabilities (vocab,) from which the embedded engine's own sampler draws."""
         return probabilities
 
 
 def philox(counter: tuple[torch.Tensor, ...], key: tuple[int, int]) -> tuple[torch.Tensor, ...]:
-    """Philox4x32-10. `counter`: four broadcastable int64 tensors of 32-bit words; returns four int64 tensors of 32-bit
-    words.
+    """Return four int64 tensors of 32-bit words: the output of Philox4x32-10.
 
-    int64 products wrap modulo 2**64, which keeps both halves of a 32x32-bit product; the shift is arithmetic, hence the
-    masks.
+    `counter`: four broadcastable int64 tensors of 32-bit words. `key`: two words. int64 products wrap modulo 2**64,
+    which keeps both halves of a 32x32-bit product. The shift is arithmetic, hence the masks.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key[0] & _MASK, key[1] & _MASK
@@ -101,15 +104,17 @@ def philox(counter: tuple[torch.Tensor, ...], key: tuple[int, int]) -> tuple[tor
 
 
 def gumbel(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
-    """Gumbel(0, 1) noise, float64, shape (n, vocab): row i is a pure function of (seed, samples[i], positions[i])."""
+    """Return Gumbel(0, 1) noise, float64, shape (n, vocab). Row i is a pure function of (seed, samples[i],
+    positions[i]).
+    """
     return -torch.log(-torch.log(uniform(seed, samples, positions, vocab)))
 
 
 def uniform(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
-    """Uniform numbers in (0, 1), float64, shape (n, vocab): what `gumbel` is made of.
+    """Return uniform numbers in (0, 1), float64, shape (n, vocab), from which `gumbel` is made.
 
-    `samples` and `positions` are int64 of shape (n,). 52 random bits a number: the tail of the Gumbel noise reaches 36
-    nats, where 24 bits would cut it at 17.
+    `samples` and `positions` are int64 of shape (n,). Each number has 52 random bits, so the tail of the Gumbel noise
+    reaches 36 nats; 24 bits would cut it at 17.
     """
     device = samples.device
     # One Philox call gives four words: enough for two numbers, so half the counters cover the vocabulary.
@@ -130,10 +135,11 @@ def uniform(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: in
 
 
 def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor, slack: float = 0.0) -> torch.Tensor:
-    """Scores whose argmax is the coupled draw, float64 (n, vocab), for one sample at response `positions` (n,).
-    `slack`: see `filtered`.
+    """Return scores whose argmax is the coupled draw, float64 (n, vocab), for one sample at response `positions`
+    (n,).
 
-    `positions` count from the start of the response. Subtracting two entries gives a margin in nats of logits/T.
+    `positions` count from the start of the response. `slack`: see `filtered`. The difference of two entries is a
+    margin in nats of logits/T.
     """
     scores = barred(logits, positions, draw.min_tokens, draw.end_ids)
     samples = torch.full_like(positions, draw.sample)
@@ -141,7 +147,9 @@ def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor, slack: 
 
 
 def reported(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
-    """The log-probabilities that are reported for each row, (n, vocab): the model's own, unless a draw has others."""
+    """Return the log-probabilities that are reported for each row, (n, vocab): the model's own, unless a draw has
+    others.
+    """
     rows = torch.log_softmax(logits.float(), dim=-1)
     for row, draw in enumerate(draws):
         adjusted_logprobs = draw.logprobs(logits[row : row + 1])
@@ -153,7 +161,9 @@ def reported(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
 def adjusted(
     logits: torch.Tensor, draws: list[Draw], prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]
 ) -> torch.Tensor:
-    """The logits (n, vocab) that the embedded engine draws from; `prompts`: what each row began with."""
+    """Return the logits (n, vocab) from which the embedded engine draws. `prompts`: the tokens before each row's
+    output.
+    """
     if all(type(draw) is Draw for draw in draws):
         return logits
     rows = enumerate(zip(draws, prompts, outputs, strict=True))
@@ -161,7 +171,9 @@ def adjusted(
 
 
 def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> torch.Tensor:
-    """The coupled token of each row, int64 (n,). Rows may belong to different samples with different parameters."""
+    """Return the coupled token of each row, int64 (n,). Rows may belong to different samples with different
+    parameters.
+    """
     device = logits.device
     keys = {(d.seed, d.joint, *(getattr(d, name) for name in COUPLED)) for d in draws}
     if len(keys) == 1 and all(type(d) is Draw and not d.min_tokens for d in draws):
@@ -174,7 +186,7 @@ def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> tor
 
 
 def force(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Logits under which every greedy sampler takes `tokens`: 0 at the token, -inf elsewhere, in place."""
+    """Change logits in place so that every greedy sampler takes `tokens`: 0 at the token, -inf elsewhere."""
     logits.fill_(float("-inf"))
     logits.scatter_(-1, tokens[:, None], 0.0)
     return logits

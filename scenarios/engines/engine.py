@@ -1,7 +1,7 @@
-"""The rollout engine as the rest of the stack sees it: token ids in, token ids out, and every status said aloud.
+"""The rollout engine as the rest of the stack sees it: token ids in, token ids out, and every status reported.
 
 An `Engine` is a live Transformers, vLLM or SGLang engine inside one process. `scenarios.session` wraps it in a Ray
-actor. Text never crosses this seam. Log-probabilities are raw ones: log-softmax of the model's own logits at T = 1,
+actor. Text never crosses this interface. Log-probabilities are raw: log-softmax of the model's own logits at T = 1,
 before penalties, top-k and temperature, whatever the sampling was.
 """
 
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 
 class EngineError(RuntimeError):
-    """The engine refused a call, returned a failing status, or died. `what`: the engine and the call. `reason`: what
-    the engine itself says of it, where it raised; a session puts the root cause from its output in the place of a
-    reason that only points there ("See root cause above")."""
+    """The engine refused a call, returned a failing status, or died.
+
+    `what`: the engine and the call. `reason`: what the engine itself says about it, where it raised. If that text
+    only points elsewhere ("See root cause above"), a session replaces it with the root cause from the engine's
+    output.
+    """
 
     def __init__(self, what: str, reason: str = "") -> None:
         super().__init__(f"{what}: {reason}" if reason else what)
@@ -27,8 +30,11 @@ class EngineError(RuntimeError):
 
 
 class ParameterRefused(ValueError):
-    """A canonical parameter has no faithful image in this engine; the message names both and says what would be
-    possible. `fix`: an option of the command line where there is one, else a short instruction."""
+    """A canonical parameter cannot be expressed faithfully in this engine. The message names both and says what is
+    possible.
+
+    `fix`: an option of the command line where there is one, else a short instruction.
+    """
 
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)
@@ -37,21 +43,21 @@ class ParameterRefused(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """One sample to draw. `offset` tokens at the end of `prompt_ids` were already generated (guided continuation)."""
+    """One sample to draw. The last `offset` tokens of `prompt_ids` were generated before (guided continuation)."""
 
     sample: int  # global number of the sample in the run: the key of its randomness and of its alignment
     prompt_ids: tuple[int, ...]
     offset: int = 0
     max_tokens: int = 0  # tokens still to draw
-    salt: str = ""  # of the prefix cache: nothing is reused but what was cached under the same one
+    salt: str = ""  # key of the prefix cache: only what was cached under the same key is reused
 
     @property
     def text(self) -> str | None:
-        """Sent instead of the ids, where there is one; a planted fault has one."""
+        """Return the text that is sent instead of the ids; None without one. Only a planted fault has one."""
         return None
 
     def drawn_by(self, draw: Draw) -> Draw:
-        """The draw of this request, `draw` being the one that was asked for; a planted fault has another."""
+        """Return the draw of this request: `draw`, which was asked for. A planted fault returns another one."""
         return draw
 
 
@@ -65,7 +71,7 @@ class Completion:
     logprobs: tuple[float, ...]  # raw, T = 1, one per output id
     finish_reason: str
     cached_tokens: int = 0
-    seed: int | None = None  # that the engine's own sampler drew it with; None where a request has none
+    seed: int | None = None  # the seed with which the engine's own sampler drew it; None where requests have none
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class WeightMeta:
 
 @dataclass(frozen=True)
 class SyncGroup:
-    """A process group of its own for one weight sync: rank 0 is the learner, engine workers follow."""
+    """The process group of one weight sync: rank 0 is the learner, engine workers follow."""
 
     address: str
     port: int
@@ -92,8 +98,11 @@ class SyncGroup:
 
 @dataclass(frozen=True)
 class Misloaded:
-    """A tensor of which a worker does not hold the part that arrived for it. `kept`: it holds what it had
-    before. `rank`: of several tensor-parallel workers; `engine`: of several engines."""
+    """A tensor of which a worker does not hold the part that arrived for it.
+
+    `kept`: it still holds the earlier value. `rank`: of several tensor-parallel workers. `engine`: of several
+    engines.
+    """
 
     name: str
     kept: bool
@@ -103,9 +112,11 @@ class Misloaded:
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What one engine answered to one sync: its own status, the digests of the tensors it received, and what its
-    workers hold of them. `loaded`: how many each worker was seen to hold or not; None where the engine does not show
-    it."""
+    """What one engine reports about one sync: its status, digests of the received tensors, and what its workers hold.
+
+    `loaded`: how many tensors could be read back from each worker; None where the engine does not show them.
+    `misloaded`: those whose values are not what arrived.
+    """
 
     ok: bool
     message: str
@@ -116,7 +127,7 @@ class SyncReport:
 
 
 class Part(StrEnum):
-    """What an engine gives up while it sleeps, and takes back by itself or one after the other."""
+    """What an engine releases while it sleeps. The parts are taken back separately."""
 
     WEIGHTS = "weights"
     CACHE = "cache"
@@ -124,18 +135,18 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What the engine resolved, against what it was asked: the raw material of the engine-parameter-map check."""
+    """What the engine resolved and what it was asked, for the check of the mapping of engine parameters."""
 
     engine: str
     version: str
-    asked: dict[str, Any]  # native arguments that the engine was started with
+    asked: dict[str, Any]  # native arguments with which the engine was started
     resolved: dict[str, Any]  # canonical name -> value that the live engine reports
     replaced: tuple[str, ...]  # parts of the engine that the harness itself replaced (sampler, shims, weight loader)
     pids: tuple[int, ...]  # this process and the engine's own children: when one dies, the engine is dead
     canonical: dict[str, Any] = field(default_factory=dict)  # canonical name -> value that the run asked for
-    given: dict[str, Any] = field(default_factory=dict)  # `asked` in canonical terms; None: the engine decides
-    mapping: str = "ours"  # ours, edited, or the file of a user's own
-    moves: dict[str, list[str]] = field(default_factory=dict)  # canonical name -> native arguments that follow it
+    given: dict[str, Any] = field(default_factory=dict)  # `asked` in canonical terms; None where the engine decides
+    mapping: str = "ours"  # "ours", "edited", or the file of a user's mapping
+    moves: dict[str, list[str]] = field(default_factory=dict)  # canonical name -> native arguments that change with it
 
 
 def check_scored(engine: str, sent: tuple[int, ...], scored: list[int]) -> None:
@@ -150,21 +161,21 @@ def check_scored(engine: str, sent: tuple[int, ...], scored: list[int]) -> None:
 
 class Engine(Protocol):
     @property
-    def load(self) -> Load: ...  # how busy it is, for the statistics and for the heartbeat
-    def mapped(self, sampling: Any) -> Any: ...  # `mapping.Mapped`: what becomes of canonical sampling parameters
+    def load(self) -> Load: ...  # how busy it is; for statistics and the heartbeat
+    def mapped(self, sampling: Any) -> Any: ...  # `mapping.Mapped`: the native form of sampling parameters
     def generate(self, requests: list[Request], sampling: Any, *, seed: int) -> list[Completion]: ...
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]: ...
     def flush(self) -> None: ...
     def join(self, group: SyncGroup) -> None: ...
     def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport: ...
-    def sleep(self, level: int) -> None: ...  # 1: the weights are kept aside, 2: given up; the cache is given up
+    def sleep(self, level: int) -> None: ...  # 1: keep the weights aside; 2: release them. The cache is released
     def wake(self, part: Part) -> None: ...
     def info(self) -> EngineInfo: ...
-    def stats(self) -> dict[str, float]: ...  # since the last call; what the engine does not say is left out
+    def stats(self) -> dict[str, float]: ...  # since the last call; unknown figures are left out
     def close(self) -> None: ...
 
 
 class Bare(Engine, Protocol):
-    """An engine with nothing planted around it: where canonical parameters become its own."""
+    """An engine without planted faults around it, in which canonical parameters become native ones."""
 
-    def remap(self, mapping: Any) -> None: ...  # another `mapping.ParameterMap` of sampling parameters from now on
+    def remap(self, mapping: Any) -> None: ...  # use another `mapping.ParameterMap` for sampling from now on

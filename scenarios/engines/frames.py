@@ -1,4 +1,4 @@
-"""What an engine drew, as frames of a recording (docs/reference/format.md)."""
+"""Writes what an engine drew as frames of a recording (docs/reference/format.md)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def samples(
     step: int,
     fields: dict[str, Any],
 ) -> None:
-    """One frame of `kind` (rollout, native, repeat): a row for each request. `fields` name the weight version that drew
-    it."""
+    """Record one frame of `kind` (rollout, native, repeat) with a row per request. `fields` include the weight
+    version.
+    """
     seeds = [c.seed for c in completions if c.seed is not None]
     seed_array = {"seed": Flat.of(seeds, "i8")} if completions and len(seeds) == len(completions) else {}
     recorder.frame(
@@ -39,7 +40,7 @@ def samples(
 
 
 def floor(recorder: install.Recorder, rows: list[Completion], *, step: int, variant: str, version: int) -> None:
-    """One variant of an engine against itself."""
+    """Record one variant of an engine against itself."""
     recorder.frame(
         "floor",
         step=step,

@@ -1,7 +1,7 @@
-"""Native arguments from canonical parameters, and back, by the tables of each engine's spec.
+"""Converts canonical parameters to native arguments and back, by the tables of each engine's spec.
 
-Arguments are read back from anywhere: ours, edited, a user's own mapping, another framework's recording. Standard
-library only: the judge uses it too.
+Arguments of any origin can be read back: ours, edited, a user's own mapping, another framework's recording. Standard
+library only, because the judge uses it too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scenarios.settings import Sampling
 
 
 def table(part: str, engine: str) -> Mapping[str, Native]:
-    """The native arguments of an engine by canonical name; {} of an engine that is not known."""
+    """Return the native arguments of an engine by canonical name; {} for an unknown engine."""
     spec = registry.find(engine)
     if part == "engine":
         return {} if spec is None else spec.engine_arguments
@@ -25,7 +25,7 @@ def table(part: str, engine: str) -> Mapping[str, Native]:
 
 
 def sampling_arguments(backend: str, sampling: Sampling) -> dict[str, Any]:
-    """Native sampling arguments of our own mapping, as the engine's own sampler is called with."""
+    """Return the native sampling arguments of our own mapping, with which the engine's own sampler is called."""
     spec = registry.find(backend)
     native = {
         argument.name: argument.write(getattr(sampling, name)) for name, argument in table("sampling", backend).items()
@@ -34,18 +34,18 @@ def sampling_arguments(backend: str, sampling: Sampling) -> dict[str, Any]:
 
 
 def engine_given(backend: str, native: Values) -> dict[str, Any]:
-    """Canonical engine parameters that `native` amounts to; None where the engine would decide by itself."""
+    """Return the canonical engine parameters that `native` amounts to; None where the engine decides by itself."""
     return {name: argument.value_in(native) for name, argument in table("engine", backend).items()}
 
 
 def sampling_given(backend: str, native: Values) -> dict[str, Any]:
-    """Canonical sampling parameters that `native` amounts to."""
+    """Return the canonical sampling parameters that `native` amounts to."""
     filled = {name: value for name, value in native.items() if value is not None}
     return {name: argument.value_in(filled) for name, argument in table("sampling", backend).items()}
 
 
 def most_scored(backend: str, resolved: Values) -> int:
-    """Tokens of the longest sequence that an engine scores, by what it resolved; 0 where it does not say."""
+    """Return how many tokens of a sequence an engine scores at most, by what it resolved; 0 where it does not tell."""
     spec = registry.find(backend)
     return fits_the_context(resolved) if spec is None else spec.most_scored(resolved)
 
@@ -57,9 +57,9 @@ def as_sampling(values: Values) -> Sampling:
 
 
 def unlike(backend: str, values: Values) -> dict[str, str]:
-    """Canonical parameters that were given with their values, and mean something else in this engine: name -> what.
+    """Return canonical parameters that arrive with their values but mean something else in this engine: name -> what.
 
-    Only the engine's own sampler is concerned: a coupled draw applies every filter in the canonical order.
+    This concerns only the engine's own sampler: a coupled draw applies every filter in the canonical order.
     """
     spec = registry.find(backend)
     return {} if spec is None else spec.unlike(values)

@@ -1,8 +1,8 @@
 """Guided rollout: what an engine chooses at each position, given the baseline's tokens before it.
 
-One benign flip would end the comparison of two free-running samples. Under a guide the engine draws freely; where its
-token differs from the guide's, that token is kept as its choice and the engine goes on from the guide's. Positions then
-compare one to one.
+One harmless flip would end the comparison of two free-running samples. Under a guide the engine draws freely. Where
+its token differs from the guide's, the token is kept as its choice and the engine continues from the guide's token.
+So positions can be compared one to one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from scenarios.engines.engine import Completion, Request
 Guide = dict[int, tuple[tuple[int, ...], str]]
 Generate = Callable[[list[Request]], list[Completion]]
 
-# A correct engine needs one round more than it has flips. A broken one would need one for each of its tokens: it is cut
-# off here, and the rest of the sample counts as not compared.
+# A correct engine needs one round more than it has flips. A broken one would need a round for each of its tokens. It
+# is stopped after this many, and the rest of the sample counts as not compared.
 MAX_ROUNDS = 12
-# A sample that flipped so often, and at a quarter of its positions or more, is no longer a correct engine's: no tie is
-# so frequent. It is cut off at once, for every round costs a step as much as a sound one's only round.
+# A sample that flipped this often, and at a quarter of its positions or more, does not come from a correct engine:
+# ties are not that frequent. It is stopped at once, because every further round takes as long as the only round of a
+# sound engine.
 MANY_FLIPS, DENSE = 4, 0.25
 
 
@@ -32,10 +33,10 @@ class Guided:
 
 
 def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: int = MAX_ROUNDS) -> Guided:
-    """Draw each request under its guide; requests without a guide are drawn freely.
+    """Draw each request under its guide. Requests without a guide are drawn freely.
 
     A choice beyond the guide's length (the engine did not stop where the baseline stopped) ends the sample there: the
-    difference is in the last compared token already, or in the finish reason.
+    difference shows in the last compared token or in the finish reason.
     """
     drawn: dict[int, Completion] = {}
     flips: dict[int, int] = {}
@@ -63,6 +64,7 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
             )
             if flip is None:
                 continue
+            # Keep the differing token as the engine's choice, then let the engine continue from the guide's tokens.
             kept = flip + 1
             drawn[request.sample] = replace(
                 completion,
@@ -71,6 +73,7 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
                 finish_reason=completion.finish_reason if len(completion.output_ids) == kept else "flip",
             )
             flips[request.sample] = flips.get(request.sample, 0) + 1
+            # A flip at the last position leaves nothing to continue.
             if kept < min(len(ids), request.offset + request.max_tokens):
                 hopeless = flips[request.sample] >= max(MANY_FLIPS, DENSE * kept)
                 (cut if hopeless else again).append(
@@ -87,8 +90,10 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
 
 
 def _joined(before: Completion, after: Completion) -> Completion:
-    """The earlier choices (up to and with the flip), then what was drawn from the guide's token on. The prompt seen is
-    the first call's."""
+    """Return the earlier choices (up to and including the flip), then what was drawn after the guide's token.
+
+    The prompt seen is that of the first call.
+    """
     return replace(
         before,
         output_ids=before.output_ids + after.output_ids,

@@ -1,8 +1,9 @@
-"""What a live engine holds: its tensors in the checkpoint's layout, and its buffers. Runs in the engine's own process.
+"""Reads what a live engine holds: its tensors in the checkpoint's layout, and its buffers. Runs in the engine's
+process.
 
-An order and its answer are dictionaries of plain values and tensors, as bytes (`packed`, `unpacked`), because they
-travel through vLLM's workers, SGLang's scheduler and Ray. docs/explanation/attribution.md says what can
-be read of which engine.
+An order and its answer are dictionaries of plain values and tensors, packed as bytes (`packed`, `unpacked`), because
+they pass through vLLM's workers, SGLang's scheduler and Ray. docs/explanation/attribution.md says what can be read
+from which engine.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ import torch
 from probes.weights import digest
 from scenarios.engines import leftovers
 
-# Modules of a checkpoint that an engine holds as one, rows below rows in this order. A model's own mapping goes first.
+# Modules of a checkpoint that an engine fuses into one, their rows in this order. A model's own mapping takes
+# precedence.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 PADDED = ("Embedding", "LMHead")  # classes of modules whose rows an engine may pad
-# Classes of vLLM 0.32 and SGLang 0.5 that tensor parallelism cuts, the workers' parts one after the other: by inputs,
-# by outputs, and by the vocabulary. A module of another class is read where each worker holds the whole tensor.
+# Classes of vLLM 0.32 and SGLang 0.5 whose weights tensor parallelism divides among the workers in order: along the
+# inputs, the outputs, or the vocabulary. A module of another class can be read only where each worker holds the whole
+# tensor.
 BY_INPUTS = ("RowParallelLinear",)
 BY_OUTPUTS = ("ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear")
 BY_VOCABULARY = ("VocabParallelEmbedding", "ParallelLMHead")
-BUFFER_NUMBERS = 1 << 24  # of one buffer, at most; its first rows
-CHUNK = 1024  # rows of the identity that a packed layer is given at a time
+BUFFER_NUMBERS = 1 << 24  # most numbers of one buffer that are read, from its first rows
+CHUNK = 1024  # rows of the identity matrix that a packed layer is given at a time
 WITNESS = "_harness_witness"
 LOADING = "_harness_loading"
 ROW = 8  # bytes of a row's digest
@@ -55,16 +58,19 @@ Cut = tuple[int, int, int]  # of a tensor: dimension, start, size; as of torch.n
 def answer(
     model: Any, order: bytes, saved: dict[str, torch.Tensor] | None = None, *, rank: int = 0, workers: int = 1
 ) -> bytes:
-    """Answer one order about the live `model`; `saved`: its tensors under the names of its checkpoint, where those are
-    not its parameters'. `rank` of so many tensor-parallel `workers`, each of which answers for its own part.
+    """Answer one order about the live `model`, for the part of it that this worker holds.
 
-    {"shapes": {name: sizes}}: {"rows": {name: digests of its rows}, "cuts": {name: the part of the tensor that they are
-    of, where it is not all}, "dtypes", "unreadable": {name: reason}}. With "values": names, those tensors too.
-    {"buffers": rows}: {"buffers": {name: the first rows of it}}. {"write": {name: tensor}}: these first rows of buffers
-    are overwritten. {"watch": True}: forward passes are watched from now on; {"watch": False}: {"ids", "positions",
-    "keys"} that they were given since. {"leftovers": True}: {"leftovers": what has changed in this process and its
-    model since the order was first given}. {"loaded": True}: {"loaded": `Loading.compare` of the last sync; None before
-    there was one}.
+    `saved`: its tensors under their names in the checkpoint, where these are not its parameters' names. `rank`: of
+    this worker among the tensor-parallel `workers`. Orders and answers:
+
+    {"shapes": {name: sizes}}: {"rows": {name: digests of its rows}, "cuts": {name: this worker's part of the tensor,
+    where it is not all}, "dtypes", "unreadable": {name: reason}}. With "values": names, those tensors too.
+    {"buffers": rows}: {"buffers": {name: its first rows}}.
+    {"write": {name: tensor}}: the first rows of these buffers are overwritten.
+    {"watch": True}: forward passes are observed from now on. {"watch": False}: {"ids", "positions", "keys"} that they
+    have received since.
+    {"leftovers": True}: {"leftovers": what has changed in this process and its model since this order first came}.
+    {"loaded": True}: {"loaded": `Loading.compare` of the last sync; None before the first sync}.
     """
     request = unpacked(order)
     reply: dict[str, Any] = {}
@@ -117,7 +123,7 @@ def _rows(reader: Reader, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def digests(tensor: torch.Tensor) -> list[str]:
-    """A digest of each row (of each number of a vector) of `_plain(tensor)`."""
+    """Return a digest of each row of `_plain(tensor)`; for a vector, of each number."""
     tensor = _plain(tensor)
     if not tensor.numel():
         return []
@@ -126,29 +132,33 @@ def digests(tensor: torch.Tensor) -> list[str]:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Zeros have one sign and subnormal numbers are zero: the products that read a packed layer do not keep them."""
+    """Return a CPU copy without signs of zeros and without subnormal numbers: products that read a packed layer lose
+    them.
+    """
     tensor = tensor.detach().cpu().contiguous().reshape(tensor.shape or (1,))
     return torch.where(tensor.abs() < torch.finfo(tensor.dtype).tiny, torch.zeros_like(tensor), tensor)
 
 
 class Loading:
-    """What one worker should hold after a sync, its own part of each tensor that arrived, against what it does hold.
+    """Compares what one worker should hold after a sync, its part of each tensor that arrived, with what it does
+    hold.
 
-    A digest of what arrived proves transport, and a later sync may put right what an earlier one left: only a look
-    after each tells that a worker did not load its part. `rank` of so many tensor-parallel `workers`.
+    A digest of what arrived proves only the transport, and a later sync may correct what an earlier one left. So only
+    a comparison after each sync shows that a worker did not load its part. `rank`: of this worker among the
+    tensor-parallel `workers`.
     """
 
     def __init__(self, rank: int, workers: int) -> None:
         self._rank, self._workers = rank, workers
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of all syncs: a fused parameter needs all of its parts
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of all syncs, because a fused parameter needs all of its parts
         self._parts: dict[str, tuple[Cut | None, torch.dtype]] = {}
         self._arrived: dict[str, str] = {}  # tensor -> digest of this worker's part, in the last sync
-        self._before: dict[str, str] = {}  # the same in the sync before that sent it
+        self._before: dict[str, str] = {}  # the same, in the last sync before it that sent the tensor
         self._held: dict[str, str] = {}  # tensor -> digest of what the worker held when it was last compared
 
     @classmethod
     def of(cls, model: Any, *, rank: int = 0, workers: int = 1) -> Loading:
-        """The one of this model, made when it is first asked for."""
+        """Return the instance of this model, made at the first call."""
         if LOADING not in model.__dict__:
             object.__setattr__(model, LOADING, cls(rank, workers))
         loading: Loading = model.__dict__[LOADING]
@@ -157,7 +167,7 @@ class Loading:
     def begin(
         self, model: Any, shapes: dict[str, tuple[int, ...]], saved: dict[str, torch.Tensor] | None = None
     ) -> None:
-        """A sync of these tensors follows. To be called before the load changes the engine's own layout."""
+        """Prepare for a sync of these tensors. Must be called before the load changes the engine's own layout."""
         self._before |= self._arrived
         self._arrived, self._parts = {}, {}
         self._shapes |= shapes
@@ -169,15 +179,19 @@ class Loading:
                 continue
 
     def arrived(self, name: str, tensor: torch.Tensor) -> None:
-        """Before the tensor is loaded."""
+        """Keep the digest of a tensor that arrived. Must be called before the tensor is loaded."""
         if name not in self._parts:
             return
         cut, dtype = self._parts[name]
         self._arrived[name] = digest(_plain((tensor if cut is None else tensor.narrow(*cut)).to(dtype)))
 
     def compare(self, model: Any, saved: dict[str, torch.Tensor] | None = None) -> dict[str, Any]:
-        """{"read": names of tensors that could be compared, "otherwise": {name: whether the worker kept what it had} of
-        those that are not what arrived}. Kept: it did not move while what arrives did. To be called after each sync."""
+        """Compare what the worker holds with what arrived. Must be called after each sync.
+
+        Return {"read": names of tensors that could be compared, "otherwise": {name: whether the worker kept its old
+        value}}. The second lists tensors that differ from what arrived. "Kept" means: what the worker holds did not
+        change although what arrived did.
+        """
         reader, read, otherwise = self._reader(model, saved), [], {}
         for name, expected in self._arrived.items():
             try:
@@ -195,8 +209,11 @@ class Loading:
 
 
 class Reader:
-    """`shapes`: of the checkpoint's tensors, all of those that may be asked for. `rank` of so many tensor-parallel
-    `workers`, each of which has a reader of its own part."""
+    """Reads a worker's part of each tensor.
+
+    `shapes`: of all the checkpoint's tensors that may be asked for. `rank`: of this worker among the tensor-parallel
+    `workers`, each of which has a reader of its own.
+    """
 
     def __init__(
         self,
@@ -213,10 +230,10 @@ class Reader:
         self._modules = dict(model.named_modules())
         packed_modules = getattr(model, "packed_modules_mapping", None) or {}
         self._fused = FUSED | {name: tuple(parts) for name, parts in packed_modules.items()}
-        self._whole: dict[str, torch.Tensor] = {}  # the last parameter that was read: its parts are asked in a row
+        self._whole: dict[str, torch.Tensor] = {}  # the last parameter that was read; its parts are asked for next
 
     def read(self, name: str) -> torch.Tensor:
-        """The worker's part of the tensor in the checkpoint's layout; raises Unreadable."""
+        """Return the worker's part of the tensor in the checkpoint's layout. Raises Unreadable."""
         shape = self._shape(name)
         if name in self._parameters:
             tensor = self._parameter(name)
@@ -229,12 +246,12 @@ class Reader:
         return tensor
 
     def cut(self, name: str) -> Cut | None:
-        """The part of the tensor that this worker should hold; None for all of it. Raises Unreadable."""
+        """Return the part of the tensor that this worker should hold; None for all of it. Raises Unreadable."""
         shape, parameter = self._shapes[name], name if name in self._parameters else self._fusion(name)[0]
         module: Any = self._modules.get(parameter.rpartition(".")[0])
         kind, workers = type(module).__name__, getattr(module, "tp_size", self._workers)
         dim = 1 if kind in BY_INPUTS else 0
-        if workers == 1 or dim >= len(shape):  # every worker has the whole bias of what is cut by inputs
+        if workers == 1 or dim >= len(shape):  # the bias of a layer divided along its inputs is whole on every worker
             return None
         if kind in BY_VOCABULARY:
             start, end = module.shard_indices.org_vocab_start_index, module.shard_indices.org_vocab_end_index
@@ -243,7 +260,7 @@ class Reader:
             return None
         rank = getattr(module, "tp_rank", self._rank)
         if kind == "QKVParallelLinear" and not name.rpartition(".")[0].endswith("q_proj"):
-            # Where there are more workers than heads of keys and values, several have the same head.
+            # With more workers than key-value heads, several workers hold the same head.
             workers, rank = workers // module.num_kv_head_replicas, rank // module.num_kv_head_replicas
         if shape[dim] % workers:
             raise Unreadable(f"{shape[dim]} are not cut evenly for {workers} workers")
@@ -251,16 +268,16 @@ class Reader:
         return (dim, rank * size, size)
 
     def dtype(self, name: str) -> torch.dtype:
-        """The type in which the engine holds it; raises Unreadable."""
+        """Return the type in which the engine holds the tensor. Raises Unreadable."""
         return self._parameters[name if name in self._parameters else self._fusion(name)[0]].dtype
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        """The sizes of what this worker should hold."""
+        """Return the sizes of the part that this worker should hold."""
         shape, cut = self._shapes[name], self.cut(name)
         return shape if cut is None else (*shape[: cut[0]], cut[2], *shape[cut[0] + 1 :])
 
     def _fusion(self, name: str) -> tuple[str, list[str]]:
-        """The parameter that this tensor is a part of, and all of its parts in their order."""
+        """Return the fused parameter that contains this tensor, and all its parts in order. Raises Unreadable."""
         module, _, kind = name.rpartition(".")
         parent, _, last = module.rpartition(".")
         for fused, parts in self._fused.items():
@@ -292,8 +309,11 @@ class Reader:
 
 
 def _unpacked_by_product(layer: Any, parameter: torch.Tensor) -> torch.Tensor:
-    """The weight of a linear layer that keeps it packed only: what it makes of the identity. Exact, since each output
-    is one weight times one plus zeros."""
+    """Return the weight of a linear layer that keeps it only in packed form, as the layer's output for the identity
+    matrix.
+
+    This is exact, because each output is one weight times one plus zeros. Raises Unreadable.
+    """
     method, width = getattr(layer, "quant_method", None), getattr(layer, "input_size_per_partition", None)
     width = width or getattr(layer, "input_size", None)
     if method is None or width is None:
@@ -306,9 +326,12 @@ def _unpacked_by_product(layer: Any, parameter: torch.Tensor) -> torch.Tensor:
 
 
 class Witness:
-    """The ids, positions and lengths of keys that a decoder's forward passes were given, whatever an engine says it
-    saw: read at the embeddings and at the decoder's own arguments. `forward` is wrapped, since vLLM's decoders call it
-    past the hooks of a module. A graph or a compiled model calls neither; then nothing is seen."""
+    """Records the ids, positions and numbers of keys that a decoder's forward passes receive, whatever the engine
+    reports.
+
+    They are read at the embeddings and at the decoder's own arguments. `forward` is wrapped, because vLLM calls it
+    without the hooks of a module. A CUDA graph or a compiled model calls neither; then nothing is recorded.
+    """
 
     def __init__(self, model: Any) -> None:
         self._ids: list[torch.Tensor] = []
@@ -343,8 +366,10 @@ class Witness:
             self._keys += zip(self._positions[-1].tolist(), keys.tolist(), strict=False)  # a batch may be padded
 
     def take(self) -> dict[str, list[Any]]:
-        """{"ids", "positions", "keys"} of all tokens that came by, in their order; no more is seen. `keys`: (position,
-        keys and values that its attention read), of the tokens of which that can be seen."""
+        """Stop recording, and return {"ids", "positions", "keys"} of all recorded tokens in order.
+
+        `keys`: (position, number of keys and values that its attention read), for the tokens where that can be seen.
+        """
         if self._handle is not None:
             self._handle.remove()
             del self._decoder.__dict__["forward"]
@@ -357,9 +382,12 @@ class Witness:
 
 
 def keys_read(arguments: tuple[Any, ...], mask: Any, tokens: int) -> torch.Tensor | None:
-    """The keys and values that attention reads for each token of a forward pass that has begun; None where it is not
-    said. `seq_lens` of SGLang's batch and of vLLM's metadata are what their CPU backends hand to the kernel
-    (intel_amx_backend.py of 0.5.23, cpu_attn.py of 0.32.0); Transformers has a mask. `tokens`: of each of its rows."""
+    """Return how many keys and values attention reads for each token of a forward pass that has begun; None where
+    unknown.
+
+    `tokens`: per row of the pass. `seq_lens` of SGLang's batch and of vLLM's metadata are what their CPU backends
+    pass to the kernel (intel_amx_backend.py of 0.5.23, cpu_attn.py of 0.32.0). Transformers has a mask.
+    """
     batch = next((argument for argument in arguments if hasattr(argument, "seq_lens")), None)
     if batch is not None:
         queries = getattr(batch, "extend_seq_lens", None)
@@ -378,6 +406,9 @@ def keys_read(arguments: tuple[Any, ...], mask: Any, tokens: int) -> torch.Tenso
 
 
 def _lengths(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
-    """Per token: requests with so many keys in the end, of whose tokens so many are in this pass."""
+    """Return the number of keys per token.
+
+    `keys`: of each request, after its last token. `queries`: how many of its tokens are in this pass.
+    """
     rows = zip(keys.tolist(), queries.tolist(), strict=True)
     return torch.cat([torch.arange(last - count + 1, last + 1) for last, count in rows])

@@ -1,4 +1,4 @@
-"""What a process said before it died: the root cause from its own output, where its successor says only "see above".
+"""Finds why a process died in its own output, where the exception that reports it only says "see above".
 
 An engine runs in processes of its own, below the actor that drives it. Their standard output and standard error are
 the actor's, and Ray keeps those in files: worker-<id>-<pid>.out and .err in the logs of the session.
@@ -25,19 +25,20 @@ _FATAL = re.compile(
     r"^(?:Fatal Python error: .*|terminate called .*|.*\bSegmentation fault\b.*|.*: symbol lookup error.*"
     r"|.*: Error while finding module specification for .*|.*: command not found)$"
 )
-# Exceptions that only point at another one: vLLM (v1/engine/utils, v1/engine/exceptions, v1/executor/
-# multiproc_executor), SGLang (entrypoints/engine).
+# Exceptions that only refer to another one: vLLM (v1/engine/utils, v1/engine/exceptions,
+# v1/executor/multiproc_executor), SGLang (entrypoints/engine).
 _POINTER = re.compile(
     r"root cause above|stack trace (?:above|\(above\)|for root cause)|(?<!\w)initialization failed|scheduler is dead"
     r"|scheduler died during initialization|EngineDeadError|See stack trace|Executor failed\.",
     re.IGNORECASE,
 )
-# What an engine's parent says of a child's exit code: vLLM ("Failed core proc(s): {'EngineCore_0': -9}"), SGLang.
+# How an engine's parent reports a child's exit code: vLLM ("Failed core proc(s): {'EngineCore_0': -9}"), SGLang.
 _CODE = re.compile(r"(?:\b[Ee]xit ?code:? |Failed core proc\(s\): \{[^}]{1,80}: )-(\d{1,2})\b")
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-LAST_LINES = 3  # chosen: an assertion and its place
+LAST_LINES = 3  # a choice: enough for an assertion and its place
 COLLECTED = "its log does not say why, and its parent collected its exit code before it could be read"
-# Who writes a line, where several processes share a file; a record of a logger; what a process says as it ends.
+# _SPEAKER: which process wrote a line of a shared file. _RECORD: a line of a logger. _ENDING: what a process prints
+# as it ends.
 _SPEAKER = re.compile(r"\bpid=\d+|\b(?:TP|DP|PP)\d+\b")
 _RECORD = re.compile(r"\b(?:INFO|DEBUG)\b|\b\d\d:\d\d:\d\d\b")
 _ENDING = re.compile(
@@ -48,7 +49,7 @@ _ENDING = re.compile(
 
 
 def own_output() -> list[Path]:
-    """The files that the standard output and standard error of this process go to; none where they are a terminal."""
+    """Return the files to which this process's standard output and error go; none for a terminal."""
     files = []
     for number in (1, 2):
         try:
@@ -60,18 +61,20 @@ def own_output() -> list[Path]:
 
 
 def sizes(files: Iterable[Path]) -> dict[Path, int]:
-    """Bytes in each file now: where the output of what starts next begins."""
+    """Return the bytes in each file now: where the output of what starts next begins."""
     return {file: file.stat().st_size for file in files if file.exists()}
 
 
 def is_pointer(reason: str) -> bool:
-    """Whether an exception's text only points at another one, in a log."""
+    """Whether an exception's text only refers to another one in a log."""
     return _POINTER.search(reason) is not None
 
 
 def explain(reason: str, begun: dict[Path, int], ended: int | None = None) -> str:
-    """`reason`, what an engine says of its failure, with the root cause from its files; that alone, where the reason
-    is empty or a pointer."""
+    """Return `reason`, the engine's own text, with the root cause from its files added.
+
+    The root cause replaces a reason that is empty or only a pointer.
+    """
     cause = root_cause(begun, ended)
     if is_pointer(reason):
         return cause or f"its log does not say why ({', '.join(map(str, begun)) or 'standard error'})"
@@ -81,13 +84,14 @@ def explain(reason: str, begun: dict[Path, int], ended: int | None = None) -> st
 
 
 def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
-    """Why a process ended, in one sentence, from what its files hold beyond these offsets; "" where they do not say.
+    """Return why a process ended, in one sentence, from its files after these offsets; "" where they do not tell.
 
-    `ended`: its exit code, negative for a signal (as in subprocess), None where it is not known; a negative one that
-    its parent wrote into the log counts before it. The cause is the last exception that is not a pointer to another:
-    chained and forwarded ones are printed after their cause. Of a process that did not exit by itself, an exception is
-    the cause only if the process logged nothing after it that shows that it went on. Otherwise the signal is told, with
-    the last lines of the log; of a process that failed without an exception in its log, those lines alone.
+    `ended`: its exit code, negative for a signal (as in subprocess), None where unknown. A negative code that its
+    parent wrote into the log takes precedence. The cause is the last exception that is not a pointer to another one:
+    chained and forwarded exceptions are printed after their cause. If the process did not exit by itself, an
+    exception is the cause only if nothing that the process logged afterwards shows that it continued. Otherwise the
+    result is the signal with the last lines of the log; for a process that failed without an exception in its log,
+    those lines alone.
     """
     logs = [  # without secrets, before the lines are parted: a secret may be on another line than its name
         [line.rstrip() for line in redaction.text(_COLOUR.sub("", _read(file, begin)), 0).splitlines()]
@@ -113,8 +117,11 @@ def _is_cause(line: str) -> bool:
 
 
 def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
-    """Whether a line behind an exception shows that its process went on. `killed`: it is known not to have ended by
-    itself; otherwise a plain line may belong to the exception's message, and only records of a logger count."""
+    """Whether a line after an exception shows that its process continued.
+
+    `killed`: the process is known not to have ended by itself. Otherwise a plain line may belong to the exception's
+    message, and only records of a logger count.
+    """
     message = _PREFIX.sub("", line)
     if not message.strip() or message[0].isspace() or _SPEAKER.findall(line[:80]) != _SPEAKER.findall(cause[:80]):
         return False
@@ -124,7 +131,7 @@ def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
 
 
 def _last_lines(logs: list[list[str]]) -> str:
-    """The end of the log where it holds no exception of its own, without those that point at another."""
+    """Return the end of a log that holds no exception of its own, without exceptions that refer to another one."""
     lines = [line for log in logs for line in log if line.strip() and not is_pointer(line)]
     last = " | ".join(_sentence(line) for line in lines[-LAST_LINES:])
     return f"no exception in its log, which ends: {last}" if last else ""

@@ -1,7 +1,7 @@
-"""Hidden states of a decoder, whichever engine computes them, as numbers that are small enough to send.
+"""Hidden states of a decoder, from any engine, reduced to numbers that are small enough to send.
 
-A few fixed random projections of each token's state: not its norm, because the last state has been through the final
-norm, which makes all of one size.
+Each token's state becomes a few fixed random projections. Its norm would not do: the last state has passed the final
+norm, which makes all norms equal.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from typing import Any
 
 import torch
 
-PROJECTIONS = 4  # of each hidden state: two that differ agree in none of four by chance
+PROJECTIONS = 4  # of each hidden state: two different states do not agree in all four by chance
 
 
 def projections(state: torch.Tensor) -> torch.Tensor:
-    """[tokens, width] -> [tokens, PROJECTIONS], float64 on the CPU."""
+    """Project [tokens, width] to [tokens, PROJECTIONS], float64 on the CPU."""
     width = state.shape[-1]
     ways = torch.randn(width, PROJECTIONS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return state.detach().double().cpu() @ ways
 
 
 class Capture:
-    """The residual stream of the forward passes between `__init__` and `take`, as Transformers' `hidden_states` has it:
-    the embeddings, each layer but the last, and the last after the final norm.
+    """Captures the residual stream of forward passes between `__init__` and `take`, like Transformers'
+    `hidden_states`.
 
-    The state after a layer is read at the next layer's first norm. vLLM's and SGLang's norms are given the layer's
-    output and the residual, add them in place and return (normed, sum); others are given the sum. What a layer itself
-    returns is less sure: SGLang's keeps the residual elsewhere. In place: so each state is projected while its hook
-    runs. A graph or a compiled model calls no hooks; then nothing is captured.
+    That is the embeddings, the output of each layer but the last, and the last one after the final norm. The state
+    after a layer is read at the next layer's first norm. vLLM's and SGLang's norms receive the layer's output and the
+    residual, add them in place and return (normed, sum); others receive the sum. The return value of a layer is less
+    reliable: SGLang's keeps the residual elsewhere. Because of the addition in place, each state is projected while
+    its hook runs. A CUDA graph or a compiled model calls no hooks; then nothing is captured.
     """
 
     def __init__(self, model: Any) -> None:
@@ -55,8 +56,10 @@ class Capture:
         self._handles.append(module.register_forward_hook(keep))
 
     def take(self, tokens: int) -> list[list[float]] | None:
-        """[embeddings and layers][tokens x projections] of the first `tokens` tokens that came by; None where fewer
-        did. No more is captured."""
+        """Stop capturing, and return [embeddings and layers][tokens x projections] of the first `tokens` tokens.
+
+        None where fewer tokens were captured.
+        """
         for handle in self._handles:
             handle.remove()
         if not self._states or any(sum(len(part) for part in parts) < tokens for parts in self._states):

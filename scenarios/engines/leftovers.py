@@ -1,8 +1,8 @@
-"""What an engine that is kept up carries over from one comparison to the next, beside the weights, which are synced.
+"""Finds what an engine that stays up carries from one comparison to the next, besides the weights, which are synced.
 
-Runs in the engine's own processes. The first look at a process, a model or an object takes note of it as it is; each
-later one compares. Code is compared by the code objects of functions, so that a patched function, method or hook is
-found wherever it was put; modules that were imported since the first look are only noted.
+Runs in the engine's own processes. The first look at a process, a model or an object notes its state; each later look
+compares with it. Code is compared by the code objects of functions, so a patched function, method or hook is found
+wherever it is. Modules that were imported since the first look are only noted.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import sys
 import types
 from typing import Any
 
-# Packages whose functions compute something of a rollout, beside the engine's own.
+# Packages whose functions take part in a rollout, besides the engine's own.
 CODE = ("scenarios", "probes", "transformers", "torch.nn", "torch.functional", "torch._tensor")
-PROBE_TOKENS = 48  # of the prompt that proves an empty cache: several blocks of SGLang's and vLLM's caches on a GPU
-MOST_NAMED = 3  # of what has changed, in one sentence
+PROBE_TOKENS = 48  # of the prompt that tests for an empty cache: several blocks of a GPU's caches
+MOST_NAMED = 3  # most names of changes in one sentence
 _noted: dict[str, dict[str, Any]] = {}
 _random: list[Any] = []
 
 
 def of_process(*packages: str) -> list[str]:
-    """What has changed in this process: code of `CODE` and of `packages`, variables, switches of torch. The states of
-    the random number generators become those of the first look."""
+    """Return what has changed in this process: code of `CODE` and `packages`, environment variables, switches of
+    torch.
+
+    Resets the random number generators to their states at the first look.
+    """
     import torch
 
     changes = _changed("code", _code((*CODE, *packages)), grows=True)
@@ -43,7 +46,7 @@ def of_process(*packages: str) -> list[str]:
 
 
 def of_model(model: Any) -> list[str]:
-    """What has changed of a model beside its parameters' values: modules, hooks, replaced methods, buffers."""
+    """Return what has changed in a model besides its parameters' values: modules, hooks, replaced methods, buffers."""
     from probes.weights import digest
 
     parts: dict[str, Any] = {}
@@ -62,24 +65,24 @@ def of_model(model: Any) -> list[str]:
 
 
 def of_settings(what: str, thing: Any, model_path: str) -> list[str]:
-    """What has changed of an object's plain settings, beside the directory of the weights."""
+    """Return what has changed in an object's plain settings, ignoring the directory of the weights."""
     settings = {name: repr(value).replace(model_path, "") for name, value in vars(thing).items() if _plain(value)}
     return _changed(f"{what}'s setting", settings, grows=True)
 
 
 def of_methods(what: str, thing: Any) -> list[str]:
-    """Methods that were put over those of an object's class."""
+    """Return methods of the object itself that replaced those of its class, where they changed."""
     methods = {name: codes(value) for name, value in vars(thing).items() if isinstance(value, _FUNCTIONS)}
     return _changed(f"{what}'s method", methods)
 
 
 def probe_prompt(vocabulary: int) -> tuple[int, ...]:
-    """The prompt that is drawn from whenever the engine is looked at: a cache that was not emptied knows it."""
+    """Return the prompt that is drawn from at each look at the engine: a cache that was not emptied knows it."""
     return tuple(random.Random(0).choices(range(vocabulary), k=PROBE_TOKENS))
 
 
 def codes(function: Any, depth: int = 3) -> tuple[Any, ...]:
-    """The code objects of a function, and of those that it wraps or closes over."""
+    """Return the code objects of a function, and of those that it wraps or closes over."""
     if isinstance(function, (staticmethod, classmethod, types.MethodType)):
         return codes(function.__func__, depth)
     if isinstance(function, property):
@@ -94,7 +97,7 @@ def codes(function: Any, depth: int = 3) -> tuple[Any, ...]:
     for cell in (function.__closure__ or ()) if depth else ():
         try:
             value = cell.cell_contents
-        except ValueError:  # not bound yet
+        except ValueError:  # the variable is not bound yet
             continue
         if isinstance(value, _FUNCTIONS):
             inside.append(codes(value, depth - 1))
@@ -128,7 +131,10 @@ def _code(packages: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _changed(what: str, now: dict[str, Any], *, grows: bool = False) -> list[str]:
-    """One sentence's part about what differs from the first look; `grows`: names that are new or gone do not count."""
+    """Return a phrase about what differs from the first look, as a list of none or one.
+
+    `grows`: new and missing names do not count.
+    """
     before = _noted.setdefault(what, now)
     names = before.keys() & now.keys() if grows else before.keys() | now.keys()
     absent = object()

@@ -1,7 +1,7 @@
 """How busy an engine was while it generated: the peak of each figure, and what its prefix cache served.
 
-Engines are idle again when a batch has ended, so they are sampled while it runs. A figure that an engine did not give
-is left out; it is never written as 0.
+Engines are idle again at the end of a batch, so they are sampled while it runs. A figure that an engine did not give
+is left out, never written as 0.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Load:
-    """Collects from one `take` to the next. Figures that come while nothing generates (rescoring) do not count.
+    """Collects figures from one `take` to the next. Figures outside of generation (rescoring) do not count.
 
-    `now`: the last look, {running, waiting, kv_usage, t_ns}, for whoever asks while the engine hangs.
+    `now`: the last look, {running, waiting, kv_usage, t_ns}, for readers while the engine hangs.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Load:
             self._generating = False
 
     def sample(self, *, running: float | None = None, waiting: float | None = None, kv: float | None = None) -> None:
-        """One look: requests that run and that wait, share of the KV cache in use (0 to 1)."""
+        """Take one look: running and waiting requests, share of the KV cache in use (0 to 1)."""
         if not self._generating:
             return
         figures = {
@@ -54,13 +54,13 @@ class Load:
             self._peaks[name] = max(value, self._peaks.get(name, 0.0))
 
     def add(self, completions: list[Completion]) -> None:
-        """What came of a batch: tokens of its prompts, those of them that were cached, tokens drawn."""
+        """Add a finished batch: tokens of its prompts, those of them that were cached, tokens drawn."""
         self._prompt_tokens += sum(len(completion.prompt_seen) for completion in completions)
         self._cached_tokens += sum(completion.cached_tokens for completion in completions)
         self._generated_tokens += sum(len(completion.output_ids) for completion in completions)
 
     def take(self, *, cache: bool = True) -> dict[str, float]:
-        """Everything since the last call. `cache`: whether the engine has a prefix cache at all."""
+        """Return everything since the last call. `cache`: whether the engine has a prefix cache at all."""
         figures = {"prompt_tokens": float(self._prompt_tokens), "generated_tokens": float(self._generated_tokens)}
         if cache:
             figures["cached_tokens"] = float(self._cached_tokens)

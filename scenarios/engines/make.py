@@ -1,4 +1,4 @@
-"""An engine by its name, on the device that there is."""
+"""Makes an engine by its name, on the available device."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from scenarios.settings import Scenario
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What an engine is made with beside its scenario. `mapping`: a user's own and planted edits, as `ParameterMap`
-    takes them. `pure`: for the native stage, with nothing of ours loaded."""
+    """How an engine is made, besides its scenario.
+
+    `mapping`: a user's own mapping and planted edits, as `ParameterMap` takes them. `pure`: for the native stage,
+    with nothing of ours loaded.
+    """
 
     device: str = "auto"
     mapping: dict[str, Any] | None = None
@@ -30,8 +33,11 @@ def make_engine(
     pure: bool = False,
     mapping: ParameterMap | None = None,
 ) -> Bare:
-    """The engine named `backend`; `pure`: with no sampler, log-probabilities or weight loader of ours. Raises
-    UnknownEngine, a ParameterRefused, and PluginError for an engine of another package that raises."""
+    """Return the engine named `backend`.
+
+    `pure`: without our sampler, log-probabilities and weight loader. Raises UnknownEngine, ParameterRefused, and
+    PluginError where an engine of another package raises.
+    """
     mode, spec = scenario.rollout.mode, registry.get(backend)
     with registry.guarded(backend):
         engine: Bare = spec.make(model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping)
@@ -39,7 +45,7 @@ def make_engine(
 
 
 def resolve_device(device: str) -> str:
-    """`auto` is CUDA where torch sees one, else the CPU."""
+    """Return the device; `auto` is CUDA where torch sees a GPU, else the CPU."""
     if device != "auto":
         return device
     import torch

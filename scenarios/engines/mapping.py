@@ -1,9 +1,9 @@
-"""The seam between what was asked and what an engine is given: our mapping, ours with edits, or a user's own.
+"""From the requested parameters to an engine's arguments: our mapping, ours with edits, or a user's own.
 
-Asked (canonical) -> native arguments by `parameters` -> edited, or made anew by a user's file -> the engine. A file is
-Python that defines any of `vllm_engine, vllm_sampling, sglang_engine, sglang_sampling, hf_engine, hf_sampling`, each
-`(asked, ours) -> native arguments`; it runs in the engine's own process, and what it makes unfaithful is found, not
-refused (docs/reference/parameters.md).
+The way is: requested (canonical) -> native arguments by `parameters` -> edited, or replaced by a user's file -> the
+engine. A file is Python and defines any of `vllm_engine, vllm_sampling, sglang_engine, sglang_sampling, hf_engine,
+hf_sampling`, each `(asked, ours) -> native arguments`. It runs in the engine's own process. Where it is unfaithful,
+the comparison finds out; it is not refused (docs/reference/parameters.md).
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from scenarios.engines.parameters import canonical_engine
 from scenarios.settings import Mode, Sampling
 
 PARTS = ("engine", "sampling")
-NEAR = 0.6  # difflib's own: names that are alike
+NEAR = 0.6  # difflib's default for similar names
 NAMES = tuple(f"{backend}_{part}" for backend in registry.names() for part in PARTS)
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """Sampling parameters on their way to one engine. `native`: what its own sampler is called with. `canonical`: the
-    same in canonical terms, which a coupled draw is made from. `end_ids`: what ends a sample under them."""
+    """Sampling parameters for one engine.
+
+    `native`: what its own sampler is called with. `canonical`: the same in canonical terms, from which a coupled draw
+    is made. `end_ids`: ids that end a sample under them.
+    """
 
     native: dict[str, Any]
     canonical: Sampling
@@ -41,9 +44,12 @@ class Mapped:
 
 @dataclass(frozen=True)
 class ParameterMap:
-    """`edits`: {"engine" | "sampling": {native name: value, or None to leave it out}}. `file`, `source`: a user's own
-    mapping, where it was read and its text. `restored`: canonical engine parameters that reach the engine as our own
-    mapping passes them on, whatever the rest does."""
+    """A mapping from canonical to native parameters.
+
+    `edits`: {"engine" | "sampling": {native name: value, or None to leave it out}}. `file`, `source`: a user's own
+    mapping: its path and its text. `restored`: canonical engine parameters that reach the engine as our own mapping
+    passes them, whatever the rest does.
+    """
 
     edits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     file: str = ""
@@ -52,7 +58,7 @@ class ParameterMap:
 
     @staticmethod
     def of(spec: Mapping[str, Any] | None) -> ParameterMap:
-        """The mapping of plain data: {} or None (ours), {"edits": ...}, {"file": path, "source": text}.
+        """Return the mapping of plain data: {} or None (ours), {"edits": ...}, {"file": path, "source": text}.
 
         Raises ParameterRefused for anything else.
         """
@@ -75,7 +81,7 @@ class ParameterMap:
         return ParameterMap(spec.get("edits", {}), file, source)
 
     def ours(self, backend: str, part: str) -> bool:
-        """Is this part of the mapping our own, whose images are faithful or refused?"""
+        """Whether this part of the mapping is our own, which either translates faithfully or refuses."""
         return not self.edits.get(part) and self._function(backend, part) is None
 
     def name(self, backend: str, part: str) -> str:
@@ -84,8 +90,10 @@ class ParameterMap:
         return "edited" if self.edits.get(part) else "ours"
 
     def apply(self, backend: str, part: str, requested: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-        """The native arguments for what was `requested`, `ours` being those of our own mapping. Raises ParameterRefused
-        for a user's mapping that fails."""
+        """Return the native arguments for what was `requested`. `ours`: those of our own mapping.
+
+        Raises ParameterRefused for a user's mapping that fails.
+        """
         function = self._function(backend, part)
         native = dict(ours)
         if function is not None:
@@ -97,7 +105,7 @@ class ParameterMap:
                     f"{where}{self._line(error)} {_absent(error, requested, ours)}",
                     fix=f"correct {backend}_{part} in {self.file}",
                 ) from error
-            except Exception as error:  # a user's code may raise anything; its text is what fixes it
+            except Exception as error:  # a user's code may raise anything; the user needs its text
                 raise ParameterRefused(
                     f"{where}{self._line(error)} raised {type(error).__name__}: {error}",
                     fix=f"correct {backend}_{part} in {self.file}",
@@ -127,10 +135,11 @@ class ParameterMap:
         ours: Callable[[Any], Mapping[str, Any]],
         machine: Callable[[Any], Mapping[str, Any]] = lambda requested: {},
     ) -> dict[str, list[str]]:
-        """Canonical parameter -> native arguments that change when it alone is asked otherwise.
+        """Return canonical parameter -> native arguments that change when only this parameter is requested
+        differently.
 
-        What moves nothing is not passed on, whatever its value is now; what moves another parameter's argument is tied
-        to it.
+        A parameter that changes nothing is not passed on, whatever its value is now. One that changes another
+        parameter's argument is tied to it.
         """
         base = {**machine(requested), **self.apply(backend, part, requested, ours(requested))}
         moved = {}
@@ -143,7 +152,7 @@ class ParameterMap:
         return moved
 
     def _line(self, error: BaseException) -> str:
-        """Where in the user's file, as far as it was read from one."""
+        """Return the line in the user's file that raised; empty where the source has no file."""
         steps = traceback.extract_tb(error.__traceback__)
         lines = [step.lineno for step in steps if step.filename == (self.file or "<mapping>")]
         return f", line {lines[-1]}," if lines else ""
@@ -159,7 +168,7 @@ class ParameterMap:
             namespace: dict[str, Any] = {"__name__": "parameter_mapping", "__file__": self.file}
             try:
                 exec(compile(self.source, self.file or "<mapping>", "exec"), namespace)  # the user's own file
-            except Exception as error:  # whatever it raises on being read, its text is what fixes it
+            except Exception as error:  # it may raise anything; the user needs its text
                 raise ParameterRefused(
                     f"the mapping {self.file} raised {type(error).__name__}: {error}",
                     fix=f"python {shlex.quote(self.file)}   # shows its traceback",
@@ -169,14 +178,14 @@ class ParameterMap:
 
 
 def _absent(error: KeyError, requested: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """What a mapping asked for that is not there, with what is."""
+    """Return what a mapping asked for that does not exist, with what does."""
     name = str(error.args[0]) if error.args else ""
     near = difflib.get_close_matches(name, [*requested, *ours], n=2, cutoff=NEAR)
     meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
     return f"asks for {name!r}, which is not there{meant} (asked: {', '.join(requested)}; ours: {', '.join(ours)})"
 
 
-_EXECUTED: dict[str, dict[str, Any]] = {}  # a file runs once in a process
+_EXECUTED: dict[str, dict[str, Any]] = {}  # a file runs once per process
 
 
 def start(
@@ -186,9 +195,9 @@ def start(
     ours: Callable[[Any], dict[str, Any]],
     machine: Callable[[Any], dict[str, Any]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(arguments to start an engine with, what its `EngineInfo` tells of the mapping).
+    """Return (arguments with which an engine starts, what its `EngineInfo` says about the mapping).
 
-    `machine`: arguments that the harness needs for what is asked, used where the mapping says nothing of them.
+    `machine`: arguments that the harness needs for the request; the mapping's own values take precedence.
     """
     arguments = {**machine(requested), **mapping.apply(backend, "engine", requested, ours(requested))}
     described = {
@@ -208,8 +217,11 @@ def sample(
     defaults: Mapping[str, Any],
     model_ends: Iterable[int],
 ) -> Mapped:
-    """The sampling parameters for one engine. `defaults`: native ones that the engine fills in by itself; `model_ends`:
-    ids that end a sample by the model's own files."""
+    """Return the sampling parameters for one engine.
+
+    `defaults`: native ones that the engine fills in by itself. `model_ends`: ids that end a sample by the model's own
+    files.
+    """
     native = {
         **defaults,
         **mapping.apply(backend, "sampling", dataclasses.asdict(sampling), given.sampling_arguments(backend, sampling)),
@@ -220,7 +232,7 @@ def sample(
 
 
 def described(mapping: ParameterMap, backend: str, sampling: Sampling, mapped: Mapped, mode: Mode) -> dict[str, Any]:
-    """The `sampling` event of a recording."""
+    """Return the `sampling` event of a recording."""
     requested = dataclasses.asdict(sampling)
     follows = {}
     if not mapping.ours(backend, "sampling"):

@@ -1,6 +1,7 @@
-"""One native argument of an engine: how a canonical value is written as one, and how one is read back.
+"""One native argument of an engine: how a canonical value is written as a native one, and read back.
 
-Standard library only, and a leaf: each engine's folder makes its tables of it, the judge reads them.
+Standard library only; it imports no other module of ours. Each engine's folder builds its tables from it, and the
+judge reads them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ def _unchanged(value: Any, native: Values) -> Any:
 
 @dataclass(frozen=True)
 class Native:
-    """One native argument: its name, what the engine does without it (None: it decides by itself, or says nothing),
-    what a value means in canonical terms, a note on it for docs/reference/parameters.md, and how our own mapping writes
-    a canonical value. `rejects`: why the engine does not start or sample with a value; empty where it takes it."""
+    """One native argument.
+
+    `name`: the engine's name. `default`: what the engine does without it; None: it decides by itself, or does not
+    tell. `read`: converts a native value to a canonical one. `note`: a note for docs/reference/parameters.md.
+    `write`: how our own mapping writes a canonical value. `rejects`: why the engine does not accept a value; empty
+    where it does.
+    """
 
     name: str
     default: Any = None
@@ -39,12 +44,12 @@ _WITH = " with "
 
 
 def together(*names: str) -> str:
-    """The name, in recordings, of canonical parameters that mean something else in each other's company."""
+    """Return the name, in recordings, of canonical parameters whose meaning changes when they are used together."""
     return _WITH.join(names)
 
 
 def apart(name: str) -> tuple[str, ...]:
-    """The parameters of such a name."""
+    """Return the parameters of a name that `together` made."""
     return tuple(name.split(_WITH))
 
 
@@ -53,7 +58,7 @@ def negated(value: Any, native: Values) -> bool:
 
 
 def opposite(value: Any) -> bool:
-    """How a canonical switch is written as its negation, which `negated` reads."""
+    """Return the negation of a canonical switch, which `negated` reads back."""
     return not value
 
 
@@ -62,12 +67,12 @@ def ids(value: Any, native: Values) -> tuple[int, ...]:
 
 
 def texts(value: Any, native: Values) -> tuple[str, ...]:
-    """One text, or several."""
+    """Return one text or several as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
 def biases(value: Any, native: Values) -> dict[str, float]:
-    """Token ids are numbers in Python and text in JSON."""
+    """Return biases keyed by token ids as text: they are numbers in Python and text in JSON."""
     return {str(token): bias for token, bias in value.items()}
 
 

@@ -1,4 +1,6 @@
-"""What is known of one canonical parameter in every engine. A leaf of the standard library: settings are made of it."""
+"""What is known about one canonical parameter in every engine. It imports only the standard library; settings
+use it.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,17 @@ ENTRY = "canonical parameter"  # in the metadata of a field of the settings
 
 
 def _next(value: Any) -> Any:
-    """Another value of a switch or of a count."""
+    """Return another value of a switch or of a count."""
     return not value if isinstance(value, bool) else value + 1
 
 
 @dataclass(frozen=True)
 class Axis:
-    """How a number is sought by a fit: the values of the coarse grid, the first step of the descent, the least and the
-    most. `turn`: of two that explain as much the one with the earlier turn is named."""
+    """How a fit searches a number.
+
+    `grid`: the coarse grid. `step`: the first step of the descent. `least`, `most`: the range. `turn`: of two
+    parameters that explain as much, the one with the lower turn is named.
+    """
 
     grid: tuple[float, ...]
     step: float
@@ -33,15 +38,17 @@ class Axis:
 
 @dataclass(frozen=True)
 class Parameter:
-    """`low`, `high`: the least and the largest value; `positive`: above 0. `off`: the value that switches it off.
-    `variant`: another value, which must move the native arguments. `draws`: it changes which token is drawn, and no raw
-    log-probability. `place`: in the order in which filters are applied, from 1; 0: no filter. `coupled`: the coupled
-    draw applies it, so that the engine is not given it. `trap`: how engines differ in it. `axis`: where a fit seeks it.
+    """One canonical parameter.
 
-    `more`: being given more than was asked takes nothing away. `results`: another value may change results, not only
-    speed. `requested`: False where no setting asks for it, and engines are left to their defaults. `comparable`: False
-    where the same value amounts to something else in each engine. `carried`: no scenario has it, and a mapping from
-    one engine to another has to carry it.
+    `name`: canonical. `part`: of the engine, or of sampling. `concept`: its name in words. `trap`: how engines differ
+    in it. `low`, `high`: the least and the largest value. `positive`: the value must be above 0. `off`: the value
+    that switches it off. `variant`: returns another value, which must change the native arguments. `draws`: it
+    changes which token is drawn, but no raw log-probability. `place`: its place in the order of filters, from 1; 0
+    where it is no filter. `coupled`: the coupled draw applies it, so the engine does not get it. `more`: a larger
+    value than requested loses nothing. `results`: another value may change results, not only speed. `requested`:
+    False where no setting asks for it and engines keep their defaults. `comparable`: False where the same value has
+    another effect in each engine. `carried`: no scenario has it, but a mapping from one engine to another must carry
+    it over. `default`: its default. `axis`: where a fit searches it.
     """
 
     name: str
@@ -65,7 +72,10 @@ class Parameter:
     axis: Axis | None = None
 
     def argument(self, engine: str) -> Native | None:
-        """The engine's own argument for it; of sampling the one of this name, where its spec says nothing else."""
+        """Return the engine's own argument for it; None without one.
+
+        For sampling, that is the argument of the same name where the engine's spec says nothing else.
+        """
         spec = registry.find(engine)
         if spec is None:
             return None
@@ -77,35 +87,35 @@ class Parameter:
         return Native(self.name, self.default)
 
     def native(self, engine: str) -> str:
-        """The engine's own name of it; empty where it has none."""
+        """Return the engine's own name for it; empty where it has none."""
         argument = self.argument(engine)
         return argument.name if argument is not None else ""
 
     def note(self, engine: str) -> str:
-        """What it means in this engine, where that is worth a word."""
+        """Return what it means in this engine, where that needs a note."""
         argument, spec = self.argument(engine), registry.find(engine)
         if argument is not None:
             return argument.note
         return "" if spec is None else spec.without_argument.get(self.name, "")
 
     def fits(self, requested: Any, got: Any) -> bool:
-        """Is what an engine was given, or resolved, what was asked? More counts where it takes nothing away."""
+        """Whether an engine got, or resolved, what was requested. More also counts where it loses nothing."""
         if requested == got:
             return True
         return self.more and isinstance(requested, int | float) and isinstance(got, int | float) and got >= requested
 
     def restricts(self, value: float) -> bool:
-        """Does a filter of this value take tokens away? Engines write a top-k that is off as -1 or 0."""
+        """Whether a filter of this value removes tokens. Engines write a top-k that is off as -1 or 0."""
         return bool(value < self.off if self.off > 0 else value > 0)
 
 
 def sampling(default: Default, concept: str, trap: str, **more: Any) -> Default:
-    """A field of the settings with its entry in the table."""
+    """Return a field of the settings that carries its entry of the table."""
     entry = Parameter("", "sampling", concept, trap, default=default, **more)
     return cast(Default, dataclasses.field(default=default, metadata={ENTRY: entry}))
 
 
 def entries(settings: type[Any]) -> tuple[Parameter, ...]:
-    """The entries of all fields that have one, in their order."""
+    """Return the entries of all fields that have one, in order."""
     fields = (field for field in dataclasses.fields(settings) if ENTRY in field.metadata)
     return tuple(dataclasses.replace(field.metadata[ENTRY], name=field.name) for field in fields)

@@ -1,6 +1,8 @@
-"""The tables of docs/reference/parameters.md, from the canonical table: `python -m scenarios.engines.parameter_page`.
+"""Writes the tables of docs/reference/parameters.md from the canonical table: `python -m
+scenarios.engines.parameter_page`.
 
-Run it at the root of the repository after a change of the table or of an engine's names; it rewrites the page in place.
+Run it at the root of the repository after a change of the table or of an engine's names. It rewrites the page in
+place.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ COMMAND = "python -m scenarios.engines.parameter_page"
 
 def table(parameters: tuple[Parameter, ...]) -> str:
     engines = [spec for spec in map(registry.get, registry.BUILT_IN) if not spec.embedded]
-    settings = () if parameters is CARRIED else ("canonical", "default", "values")  # of a scenario, which has no others
+    settings = () if parameters is CARRIED else ("canonical", "default", "values")  # no scenario has the carried ones
     head = ["concept", *settings, *(spec.title for spec in engines), "the trap"]
     rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for parameter in parameters:
@@ -34,7 +36,7 @@ def table(parameters: tuple[Parameter, ...]) -> str:
 
 
 def rewritten(page: str) -> str:
-    """The page with its tables made anew."""
+    """Return the page with its tables made again."""
     for part, parameters in (("engine", ENGINE), ("sampling", SAMPLING), ("carried", CARRIED)):
         block = f"<!-- made by {COMMAND}: {part} -->\n{table(parameters)}\n<!-- end -->"
         old = re.search(rf"<!-- made by [^\n]*: {part} -->.*?<!-- end -->", page, flags=re.S)

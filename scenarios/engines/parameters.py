@@ -1,8 +1,9 @@
-"""What is asked of an engine in canonical terms; what has no faithful image in it is refused, never dropped.
+"""What an engine is asked in canonical terms. What cannot be expressed faithfully in it is refused, never dropped.
 
-The canonical meaning is the one of `scenarios.settings`: top-k, then top-p over the renormalised top-k, then min-p
-relative to the largest remaining probability; a repetition penalty covers prompt and output; `max_model_len` bounds
-prompt + response. Each engine's own names, and what it refuses, stand in its folder; each refusal names the difference.
+The canonical meaning is that of `scenarios.settings`: top-k, then top-p over the renormalised top-k, then min-p
+relative to the largest remaining probability. A repetition penalty covers prompt and output. `max_model_len` bounds
+prompt plus response. Each engine's own names, and what it refuses, are in its folder; each refusal names the
+difference.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from scenarios.engines.canonical import DRAWN, FILTERS
 from scenarios.engines.engine import ParameterRefused
 from scenarios.settings import Engine, Mode, Sampling, Scenario
 
-# Of a refusal by an engine's own module, whose sentence says which values there are.
+# The fix of a refusal by an engine's own module, whose sentence says which values are possible.
 ITS_SETTINGS = "change it with --set, as the sentence says"
 
 
 def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -> None:
-    """Refuse a context that cannot hold the longest prompt and a whole response; raises ParameterRefused.
+    """Refuse a context that cannot hold the longest prompt and a whole response. Raises ParameterRefused.
 
-    `longest_prompt`: in tokens; None where no tokenizer has counted them yet, and a prompt has a token at least.
+    `longest_prompt`: in tokens; None before a tokenizer has counted them, and then a prompt has at least one token.
     """
     need = (longest_prompt or 1) + sampling.max_tokens
     if need > engine.max_model_len:
@@ -37,8 +38,7 @@ def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -
 
 
 def check_engines(engine: str, scenario: Scenario) -> None:
-    """Refuse workers that `engine` does not have, and more engines than a step has prompts for; raises
-    ParameterRefused."""
+    """Refuse workers that `engine` does not have, and more engines than a step has prompts. Raises ParameterRefused."""
     spec, ranks = registry.get(engine), scenario.engine.tensor_parallel
     if ranks > 1 and "tensor_parallel" not in spec.engine_arguments:
         raise ParameterRefused(
@@ -71,7 +71,7 @@ def check_engines(engine: str, scenario: Scenario) -> None:
 
 
 def check_sleep(scenario: Scenario) -> None:
-    """Refuse an engine that would wake without weights; raises ParameterRefused."""
+    """Refuse an engine that would wake up without weights. Raises ParameterRefused."""
     if scenario.engine.sleep_level == 2 and not scenario.train:
         raise ParameterRefused(
             "engine.sleep_level = 2 gives the weights up, and a run that does not train sends no others; use 1",
@@ -80,9 +80,9 @@ def check_sleep(scenario: Scenario) -> None:
 
 
 def check_sampling(engine: str, sampling: Sampling, mode: Mode, *, ours: bool = True) -> None:
-    """Refuse what `engine` cannot sample faithfully in `mode`; raises ParameterRefused.
+    """Refuse what `engine` cannot sample faithfully in `mode`. Raises ParameterRefused.
 
-    `ours`: the mapping is our own. What a user's mapping makes unfaithful is found by the comparison instead.
+    `ours`: the mapping is our own. Where a user's mapping is unfaithful, the comparison finds out instead.
     """
     s = sampling
     if mode != "native":
@@ -111,18 +111,20 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode, *, ours: bool = 
 
 
 def engine_asked(model: str, dtype: str, engine: Engine, *, device: str) -> dict[str, Any]:
-    """What a mapping of engine parameters is asked: the canonical ones, the model's path and the device."""
+    """Return what a mapping of engine parameters is asked: the canonical ones, the model's path and the device."""
     requested = {"model": model, "device": device, "dtype": dtype, **asdict(engine)}
     del (
         requested["engines"],
         requested["router"],
-    )  # how many there are, and what stands before them, is no engine's parameter
+    )  # how many engines there are, and the router in front of them, are not parameters of an engine
     return requested
 
 
 def canonical_engine(requested: dict[str, Any]) -> dict[str, Any]:
-    """What is held against the engine afterwards: without what this device does not use, with what is never asked
-    otherwise."""
+    """Return what the engine is later checked against.
+
+    Parameters that this device does not use are left out; those that always have the same value are added.
+    """
     unused = {
         "model",
         "device",
@@ -134,8 +136,9 @@ def canonical_engine(requested: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_draw(native: dict[str, Any], mode: Mode) -> dict[str, Any]:
-    """`native` as the engine is called where its own draw is not used: greedily, and in coupled mode without the
-    filters that the harness's draw applies itself."""
+    """Return `native` for an engine whose own draw is not used: greedy, and in coupled mode without the harness's
+    filters.
+    """
     if mode == "native":
         return dict(native)
     left_out = {parameter.name for parameter in (DRAWN if mode == "coupled" else FILTERS)}

@@ -11,14 +11,16 @@ from torch import Tensor
 
 from scenarios.engines import canonical
 
-# Each with the value that switches it off, in the order of the arguments of `penalised`.
+# Penalty -> the value that switches it off, in the order of the arguments of `penalised`.
 PENALTIES: dict[str, float] = {penalty.name: penalty.off for penalty in canonical.PENALTIES}
 
 
 @dataclass(frozen=True)
 class Occurred:
-    """How often each token came before a position: `output` [n, vocabulary] in the response; `prompt` [n, vocabulary],
-    bool: whether it stands in the prompt."""
+    """How often each token occurred before a position.
+
+    `output`: count in the response, [n, vocabulary]. `prompt`: whether it occurs in the prompt, bool [n, vocabulary].
+    """
 
     prompt: Tensor
     output: Tensor
@@ -31,7 +33,7 @@ class Occurred:
 
     @staticmethod
     def of(prompt: Sequence[int], response: Sequence[int], rows: int, vocabulary: int) -> Occurred:
-        """At each of the first `rows` positions of one response."""
+        """Return the counts at each of the first `rows` positions of one response."""
         first = Occurred.before(prompt, (), vocabulary)
         output = first.output.repeat(rows, 1)
         for position, token in enumerate(response[: max(rows - 1, 0)]):
@@ -44,7 +46,7 @@ class Occurred:
 
     @staticmethod
     def before(prompt: Sequence[int], drawn: Sequence[int], vocabulary: int, device: Any = "cpu") -> Occurred:
-        """At the one position that comes after these."""
+        """Return the counts at the one position that follows these tokens."""
         in_prompt = torch.bincount(torch.tensor(prompt, dtype=torch.int64), minlength=vocabulary)[:vocabulary] > 0
         output = torch.bincount(torch.tensor(drawn, dtype=torch.int64), minlength=vocabulary)[:vocabulary]
         return Occurred(in_prompt[None].to(device), output[None].to(device))
@@ -59,9 +61,12 @@ def penalised(
     *,
     blind: bool = False,
 ) -> Tensor:
-    """Logits [n, vocabulary] as vLLM and SGLang penalise them: a repetition penalty divides positive logits of every
-    token of prompt and output and multiplies negative ones; a presence penalty is subtracted from every token of the
-    output, a frequency penalty once for each time. `blind`: repetition covers the output only, as SGLang's does."""
+    """Return logits [n, vocabulary] with penalties applied as vLLM and SGLang do.
+
+    A repetition penalty divides positive logits and multiplies negative ones, for every token of prompt and output. A
+    presence penalty is subtracted once from every token of the output, a frequency penalty once per occurrence.
+    `blind`: the repetition penalty covers the output only, as SGLang's does.
+    """
     in_output = occurred.output > 0
     if repetition_penalty != 1.0:
         less = torch.where(logits > 0, logits / repetition_penalty, logits * repetition_penalty)

@@ -1,4 +1,4 @@
-"""The processes of an engine, from /proc: for teardown by pid and for noticing that one died."""
+"""The processes of an engine, from /proc: to end them by pid, and to notice that one died."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 
 from scenarios.engines.engine import ParameterRefused
 
-CLOSING_PERIOD_MS = 500  # how long closing an engine may wait for the thread that watches its processes
+CLOSING_PERIOD_MS = 500  # how long closing an engine may wait for the thread that watches its processes, in ms
 
 
 def parents() -> dict[int, int]:
-    """pid -> parent pid, of every process that can be read now."""
+    """Return pid -> parent pid, for every process that can be read now."""
     table = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text()
-            except OSError:  # it ended while we looked
+            except OSError:  # it ended meanwhile
                 continue
             table[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
     return table
 
 
 def descendants(root: int) -> tuple[int, ...]:
-    """`root` and every process below it, oldest generation first."""
+    """Return `root` and every process below it, the oldest generation first."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
@@ -41,26 +41,26 @@ def descendants(root: int) -> tuple[int, ...]:
 
 
 def titled(prefix: str) -> tuple[int, ...]:
-    """This process and those below it whose title starts with `prefix`, as engines name the processes they cannot
-    live without.
+    """Return this process and those below it whose title starts with `prefix`.
 
-    Whatever else was started (a compiler, `lscpu`, a resource tracker) may end when it likes.
+    Engines give such titles to the processes that they cannot live without. Other children (a compiler, `lscpu`, a
+    resource tracker) may end at any time.
     """
     return tuple(pid for pid in descendants(os.getpid()) if pid == os.getpid() or title(pid).startswith(prefix))
 
 
 def title(pid: int) -> str:
-    """What a process calls itself, or its command line; "" of one that is gone."""
+    """Return a process's title or its command line; "" once it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:  # it ended while we looked
+    except OSError:  # it ended meanwhile
         return ""
 
 
 def cores(ranks: int, allowed: Iterable[int]) -> str:
-    """Equal shares of these cores, one for each rank: "0,1|2,3", as vLLM and SGLang read it.
+    """Return equal shares of these cores, one per rank: "0,1|2,3", as vLLM and SGLang read it.
 
-    Raises ParameterRefused where there are fewer cores than ranks: each would wait for the other's core.
+    Raises ParameterRefused where there are fewer cores than ranks: ranks would wait for each other's core.
     """
     cpus = sorted(allowed)
     share = len(cpus) // ranks
@@ -74,8 +74,10 @@ def cores(ranks: int, allowed: Iterable[int]) -> str:
 
 @contextmanager
 def bound_to_cores(variable: str, ranks: int) -> Iterator[None]:
-    """Engines that are started within have cores for each rank in this variable, unless the user set it. By themselves
-    they give each rank a NUMA node of its own, and do not start where there are fewer."""
+    """Set this variable to cores for each rank while engines start, unless the user has set it.
+
+    By default, engines give each rank a NUMA node of its own, and do not start where there are fewer nodes.
+    """
     nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
     if ranks <= max(1, nodes) or os.environ.get(variable):
         yield
@@ -88,7 +90,7 @@ def bound_to_cores(variable: str, ranks: int) -> Iterator[None]:
 
 
 def alive(pid: int) -> bool:
-    """True for a process that exists and is not a zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -97,20 +99,23 @@ def alive(pid: int) -> bool:
 
 
 def exit_code(pid: int) -> int | None:
-    """Of a process that has ended and that its parent has not collected yet, negative for a signal; else None."""
+    """Return the exit code of a process that has ended and was not collected by its parent; negative for a signal;
+    else None.
+    """
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    status = int(words[49])  # field 52 of proc(5), ours begin at 3
+    status = int(words[49])  # field 52 of proc(5); our list begins at field 3
     return (-(status & 0x7F) or status >> 8) if words[0] in ("Z", "X") else None
 
 
 def first_to_end(pids: Iterable[int], closing: threading.Event) -> tuple[int, int | None] | None:
-    """The process that ends first, with its exit code where its parent has not collected it; None once `closing` is
-    set.
+    """Return the process that ends first, with its exit code where its parent has not collected it; None once
+    `closing` is set.
 
-    The kernel wakes us as it ends: one rank's death ends the others within milliseconds.
+    The kernel wakes this thread immediately, which matters because one rank's death ends the others within
+    milliseconds.
     """
     waiting, watched = select.poll(), {}
     with ExitStack() as handles:

@@ -1,7 +1,7 @@
-"""A recorded run as what drives another one: the guide of a guided run, and the rollouts of a replay.
+"""A recorded run as the input of another one: the guide of a guided run, or the rollouts of a replay.
 
-Both go on from what the recorded engine drew. A run that was guided itself went on from its guide's tokens, which it
-recorded as those that it was trained on; so does its replay.
+Both use what the recorded engine drew. A run that was guided itself trained on its guide's tokens, which it recorded;
+its replay uses those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scenarios.prompts import PromptError
 
 
 class Recorded:
-    """The recorded run in the directory `path`. Damage does not raise before a step that is asked for lacks frames."""
+    """The recorded run in the directory `path`. Damage raises only when frames of a requested step are missing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
@@ -26,7 +26,7 @@ class Recorded:
         self._comparable = self._run.hashed_by == weights.HASH
 
     def guide(self, step: int) -> Guide:
-        """What the engine drew in `step`. Raises EngineError where the run holds no rollout of it."""
+        """Return what the engine drew in `step`. Raises EngineError where the run has no rollout of it."""
         guide: Guide = {}
         for frame in self._run.frames(kind="rollout", step=step):
             rows = zip(
@@ -40,7 +40,7 @@ class Recorded:
         return guide
 
     def rollout(self, step: int, requests: list[Request], max_tokens: int) -> Guide:
-        """The responses that the run went on with in `step`, for `requests`, whose prompts are those of today.
+        """Return the responses that the run trained on in `step`, for `requests` with today's prompts.
 
         Raises PromptError where these are not the recorded prompts, EngineError where a response was not recorded.
         """
@@ -58,7 +58,7 @@ class Recorded:
                 )
             ids, reason = drawn[request.sample]
             ids = followed.get(request.sample, ids)
-            if reason not in ("stop", "length"):  # "flip": cut by its guide, which alone knows how the sample ended
+            if reason not in ("stop", "length"):  # "flip": cut by its guide, and only that knows how it ended
                 reason = "length" if len(ids) >= max_tokens else "stop"
             responses[request.sample] = (ids, reason)
         return responses
@@ -66,7 +66,7 @@ class Recorded:
     def check_weights(self, version: int, digests: dict[str, str]) -> None:
         """Raise CheckpointError when the learner's weights are not those that the run recorded as `version`.
 
-        A run of format version 1, whose digests another hash made, passes unchecked.
+        A run of format version 1 used another hash for its digests and passes unchecked.
         """
         recorded = self._weights(version) if self._comparable else {}
         wrong = sorted(name for name in digests if recorded and digests[name] != recorded.get(name))
@@ -78,7 +78,9 @@ class Recorded:
             )
 
     def parted(self, step: int, learner: dict[str, Any]) -> list[str]:
-        """Which digests of a `learner` event differ from the recorded ones of that step: batch, actor, critic."""
+        """Return which digests of a `learner` event differ from the recorded ones of that step: batch, actor,
+        critic.
+        """
         if not self._comparable:
             return []
         recorded = next((event for event in self._run.events(kind="learner") if event.get("step") == step), {})
@@ -94,7 +96,7 @@ class Recorded:
         return prompts
 
     def _followed(self, step: int) -> dict[int, tuple[int, ...]]:
-        """Its guide's tokens, of a run that had one: those that it was trained on."""
+        """Return the tokens on which a guided run was trained, which are its guide's; {} for a run without a guide."""
         if not any(frame.fields.get("guided") for frame in self._run.frames(kind="rollout", step=step)):
             return {}
         trained_tokens: dict[int, tuple[int, ...]] = {}

@@ -1,7 +1,7 @@
-"""The engines that there are: ours, one folder each, and those that installed packages bring.
+"""All engines: ours, one folder each, and those that installed packages bring.
 
-A package adds one through the entry point group `rlhf_harness.engines`: the entry's name is the engine's, its value an
-`EngineSpec`. Nothing of an engine is imported here, nor torch, nor Ray.
+A package adds one through the entry point group `rlhf_harness.engines`: the entry's name is the engine's name, its
+value an `EngineSpec`. This module imports nothing of an engine, no torch and no Ray.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from scenarios.engines.spec import EngineSpec
 GROUP = "rlhf_harness.engines"
 BUILT_IN = ("hf", "vllm", "sglang")
 NAME = r"[\w.-]+"  # what may stand before an @ on the command line
-MEANT = (EngineError, ParameterRefused)  # what an engine's code raises on purpose
+MEANT = (EngineError, ParameterRefused)  # exceptions that an engine's code raises on purpose
 
 
 class UnknownEngine(ParameterRefused):
-    """There is no engine of that name; the message lists those that there are."""
+    """There is no engine of that name. The message lists the existing ones."""
 
 
 @functools.cache
 def _loaded() -> tuple[dict[str, EngineSpec], dict[str, Plugin], tuple[PluginError, ...]]:
-    """Every engine by its name, ours first; the plug-ins that brought the others; and why some bring none."""
+    """Return every engine by name, ours first; the plug-ins that brought the others; and errors of those that bring
+    none.
+    """
     specs_by_name = {name: importlib.import_module(f"scenarios.engines.{name}").SPEC for name in BUILT_IN}
     homes: dict[str, Plugin] = {}
 
@@ -53,54 +55,54 @@ def _loaded() -> tuple[dict[str, EngineSpec], dict[str, Plugin], tuple[PluginErr
 
 
 def specs() -> dict[str, EngineSpec]:
-    """Every engine by its name, ours first. A broken package of somebody else's is left out: see `refused`."""
+    """Return every engine by name, ours first. Broken plug-ins are left out: see `refused`."""
     return _loaded()[0]
 
 
 def refused() -> tuple[PluginError, ...]:
-    """The plug-ins that bring no engine, and why."""
+    """Return the errors of plug-ins that bring no engine."""
     return _loaded()[2]
 
 
 def home(name: str) -> Plugin | None:
-    """The plug-in that brings an engine; None for ours."""
+    """Return the plug-in that brings an engine; None for ours."""
     return _loaded()[1].get(name)
 
 
 def refusal(name: str) -> str:
-    """Why a plug-in of that name brings no engine; empty where there is none, or it does."""
+    """Return why a plug-in of that name brings no engine; empty where there is no such plug-in, or it brings one."""
     return "; ".join(str(error) for error in refused() if error.name == name)
 
 
 def guarded(name: str) -> AbstractContextManager[None]:
-    """Around the code of an engine: what another package's raises is a PluginError that names it."""
+    """Return a context for an engine's code: what another package's code raises becomes a PluginError that names it."""
     plugin = _loaded()[1].get(name)
     return plugin.guarded(allowed=MEANT) if plugin is not None else nullcontext()
 
 
 def names(*, embedded: bool | None = None) -> tuple[str, ...]:
-    """The names of all engines, or of those that are embedded or not."""
+    """Return the names of all engines, or of those that are embedded or not."""
     return tuple(name for name, spec in specs().items() if embedded is None or spec.embedded == embedded)
 
 
 def processes() -> dict[str, EngineProcess]:
-    """How the processes of each engine are told."""
+    """Return how to recognise the processes of each engine."""
     return {name: spec.process for name, spec in specs().items()}
 
 
 @functools.cache
 def variables() -> tuple[str, ...]:
-    """How the names of variables begin that only one engine's code reads."""
+    """Return prefixes of environment variables that only one engine's code reads."""
     return tuple(name for spec in specs().values() for name in spec.process.variables)
 
 
 def find(name: str) -> EngineSpec | None:
-    """The engine of that name, if there is one: recordings may name any."""
+    """Return the engine of that name; None without one, because recordings may name any."""
     return specs().get(name)
 
 
 def get(name: str) -> EngineSpec:
-    """The engine of that name. Raises UnknownEngine with those that there are."""
+    """Return the engine of that name. Raises UnknownEngine with the existing names."""
     spec = find(name)
     if spec is None:
         raise UnknownEngine(
@@ -111,5 +113,5 @@ def get(name: str) -> EngineSpec:
 
 
 def alternatives(words: tuple[str, ...]) -> str:
-    """a, b or c."""
+    """Return words as "a, b or c"."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else "none"

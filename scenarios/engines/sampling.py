@@ -1,12 +1,12 @@
-"""The one sampler core: what temperature, top-k, top-p and min-p leave of a distribution, and what a draw is worth.
+"""The only sampler core: what temperature, top-k, top-p and min-p keep of a distribution, and how likely a draw was.
 
-The canonical order: end ids below `min_tokens` are masked, then temperature, top-k, top-p over the renormalised top-k,
-min-p relative to the largest remaining probability. `joint` is the one other order that an engine has: top-p over the
-unfiltered mass.
+The canonical order: end ids are masked below `min_tokens`, then temperature, top-k, top-p over the renormalised
+top-k, min-p relative to the largest remaining probability. `joint` is the one other order that an engine uses: top-p
+over the unfiltered mass.
 
-Every rule stands here once, in two forms. `filtered` and `read` work in the order of the vocabulary and sort only for
-top-p. `Tempered` works on tokens that are sorted once: their order does not depend on the temperature, and what the
-filters keep is always the first so many of them, so that another temperature or filter costs an exponential and a sum.
+Every rule is implemented once, in two forms. `filtered` and `read` work in the order of the vocabulary and sort only
+for top-p. `Tempered` works on tokens that are sorted once. Their order does not depend on the temperature, and
+filters always keep the first tokens of it. So another temperature or filter costs only an exponential and a sum.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from scenarios.settings import CoupledSampling
 if TYPE_CHECKING:
     from scenarios.engines.coupling import Draw
 
-OUTSIDE = 1e-3  # nats; a token nearer to the boundary may have been let in by rounding
-OUTSIDE_HALF = 0.05  # in half precision: the cap on what it rounds by (subjects/precision/observed_floor.py)
+OUTSIDE = 1e-3  # nats; rounding may have let in a token that is closer to the boundary
+OUTSIDE_HALF = 0.05  # the same in half precision: the cap on its rounding (subjects/precision/observed_floor.py)
 
 
 def barred(logits: Tensor, positions: Tensor, min_tokens: int, end_ids: tuple[int, ...]) -> Tensor:
-    """`logits` [n, vocabulary] with the ids that would end the sample at -inf in the rows before `min_tokens`."""
+    """Return `logits` [n, vocabulary] with the ids that would end the sample at -inf, in the rows before
+    `min_tokens`.
+    """
     early = positions < min_tokens
     if end_ids and min_tokens and bool(early.any()):
         logits = logits.clone()
@@ -38,10 +40,10 @@ def barred(logits: Tensor, positions: Tensor, min_tokens: int, end_ids: tuple[in
 
 
 def filtered(logits: Tensor, draw: Draw, slack: float = 0.0) -> Tensor:
-    """logits/T in float64 with everything outside top-k, top-p and min-p at -inf. [n, vocabulary] in and out.
+    """Return logits/T in float64 with everything outside top-k, top-p and min-p at -inf. [n, vocabulary] in and out.
 
-    `slack`: nats of logits/T by which the filters are wider, or narrower below 0: what two engines whose logits round
-    by half as much may both leave in. The best token always stays.
+    `slack`: nats of logits/T by which the filters are wider, or narrower below 0: the tokens that two engines may
+    both keep whose logits each round by half of it. The best token always stays.
     """
     return _filtered(logits.to(torch.float64) / draw.temperature, draw, joint=draw.joint, slack=slack)
 
@@ -75,19 +77,24 @@ def _cuts_top_k(top_k: int, scores: Tensor) -> bool:
 
 
 def _least_of_top_k(ranked: Tensor, top_k: int, slack: float = 0.0) -> Tensor:
-    """The lowest score that top-k keeps, [n, 1]: those as likely as its last one stay too. `ranked`: descending."""
+    """Return the lowest score that top-k keeps, [n, 1]. Tokens as likely as its last one stay too. `ranked`:
+    descending.
+    """
     return torch.minimum(ranked[:, top_k - 1 : top_k] - slack, ranked[:, :1])
 
 
 def _least_of_min_p(best: Tensor, min_p: float, slack: float = 0.0) -> Tensor:
-    """The lowest score that min-p keeps, in the shape of `best`."""
+    """Return the lowest score that min-p keeps, in the shape of `best`."""
     return best + min(math.log(min_p) - slack, 0.0)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Where the chosen tokens stand among all, [n]. `below`: nats below the likeliest token; `place`: their rank, from
-    0; `ahead`: the mass of all that are likelier; `outside`: as in `Reading`."""
+    """Where the chosen tokens are among all tokens, [n].
+
+    `below`: nats below the likeliest token. `place`: their rank, from 0. `ahead`: the mass of all likelier tokens.
+    `outside`: as in `Reading`.
+    """
 
     below: Tensor
     place: Tensor
@@ -97,12 +104,12 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Reading:
-    """One number a chosen token, float64, [n]. `tempered`: its log-probability before any filter; `processed`: after
-    them, -inf outside of what they keep.
+    """How likely each chosen token was, float64, [n].
 
-    `entropy`, `varentropy`: mean and variance of the surprisal after the filters. `before`: the mass of what is
-    likelier than the token. `outside`: the smallest error in every log-probability that could have let the token in,
-    nats; 0 inside. `second`: log-probability of the second best token; `is_second`: whether it was drawn.
+    `tempered`: its log-probability before any filter. `processed`: after the filters; -inf outside of what they keep.
+    `entropy`, `varentropy`: mean and variance of the surprisal after the filters. `before`: the mass of likelier
+    tokens. `outside`: the smallest error, in nats, in every log-probability that could have let the token in; 0
+    inside. `second`: log-probability of the second best token. `is_second`: whether that one was drawn.
     """
 
     tempered: Tensor
@@ -116,8 +123,11 @@ class Reading:
 
     @staticmethod
     def of(below: Tensor, mass: Tensor, kept: Tensor | None, chosen: Chosen) -> Reading:
-        """`below`: nats below the likeliest token, `mass`: their exponential, `kept`: what the filters leave (None:
-        everything), [n, vocabulary] in any order."""
+        """Make a reading from whole rows, [n, vocabulary] in any order.
+
+        `below`: nats below the likeliest token. `mass`: their exponential. `kept`: what the filters keep; None for
+        everything.
+        """
         kept_mass = mass if kept is None else torch.where(kept, mass, 0.0)
         total, count = kept_mass.sum(-1), (kept_mass > 0).sum(-1)
         q = kept_mass / total[:, None]
@@ -139,7 +149,7 @@ class Reading:
 def read(
     logits: Tensor, target: Tensor, temperature: float, filters: CoupledSampling, *, joint: bool = False
 ) -> Reading:
-    """The chosen tokens [n] under one sampler. Without top-p nothing is sorted."""
+    """Read the chosen tokens [n] under one sampler. Without top-p nothing is sorted."""
     if filters.top_p < 1.0:
         return Tempered(Ordered.of(logits, target), temperature).reading(filters, joint=joint)
     below = logits - logits.amax(-1, keepdim=True)
@@ -159,7 +169,7 @@ def read(
     ids = torch.arange(below.shape[-1], device=below.device)
     ahead = (below > chosen[:, None]) | (
         (below == chosen[:, None]) & (ids < target[:, None])
-    )  # as a stable sort has them
+    )  # equal scores: lower ids first, as in a stable sort
     mass = below.exp()
     before = torch.where(ahead, mass, 0.0).sum(-1)
     return Reading.of(below, mass, kept, Chosen(chosen, ahead.sum(-1), before, outside))
@@ -167,8 +177,11 @@ def read(
 
 @dataclass(frozen=True)
 class Ordered:
-    """Tokens from the likeliest down. `scores`: [n, vocabulary], descending, before any temperature; `order`: the
-    tokens in that order; `place`: of the chosen token, from 0, [n]."""
+    """Tokens from the likeliest to the least likely.
+
+    `scores`: [n, vocabulary], descending, before any temperature. `order`: the tokens in that order. `place`: of the
+    chosen token, from 0, [n].
+    """
 
     scores: Tensor
     order: Tensor
@@ -177,12 +190,12 @@ class Ordered:
 
     @staticmethod
     def of(scores: Tensor, target: Tensor) -> Ordered:
-        """Of equal scores those of lower ids come first."""
+        """Sort the tokens. Of equal scores, lower ids come first."""
         ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
         return Ordered(ordered, order, (order == target[:, None]).int().argmax(-1))
 
     def first(self, top_k: int) -> Tensor:
-        """How many tokens top-k keeps, [n]."""
+        """Return how many tokens top-k keeps, [n]."""
         if top_k not in self._firsts:
             if _cuts_top_k(top_k, self.scores):
                 self._firsts[top_k] = (self.scores >= _least_of_top_k(self.scores, top_k)).sum(-1)
@@ -193,7 +206,7 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Tempered:
-    """The same at one temperature, in nats below the likeliest token."""
+    """The ordered tokens at one temperature, in nats below the likeliest token."""
 
     ordered: Ordered
     temperature: float
@@ -210,12 +223,12 @@ class Tempered:
 
     @cached_property
     def _up_to(self) -> Tensor:
-        """Mass of each token and of all before it, in units of the likeliest one's."""
+        """Return the mass of each token and all before it, in units of the likeliest token's mass."""
         return self._mass.cumsum(-1)
 
     @cached_property
     def _below(self) -> Tensor:
-        """Nats below the likeliest token, ascending."""
+        """Return nats below the likeliest token, ascending."""
         return -self.scores
 
     @cached_property
@@ -227,32 +240,34 @@ class Tempered:
         return _at(self._up_to, self.ordered.place) - _at(self._mass, self.ordered.place)
 
     def _down_to(self, least: Tensor) -> Tensor:
-        """How many tokens have at least this score, [n, 1] in, [n] out."""
+        """Return how many tokens have at least this score, [n, 1] in, [n] out."""
         return torch.searchsorted(self._below, -least, right=True)[:, 0]
 
     def _ahead(self, place: Tensor, slack: float) -> Tensor:
-        """How many tokens are likelier than these by more than `slack` nats, both [n]."""
+        """Return how many tokens are likelier than these by more than `slack` nats, both [n]."""
         return torch.searchsorted(self._below, (_at(self._below, place) - slack)[:, None])[:, 0]
 
     def _mass_of(self, first: Tensor) -> Tensor:
-        """The mass of so many tokens, the likeliest ones, [n]."""
+        """Return the mass of the `first` likeliest tokens, [n]."""
         return torch.where(first > 0, _at(self._up_to, (first - 1).clamp(min=0)), 0.0)
 
     def _first(self, top_k: int, slack: float = 0.0) -> Tensor:
-        """How many tokens top-k keeps, [n], its last one `slack` nats further down."""
+        """Return how many tokens top-k keeps, [n], with its edge `slack` nats further down."""
         if not slack or not _cuts_top_k(top_k, self.scores):
             return self.ordered.first(top_k)
         return self._down_to(_least_of_top_k(self.scores, top_k, slack))
 
     def _share(self, top_p: float, first: Tensor, joint: bool) -> Tensor:
-        """The mass that top-p keeps: a share of what top-k left, or of everything."""
+        """Return the mass that top-p keeps: a share of what top-k kept, or of everything."""
         return top_p * (self._up_to[:, -1] if joint else self._mass_of(first))
 
     def nucleus(self, top_p: float, first: Tensor, *, joint: bool = False, slack: float = 0.0) -> Tensor:
-        """How many tokens top-p leaves of the `first`, [n]: those before which less than its share of the mass stands.
+        """Return how many of the `first` tokens top-p keeps, [n]: those with less than its share of the mass before
+        them.
 
-        With `slack` only those count before a token that are ahead of it by more; below 0, those too that are behind
-        it by less. That is found by halving: the mass before grows along the tokens.
+        With `slack` above 0, only tokens that are ahead by more than it count as before a token. Below 0, tokens that
+        are behind by less than it count too. Then the number is found by bisection, because the mass before a token
+        grows along the order.
         """
         share = self._share(top_p * math.exp(slack), first, joint)
         if not slack:
@@ -267,7 +282,7 @@ class Tempered:
         return torch.minimum(low, first)
 
     def kept(self, filters: CoupledSampling, *, joint: bool = False, slack: float = 0.0) -> Tensor:
-        """How many tokens the filters leave, [n]: the first of them. `slack`: as in `filtered`."""
+        """Return how many tokens the filters keep, [n]: these are the first ones. `slack`: as in `filtered`."""
         kept = self._first(filters.top_k, slack)
         if filters.top_p < 1.0:
             kept = self.nucleus(filters.top_p, kept, joint=joint, slack=slack)
@@ -277,7 +292,7 @@ class Tempered:
         return kept
 
     def _outside(self, filters: CoupledSampling, joint: bool) -> Tensor:
-        """`Reading.outside`."""
+        """Return `Reading.outside`: the largest of the distances to the boundaries of all filters."""
         chosen, place, first = self._chosen_scores, self.ordered.place, self.ordered.first(filters.top_k)
         outside = _impossible(chosen)
         if _cuts_top_k(filters.top_k, self.scores):
@@ -293,24 +308,26 @@ class Tempered:
         return outside
 
     def read(self, filters: CoupledSampling, *, joint: bool = False, slack: float = OUTSIDE) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the chosen tokens, and which of them lie outside of what is kept, both [n].
+        """Return log-probabilities of the chosen tokens, and which of them are outside of what is kept, both [n].
 
-        A token that only rounding of `slack` nats left outside counts as if nothing were cut off.
+        The log-probability of a token outside counts as if nothing were cut off; within `slack` nats, rounding may
+        have let it in, and it is not reported as outside.
         """
         kept = self.kept(filters, joint=joint)
         total = torch.where(self.ordered.place < kept, self._mass_of(kept), self._up_to[:, -1])
         return self._chosen_scores - total.log(), self._outside(filters, joint) > slack
 
     def reading(self, filters: CoupledSampling, *, joint: bool = False) -> Reading:
-        """The same with everything else that is known of the chosen tokens."""
+        """Return everything that is known about the chosen tokens."""
         places = torch.arange(self.scores.shape[-1], device=self.scores.device)
         kept = places < self.kept(filters, joint=joint)[:, None]
         chosen = Chosen(self._chosen_scores, self.ordered.place, self._before, self._outside(filters, joint))
         return Reading.of(self.scores, self._mass, kept, chosen)
 
     def extent(self, top_k: int, *, joint: bool = False, slack: float = 0.0) -> dict[str, float] | None:
-        """Each truncation just wide enough for every token that was chosen, with its edge `slack` nats further down;
-        top-p beside this top-k. None where no token could have been chosen.
+        """Return each truncation, just wide enough for every chosen token, with its edge `slack` nats further down.
+
+        top-p is computed beside this top-k. None where no token could have been chosen.
         """
         possible = self._chosen_scores > float("-inf")
         if not bool(possible.any()):
@@ -327,12 +344,12 @@ class Tempered:
 
 
 def widest(extents: list[dict[str, float]]) -> dict[str, float]:
-    """The truncations that leave in what each of these (`Tempered.extent`) does."""
+    """Return the truncations that keep whatever each of these (`Tempered.extent`) keeps."""
     return {name: (min if name == "min_p" else max)(extent[name] for extent in extents) for name in extents[0]}
 
 
 def untruncated(scores: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """`Tempered.read` where nothing is cut off, which needs no order."""
+    """Return `Tempered.read` where nothing is cut off, which needs no order."""
     scores = scores / temperature
     chosen_scores = _at(scores, target)
     return chosen_scores - scores.logsumexp(-1), chosen_scores == float("-inf")
@@ -343,10 +360,10 @@ def _at(columns: Tensor, place: Tensor) -> Tensor:
 
 
 def _impossible(chosen: Tensor) -> Tensor:
-    """Tokens that no error lets in: infinitely far outside."""
+    """Return inf for tokens that no error lets in, 0 for the others."""
     return torch.where(chosen == float("-inf"), float("inf"), torch.zeros_like(chosen))
 
 
 def _half(gap: Tensor) -> Tensor:
-    """Both the token and the boundary may move by the error."""
+    """Return half of the gap, because both the token and the boundary may move by the error."""
     return gap.clamp(min=0.0) / 2

@@ -23,13 +23,15 @@ from scenarios.engines.processes import descendants
 from scenarios.settings import Engine, Sampling, Scenario
 from scenarios.settings import Model as ModelSettings
 
-VOCABULARY = 512  # chosen: small
+VOCABULARY = 512  # a choice: small
 PROMPT = (1, 5, 9, 13, 17, 21)
-TOKENS = 8  # chosen: a few decode steps
+TOKENS = 8  # a choice: a few decode steps
 
 
 def make_model(folder: Path) -> None:
-    """A random two-layer Qwen2 with a word-level tokenizer, in Hugging Face's layout. SGLang asks for a tokenizer."""
+    """Write a random two-layer Qwen2 with a word-level tokenizer in Hugging Face's layout. SGLang needs the
+    tokenizer.
+    """
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -55,7 +57,7 @@ def make_model(folder: Path) -> None:
 
 
 def smoke(engine: str, device: str) -> dict[str, Any]:
-    """Start the engine as a run would, draw from one prompt, end it. Raises what the engine raises."""
+    """Start the engine as a run would, draw from one prompt, and end it. Raises what the engine raises."""
     from scenarios.engines.make import make_engine
 
     scenario = Scenario(
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = 0
         try:
             result = smoke(options.engine, options.device)
-        except Exception as error:  # an engine raises anything; the caller needs its text, in the form of a success
+        except Exception as error:  # an engine may raise anything; the caller gets its text, as of a success
             result, status = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}, 1
         for pid in descendants(os.getpid()):  # an engine that failed half-way must not outlive its check
             if pid != os.getpid():

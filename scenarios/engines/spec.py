@@ -1,7 +1,7 @@
-"""What an engine is, as data: everything that the harness, the judge and the triage know of one beside its code.
+"""An engine as data: everything that the harness, the judge and the triage know about it, besides its code.
 
-Standard library only: the controller, the judge and the triage read it too. The engine's own code is named, and
-imported only in its own interpreter.
+Standard library only, because the controller, the judge and the triage read it too. The engine's own code is named
+here and imported only in its own interpreter.
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
 
 def fits_the_context(resolved: Values) -> int:
-    """A token is drawn behind what is scored."""
+    """Return the longest sequence that is scored: one token less than the context, because a token is drawn
+    after it.
+    """
     return max(0, int(resolved.get("max_model_len") or 0) - 1)
 
 
 @dataclass(frozen=True)
 class FramePattern:
-    """A frame that triage knows, of an engine or of a framework: a kind of `harness.triage.places`, a pattern that the
-    last part of the function's name matches in full, one that is found anywhere in the file's path, and what is being
-    waited for; empty: the function's name."""
+    """A stack frame of an engine or a framework that triage recognises.
+
+    `kind`: one of `harness.triage.places`. `function`: a pattern that the last part of the function's name must match
+    fully. `file`: a pattern that is searched in the file's path. `op`: what the process waits for; empty for the
+    function's name.
+    """
 
     kind: str
     function: str
@@ -41,34 +46,35 @@ class FramePattern:
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """`name`: on the command line and in recordings. `title`: in a sentence. `factory`: "module:Class", called as
-    (model path, scenario, mode=, device=, pure=, mapping=), which returns a `scenarios.engines.engine.Bare`.
+    """Everything about one engine besides its code.
 
-    `embedded`: it runs in the harness's own interpreter and takes no environment. `recipes`: the folder of its
-    environments' recipes, NAME-cpu.toml and NAME-cuda.toml; empty: `harness/recipes`. `distributions`: whose version is
-    the engine's, the first that is installed. `entry_points`: of ours that its processes find, by group.
-    `coupled_variables`: by which a framework's own engine obeys the draws that its requests bring.
+    `name`: on the command line and in recordings. `title`: in a sentence. `factory`: "module:Class", called as (model
+    path, scenario, mode=, device=, pure=, mapping=); returns a `scenarios.engines.engine.Bare`. `embedded`: it runs
+    in the harness's own interpreter and needs no environment. `recipes`: the folder with the recipes of its
+    environments, NAME-cpu.toml and NAME-cuda.toml; empty for `harness/recipes`. `distributions`: Python packages; the
+    first installed one gives the engine's version. `entry_points`: entry points of ours for its processes, by group.
+    `coupled_variables`: environment variables that make a framework's own engine obey the draws in its requests.
 
-    `accepts`: "module:function", called in the engine's own interpreter, which returns a
-    `scenarios.engines.accepted.Accepted`; empty: what it takes is not known before it starts. `maps`: our own mapping
-    of `engine_asked` and the model's longest context to its arguments, and `machine`: what the harness needs of it
-    beside them. `longer_context`: the variable with which it takes a context that the model was not made for.
+    `accepts`: "module:function", called in the engine's own interpreter; returns a
+    `scenarios.engines.accepted.Accepted`; empty where the accepted arguments are unknown before a start. `maps`: our
+    own mapping from `engine_asked` and the model's longest context to its arguments. `machine`: further arguments
+    that the harness needs. `longer_context`: the variable that allows a longer context than the model was made for.
 
     `engine_arguments`, `sampling_arguments`, `carried_arguments`: canonical name -> native argument. A sampling
-    parameter that is not named has its canonical name and default in this engine too; None: the engine has no such
-    parameter. `always`: native sampling arguments that our mapping gives whatever is asked. `without_argument`:
-    canonical engine parameter that no argument sets -> what the engine does. `refusal`: why it cannot sample this
-    faithfully in that mode; empty where it can. Its last argument: whether the mapping is our own; what a user's
-    mapping makes unfaithful is found by the comparison instead. `unlike`: canonical parameters that mean something
-    else in its own sampler. `most_scored`: tokens of the longest sequence that it scores, by what it resolved; 0
-    where it does not say.
+    parameter that is not listed has its canonical name and default in this engine too; None: the engine has no such
+    parameter. `always`: native sampling arguments that our mapping always passes. `without_argument`: canonical
+    engine parameter without an argument -> what the engine does. `refusal`: returns why it cannot sample this
+    faithfully in that mode, empty where it can. Its last argument is whether the mapping is our own: what a user's
+    mapping makes unfaithful is found by the comparison instead. `unlike`: returns canonical parameters that mean
+    something else in its own sampler. `most_scored`: returns how many tokens of a sequence it scores at most, by what
+    it resolved; 0 where it does not tell.
 
-    `learners_code`: it computes with the learner's own code. `logprobs`: of which distribution its own sampler reports
-    log-probabilities unless told otherwise. `reloads_modules`: a weight sync must hold all tensors of a module.
-    `routed`: a router can stand before several (`engine.router`).
-    `defaults_at_endpoint_only`: generation_config.json counts at its OpenAI endpoint only. `process`: how its processes
-    are told. `frames`: where they compute, wait and sleep. `preload`: modules that every start of it on a CPU imports,
-    without a thread and without Ray; its own processes may be forked after that.
+    `learners_code`: it computes with the learner's own code. `logprobs`: the distribution whose log-probabilities its
+    own sampler reports by default. `reloads_modules`: a weight sync must contain all tensors of a module. `routed`: a
+    router can be placed in front of several (`engine.router`). `defaults_at_endpoint_only`: generation_config.json
+    applies at its OpenAI endpoint only. `process`: how to recognise its processes. `frames`: where they compute, wait
+    and sleep. `preload`: modules that every start on a CPU imports, without starting a thread and without Ray; its
+    own processes may be forked after that.
     """
 
     name: str
@@ -101,14 +107,14 @@ class EngineSpec:
     preload: tuple[str, ...] = ()
 
     def ranks(self, engine: Engine) -> int:
-        """Processes of one engine with these settings that hold a part of the model."""
+        """Return how many processes of one engine with these settings hold a part of the model."""
         return engine.tensor_parallel if "tensor_parallel" in self.engine_arguments else 1
 
     def workers(self, engine: Engine) -> int:
-        """Processes that a weight sync of engines with these settings reaches."""
+        """Return how many processes a weight sync reaches with these settings."""
         return self.ranks(engine) * engine.engines
 
     def make(self, *args: Any, **named: Any) -> Any:
-        """A live engine. Imports its code."""
+        """Return a live engine. Imports its code."""
         module, _, kind = self.factory.partition(":")
         return getattr(importlib.import_module(module), kind)(*args, **named)

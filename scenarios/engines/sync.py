@@ -1,11 +1,11 @@
-"""Weight sync from the learner to engines: a process group of its own, one broadcast a tensor, and a sender that can be
+"""Weight sync from the learner to engines: a separate process group, one broadcast per tensor, a sender that can be
 stopped.
 
 A receiver that refuses (SGLang without `begin_weight_update`, vLLM's `load_weights` on a CPU) leaves the sender of a
-plain broadcast blocked until its timeout, with the cause in a return value that nobody read. Here the sender waits in
-small steps on an abort flag, so a refusal ends both sides at once. `c10d`'s own abort does not: measured with torch
-2.13, gloo's `abort()` leaves a pending broadcast pending, and dropping the group blocks until the timeout. An aborted
-group is therefore kept, unused, until the process ends.
+plain broadcast blocked until its timeout, and the reason in a return value that nobody reads. Here the sender polls
+an abort flag in small steps, so a refusal ends both sides at once. `c10d`'s own abort does not help: measured with
+torch 2.13, gloo's `abort()` leaves a pending broadcast pending, and dropping the group blocks until the timeout. So
+an aborted group is kept, unused, until the process ends.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _abandoned: list[Any] = []
 
 
 class SyncAborted(EngineError):
-    """The other side refused the sync; the message is the other side's."""
+    """The other side refused the sync. The message is the other side's."""
 
 
 def describe(named: Iterable[tuple[str, torch.Tensor]]) -> list[WeightMeta]:
-    """Name, shape, dtype and digest of each tensor, in the order in which they will be sent."""
+    """Return name, shape, dtype and digest of each tensor, in the order in which they will be sent."""
     return [
         WeightMeta(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), digest(tensor.detach()))
         for name, tensor in named
@@ -41,10 +41,10 @@ def describe(named: Iterable[tuple[str, torch.Tensor]]) -> list[WeightMeta]:
 
 
 def process_group(store: dist.Store, group: SyncGroup, rank: int) -> Any:
-    """A bare c10d backend for `group`, outside torch's registry of groups, so that it needs no default group.
+    """Return a bare c10d backend for `group`, outside torch's registry, so that no default group is needed.
 
-    The store prefixes are those of torch's `_new_process_group_helper` under SGLang's `init_custom_process_group`, so
-    that all three engines meet in one rendezvous.
+    The prefixes of the store are those of torch's `_new_process_group_helper` under SGLang's
+    `init_custom_process_group`, so that all three engines meet in one rendezvous.
     """
     device = "cuda" if group.backend == "nccl" else "cpu"
     prefixed = dist.PrefixStore(f"{device}/", dist.PrefixStore(f"{group.name}/", dist.PrefixStore(group.name, store)))
@@ -54,13 +54,13 @@ def process_group(store: dist.Store, group: SyncGroup, rank: int) -> Any:
 
 
 def join(group: SyncGroup, rank: int) -> Any:
-    """Join as a receiver. Blocks until every member is there, at most `CONNECT_TIMEOUT`."""
+    """Join as a receiver. Blocks until every member has joined, at most `CONNECT_TIMEOUT`."""
     store = dist.TCPStore(group.address, group.port, group.world_size, is_master=False, timeout=CONNECT_TIMEOUT)
     return process_group(store, group, rank)
 
 
 def broadcast(backend: Any, tensor: torch.Tensor) -> Any:
-    """Start one broadcast from rank 0; returns the pending work."""
+    """Start one broadcast from rank 0, and return the pending work."""
     options = dist.BroadcastOptions()
     options.rootRank, options.rootTensor = 0, 0
     return backend.broadcast([tensor], options)
@@ -75,7 +75,7 @@ def receive(backend: Any, weights: list[WeightMeta], device: torch.device) -> It
 
 
 class WeightSender:
-    """Rank 0 of a sync group, inside the learner. One group serves many syncs, until one is aborted."""
+    """Rank 0 of a sync group, inside the learner. One group serves many syncs, until one of them is aborted."""
 
     def __init__(self) -> None:
         self._backend: Any = None
@@ -84,10 +84,12 @@ class WeightSender:
         self._aborted = threading.Event()
 
     def open(self, world_size: int, backend: str, name: str) -> SyncGroup:
-        """Start the rendezvous store and say where it is. `world_size` counts the learner and every engine worker."""
+        """Start the rendezvous store, and return where it is. `world_size` counts the learner and every engine
+        worker.
+        """
         self._aborted.clear()
         address = _own_address()
-        # The store listens on that address only: on one machine that is the loopback.
+        # The store listens on that address only; on a single machine it is the loopback.
         self._store = dist.TCPStore(
             address, 0, world_size, is_master=True, wait_for_workers=False, timeout=CONNECT_TIMEOUT
         )
@@ -95,7 +97,7 @@ class WeightSender:
         return self._group
 
     def connect(self) -> None:
-        """Wait for the engines; raises EngineError when one never comes."""
+        """Wait for the engines. Raises EngineError when one does not come."""
         assert self._store is not None and self._group is not None, "open() first"
         try:
             self._backend = process_group(self._store, self._group, 0)
@@ -104,15 +106,17 @@ class WeightSender:
                 f"weight sync group {self._group.name!r} did not form within {CONNECT_TIMEOUT}: {error}"
             ) from error
         size = self._group.world_size
-        for recorder in install.live():  # torch keeps no register of such a group, and its recorder calls it ""
+        for recorder in install.live():  # torch does not register such a group, and its flight recorder names it ""
             collectives.record_group(
                 recorder, name=self._group.name, backend=self._group.backend, rank=0, world_size=size,
                 members=range(size), torch_name="",
             )  # fmt: skip
 
     def send(self, named: Iterable[tuple[str, torch.Tensor]]) -> float:
-        """Broadcast every tensor; returns seconds. Raises SyncAborted as soon as `abort` was called from another
-        thread."""
+        """Broadcast every tensor, and return the seconds it took.
+
+        Raises SyncAborted as soon as another thread calls `abort`.
+        """
         if self._backend is None:
             raise EngineError("the weight sync group is not connected")
         started = time.perf_counter()
@@ -121,6 +125,7 @@ class WeightSender:
             pause = 0.0
             while not work.is_completed():
                 if self._aborted.is_set():
+                    # Keep the pending broadcast alive: dropping it would block until the timeout.
                     _abandoned.append((self._backend, work, self._store))
                     self._backend = None
                     raise SyncAborted(f"weight sync was stopped at tensor {name!r}: the receiver refused or died")
@@ -134,7 +139,9 @@ class WeightSender:
 
 
 def _own_address() -> str:
-    """The address that other members of the cluster reach: Ray's node address inside Ray, else the loopback."""
+    """Return the address at which the cluster reaches this process: Ray's node address inside Ray, else the
+    loopback.
+    """
     try:
         import ray
 

@@ -1,8 +1,8 @@
-"""TF32, which a GPU computes float32 in where nobody forbids it: 10 bits of mantissa, and small faults drown in it.
+"""TF32: a GPU computes float32 with 10 bits of mantissa unless that is forbidden, and small faults are lost in it.
 
-Triton's `tl.dot` truncates float32 to TF32 by default, and with it the attention of vLLM and SGLang: on an H200 both
-were 1e-5 nats from their learner in the median and 5e-3 at most, and a learner whose attention truncates alike was
-1e-6 from them (docs/measurements/gpu.md).
+Triton's `tl.dot` truncates float32 to TF32 by default, and so does the attention of vLLM and SGLang. On an H200 both
+were 1e-5 nats from their learner in the median and 5e-3 at most. A learner whose attention truncates in the same way
+was 1e-6 from them (docs/measurements/gpu.md).
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ _ours: set[str] = set()
 
 
 def forbid(device: str, *, pure: bool) -> bool:
-    """Forbid it to the processes that this one starts from here on, and to libraries that it has not loaded, unless on
-    a CPU, or `pure`: with nothing of ours in place. What the user has set stays. Returns whether we forbade it."""
+    """Forbid TF32 to processes that are started from now on and to libraries that are not loaded yet. Return whether
+    we did.
+
+    Nothing is changed on a CPU, with `pure` (nothing of ours in place), or where the user has set the variables.
+    """
     while _ours:
         os.environ.pop(_ours.pop(), None)
     if device != "cpu" and not pure:
@@ -28,5 +31,5 @@ def forbid(device: str, *, pure: bool) -> bool:
 
 
 def allowed(device: str) -> bool:
-    """Whether kernels on `device` may use it, in processes that this one has started."""
+    """Whether kernels on `device` may use TF32 in processes that this one has started."""
     return device != "cpu" and any(os.environ.get(name) != value for name, value in FORBIDDEN.items())

@@ -1,13 +1,13 @@
-"""OpenRLHF's prompts in an order of our seed, and coupled sampling in its engines.
+"""Orders OpenRLHF's prompts by our seed, and couples the sampling of its engines.
 
 The adapters' loader imports this module in each process of the job where RLHF_HARNESS_PLUGIN names it, just before
-OpenRLHF itself; it does something only where a seed is given. RLHF_HARNESS_SEED: the driver, which OpenRLHF seeds
-nowhere, is seeded as OpenRLHF seeds its training actors, in the moment before it makes a loader. RLHF_HARNESS_COUPLED:
-each prompt is sent to its engine with its draw, each of its samples has one of its own there, the processor beside this
-module obeys it, and samples are handed on in the order of their prompts instead of the order of their arrival.
+OpenRLHF itself. It acts only where a seed is set. RLHF_HARNESS_SEED: OpenRLHF does not seed its driver, so the driver
+is seeded as OpenRLHF seeds its training actors, just before it makes a data loader. RLHF_HARNESS_COUPLED: each prompt
+is sent to its engine with its draw, and each sample of it gets its own. The processor in `scenarios.engines.vllm`
+obeys it. Samples are passed on in the order of their prompts instead of their arrival.
 
-A sample is known by its prompt's place in the order of sending and by its place in the group. Prompts that a filter
-sends off later, and samples of which an environment writes parts, are numbered as they come.
+A sample is identified by its prompt's position in the order of submission and by its position in the group. Prompts
+that a filter submits later, and samples of which an environment writes parts, are numbered as they come.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ PLAIN = "--rollout.temperature 1 --rollout.top_p 1, or --algo.advantage.is_corre
 LOADERS = "openrlhf.utils.deepspeed.deepspeed"
 SAMPLES = "openrlhf.trainer.ppo_utils.samples_generator"
 ENGINES = "openrlhf.trainer.ray.vllm_engine"
-_GROUP = 12  # bits of a sample's number that are its place in the group
-_TURN = 20  # bits of a position that are its place in one answer; the rest counts the sample's answers
+_GROUP = 12  # bits of a sample's number for its position in the group
+_TURN = 20  # bits of a position for its place in one answer; the bits above count the sample's answers
 
 
 def placed(params: Any, *, sample: int = 0, offset: int = 0) -> Any:
-    """A copy of parameters with a draw, of another sample of the group or of a later position; others as they are."""
+    """Return a copy of parameters with a draw, for another sample of the group or a later position; others
+    unchanged.
+    """
     draw = (getattr(params, "extra_args", None) or {}).get(DRAW)
     if draw is None:
         return params
@@ -46,7 +48,7 @@ def placed(params: Any, *, sample: int = 0, offset: int = 0) -> Any:
 
 
 class _Engine:
-    """The handle of an engine, through which each prompt is told its draw."""
+    """The handle of an engine that adds the draw to each prompt."""
 
     def __init__(self, handle: Any, seed: int, sent: list[int]) -> None:
         self._handle, self._seed, self._sent = handle, seed, sent
@@ -70,7 +72,7 @@ def _seeded(original: Any, seed: int) -> Any:
         import torch
         import transformers
 
-        grouped = torch.distributed.is_initialized()  # a training actor: OpenRLHF has seeded it and its sampler
+        grouped = torch.distributed.is_initialized()  # a training actor, which OpenRLHF has seeded, with its sampler
         if not grouped:
             transformers.set_seed(seed)
         loader = original(self, *args, **kwargs)
@@ -118,7 +120,7 @@ def _sorted(original: Any) -> Any:
     return _generate_vllm
 
 
-# Ray pickles an actor's methods by value: what they need is imported inside.
+# Ray pickles an actor's methods by value, so what they need is imported inside.
 
 
 def _started(original: Any) -> Any:

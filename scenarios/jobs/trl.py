@@ -1,11 +1,11 @@
-"""Coupled sampling in TRL's colocated vLLM.
+"""Couples the sampling of TRL's colocated vLLM.
 
-The adapters' loader imports this module in each process of the job where RLHF_HARNESS_PLUGIN names it, just before TRL
-itself; it does something only where RLHF_HARNESS_COUPLED gives a seed. The engine that TRL makes gets the processor
-beside this module, and each prompt that TRL hands to it brings its draw.
+The adapters' loader imports this module in each process of the job where RLHF_HARNESS_PLUGIN names it, just before
+TRL itself. It acts only where RLHF_HARNESS_COUPLED sets a seed. The engine that TRL makes gets the processor of
+`scenarios.engines.vllm`, and each prompt that TRL passes to it brings its draw.
 
-A sample is known by its engine (a rank, or the ranks of a tensor-parallel group) and by its place in the order in which
-that engine was asked, evaluations and the turns of a conversation included.
+A sample is identified by its engine (a rank, or the ranks of a tensor-parallel group) and by its position in the
+order of that engine's requests, evaluations and the turns of a conversation included.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from scenarios.engines.vllm.draws import coupled_engine, drawn
 
 ENGINES = "trl.generation.vllm_generation"
 PLAIN = "temperature=1.0, top_p=1.0, top_k=0 and no min_p in GRPOConfig"
-_ENGINE = 40  # bits of a sample's number that count the samples of one engine
+_ENGINE = 40  # bits of a sample's number for its position among the samples of one engine
 
 
 def _made(original: Any, seed: int) -> Any:
     @functools.wraps(original, updated=())
     def LLM(*args: Any, **options: Any) -> Any:
         engine = original(*args, **coupled_engine(options))
-        # TRL gives each engine the number of its tensor-parallel group as its seed.
+        # TRL seeds each engine with the number of its tensor-parallel group.
         engine.generate = _coupling(engine, seed, int(options.get("seed") or 0) << _ENGINE)
         return engine
 

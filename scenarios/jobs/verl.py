@@ -1,13 +1,14 @@
-"""Coupled sampling in verl's own engines: every request is told its draw, the processors beside this one obey it.
+"""Couples the sampling of verl's own engines: every request brings its draw, and the processors of our engines obey
+it.
 
-verl imports this module by itself, through the entry-point group `verl.plugins`, in each of its processes; it does
-something only where RLHF_HARNESS_COUPLED names a seed. Classes are changed in the moment after their module was
-imported: verl's agent loop, which adds the draw to a sample's parameters, SGLang's request, which names the processor
-(vLLM's is named when the engine starts), and verl's synchronous replay buffer, which hands samples on in the order in
-which their prompts were taken from the data instead of the order in which they were finished.
+verl imports this module in each of its processes through the entry-point group `verl.plugins`. It acts only where
+RLHF_HARNESS_COUPLED sets a seed. Classes are changed right after their module was imported: verl's agent loop adds
+the draw to a sample's parameters; SGLang's request names the processor (vLLM's is named when the engine starts);
+verl's synchronous replay buffer passes samples on in the order in which their prompts were taken from the data,
+instead of the order in which they were finished.
 
-A sample is known by its step, its row in the data and its place in the group, so two runs agree on it whatever order
-their engines answer in. A row that occurs twice in a step draws twice the same.
+A sample is identified by its step, its row in the data and its position in the group, so two runs agree on it in
+whatever order their engines answer. A row that occurs twice in a step draws the same twice.
 """
 
 from __future__ import annotations
@@ -24,24 +25,26 @@ LOOPS = "verl.experimental.agent_loop.agent_loop"
 REQUESTS = "sglang.srt.managers.io_struct"
 TRAINER = "verl.trainer.ppo.v1.trainer_base"
 BUFFER = "verl.trainer.ppo.v1.replay_buffer"
-# A sample's number has 64 bits: step, row in the data, place in the group.
+# A sample's number has 64 bits: step, row in the data, position in the group.
 _STEP, _ROW = 44, 12
 
 
 def drawn(
     seed: int, config: Any, sampling_params: dict[str, Any], trajectory: dict[str, Any], session: int
 ) -> dict[str, Any]:
-    """The sampling parameters of one sample with its draw. Raises ValueError for what a coupled draw cannot do."""
+    """Return the sampling parameters of one sample with its draw. Raises ValueError for what a coupled draw cannot
+    do.
+    """
     if sampling_params.get("repetition_penalty", 1.0) != 1.0:
         raise ValueError("coupled sampling has no repetition penalty: set rollout.repetition_penalty=1.0")
-    if sampling_params.get("temperature") == 0:  # greedy: nothing is drawn
+    if sampling_params.get("temperature") == 0:  # greedy: nothing to draw
         return sampling_params
     sample = (int(trajectory["step"]) << _STEP) + (int(trajectory["sample_index"]) << _ROW) + session
     draw = {
         "seed": seed, "sample": sample, "temperature": sampling_params.get("temperature", 1.0),
         "top_k": sampling_params.get("top_k", -1), "top_p": sampling_params.get("top_p", 1.0),
     }  # fmt: skip
-    # The processors leave one token, which the engine's own sampler then takes: it is given nothing to filter.
+    # The processors leave one token, which the engine's own sampler then takes. So it gets no filters.
     plain = {**sampling_params, "temperature": 1.0, "top_k": -1, "top_p": 1.0}
     name = "custom_params" if config.actor_rollout_ref.rollout.name == "sglang" else "extra_args"
     return {**plain, name: {**(sampling_params.get(name) or {}), DRAW: draw}}
@@ -61,7 +64,7 @@ def _imported(module: ModuleType) -> None:
 
 
 def _numbered(original: Any) -> Any:
-    """verl names its prompts at random: the buffer is told which was taken when."""
+    """Tell the replay buffer the order in which prompts were taken, because verl names them at random."""
 
     @functools.wraps(original)
     def _next_train_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +82,7 @@ def _sorted(original: Any) -> Any:
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
         batch, *remaining = original(self, *args, **kwargs)
         places = self.__dict__.get("_rlhf_harness_places", {})
-        parts = [key.rsplit("_", 2) for key in batch.keys]  # prompt, place in the group, part of the answer
+        parts = [key.rsplit("_", 2) for key in batch.keys]  # prompt, position in the group, part of the answer
         if all(len(key_fields) == 3 and key_fields[0] in places for key_fields in parts):
             numbers = [(places[uid], int(session), int(part)) for uid, session, part in parts]
             batch.reorder(sorted(range(len(numbers)), key=numbers.__getitem__))
@@ -88,7 +91,7 @@ def _sorted(original: Any) -> Any:
     return sample
 
 
-# Ray pickles an actor's methods by value: what they need is imported inside.
+# Ray pickles an actor's methods by value, so what they need is imported inside.
 
 
 def _coupling(original: Any) -> Any:

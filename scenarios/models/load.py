@@ -1,6 +1,6 @@
-"""Models from a path: policy, value model on the policy's trunk, reward model; with errors that a user can act on.
+"""Loads models from a path: policy, value model on the policy's trunk, reward model. Errors say what a user can do.
 
-Every model is put in evaluation mode and stays there: dropout would make the ratio of PPO differ from one before any
+Every model is put in evaluation mode and stays there: with dropout, the ratio of PPO would differ from one before any
 update.
 """
 
@@ -26,13 +26,16 @@ from scenarios.models.quiet import quiet
 from scenarios.models.wide import widen
 from scenarios.settings import BUILTIN
 
-# Transformers changes the process's default dtype while it loads: of two threads at once, one restores the other's.
+# Transformers changes the process's default dtype while it loads; of two threads at once, one would restore the
+# other's.
 _LOADING = threading.Lock()
 
 
 class ModelError(ValueError):
-    """A model that cannot be used; the message says which path, why, and what would be possible. `fix`: an option of
-    the command line, or the command that fetches the model."""
+    """A model that cannot be used. The message says which path, why, and what is possible.
+
+    `fix`: an option of the command line, or the command that fetches the model.
+    """
 
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)
@@ -48,22 +51,24 @@ def _option(key: str) -> str:
 
 
 def policy_path(path: str, *, seed: int, home: Path) -> Path:
-    """The directory behind `model.path`: the built-in policy is made when absent. Raises ModelError."""
+    """Return the directory of `model.path`. The built-in policy is made where it is missing. Raises ModelError."""
     return builtin.build(seed, home) if path == BUILTIN else _directory(path, "model.path")
 
 
 def reward_path(path: str, *, seed: int, home: Path) -> Path:
-    """The directory behind `model.reward`: the built-in reward model is made when absent. Raises ModelError."""
+    """Return the directory of `model.reward`. The built-in reward model is made where it is missing. Raises
+    ModelError.
+    """
     return builtin.build_reward(seed, home) if path == BUILTIN else _directory(path, "model.reward")
 
 
 def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu") -> PreTrainedModel:
-    """A causal language model in `dtype` on `device`. Raises ModelError."""
+    """Return a causal language model in `dtype` on `device`. Raises ModelError."""
     return _pretrained(AutoModelForCausalLM, path, dtype, device, "a causal language model")
 
 
 def load_reward(path: Path | str, *, dtype: str = "float32", device: str = "cpu") -> PreTrainedModel:
-    """A sequence-classification model with one label in `dtype` on `device`. Raises ModelError."""
+    """Return a sequence-classification model with one label in `dtype` on `device`. Raises ModelError."""
     model = _pretrained(AutoModelForSequenceClassification, path, dtype, device, "a sequence-classification model")
     if model.config.num_labels != 1:
         raise ModelError(f"{path}: a reward model has one label, this one has {model.config.num_labels}", fix=REWARD)
@@ -73,8 +78,8 @@ def load_reward(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
 class ValueModel(nn.Module):
     """The policy's trunk and a scalar head: one value for the state after each token.
 
-    The head starts near zero, with a standard deviation of 1 / (width + 1) drawn from `seed`: a random one of the usual
-    1 / sqrt(width + 1) predicts values as large as the rewards, and drowns the first advantages.
+    The head starts near zero, with a standard deviation of 1 / (width + 1) drawn from `seed`. With the usual 1 /
+    sqrt(width + 1) it would predict values as large as the rewards, which would dominate the first advantages.
     """
 
     def __init__(self, trunk: PreTrainedModel, seed: int) -> None:
@@ -88,13 +93,13 @@ class ValueModel(nn.Module):
             self.head.bias.zero_()
 
     def forward(self, **inputs: Any) -> Tensor:
-        """Values [rows, length] in float32 of `inputs` as the trunk takes them."""
+        """Return values [rows, length] in float32. `inputs`: as the trunk takes them."""
         hidden = self.trunk(use_cache=False, **inputs).last_hidden_state
         return self.head(hidden)[..., 0].float()
 
 
 def load_value(path: Path | str, *, seed: int, dtype: str = "float32", device: str = "cpu") -> ValueModel:
-    """A value model on the trunk of the policy at `path`, its head drawn from `seed`. Raises ModelError."""
+    """Return a value model on the trunk of the policy at `path`, its head drawn from `seed`. Raises ModelError."""
     trunk = _pretrained(AutoModel, path, dtype, device, "a language model")
     model = ValueModel(trunk, seed).to(device=device, dtype=getattr(torch, dtype)).eval()
     widen(model, getattr(torch, dtype))
@@ -102,7 +107,7 @@ def load_value(path: Path | str, *, seed: int, dtype: str = "float32", device: s
 
 
 def load_tokenizer(path: Path | str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model directory. Raises ModelError."""
+    """Return the tokenizer of a model directory. Raises ModelError."""
     try:
         with quiet():
             return AutoTokenizer.from_pretrained(_directory(str(path), "model"))
@@ -138,7 +143,7 @@ def _is_hub_name(path: str) -> bool:
 
 
 def _downloaded(path: str) -> Path | None:
-    """A model of the hub that is in the local cache. Never asks the network: a mistyped path must fail at once."""
+    """Return a hub model that is in the local cache. Never uses the network: a mistyped path must fail at once."""
     if not _is_hub_name(path):
         return None
     import huggingface_hub
@@ -158,7 +163,7 @@ def _pretrained(kind: Any, path: Path | str, dtype: str, device: str, what: str)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"{path}: cannot be loaded as {what}: {_first_line(error)}", fix=MODEL) from error
     missing = sorted(info["missing_keys"])
-    if missing:  # Transformers would draw them at random, and say so in a warning only
+    if missing:  # Transformers would initialise them at random and only warn
         raise ModelError(f"{path}: is not {what}: its files hold no {', '.join(missing[:3])}", fix=MODEL)
     widen(model, getattr(torch, dtype))
     return model.to(device).eval()

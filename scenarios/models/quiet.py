@@ -1,4 +1,4 @@
-"""Transformers without its progress bars and load reports: what matters in them becomes an error of ours."""
+"""Silences Transformers' progress bars and load reports; what matters in them becomes an error of ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Errors only inside, and no bars; the caller's settings come back after."""
+    """Show errors only, and no progress bars, inside the context; restore the caller's settings afterwards."""
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

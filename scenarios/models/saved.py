@@ -1,8 +1,8 @@
 """A model's tensors as its saved checkpoint holds them: the names and shapes that every engine loads.
 
-Transformers 5 keeps some models otherwise in memory: the experts of a layer as one tensor, a renamed module. Its own
-`save_pretrained` undoes that, and so does everything here, by the same function. A sync that sent the names in memory
-was refused: vLLM knows no "layers.0.mlp" of Mixtral, whose checkpoint says "block_sparse_moe".
+Transformers 5 keeps some models in another form in memory: the experts of a layer as one tensor, or a renamed module.
+Its `save_pretrained` reverts that, and so does this module, by the same function. A sync with the names in memory was
+refused: vLLM has no "layers.0.mlp" of Mixtral, whose checkpoint says "block_sparse_moe".
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-WIDE_EXPERTS = "eager"  # an experts implementation that takes every dtype; grouped_mm refuses float64 (torch 2.13)
+WIDE_EXPERTS = "eager"  # an implementation of experts that accepts every dtype; grouped_mm refuses float64 (torch 2.13)
 
 
 def tensors(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Name -> tensor of the checkpoint, in one order for one model; a tied tensor once, under its first name.
+    """Return name -> tensor of the checkpoint, always in the same order; a tied tensor once, under its first name.
 
-    Tensors that the model holds as they are saved are its own; the others are contiguous copies.
+    Tensors that the model holds in their saved form are its own; the others are contiguous copies.
     """
     first_names: dict[int, str] = {}
     state = model.state_dict()
@@ -31,7 +31,7 @@ def tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def restore(model: PreTrainedModel, changed: Mapping[str, Tensor]) -> None:
-    """Write these tensors of the checkpoint into the model, whatever it makes of them in memory.
+    """Write these tensors of the checkpoint into the model, whatever form it keeps them in.
 
     Raises KeyError with the first name that the checkpoint does not have.
     """
@@ -57,7 +57,7 @@ def _shares_memory(first: Tensor, second: Tensor | None) -> bool:
 
 
 def widen(model: Any, dtype: torch.dtype) -> PreTrainedModel:
-    """The same model, computing in `dtype`."""
+    """Return the same model, computing in `dtype`."""
     if hasattr(model.config, "_experts_implementation"):
         model.set_experts_implementation(WIDE_EXPERTS)
     wide: PreTrainedModel = model.to(dtype)

@@ -1,7 +1,7 @@
 """Half precision on a CPU without instructions for it: linear layers compute in float32 and round once.
 
-Kernels for such types add up in float32 as well, and round what they return: the values differ by the order of their
-sums. On a CPU with AVX2 only, torch 2.13 took 10 to 30 times as long for a layer in bfloat16 as for this.
+Kernels for half precision also add up in float32 and round their result, so values differ only by the order of sums.
+On a CPU with AVX2 only, torch 2.13 took 10 to 30 times as long for a layer in bfloat16 as for this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class Linear(nn.Linear):
 
 
 def widen(model: nn.Module, dtype: torch.dtype) -> None:
-    """Let the linear layers of a model in `dtype` compute in float32 where the CPU has no instructions for the type."""
+    """Make the linear layers of a half-precision model compute in float32, where the CPU has no instructions for the
+    type.
+    """
     if dtype not in HALF or _has_instructions(dtype):
         return
     for module in model.modules():

@@ -1,6 +1,7 @@
-"""What an earlier comparison may leave behind in an engine that is kept up, planted on purpose in a live session.
+"""State that an earlier comparison may leave behind in an engine that stays up, planted on purpose in a live session.
 
-Each function takes the actor's `Host` and changes what is in its process; it runs there through Ray's `__ray_call__`.
+Each function takes the actor's `Host` and changes something in its process. It runs there through Ray's
+`__ray_call__`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 
 def adapter(host: Any) -> None:
-    """A low-rank adapter around one projection of the model, as peft puts it there."""
+    """Put a low-rank adapter around one projection of the model, as peft does."""
     import torch
 
     layer = _model(host).model.layers[0].self_attn
@@ -20,17 +21,17 @@ def adapter(host: Any) -> None:
 
 
 def hook(host: Any) -> None:
-    """A forward hook that was never removed."""
+    """Leave a forward hook that was never removed."""
     _model(host).model.layers[0].register_forward_hook(lambda module, inputs, output: output)
 
 
 def buffer(host: Any) -> None:
-    """A rotary cache of another base: no weight sync sends it."""
+    """Leave a rotary cache of another base, which no weight sync sends."""
     _model(host).model.rotary_emb.inv_freq.mul_(1.01)
 
 
 def patched_function(host: Any) -> None:
-    """A module's function under another's name, as a monkey patch leaves it."""
+    """Replace a function of a module, as a monkey patch does."""
     from scenarios.engines.hf import engine
 
     module: Any = engine
@@ -39,19 +40,19 @@ def patched_function(host: Any) -> None:
 
 
 def patched_method(host: Any) -> None:
-    """A method of a model's class, replaced."""
+    """Replace a method of a model's class."""
     attention = type(_model(host).model.layers[0].self_attn)
     original = attention.forward
     attention.forward = lambda self, *args, **kwargs: original(self, *args, **kwargs)
 
 
 def sampler(host: Any) -> None:
-    """Another seed of the engine's own sampler."""
+    """Change the seed of the engine's own sampler."""
     host._object._bare._seed += 1
 
 
 def stale_cache(host: Any) -> None:
-    """Answers that are kept by prompt, and served whatever the weights are."""
+    """Cache answers by prompt, and serve them whatever the weights are."""
     engine = host._object._bare
     original = engine._model.forward
     kept: dict[Any, Any] = {}
@@ -64,7 +65,7 @@ def stale_cache(host: Any) -> None:
 
 
 def running_request(host: Any) -> None:
-    """A batch that an aborted run left in the engine."""
+    """Leave a batch of an aborted run in the engine."""
     started = threading.Event()
 
     def generate() -> None:
@@ -77,29 +78,29 @@ def running_request(host: Any) -> None:
 
 
 def variable(host: Any) -> None:
-    """An environment variable that the next start of something would read."""
+    """Set an environment variable that a later start would read."""
     os.environ["HF_HUB_OFFLINE"] = "leftover"
 
 
 def precision(host: Any) -> None:
-    """Products in a lower precision than they were computed with."""
+    """Lower the precision of matrix products."""
     import torch
 
     torch.set_float32_matmul_precision("medium")
 
 
 def another_start(host: Any) -> None:
-    """An engine that an intervention started with other parameters."""
+    """Restart the engine with other parameters, as an intervention does."""
     host._object.set("engine.max_num_seqs", 2)
 
 
 def death(host: Any) -> None:
-    """The process ends: whoever called sees that the actor died."""
+    """End the process: the caller sees that the actor died."""
     os._exit(1)
 
 
 def weights(host: Any) -> None:
-    """Other weights, which every run leaves behind: a control, because a sync replaces them."""
+    """Change the weights, as every run does: a control, because a sync replaces them."""
     import torch
 
     with torch.no_grad():
@@ -107,7 +108,7 @@ def weights(host: Any) -> None:
 
 
 def moved_generator(host: Any) -> None:
-    """Random numbers were drawn, which every run may do: a control, because their states are put back."""
+    """Draw random numbers, as every run may: a control, because the generators' states are restored."""
     import torch
 
     torch.rand(7)

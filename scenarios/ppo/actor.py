@@ -36,11 +36,11 @@ from scenarios.settings import Sampling
 
 @dataclass(frozen=True)
 class Scored:
-    """What the actor says of its responses: one row a sample, one number a token. See `margins` for the next two.
+    """The actor's scores of its responses: one row per sample, one number per token.
 
-    In half precision, and empty elsewhere: `edge` and `drawn_edge` of `margins`; `exact`, what float32 makes of the
-    same weights; `behind` and `behind_exact`, `logprob` and `exact` of the weights before the last update,
-    empty before the first.
+    `logprob`: log-probabilities. `margin`, `runner_up`: see `margins`. The rest is filled only in half precision.
+    `edge` and `drawn_edge`: see `margins`. `exact`: what float32 makes of the same weights. `behind` and
+    `behind_exact`: `logprob` and `exact` of the weights before the last update, empty before the first.
     """
 
     logprob: Rows
@@ -55,8 +55,10 @@ class Scored:
 
 @dataclass(frozen=True)
 class NativeScored:
-    """What the actor says of native samples: `logprob` and `exact` as in `Scored`, and the arrays of
-    `native_scores.scores` of each sample."""
+    """The actor's scores of native samples.
+
+    `logprob`, `exact`: as in `Scored`. `views`: the arrays of `native_scores.scores` for each sample.
+    """
 
     logprob: Rows
     exact: Rows
@@ -77,7 +79,7 @@ class ActorRole(Role):
         self._load(self.settings.policy)
 
     def adopt(self, policy: str) -> None:
-        """Take the weights in the directory `policy`, to score samples at recorded weights; `reset` undoes it."""
+        """Take the weights in the directory `policy`, to score samples at recorded weights. `reset` reverts it."""
         self.pristine = False
         self._load(policy)
 
@@ -96,7 +98,7 @@ class ActorRole(Role):
 
     @torch.no_grad()
     def score(self, step: int, samples: list[Sample]) -> Scored:
-        """Log-probabilities of the response tokens, and the margins by which sampling would draw them."""
+        """Return log-probabilities of the response tokens, and the margins by which sampling would draw them."""
         scored = Scored([], [], [])
         with self.recorder.span("actor_forward", step=step):
             for part in self._micro(samples):
@@ -121,11 +123,11 @@ class ActorRole(Role):
         return scored
 
     def _half(self) -> bool:
-        """Whether a float32 twin belongs to the model: it has half the precision, and room for a copy."""
+        """Whether the model has a float32 twin: it is in half precision, and small enough for a copy."""
         return self.model.dtype != torch.float32 and self.parameters() <= EXACT_LIMIT
 
     def _in_float32(self, samples: list[Sample], model: Any) -> Rows:
-        """Log-probabilities of the responses that float32 computes with the half-precision weights of `model`."""
+        """Return log-probabilities of the responses, computed in float32 with the half-precision weights of `model`."""
         if self._twin is None:
             self._twin = copy.deepcopy(self.model).float()
         self._twin.load_state_dict(model.state_dict())
@@ -140,7 +142,7 @@ class ActorRole(Role):
 
     @torch.no_grad()
     def score_native(self, samples: list[Sample], sampling: dict[str, Any]) -> NativeScored:
-        """What the learner says of samples that a sampler drew by itself, asked for `sampling`."""
+        """Return the learner's scores of samples that an engine's own sampler drew when asked for `sampling`."""
         requested = Sampling(**sampling)
         ends = self._ends(requested)
         scored = NativeScored([], [], [])
@@ -156,7 +158,9 @@ class ActorRole(Role):
 
     @torch.no_grad()
     def fit_native(self, samples: list[Sample], sampling: dict[str, Any]) -> list[dict[str, Any]]:
-        """What the sampler did instead of `sampling`, as `native_fit.Fit`s, from as many samples as can be held."""
+        """Return what the sampler did instead of `sampling`, as `native_fit.Fit`s, from as many samples as fit into
+        memory.
+        """
         requested = Sampling(**sampling)
         room = max(native_fit.MOST, native_fit.FEWEST * self.model.config.vocab_size)
         pairs = self._with_logits(samples, room)
@@ -168,7 +172,7 @@ class ActorRole(Role):
         return [dataclasses.asdict(fit) for fit in fits]
 
     def _with_logits(self, samples: list[Sample], room: int) -> list[tuple[Sample, Tensor]]:
-        """The first samples, of `room` logits or a micro batch more, with them."""
+        """Return the first samples with their logits, up to `room` logits and at most one micro-batch more."""
         pairs = list[tuple[Sample, Tensor]]()
         for part in self._micro(samples):
             batch = self._batch(samples[part], self.model.dtype)
@@ -186,15 +190,18 @@ class ActorRole(Role):
 
     @torch.no_grad()
     def teacher_forced(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
-        """For n ids n - 1 log-probabilities, as nothing predicts the first: the counterpart of `Engine.rescore`."""
+        """Return n - 1 log-probabilities for n ids, because nothing predicts the first: the counterpart of
+        `Engine.rescore`.
+        """
         return self._teacher_forced(self.model, sequences)
 
     @torch.no_grad()
     def rounding(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
-        """How far rounding moves each log-probability of `teacher_forced`: against the same weights in a wider type.
+        """Return how far rounding moves each log-probability of `teacher_forced`, against the same weights in a wider
+        type.
 
-        float64 for float32 weights, float32 for narrower ones. Zeros for a model of more than `EXACT_LIMIT` parameters,
-        whose wider copy would not fit beside it.
+        The wider type is float64 for float32 weights, float32 for narrower ones. Zeros for a model of more than
+        `EXACT_LIMIT` parameters, whose wider copy would not fit beside it.
         """
         if self.parameters() > EXACT_LIMIT:
             return [[0.0] * (len(ids) - 1) for ids in sequences]
@@ -203,16 +210,16 @@ class ActorRole(Role):
 
     @torch.no_grad()
     def sharding(self, sequences: list[tuple[int, ...]], parts: int) -> list[list[float]]:
-        """How far layers that are cut into `parts`, as for tensor parallelism, move each log-probability of
-        `teacher_forced`.
+        """Return how far layers that are cut into `parts`, as for tensor parallelism, move each log-probability.
 
-        Empty for a model of more than `EXACT_LIMIT` parameters, and for one without a plan to cut it.
+        The log-probabilities are those of `teacher_forced`. Empty for a model of more than `EXACT_LIMIT` parameters,
+        and for one without a plan for tensor parallelism.
         """
         twin = in_parts(self.model, parts) if self.parameters() <= EXACT_LIMIT else None
         return [] if twin is None else self._apart(sequences, twin)
 
     def _apart(self, sequences: list[tuple[int, ...]], twin: Any) -> list[list[float]]:
-        """|Δ log-probability| of `teacher_forced` between the model and another, in nats."""
+        """Return |Δ log-probability| of `teacher_forced` between the model and another one, in nats."""
         rows = zip(self._teacher_forced(self.model, sequences), self._teacher_forced(twin, sequences), strict=True)
         return [[abs(p - q) for p, q in zip(*pair, strict=True)] for pair in rows]
 
@@ -221,7 +228,7 @@ class ActorRole(Role):
         return [row.tolist() for row in self._logprobs(samples, model)]
 
     def train(self, step: int, shares: list[MiniBatch]) -> Trained:
-        """One update for each mini-batch. Raises DivergedError."""
+        """Make one update for each mini-batch. Raises DivergedError."""
         ppo = self.scenario.ppo
         report = Report()
         self.pristine = False
@@ -234,7 +241,7 @@ class ActorRole(Role):
                     batch = self._batch(share.samples[part], self.model.dtype)
                     logits = response_logits(self.model, batch)
                     logprob = token_logprobs(logits, batch.target)
-                    # Without an entropy bonus the entropy is a report only, and must not cost a backward pass.
+                    # Without an entropy bonus the entropy is only reported, so it must not cost a backward pass.
                     entropy = losses.entropy(logits if ppo.entropy_coef else logits.detach())
                     loss = losses.policy_loss(
                         logprob, flat(share.old[part], logprob), flat(share.target[part], logprob), entropy,
@@ -252,18 +259,20 @@ class ActorRole(Role):
         return trained
 
     def _sent(self) -> dict[str, Tensor]:
-        """What a sync sends: each tensor in the type that it was loaded in; the lifted stage computes in another."""
+        """Return what a sync sends: each tensor in the type in which it was loaded, although the lifted stage
+        computes in another.
+        """
         tensors = saved.tensors(self.model)
         return {name: tensor.to(self._sent_as.get(name, tensor.dtype)) for name, tensor in tensors.items()}
 
     def parameters(self) -> int:
-        """How many numbers the policy is."""
+        """Return how many parameters the policy has."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     # --- weight sync ------------------------------------------------------------------------------------------------
 
     def weight_meta(self) -> list[WeightMeta]:
-        """Name, shape, dtype and digest of every tensor, in the order in which they are sent."""
+        """Return name, shape, dtype and digest of every tensor, in the order in which they are sent."""
         named = self._sent()
         self._digests = self._digests or weights.digests(named)
         return [
@@ -272,9 +281,10 @@ class ActorRole(Role):
         ]
 
     def open_sync(self, world_size: int, backend: str) -> SyncGroup:
-        """Open a rendezvous for the engines; `world_size` counts this process and every engine worker. Rank 0 only.
+        """Open a rendezvous for the engines. `world_size` counts this process and every engine worker. Rank 0 only.
 
-        Names in the recording what a full sync sends: what is neither sent nor received is missed by this list only.
+        Records the names of all tensors of a full sync: a tensor that is neither sent nor received is only missed by
+        this list.
         """
         self.recorder.event("model", tensors=list(self._sent()))
         self._groups += 1
@@ -286,10 +296,10 @@ class ActorRole(Role):
         self._sender.connect()
 
     def send_weights(self, omit: tuple[str, ...] = (), change: Injection | None = None) -> float:
-        """Broadcast every tensor but `omit`; returns seconds. Raises SyncAborted.
+        """Broadcast every tensor but `omit`, and return the seconds it took. Raises SyncAborted.
 
-        `change` is called as (this role, tensors by name, settings) and returns a function (name, tensor) -> the tensor
-        that is sent in its place.
+        `change`: called as (this role, tensors by name, settings); returns a function (name, tensor) -> the tensor to
+        send in its place.
         """
         tensors = self._sent()
         changed = change(self, tensors) if change is not None else lambda name, tensor: tensor
@@ -299,7 +309,7 @@ class ActorRole(Role):
             )
 
     def abort_sync(self) -> None:
-        """Stop a sync in progress. Urgent: runs beside `send_weights`."""
+        """Stop a sync in progress. Urgent: runs concurrently with `send_weights`."""
         self._sender.abort()
 
     # --- checkpoint -------------------------------------------------------------------------------------------------
@@ -311,7 +321,7 @@ class ActorRole(Role):
             self.tokenizer.save_pretrained(path)
 
     def learner_state(self) -> dict[str, Any]:
-        """The optimizer, on the CPU; the weights are in `save_policy`."""
+        """Return the optimizer's state, on the CPU; the weights are in `save_policy`."""
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_learner(self, policy: str, state: dict[str, Any]) -> None:

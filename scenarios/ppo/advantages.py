@@ -11,7 +11,7 @@ WHITEN_EPSILON = 1e-8  # as TRL and verl have it (masked_whiten)
 
 
 def token_rewards(kl: Rows, reward: NDArray[np.float32], kl_coef: float) -> Rows:
-    """-kl_coef × KL at every token, and the sample's reward added at its last one (Ouyang et al., 2022, equation 2)."""
+    """Return -kl_coef × KL per token, plus the sample's reward at its last token (Ouyang et al., 2022, equation 2)."""
     rows = [np.asarray(-kl_coef * row, dtype=np.float32) for row in kl]
     for row, terminal in zip(rows, reward, strict=True):
         row[-1] += terminal
@@ -19,10 +19,11 @@ def token_rewards(kl: Rows, reward: NDArray[np.float32], kl_coef: float) -> Rows
 
 
 def gae(rewards: Rows, values: Rows, *, gamma: float, lam: float) -> tuple[Rows, Rows]:
-    """Advantages and returns of each row: A_t = δ_t + γλ A_{t+1}, δ_t = r_t + γ V_{t+1} - V_t, V = 0 after the last.
+    """Return advantages and returns of each row.
 
-    Schulman et al., 2016, "High-dimensional continuous control using generalized advantage estimation", equation 16.
-    Returns are A + V. Computed in float64 and rounded once, so that the order of summation does not show.
+    A_t = δ_t + γλ A_{t+1}, δ_t = r_t + γ V_{t+1} - V_t, V = 0 after the last token: Schulman et al., 2016,
+    "High-dimensional continuous control using generalized advantage estimation", equation 16. Returns are A + V.
+    Computed in float64 and rounded once, so that the order of summation does not show.
     """
     advantages, returns = [], []
     for reward, value in zip(rewards, values, strict=True):
@@ -39,7 +40,7 @@ def gae(rewards: Rows, values: Rows, *, gamma: float, lam: float) -> tuple[Rows,
 
 
 def whiten(rows: Rows) -> Rows:
-    """(A - mean) / sqrt(var + 1e-8) over all tokens of the whole batch; a single token becomes zero.
+    """Return (A - mean) / sqrt(var + 1e-8) over all tokens of the whole batch; a single token becomes zero.
 
     The variance has Bessel's correction, as in TRL and verl.
     """

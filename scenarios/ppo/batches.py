@@ -1,6 +1,6 @@
-"""Ragged samples as rectangular batches of a forward pass: padded, one sample a row, or packed, several.
+"""Makes rectangular batches of ragged samples for a forward pass: padded (one sample per row) or packed (several).
 
-Padding goes to the right, where causal attention never looks, so padded rows need no mask. Packed rows get restarting
+Padding is on the right, where causal attention never looks, so padded rows need no mask. Packed rows get restarting
 positions and a block-diagonal mask. Both give the same numbers up to rounding.
 """
 
@@ -16,9 +16,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt and its response, both as token ids; `number` is the sample's number in the run.
+    """One prompt and its response, both as token ids.
 
-    `drawn`: what the engine itself chose along the response, where it was guided; it may be shorter than that.
+    `number`: the sample's number in the run. `drawn`: what the engine itself chose along the response, where it was
+    guided; it may be shorter than the response.
     """
 
     number: int
@@ -34,9 +35,10 @@ class Sample:
 class Batch:
     """Inputs of one forward pass, and where each response token is predicted.
 
-    ids int64 [rows, length]; mask additive [rows, 1, length, length] and positions int64 [rows, length], both None
-    when padded. row, column, target int64 [tokens]: response tokens of all samples in order; token i is predicted at
-    (row[i], column[i]). lengths: response tokens of each sample. real_tokens: without the padding.
+    ids: int64 [rows, length]. mask: additive [rows, 1, length, length]. positions: int64 [rows, length]. Both are
+    None where padded. row, column, target: int64 [tokens], the response tokens of all samples in order; token i is
+    predicted at (row[i], column[i]). lengths: response tokens of each sample. real_tokens: without padding. longest:
+    tokens of the longest sample.
     """
 
     ids: Tensor
@@ -51,24 +53,24 @@ class Batch:
 
     @property
     def padded_tokens(self) -> int:
-        """Tokens of the rectangle, padding included."""
+        """Return the tokens of the rectangle, padding included."""
         return self.ids.numel()
 
     def inputs(self) -> dict[str, Any]:
-        """Arguments of a Transformers model."""
+        """Return the arguments of a Transformers model."""
         if self.mask is None:
             return {"input_ids": self.ids}
         return {"input_ids": self.ids, "attention_mask": self.mask, "position_ids": self.positions}
 
     def split(self, values: Tensor) -> list[Tensor]:
-        """Values per response token [tokens, ...] as one tensor a sample."""
+        """Split values per response token [tokens, ...] into one tensor per sample."""
         return list(values.split(list(self.lengths)))
 
 
 def make(
     samples: Sequence[Sample], *, pad: int, packing: bool, device: str, dtype: torch.dtype = torch.float32
 ) -> Batch:
-    """A batch of `samples`, padded with the id `pad`; `dtype` is that of the model, for the mask of packed rows."""
+    """Make a batch of `samples`, padded with the id `pad`. `dtype`: of the model, for the mask of packed rows."""
     longest = max(map(len, samples))
     places = _packed(samples, longest) if packing else [(row, 0) for row in range(len(samples))]
     rows = 1 + max(row for row, _ in places)
@@ -101,13 +103,13 @@ def make(
 
 
 def micro(samples: Sequence[Any], size: int) -> Iterator[slice]:
-    """Slices of at most `size` samples, in order."""
+    """Yield slices of at most `size` samples, in order."""
     for start in range(0, len(samples), size):
         yield slice(start, start + size)
 
 
 def _packed(samples: Sequence[Sample], capacity: int) -> list[tuple[int, int]]:
-    """(row, start) of each sample by first-fit decreasing: longest first, ties in the samples' order."""
+    """Return (row, start) of each sample by first-fit decreasing: longest first, ties in the samples' order."""
     used: list[int] = []
     places: list[tuple[int, int]] = [(0, 0)] * len(samples)
     for index in sorted(range(len(samples)), key=lambda index: -len(samples[index])):
@@ -121,7 +123,9 @@ def _packed(samples: Sequence[Sample], capacity: int) -> list[tuple[int, int]]:
 
 
 def _block_diagonal(segment: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive mask: a token sees earlier ones of its own sample; padding sees itself, as an empty row would be NaN."""
+    """Return an additive mask: a token sees earlier ones of its own sample. Padding sees itself, or its row would be
+    NaN.
+    """
     length = segment.shape[1]
     same_sample = segment[:, :, None] == segment[:, None, :]
     visible = same_sample & torch.ones(length, length).tril().bool() & (segment >= 0)[:, :, None]

@@ -1,9 +1,9 @@
-"""Checkpoints: the policy as a Hugging Face directory, the learner's state beside it, a manifest of hashes.
+"""Checkpoints: the policy as a Hugging Face directory, the learner's state beside it, and a manifest of hashes.
 
-    step-N/policy/...      weights and tokenizer        step-N/learner.pt   critic, optimizers, master weights
-    step-N/manifest.json   step, weight version, scenario, blake2b of every file
+step-N/policy/...      weights and tokenizer        step-N/learner.pt   critic, optimizers, master weights
+step-N/manifest.json   step, weight version, scenario, blake2b of every file
 
-There is no random state to keep: every draw (prompt order, mini-batches, sampling noise) is a function of the seed
+No random state needs to be kept: every draw (prompt order, mini-batches, sampling noise) is a function of the seed
 and the step.
 """
 
@@ -28,8 +28,10 @@ POLICY, LEARNER, MANIFEST = "policy", "learner.pt", "manifest.json"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be resumed; the message names the file and what is wrong with it. `fix`: an option of
-    the command line."""
+    """A checkpoint that cannot be resumed. The message names the file and what is wrong with it.
+
+    `fix`: an option of the command line.
+    """
 
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)
@@ -41,7 +43,7 @@ ANOTHER = "--resume CHECKPOINT   # another one, or leave it out"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint. `state` holds the learner states by role."""
+    """A verified checkpoint. `state`: the learner's states by role."""
 
     policy: Path
     state: dict[str, Any]
@@ -58,7 +60,7 @@ def save(
     version: int,
     scenario: dict[str, Any],
 ) -> Path:
-    """Write a checkpoint to `path`, whole or not at all: made beside it and renamed. Replaces an older one."""
+    """Write a checkpoint to `path`, completely or not at all: made beside it and renamed. Replaces an older one."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     make_folder(partial)
@@ -77,7 +79,7 @@ def save(
 
 
 def load(path: Path, scenario: dict[str, Any]) -> Checkpoint:
-    """Read and verify the checkpoint at `path`, which `scenario` must have made. Raises CheckpointError."""
+    """Read and verify the checkpoint at `path`, which the same `scenario` must have made. Raises CheckpointError."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
     except (OSError, ValueError) as error:
@@ -109,7 +111,7 @@ def load(path: Path, scenario: dict[str, Any]) -> Checkpoint:
 
 
 def _changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys whose values differ. How long a run is and how often it saves may change."""
+    """Return dotted keys whose values differ. The length of a run and how often it saves may change."""
     changed_keys = []
     for key in old.keys() | new.keys():
         name = prefix + key

@@ -1,4 +1,4 @@
-"""Experience: what one step's samples are worth. The roles' scores in; KL, advantages and returns out."""
+"""Makes the experience of one step: the roles' scores in; KL, advantages and returns out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from scenarios.settings import PPO
 
 @dataclass(frozen=True)
 class Experience:
-    """Rows of one number a response token, in the order of `samples`; `reward` has one number a sample.
+    """Rows of one number per response token, in the order of `samples`; `reward` has one number per sample.
 
-    `advantage` is what the loss uses: whitened over the whole batch where `ppo.normalize_advantages` says so.
+    `advantage`: what the loss uses; whitened over the whole batch where `ppo.normalize_advantages` is set.
     """
 
     samples: list[Sample]
@@ -37,11 +37,11 @@ class Experience:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Response tokens of each sample."""
+        """Return the response tokens of each sample."""
         return np.array([len(sample.response) for sample in self.samples])
 
     def arrays(self) -> dict[str, Flat | Ragged]:
-        """The arrays of an `experience` frame."""
+        """Return the arrays of an `experience` frame."""
         scored = self.scored
         half = {
             "edge": scored.edge,
@@ -66,7 +66,9 @@ class Experience:
         }
 
     def digest(self) -> str:
-        """One digest of what training sees: tokens, rewards, advantages, returns, old log-probabilities and values."""
+        """Return one digest of the training input: tokens, rewards, advantages, returns, old log-probabilities and
+        values.
+        """
         tokens = [token for sample in self.samples for token in sample.prompt + sample.response]
         parts: dict[str, NDArray[Any]] = {
             "tokens": np.array(tokens, np.int32), "reward": self.reward, "advantage": np.concatenate(self.advantage),
@@ -76,7 +78,7 @@ class Experience:
         return weights.combine(weights.digests(parts))
 
     def share(self, indices: list[int], old: Rows, target: Rows, count: int) -> MiniBatch:
-        """The samples at `indices` as one rank's share of a mini-batch of `count` tokens."""
+        """Return the samples at `indices` as one rank's share of a mini-batch of `count` tokens."""
         return MiniBatch(
             [self.samples[i] for i in indices], [old[i] for i in indices], [target[i] for i in indices], count
         )
@@ -84,7 +86,7 @@ class Experience:
 
 @dataclass(frozen=True)
 class Scores:
-    """What each role says of the samples: rows of one number a response token; `reward` has one number a sample."""
+    """The scores of each role: rows of one number per response token; `reward` has one number per sample."""
 
     actor: Scored
     reference: Rows
@@ -100,7 +102,7 @@ def make(
     *,
     whiten: Callable[[Rows], Rows] = advantages.whiten,
 ) -> Experience:
-    """KL penalty (k1) at every token, reward at the last, GAE, and whitening by `whiten`."""
+    """Compute the KL penalty (k1) at every token, the reward at the last, GAE, and whitening by `whiten`."""
     kl = [
         logprobs - reference_logprobs
         for logprobs, reference_logprobs in zip(scores.actor.logprob, scores.reference, strict=True)
@@ -123,7 +125,7 @@ def make(
 
 
 def metrics(experience: Experience) -> dict[str, float]:
-    """Means over the batch; lengths in tokens; `length_cv` is their coefficient of variation."""
+    """Return means over the batch. Lengths are in tokens; `length_cv` is their coefficient of variation."""
     lengths = experience.lengths
     finish = np.array(experience.finish)
     return {

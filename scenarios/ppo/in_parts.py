@@ -1,9 +1,9 @@
 """What tensor parallelism does to rounding: a model whose linear layers are computed in parts, as its ranks would.
 
-An engine cannot be asked for its other topology, and a comparison of the two must not be its own yardstick: a rank that
-holds an old shard would widen it. So the learner's model is cut by the plan that Transformers ships for it
-(`tp_plan`): a column-parallel layer computes its outputs in parts, a row-parallel one adds up the parts' sums, each in
-the model's own type. What a sum over a network does besides (its order, a wider type) is not in it.
+An engine cannot be asked for its other topology, and a comparison of the two must not be its own yardstick: a rank
+that holds an old shard would widen the tolerance. So the learner's model is cut by the plan that Transformers ships
+for it (`tp_plan`). A column-parallel layer computes its outputs in parts, a row-parallel one adds up the parts' sums,
+each in the model's own type. What a sum over a network adds (its order, a wider type) is not included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.functional import linear
 
 
 def in_parts(model: Any, parts: int) -> Any | None:
-    """A copy of `model` whose planned linear layers compute in `parts`; None if it has no such plan or layer."""
+    """Return a copy of `model` whose planned linear layers compute in `parts`; None if it has no such plan or layer."""
     plan: dict[str, str] = getattr(model, "tp_plan", None) or {}
     twin = copy.deepcopy(model)
     cut = 0

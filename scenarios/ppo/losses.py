@@ -1,6 +1,6 @@
-"""The losses of PPO on ragged responses, each a sum over tokens divided by a count that the caller gives.
+"""The losses of PPO on ragged responses. Each is a sum over tokens, divided by a count that the caller gives.
 
-The count is that of the whole mini-batch, over all micro-batches and ranks: neither of them then changes the loss. All
+The count is that of the whole mini-batch over all micro-batches and ranks, so neither of them changes the loss. All
 tensors are float32 vectors over the response tokens of a micro-batch, without padding.
 """
 
@@ -16,16 +16,17 @@ from scenarios.settings import PPO
 
 @dataclass(frozen=True)
 class Loss:
-    """`total` is differentiable; `sums` are sums over tokens, to be added up and divided by the count for a report."""
+    """`total`: differentiable. `sums`: sums over tokens, to be added up and divided by the count for a report."""
 
     total: Tensor
     sums: dict[str, Tensor]
 
 
 def policy_loss(logprob: Tensor, old: Tensor, advantage: Tensor, entropy: Tensor, ppo: PPO, *, count: int) -> Loss:
-    """Clipped surrogate: mean of max(-A r, -A clip(r, 1 - c, 1 + c)) - entropy_coef × entropy, r = exp(logprob - old).
+    """Return the clipped surrogate loss with an entropy bonus.
 
-    Schulman et al., 2017, "Proximal policy optimization algorithms", equations 7 and 9.
+    Mean of max(-A r, -A clip(r, 1 - c, 1 + c)) - entropy_coef × entropy, r = exp(logprob - old): Schulman et al.,
+    2017, "Proximal policy optimization algorithms", equations 7 and 9.
     """
     log_ratio = logprob - old
     ratio = log_ratio.exp()
@@ -44,9 +45,9 @@ def policy_loss(logprob: Tensor, old: Tensor, advantage: Tensor, entropy: Tensor
 
 
 def value_loss(value: Tensor, old: Tensor, target: Tensor, *, clip: float, value_coef: float, count: int) -> Loss:
-    """Clipped squared error: value_coef × mean of ½ max((v - R)², (old + clip(v - old, -c, c) - R)²).
+    """Return the clipped squared error: value_coef × mean of ½ max((v - R)², (old + clip(v - old, -c, c) - R)²).
 
-    OpenAI Baselines, ppo2/model.py; the same in TRL and OpenRLHF.
+    Source: OpenAI Baselines, ppo2/model.py; the same in TRL and OpenRLHF.
     """
     near = old + (value - old).clamp(-clip, clip)
     plain, clipped = (value - target) ** 2, (near - target) ** 2
@@ -57,19 +58,19 @@ def value_loss(value: Tensor, old: Tensor, target: Tensor, *, clip: float, value
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats of softmax(logits) along the last dimension: logsumexp(z) - Σ p z."""
+    """Return the entropy in nats of softmax(logits) along the last dimension: logsumexp(z) - Σ p z."""
     return torch.logsumexp(logits, dim=-1) - (logits.softmax(dim=-1) * logits).sum(dim=-1)
 
 
 def k1(logprob: Tensor, reference: Tensor) -> Tensor:
-    """Unbiased estimate of KL(p ‖ q) from samples of p: log p - log q.
+    """Return an unbiased estimate of KL(p ‖ q) from samples of p: log p - log q.
 
-    Schulman, 2020, "Approximating KL divergence", as is k3.
+    Source, also of k3: Schulman, 2020, "Approximating KL divergence".
     """
     return logprob - reference
 
 
 def k3(logprob: Tensor, reference: Tensor) -> Tensor:
-    """Unbiased, never negative estimate of KL(p ‖ q) from samples of p: q/p - 1 - log(q/p)."""
+    """Return an unbiased, never negative estimate of KL(p ‖ q) from samples of p: q/p - 1 - log(q/p)."""
     log_ratio = reference - logprob
     return log_ratio.exp() - 1 - log_ratio

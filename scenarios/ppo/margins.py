@@ -1,7 +1,8 @@
-"""How surely the learner would have drawn each trained token: its score less the best other's.
+"""Margins: how clearly the learner would have drawn each trained token; its score minus the best other token's.
 
-Coupled sampling draws the token of the largest perturbed logit, greedy sampling that of the largest logit. Where two
-engines part, the margin says whether rounding could have turned the draw. Native sampling has no such number: NaN.
+Coupled sampling draws the token with the largest perturbed logit, greedy sampling the one with the largest logit.
+Where two engines draw different tokens, the margin says whether rounding could have turned the draw. Native sampling
+has no such number: NaN.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ from scenarios.engines.sampling import barred
 from scenarios.ppo.batches import Sample
 from scenarios.settings import Scenario
 
-# Nats of logits by which the edge of a filter may lie elsewhere, beyond `EDGE`: the largest is twice what any token of
-# half precision may differ by (`harness.parity.subjects.precision.observed_floor.EXTREME_HALF` times its cap).
+# Nats of logits, beyond `EDGE`, by which the edge of a filter may be shifted. The largest is twice the largest
+# difference of any token in half precision (`harness.parity.subjects.precision.observed_floor.EXTREME_HALF` times its
+# cap).
 REACHES = (0.05, 0.1, 0.2, 0.4)
 CHUNK = 256  # positions at a time: float64 scores and noise over a vocabulary of 150,000 take 0.3 GiB each
 
 
 @dataclass(frozen=True)
 class SampleMargins:
-    """Of one sample, one number a position: `margin`, nats of logits / T; `runner_up`, the best other token.
+    """The margins of one sample, one number per position.
 
-    In half precision with filters, else NaN: `edge`, by how many nats of logits the edges of the filters must move for
-    this token to be drawn, the least of `REACHES`: 0 where the margin says that it is, NaN where none of them does;
-    `drawn_edge`, the same of what a guided engine chose in its place, NaN where it chose this token.
+    `margin`: in nats of logits / T. `runner_up`: the best other token. The next two are for half precision with
+    filters, else NaN. `edge`: by how many nats of logits the edges of the filters must shift for this token to be
+    drawn, the least of `REACHES`; 0 where the margin says that it is drawn anyway, NaN where none of them suffices.
+    `drawn_edge`: the same for the token that a guided engine chose instead; NaN where it chose this token.
     """
 
     margin: NDArray[np.float32]
@@ -41,7 +44,9 @@ class SampleMargins:
 
 
 class Margins:
-    """Margins under the sampling of `scenario`; `eos`: the model's end-of-sequence ids."""
+    """Margins under the sampling of `scenario`. `eos`: the model's end-of-sequence ids. `half`: the model is in half
+    precision.
+    """
 
     def __init__(self, scenario: Scenario, eos: int | list[int] | None, *, half: bool = False) -> None:
         self._half = half
@@ -52,11 +57,11 @@ class Margins:
 
     @torch.no_grad()
     def __call__(self, sample: Sample, logits: Tensor) -> SampleMargins:
-        """The margins of one sample, at each position of the response.
+        """Return the margins of one sample, at each position of the response.
 
-        logits: [response, vocabulary]. A token that no filter leaves has -inf; without any other token left, the
-        margin is inf and the runner-up -1. `half`: where rounding in half precision decides on which side of the edge
-        of a filter the best token lies, the margin is inf as well, and the runner-up what is drawn on the other side.
+        `logits`: [response, vocabulary]. A token that the filters remove has -inf. Where no other token is left, the
+        margin is inf and the runner-up -1. In half precision, the margin is also inf where rounding decides on which
+        side of a filter's edge the best token is; then the runner-up is the token that is drawn on the other side.
         """
         length = len(sample.response)
         margin = np.full(length, np.nan, dtype=np.float32)
@@ -67,7 +72,8 @@ class Margins:
         if self._mode == "native":
             return rows
         strict = torch.are_deterministic_algorithms_enabled()
-        # CUDA has no deterministic cumsum, which top-p needs; nothing trains on a margin.
+        # CUDA has no deterministic cumsum, which top-p needs. Nothing trains on a margin, so determinism may be off
+        # here.
         torch.use_deterministic_algorithms(False)
         try:
             for start in range(0, length, CHUNK):
@@ -96,7 +102,8 @@ class Margins:
             if not len(undecided):
                 break
             at, slack = torch.as_tensor(undecided, device=logits.device), reach / self._sampling.temperature
-            # of what may be left in, and not below any token that surely is by more than rounding turns
+            # The token must be among those that the wider filter keeps, and no token that surely stays may beat it by
+            # more than rounding.
             drawn_scores = self._scores(logits[at], sample, positions[at], slack=slack).gather(-1, drawn[at][:, None])[
                 :, 0
             ]
@@ -105,7 +112,7 @@ class Margins:
         return edge
 
     def _drawn(self, logits: Tensor, sample: Sample, positions: Tensor) -> NDArray[np.float32]:
-        """The edge of what the engine chose, at the positions where that is not the response's token; else NaN."""
+        """Return the edge of what the engine chose, where that is not the response's token; NaN elsewhere."""
         edge = np.full(len(positions), np.nan, dtype=np.float32)
         start, stop = int(positions[0]), int(positions[-1]) + 1
         drawn = np.array(sample.drawn[start:stop], dtype=np.int64)
@@ -119,12 +126,13 @@ class Margins:
         return edge
 
     def _edged(self) -> bool:
-        """Whether rounding moves the edges of filters: in coupled draws of half precision."""
+        """Whether rounding shifts the edges of filters: in coupled draws of half precision with filters."""
         return self._half and self._mode == "coupled" and filters(self._sampling)
 
     def _instead(self, logits: Tensor, sample: int, positions: Tensor, drawn: Tensor) -> Tensor:
-        """What is drawn in place of these tokens on the other side of the edge of a filter; -1 where no edge is so near
-        that the rounding of an engine decides."""
+        """Return the token that is drawn instead on the other side of a filter's edge; -1 where no edge is close
+        enough.
+        """
         if not self._edged():
             return torch.full_like(drawn, -1)
         slack = EDGE / self._sampling.temperature

@@ -1,11 +1,12 @@
-"""What a sampler did instead of what it was asked: the fewest changes under which its samples are likely.
+"""Finds what a sampler did instead of what was requested: the fewest changes under which its samples are likely.
 
-Samples that do not fit what was asked are read again with one parameter changed to its likeliest value (temperature,
-a truncation, a penalty), or with another meaning of it (top-p beside top-k over the unfiltered mass; a penalty blind to
-the prompt). The change that gains most likelihood is kept; another is sought while something is left to explain.
+Samples that do not fit the request are read again with one parameter changed to its likeliest value (temperature, a
+truncation, a penalty), or with another meaning of it (top-p beside top-k over the unfiltered mass; a penalty that
+ignores the prompt). The change that gains most likelihood is kept, and the search continues while something is left
+to explain.
 
-Without common noise there are likelihoods and no constraints; `scenarios.bench.fit` has constraints, one a choice, and
-no likelihood. The two share the parameters' axes (`canonical.AXES`) and the sampler's arithmetic.
+Without common noise there are likelihoods but no constraints. `scenarios.bench.fit` has constraints, one per choice,
+and no likelihood. The two share the parameters' axes (`canonical.AXES`) and the sampler's arithmetic.
 """
 
 from __future__ import annotations
@@ -35,27 +36,29 @@ from scenarios.ppo.native_scores import (
 )
 from scenarios.settings import Sampling
 
-GAIN = 10.0  # nats; by Wilks's theorem a useless parameter gains as much once in 130,000 samples
-ROUNDS = 3  # chosen: changes that are sought, one after the other
-FINE = 0.004  # share to which a parameter is sought
-PAIRED = 0.03  # share to which a temperature is sought beside a truncation
-# Logits that are read: 1,024 tokens of a vocabulary of 2,048, on which a temperature of 0.8 gains some 100 nats. A fit
-# takes 4 s of one core.
+GAIN = 10.0  # nats; by Wilks's theorem a useless parameter gains this much once in 130,000 cases
+ROUNDS = 3  # a choice: most changes that are searched, one after the other
+FINE = 0.004  # relative precision of a fitted parameter
+PAIRED = 0.03  # relative precision of a temperature that is fitted beside a truncation
+# How many logits are read. 1,024 tokens of a vocabulary of 2,048, on which a temperature of 0.8 gains some 100 nats.
+# A fit takes 4 s of one core.
 MOST = 1 << 21
-MORE = 8  # times as many, where those say nothing: for what changes little, without truncations
-FEWEST = 256  # tokens, whatever the vocabulary
-ELEMENTS = 1 << 21  # of one [rows, vocabulary] of float64 at a time; a reading makes some ten of them
-WIDER = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 3.0, 5.0)  # times the narrowest top-k, to which it is sought beside top-p
+MORE = 8  # times as many, without truncations, where those show nothing: for changes with a small effect
+FEWEST = 256  # fewest tokens, for any vocabulary
+ELEMENTS = 1 << 21  # elements of one [rows, vocabulary] float64 table at a time; a reading makes some ten of them
+WIDER = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 3.0, 5.0)  # factors of the narrowest top-k that are tried beside top-p
 Order = tuple[float, float, float, bool, int]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One change to what was asked that explains the samples better. `change`: a field of `Sampling`, `joint`, `blind`,
-    `presence_penalty`, `frequency_penalty` or `passed` (a share of tokens at which the second best is taken); `gain`:
-    nats of log-likelihood over what came before it, inf where that allowed the samples not at all; `before`, `after`:
-    standard errors by which the surprisal is off; `outside`: tokens outside of the support, before and after; `over`:
-    nats by which it is likelier than the best change that leaves this parameter alone.
+    """One change to what was requested that explains the samples better.
+
+    `change`: a field of `Sampling`, or `joint`, `blind`, `presence_penalty`, `frequency_penalty`, `passed` (the share
+    of tokens at which the second best is taken). `value`: its value. `gain`: nats of log-likelihood over the
+    hypothesis before it; inf where that did not allow the samples at all. `before`, `after`: standard errors by which
+    the surprisal is off. `outside_before`, `outside_after`: tokens outside of the support. `over`: nats by which it
+    is likelier than the best change that does not touch this parameter.
     """
 
     change: str
@@ -70,7 +73,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class Total:
-    """A hypothesis over all samples: log-likelihood, standard errors by which surprisal is off, tokens outside."""
+    """A hypothesis over all samples.
+
+    `likelihood`: log-likelihood in nats. `off`: standard errors by which the surprisal is off. `outside`: tokens
+    outside of the support.
+    """
 
     likelihood: float
     off: float
@@ -79,10 +86,10 @@ class Total:
 
 
 class Fitter:
-    """Looks for the fewest changes to what was asked under which the samples are likely.
+    """Searches the fewest changes to what was requested under which the samples are likely.
 
-    `held`: samples with the model's own logits of their responses, [response, vocabulary]. `slack`: nats by which
-    rounding may let a token in.
+    `pairs`: samples with the model's own logits of their responses, [response, vocabulary]. `ends`: ids that end a
+    response. `slack`: nats by which rounding may let a token in.
     """
 
     def __init__(self, pairs: list[tuple[Sample, Tensor]], ends: tuple[int, ...], slack: float = OUTSIDE) -> None:
@@ -90,14 +97,16 @@ class Fitter:
         self._drawn, self._ends = Drawn.of(pairs, penalty=True), ends
         stopped = [len(sample.response) - 1 for sample, _ in pairs if sample.response and sample.response[-1] in ends]
         self._earliest_end = min(stopped, default=None)
-        self._order: Order | None = None  # what `_ordered` was made with
+        self._order: Order | None = None  # the parameters under which `_ordered` was made
         self._ordered: list[Ordered] = []
         self._at: list[Tempered] = []
 
     @torch.no_grad()
     def fits(self, requested: Sampling, *, filters: bool = True) -> list[Fit]:
-        """The changes in the order in which they were found; [] where none helps. `filters`: whether truncations are
-        tried too, which take most of the time."""
+        """Return the changes in the order in which they were found; [] where none helps.
+
+        `filters`: also try truncations, which take most of the time.
+        """
         now, fits = Hypothesis(requested), list[Fit]()
         total = self._total(now)
         for _ in range(ROUNDS):
@@ -107,10 +116,12 @@ class Fitter:
                 (*self._worth(hypothesis), hypothesis, changes)
                 for changes, hypothesis in self._alternatives(now, filters)
             ]
-            # Fewer tokens outside come first, then likelihood: of two that forbid samples neither has one.
+            # Fewer tokens outside come first, then likelihood: two hypotheses that forbid samples have no likelihood
+            # to compare.
             *_, changed, changes = min(tried, key=lambda trial: (trial[0], GAIN * len(trial[3]) - trial[1]))
             after = self._total(changed)
             gain = after.likelihood - total.likelihood if math.isfinite(after.likelihood) else 0.0
+            # Stop when the best change gains no more than chance would.
             if gain < GAIN * len(changes) and after.outside >= total.outside:
                 break
             fits += [
@@ -152,12 +163,14 @@ class Fitter:
         mixed = mixture_likelihood(reading, hypothesis.passed).where(~out, likelihood)
         total_likelihood = float("-inf") if outside else float(mixed.sum())
         off = surplus / math.sqrt(variance) if variance > 0 else 0.0
-        even = hypothesis.passed > 0 or uniform(reading.before, likelihood.exp())  # the mass is not: it has a place
+        even = hypothesis.passed > 0 or uniform(reading.before, likelihood.exp())  # a mixture's mass is not uniform
         return Total(total_likelihood, off, outside, not outside and abs(off) <= SUSPECT and even)
 
     def _alternatives(self, now: Hypothesis, filters: bool) -> list[tuple[dict[str, float], Hypothesis]]:
-        """One parameter changed each, to its likeliest value, or read with the other meaning that engines give it; both
-        filters; and a temperature with each truncation and with both filters, as a generation_config leaks them
+        """Return candidate changes with their hypotheses.
+
+        They are: one parameter changed to its likeliest value; one read with the other meaning that engines give it;
+        both filters; and a temperature with each truncation and with both filters, as a generation_config leaks them
         together.
         """
         s = now.sampling
@@ -175,7 +188,7 @@ class Fitter:
         within = FINE if filters else PAIRED
         penalty = peak(lambda r: self._slope(_with(now, repetition_penalty=r)), 0.6, 1.8, within)
         add(repetition_penalty=penalty)
-        subtracted: dict[str, Callable[[float], Hypothesis]] = {  # a difference, not a factor
+        subtracted: dict[str, Callable[[float], Hypothesis]] = {  # subtracted, so the search runs over the exponential
             "presence_penalty": lambda factor: dataclasses.replace(now, presence=math.log(factor)),
             "frequency_penalty": lambda factor: dataclasses.replace(now, frequency=math.log(factor)),
         }
@@ -208,17 +221,17 @@ class Fitter:
         return alternatives
 
     def _slope(self, hypothesis: Hypothesis) -> float:
-        """Log-likelihood with tokens outside of the support at a hundred nats each: a search needs a slope."""
+        """Return the log-likelihood, with a hundred nats per token outside of the support: a search needs a slope."""
         return sum(float(torch.where(out, -100.0, logprobs).sum()) for logprobs, out in self._likelihoods(hypothesis))
 
     def _worth(self, hypothesis: Hypothesis) -> tuple[int, float]:
-        """Tokens outside of the support, and the log-likelihood, -inf where there are any."""
+        """Return the number of tokens outside of the support, and the log-likelihood, -inf where there are any."""
         read = list(self._likelihoods(hypothesis))
         outside = sum(int(out.sum()) for _, out in read)
         return outside, float("-inf") if outside else sum(float(logprobs.sum()) for logprobs, _ in read)
 
     def _likelihoods(self, hypothesis: Hypothesis) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each part the tokens' log-probabilities, and which of them lie outside."""
+        """Return for each part the tokens' log-probabilities, and which of them are outside."""
         if hypothesis.passed:
             reading = self._read(hypothesis)
             return iter([(mixture_likelihood(reading, hypothesis.passed), reading.outside > self._slack)])
@@ -229,7 +242,7 @@ class Fitter:
         return (part.read(s, joint=hypothesis.joint, slack=self._slack) for part in self._tempered(hypothesis))
 
     def _extent(self, now: Hypothesis) -> dict[str, float]:
-        """Each truncation at its likeliest: just wide enough for every token that was drawn."""
+        """Return each truncation at its likeliest value: just wide enough for every token that was drawn."""
         parts = [part.extent(now.sampling.top_k, joint=now.joint) for part in self._tempered(now)]
         each = [extent for extent in parts if extent is not None] or [
             {parameter.name: parameter.off for parameter in canonical.FILTERS}
@@ -237,10 +250,10 @@ class Fitter:
         return widest(each)
 
     def _filters(self, now: Hypothesis) -> dict[str, float]:
-        """Both filters at their likeliest: a top-k, and beside it the narrowest top-p.
+        """Return both filters at their likeliest: a top-k, and the narrowest top-p beside it.
 
-        The narrowest top-k is the likeliest alone, but not always beside a top-p, which takes its share of what top-k
-        left.
+        Alone, the narrowest top-k is the likeliest. Beside a top-p it may not be, because top-p takes its share of
+        what top-k kept.
         """
         narrow, size = self._extent(now)["top_k"], self._drawn.logits.shape[-1]
         wider = sorted({min(size, round(narrow * factor)) for factor in WIDER})
@@ -248,7 +261,9 @@ class Fitter:
         return max(tried, key=lambda values: self._slope(_with(now, **values)))
 
     def _tempered(self, hypothesis: Hypothesis) -> list[Tempered]:
-        """The last one is kept: a search asks for the extent and for the likelihood of one temperature."""
+        """Return the ordered parts at the hypothesis's temperature. The last one is kept: a search asks for it
+        several times.
+        """
         order = _order(hypothesis)
         if order != self._order:
             parts = ((punished(part, hypothesis, self._ends), part.target) for part in self._parts())
@@ -260,7 +275,7 @@ class Fitter:
 
 
 def _order(hypothesis: Hypothesis) -> Order:
-    """What the order of the tokens depends on."""
+    """Return the parameters on which the order of the tokens depends."""
     s = hypothesis.sampling
     return s.repetition_penalty, hypothesis.presence, hypothesis.frequency, hypothesis.blind, s.min_tokens
 

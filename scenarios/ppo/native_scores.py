@@ -1,13 +1,13 @@
-"""The learner's reading of native samples: what each drawn token is worth under what the sampler was asked to do.
+"""The learner's reading of native samples: how likely each drawn token is under what the sampler was asked to do.
 
-An engine's own sampler says which token it took and one number about it. The learner knows the whole distribution at
-each position, so it can hold the draws against it. Under the right sampler the surprisal of a token less the entropy of
-its position has mean zero and a known variance (a martingale difference), and the mass that stands before the token in
-the order of probability, plus a random share of its own, is uniform (Rosenblatt 1952). One engine's samples are
-enough to say that this engine does not draw what was asked.
+An engine's own sampler reports which token it took and one number about it. The learner knows the whole distribution
+at each position, so it can test the draws against it. Under the right sampler, the surprisal of a token minus the
+entropy of its position has mean zero and a known variance (a martingale difference). The mass before the token in the
+order of probability, plus a random share of its own mass, is uniform (Rosenblatt 1952). So the samples of one engine
+are enough to show that it does not draw what was asked.
 
-The canonical order is the one of `sampling.filtered`: penalty, temperature, top-k, top-p over the renormalised top-k,
-min-p. `Hypothesis` says otherwise where a sampler may mean something else.
+The canonical order is that of `sampling.filtered`: penalty, temperature, top-k, top-p over the renormalised top-k,
+min-p. `Hypothesis` describes other meanings that a sampler may use.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ NO_PENALTY = tuple(PENALTIES.values())
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What a sampler may have done. `joint`: top-p over the unfiltered mass beside top-k, as SGLang does. `blind`: the
-    repetition penalty covers the output only, as SGLang's does. `presence`, `frequency`: penalties that nobody asks for
-    here, but a default may bring. `passed`: the share of tokens at which the second best one is taken.
+    """What a sampler may have done.
+
+    `sampling`: its parameters. `joint`: top-p over the unfiltered mass beside top-k, as in SGLang. `blind`: the
+    repetition penalty covers the output only, as in SGLang. `presence`, `frequency`: penalties that no scenario
+    requests, but that a default may contain. `passed`: the share of tokens at which the second best one is taken.
     """
 
     sampling: Sampling
@@ -51,14 +53,14 @@ class Hypothesis:
 
 
 def mixture_likelihood(reading: Reading, passed: float) -> Tensor:
-    """Log-probability of each token where so large a share is the second best one, whatever it is."""
+    """Return the log-probability of each token if the share `passed` of draws takes the second best token."""
     if not passed:
         return reading.processed
     return torch.log((1 - passed) * reading.processed.exp() + passed * reading.is_second)
 
 
 def mixture_moments(reading: Reading, passed: float) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the surprisal of each position under the same."""
+    """Return mean and variance of the surprisal at each position under the same mixture."""
     away = torch.where(reading.second.isfinite(), -reading.second, 0.0)
     mean = (1 - passed) * reading.entropy + passed * away
     square = (1 - passed) * (reading.varentropy + reading.entropy**2) + passed * away**2
@@ -67,10 +69,10 @@ def mixture_moments(reading: Reading, passed: float) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Drawn tokens of any samples, a row each: logits [n, vocabulary], the model's own; target [n].
+    """Drawn tokens of any samples, one row each.
 
-    `early`: how many tokens of its response came before, [n]. `occurred`: the tokens that penalties cover; None where
-    none is read.
+    `logits`: the model's own, [n, vocabulary]. `target`: the drawn tokens, [n]. `early`: how many tokens of its
+    response came before, [n]. `occurred`: the tokens that penalties cover; None where no penalty is read.
     """
 
     logits: Tensor
@@ -80,7 +82,7 @@ class Drawn:
 
     @staticmethod
     def of(pairs: list[tuple[Sample, Tensor]], *, penalty: bool) -> Drawn:
-        """Samples with the logits of their responses, [response, vocabulary] each."""
+        """Make one from samples and the logits of their responses, [response, vocabulary] each."""
         device = pairs[0][1].device
         logits = torch.cat([sample_logits for _, sample_logits in pairs])
         target = torch.tensor([token for sample, _ in pairs for token in sample.response], device=device)
@@ -91,13 +93,13 @@ class Drawn:
         return Drawn(logits, target, early, Occurred.joined(parts).to(device))
 
     def part(self, rows: slice) -> Drawn:
-        """Some of the rows."""
+        """Return some of the rows."""
         occurred = None if self.occurred is None else self.occurred.part(rows)
         return Drawn(self.logits[rows], self.target[rows], self.early[rows], occurred)
 
 
 def punished(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Tensor:
-    """Logits after what comes before the temperature: the penalty, and `ends` masked until `min_tokens` were drawn.
+    """Return the logits before the temperature: penalties applied, and `ends` masked until `min_tokens` were drawn.
 
     float64, [n, vocabulary].
     """
@@ -110,14 +112,14 @@ def punished(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Ten
 
 
 def read(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Reading:
-    """Every drawn token under one hypothesis. `ends`: ids that are masked until `min_tokens` were drawn."""
+    """Read every drawn token under one hypothesis. `ends`: ids that are masked until `min_tokens` were drawn."""
     s = hypothesis.sampling
     return sampling.read(punished(drawn, hypothesis, ends), drawn.target, s.temperature, s, joint=hypothesis.joint)
 
 
 @torch.no_grad()
 def scores(sample: Sample, logits: Tensor, requested: Sampling, ends: tuple[int, ...]) -> dict[str, Any]:
-    """The arrays of a `native_score` frame for one sample, float32, by name; {} for a greedy sampler."""
+    """Return the arrays of a `native_score` frame for one sample, float32, by name; {} for a greedy sampler."""
     if requested.temperature == 0.0:
         return {}
     plain, parts_by_name = Hypothesis(requested), dict[str, list[Tensor]]()
@@ -127,7 +129,7 @@ def scores(sample: Sample, logits: Tensor, requested: Sampling, ends: tuple[int,
     try:
         for start in range(0, len(sample.response), CHUNK):
             part = drawn.part(slice(start, start + CHUNK))
-            if requested.top_k > 0 and requested.top_p < 1.0:  # sorted once for both meanings
+            if requested.top_k > 0 and requested.top_p < 1.0:  # sort once for both meanings
                 tempered = Tempered(Ordered.of(punished(part, plain, ends), part.target), requested.temperature)
                 reading, joint_reading = tempered.reading(requested), tempered.reading(requested, joint=True)
                 for name, value in zip(JOINT, (joint_reading.processed, joint_reading.outside), strict=True):
@@ -153,11 +155,13 @@ def scores(sample: Sample, logits: Tensor, requested: Sampling, ends: tuple[int,
     return {name: torch.cat(parts).float().cpu().numpy() for name, parts in parts_by_name.items()}
 
 
-SUSPECT = 2.5  # standard errors; a fit takes seconds, and one in forty sound stages is fitted for nothing
+SUSPECT = 2.5  # standard errors; a fit takes seconds, and one in forty sound stages is fitted needlessly
 
 
 def suspect(rows: list[dict[str, NDArray[np.float32]]]) -> bool:
-    """Are a stage's arrays (`scores` of each sample) worth a fit: tokens outside, or surprisal or mass off its mean?"""
+    """Whether a stage's arrays (`scores` of each sample) need a fit: tokens outside, or surprisal or mass off its
+    mean.
+    """
     if not rows or "processed_logprob" not in rows[0]:
         return False
     flat = {name: torch.from_numpy(np.concatenate([row[name] for row in rows])).double() for name in NAMES}
@@ -169,7 +173,9 @@ def suspect(rows: list[dict[str, NDArray[np.float32]]]) -> bool:
 
 
 def uniform(before: Tensor, token_mass: Tensor) -> bool:
-    """Is the mass before each token, with a random share of its own, as uniform as its mean and its largest say?"""
+    """Whether the mass before each token, plus a random share of its own, is uniform, judged by its mean and its
+    largest value.
+    """
     mass = (
         before + torch.from_numpy(np.random.default_rng(0).random(len(token_mass))).to(token_mass.device) * token_mass
     )

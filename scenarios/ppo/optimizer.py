@@ -1,8 +1,8 @@
 """AdamW over a data-parallel group: gradients are summed across ranks, clipped by their norm, and applied in float32.
 
-Losses are sums over the tokens of a rank divided by the count of the whole mini-batch, so summed gradients are those
-of one process. Models in half precision keep float32 master weights: at a learning rate of 1e-6 a bfloat16 weight
-would never move.
+Losses are sums over the tokens of a rank divided by the count of the whole mini-batch, so summed gradients equal
+those of one process. Models in half precision keep float32 master weights: at a learning rate of 1e-6, a bfloat16
+weight would never change.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ FLOAT16_SCALE = 1024.0  # keeps float16 gradients above 6e-8, the smallest subno
 
 
 class DivergedError(RuntimeError):
-    """A gradient or a loss is no longer a number; the message says of what and at which step. `fix`: options of the
-    command line."""
+    """A gradient or a loss is NaN or infinite. The message says which and at which step.
+
+    `fix`: options of the command line.
+    """
 
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)
@@ -30,7 +32,9 @@ class DivergedError(RuntimeError):
 
 
 class Optimizer:
-    """AdamW(lr, no weight decay) on the parameters of `module`. `log`: what updates did, where there are ranks."""
+    """AdamW(lr, no weight decay) on the parameters of `module`. `log`: what updates did, where there are several
+    ranks.
+    """
 
     def __init__(self, module: nn.Module, lr: float, max_grad_norm: float, parallel: DataParallel) -> None:
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -49,8 +53,11 @@ class Optimizer:
         (loss * self._scale).backward()
 
     def step(self, own_time: Callable[[], AbstractContextManager[None]] = nullcontext) -> float:
-        """Sum gradients across ranks, clip, update, clear; returns the norm before clipping. `own_time`: of the
-        recorder. Raises DivergedError."""
+        """Sum gradients across ranks, clip, update and clear them; return the norm before clipping. Raises
+        DivergedError.
+
+        `own_time`: the recorder's, for what is only recorded.
+        """
         grads = [
             torch.zeros_like(master) if p.grad is None else p.grad.float() / self._scale
             for p, master in zip(self._parameters, self._masters, strict=True)
@@ -83,7 +90,7 @@ class Optimizer:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Adam's moments, and the master weights where they are not the model's own; tensors on the CPU."""
+        """Return Adam's moments, and the master weights where they are not the model's own. Tensors are on the CPU."""
         masters = [m.detach().cpu() for p, m in zip(self._parameters, self._masters, strict=True) if m is not p]
         return {"adam": _on_cpu(self._adam.state_dict()), "masters": masters}
 

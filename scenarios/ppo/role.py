@@ -1,7 +1,7 @@
 """What the roles of PPO share: a model, a data-parallel group and a recording, inside one actor process.
 
-Every role is made of the scenario and its settings (`RoleSettings` as a dict). Samples come in as token ids, numbers
-go out as float32 arrays, one row a sample.
+Every role is made from the scenario and its settings (`RoleSettings` as a dict). Samples come in as token ids,
+numbers go out as float32 arrays, one row per sample.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ Rows = list[NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """One rank's share of a mini-batch. `old` and `target`: log-probabilities and advantages, or values and returns.
+    """One rank's share of a mini-batch.
 
-    `count` is the number of response tokens in the whole mini-batch, over all ranks.
+    `old`, `target`: log-probabilities and advantages, or values and returns. `count`: response tokens of the whole
+    mini-batch, over all ranks.
     """
 
     samples: list[Sample]
@@ -42,7 +43,7 @@ class MiniBatch:
 
 @dataclass(frozen=True)
 class Trained:
-    """Sums over this rank's tokens, gradient norms of each update, and one digest of all weights after the last."""
+    """Sums over this rank's tokens, gradient norms of each update, and one digest of all weights after the last one."""
 
     sums: dict[str, float]
     grad_norms: list[float]
@@ -63,8 +64,8 @@ class Role:
         self.recorder = install.OFF
         self.tokenizer = models.load_tokenizer(self.settings.policy)
         pad = self.tokenizer.pad_token_id
-        self._pad = 0 if pad is None else int(pad)  # any id will do: padding is never attended to
-        self.pristine = True  # nothing was trained or resumed since `load`
+        self._pad = 0 if pad is None else int(pad)  # any id will do, because padding is never attended to
+        self.pristine = True  # whether nothing was trained or resumed since `load`
         self.load()
 
     def load(self) -> None:
@@ -72,13 +73,13 @@ class Role:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Back to the initial weights and optimizer, as in a fresh process, bit for bit."""
+        """Return to the initial weights and optimizer, bit for bit as in a fresh process."""
         if not self.pristine:
             self.load()
             self.pristine = True
 
     def plant(self, change: Injection) -> None:
-        """Let `change`, which is called with this role, alter it until the next `reset`."""
+        """Call `change` with this role, so that it changes the role until the next `reset`."""
         self.pristine = False
         change(self)
 
@@ -88,11 +89,11 @@ class Role:
         self.pristine = False
 
     def policy_path(self) -> str:
-        """The directory of the initial policy, with its tokenizer."""
+        """Return the directory of the initial policy, with its tokenizer."""
         return self.settings.policy
 
     def record_to(self, run_dir: str) -> None:
-        """From now on record into `run_dir`; the previous recording is closed."""
+        """Close the previous recording, and record into `run_dir` from now on."""
         self.recorder.close()
         self.recorder = install.start(
             run_dir, role=self.name, rank=self.parallel.rank, world_size=self.parallel.world_size
@@ -100,7 +101,7 @@ class Role:
         self.parallel.record(self.recorder)
 
     def end_recording(self) -> None:
-        """Close the recording; nothing is recorded from here on."""
+        """Close the recording; nothing is recorded from now on."""
         self.recorder.close()
         self.recorder = self.parallel.recorder = install.OFF
 
@@ -110,7 +111,7 @@ class Role:
         self.parallel.close()
 
     def _answered(self, phase: str, step: int, samples: list[Sample], rows: Rows) -> None:
-        """Record which samples this rank of several was asked about, and the digest of its answer, rows end to end."""
+        """Record which samples this rank scored, and a digest of its answer (rows joined). Only with several ranks."""
         if self.parallel.world_size == 1:
             return
         with self.recorder.own_time():
@@ -133,7 +134,7 @@ class Role:
 
 
 def response_logits(model: nn.Module, batch: Batch) -> Tensor:
-    """Logits that predict the response tokens, float32 [tokens, vocabulary], of the columns that predict any."""
+    """Return the logits that predict the response tokens, float32 [tokens, vocabulary]."""
     first, last = int(batch.column.min()), int(batch.column.max())
     kept = torch.arange(first, last + 1, device=batch.ids.device)
     logits = model(**batch.inputs(), logits_to_keep=kept, use_cache=False).logits
@@ -141,23 +142,23 @@ def response_logits(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def token_logprobs(logits: Tensor, target: Tensor) -> Tensor:
-    """log softmax(logits) at `target`: [tokens]."""
+    """Return log softmax(logits) at `target`: [tokens]."""
     return logits.log_softmax(dim=-1).gather(-1, target[:, None])[:, 0]
 
 
 def to_rows(values: Iterable[Tensor]) -> Rows:
-    """float32 arrays on the CPU."""
+    """Return float32 arrays on the CPU."""
     return [value.float().cpu().numpy() for value in values]
 
 
 def flat(rows: Rows, like: Tensor) -> Tensor:
-    """Rows end to end, on the device of `like`."""
+    """Return the rows joined, on the device of `like`."""
     return torch.from_numpy(np.concatenate(rows)).to(like.device)
 
 
 @dataclass
 class Report:
-    """Adds up what the micro-batches of one role's training say."""
+    """Adds up the results of the micro-batches of one role's training."""
 
     sums: dict[str, float] = field(default_factory=dict)
     grad_norms: list[float] = field(default_factory=list)
@@ -168,5 +169,5 @@ class Report:
             self.sums[name] = self.sums.get(name, 0.0) + float(value)
 
     def close(self, digests: Mapping[str, str]) -> Trained:
-        """The whole, with one digest of all weights."""
+        """Return the total, with one digest of all weights."""
         return Trained(self.sums, self.grad_norms, weights.combine(digests))

@@ -1,6 +1,6 @@
 """The four roles of PPO, plain classes, each for a process of its own: actor, critic, reward and reference model.
 
-Old log-probabilities of the loss come from the actor role, never from a rollout engine.
+The old log-probabilities of the loss come from the actor role, never from a rollout engine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ReferenceRole(Role):
 
     @torch.no_grad()
     def logprobs(self, step: int, samples: list[Sample]) -> Rows:
-        """Log-probabilities of the response tokens."""
+        """Return log-probabilities of the response tokens."""
         rows: Rows = []
         with self.recorder.span("reference_forward", step=step):
             for part in self._micro(samples):
@@ -46,7 +46,7 @@ class ReferenceRole(Role):
 
 
 class RewardRole(Role):
-    """A sequence-classification model with one label. Another tokenizer than the policy's is served through text."""
+    """A sequence-classification model with one label. A tokenizer other than the policy's is served through text."""
 
     name = "reward"
 
@@ -57,10 +57,10 @@ class RewardRole(Role):
 
     @torch.no_grad()
     def rewards(self, step: int, samples: list[Sample]) -> NDArray[np.float32]:
-        """One reward for each sample, of prompt and response together."""
+        """Return one reward for each sample, of prompt and response together."""
         rewards: list[float] = []
         samples = [self._translated(sample) for sample in samples]
-        # A classifier finds the last token by its pad id; one without a pad id can only take one sample at a time.
+        # A classifier finds the last token by its pad id; without a pad id it can only take one sample at a time.
         pad = self.model.config.get_text_config().pad_token_id
         size = 1 if pad is None else self.scenario.ppo.micro_batch_size
         with self.recorder.span("reward_forward", step=step):
@@ -97,7 +97,7 @@ class CriticRole(Role):
 
     @torch.no_grad()
     def values(self, step: int, samples: list[Sample]) -> Rows:
-        """The value of the state before each response token."""
+        """Return the value of the state before each response token."""
         rows: Rows = []
         with self.recorder.span("critic_forward", step=step):
             for part in self._micro(samples):
@@ -109,7 +109,7 @@ class CriticRole(Role):
         return rows
 
     def train(self, step: int, shares: list[MiniBatch]) -> Trained:
-        """One update for each mini-batch. Raises DivergedError."""
+        """Make one update for each mini-batch. Raises DivergedError."""
         ppo = self.scenario.ppo
         report = Report()
         self.pristine = False
@@ -134,7 +134,7 @@ class CriticRole(Role):
         return trained
 
     def learner_state(self) -> dict[str, Any]:
-        """Weights and optimizer, on the CPU."""
+        """Return weights and optimizer state, on the CPU."""
         model = {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()}
         return {"model": model, "optimizer": self.optimizer.state_dict()}
 

@@ -1,7 +1,7 @@
-"""Could this scenario have failed? Checks of a recorded run that say whether its faults would have shown.
+"""Checks of a recorded run that say whether faults would have shown in this scenario at all.
 
-A model that never ends a sentence, lengths without spread, an idle prefix cache or updates below the noise would hide
-them.
+A model that never ends a sentence, lengths without spread, an idle prefix cache, or updates below the noise would
+hide them.
 """
 
 from __future__ import annotations
@@ -20,25 +20,30 @@ TOLERANCE = 1e-4  # the judge's cap for float32
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """One named requirement. `hides`: the fault that could not show without it. `applies` is False where the run has
-    no such thing: no updates, or no prefix cache."""
+    """One named requirement.
+
+    `value`: what was measured. `hides`: the fault that could not show without it. `applies`: False where the run has
+    no such thing, such as updates or a prefix cache.
+    """
 
     name: str
     ok: bool
     value: float
-    least: str  # what is needed: "at least 0.3", "more than 0"
+    least: str  # the requirement: "at least 0.3", "more than 0"
     hides: str
     applies: bool = True
 
     @property
     def summary(self) -> str:
-        """What was measured, and what it takes for the fault to show."""
+        """Return what was measured, and what is needed for the fault to show."""
         return f"{self.name}: {self.value:.3g}; it takes {self.least} for {self.hides} to show"
 
 
 def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> list[SelfCheck]:
-    """Check the recording `run` (a `probes.format.Run`); `floor`: what rounding alone does to a log-probability;
-    `tolerance`: the mean difference up to which the proof of a weight sync passes; nats both.
+    """Check the recording `run` (a `probes.format.Run`).
+
+    `floor`: what rounding alone does to a log-probability. `tolerance`: the mean difference up to which the proof of
+    a weight sync passes. Both in nats.
     """
     finish: list[str] = []
     lengths: list[int] = []
@@ -51,11 +56,11 @@ def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> l
     bare = {name for name, spec in registry.specs().items() if "prefix_caching" not in spec.engine_arguments}
     steps = [event.get("metrics") or {} for event in run.events(kind="step")]
     shifts = [float(metrics["update_logprob_shift"]) for metrics in steps if "update_logprob_shift" in metrics]
-    # What the proof of each sync would have said of the weights before: the control of every proof that passed.
+    # What the proof of each sync would have measured with the old weights: the control of every proof that passed.
     stale = [float(event["proof_stale"]) for event in run.events(kind="sync") if "proof_stale" in event]
     dtype = run.manifest.get("scenario", {}).get("model", {}).get("dtype")
     trains = bool(run.manifest.get("scenario", {}).get("train", bool(shifts)))
-    # In half precision `weights-in-use` says by its own figures whether updates of this size would have shown.
+    # In half precision, the check `weights-in-use` measures itself whether updates of this size would have shown.
     is_update_visible = trains and dtype not in HALF
     spread = statistics.pstdev(lengths) / statistics.fmean(lengths) if lengths else 0.0
     cached_at_all = not engines or bool(engines - bare)

@@ -1,4 +1,4 @@
-"""The trainer: drives one PPO step after another over roles and an engine session, and records what happened.
+"""The trainer: runs one PPO step after another over roles and an engine session, and records what happened.
 
 rollout -> experience (reward, reference, actor, critic at once; KL, GAE, whitening) -> training -> weight sync with
 its proof
@@ -36,11 +36,11 @@ from scenarios.remote import Actor, Future, call, gather
 from scenarios.settings import Scenario
 
 TRAINED = ("actor", "critic")
-CLOSE_LIMIT_S = 5.0  # after a failure, for a role that may be hung
+CLOSE_LIMIT_S = 5.0  # for a role that may hang after a failure
 
 
 class Trainer:
-    """PPO over `roles` (by name, one handle a rank; rollout-only needs the actor alone) and one engine session.
+    """PPO over `roles` (by name, one handle per rank; rollout-only needs just the actor) and one engine session.
 
     A checkpoint is loaded by `resume`. Raises PromptError, ModelError and ParameterRefused.
     """
@@ -56,7 +56,7 @@ class Trainer:
         self.scenario = Scenario.from_json(scenario)
         self.run_dir = Path(run_dir)
         self.version = beginning.first
-        self.digests: dict[str, str] = {}  # of the last update: batch, actor, critic
+        self.digests: dict[str, str] = {}  # digests of the last update: batch, actor, critic
         self._json = scenario
         self._roles = {name: list(actors) for name, actors in roles.items() if actors}
         self._session = session
@@ -77,10 +77,10 @@ class Trainer:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take the roles back to their first state, open the recordings, form the sync group, send the weights.
+        """Reset the roles, open the recordings, form the sync group, and send the weights. Raises SyncFailed.
 
-        Engines thus never rely on what they loaded themselves. The session's recording is opened by its owner.
-        Raises SyncFailed.
+        So engines never depend on weights that they loaded themselves. The owner of the session opens the session's
+        recording.
         """
         self._recorder = install.start(self.run_dir, role="trainer")
         if not self._resumed:
@@ -105,7 +105,7 @@ class Trainer:
             self._send(step=self.version - 1)
 
     def adopt(self, policy: str) -> None:
-        """Go on with the weights in the directory `policy`, as after an update. Raises SyncFailed."""
+        """Continue with the weights in the directory `policy`, as after an update. Raises SyncFailed."""
         gather([actor.submit("adopt", policy) for actor in self._roles["actor"]])
         self.version += 1
         self._send(step=self.version - 1)
@@ -123,7 +123,8 @@ class Trainer:
         return saved
 
     def finish(self) -> Path:
-        """Save the last state under `checkpoints/`, close all recordings but the session's; returns the checkpoint.
+        """Save the last state under `checkpoints/`, close all recordings but the session's, and return the
+        checkpoint's path.
 
         A rollout-only run has nothing to save.
         """
@@ -134,22 +135,24 @@ class Trainer:
         return path
 
     def close(self, ok: bool = True, reason: str = "") -> None:
-        """Close every recording; after a failure (`ok=False`, its reason) only those of processes that still answer."""
+        """Close every recording. After a failure (`ok=False`, with a `reason`) only those of processes that still
+        answer.
+        """
         self._recorder.close(ok=ok, reason=reason)
         self._recorder = install.OFF
         for future in [actor.submit("end_recording") for actor in self._actors()]:
             try:
                 future.result(timeout=None if ok else CLOSE_LIMIT_S)
-            except Exception:  # a dead or hung actor's recording ends where it stopped, and has no `close` event
+            except Exception:  # a dead or hung actor's recording ends where it stopped, without a `close` event
                 if ok:
                     raise
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
     def step(self, index: int, guide: Guide | None = None) -> dict[str, float]:
-        """One PPO step; returns its metrics. `guide`: {sample: (response ids, finish reason)} to go on with.
+        """Run one PPO step and return its metrics. Raises EngineError, SyncFailed and DivergedError.
 
-        Raises EngineError, SyncFailed and DivergedError.
+        `guide`: {sample: (response ids, finish reason)} to continue with.
         """
         seconds: dict[str, float] = {}
         began = time.perf_counter()
@@ -217,7 +220,7 @@ class Trainer:
         return samples, [reason for _, _, reason in used], sum(c.cached_tokens for c in completions)
 
     def _experience(self, step: int, samples: list[Sample], finish: list[str]) -> Experience:
-        # Everything is asked for before anything is waited for: the roles compute side by side.
+        # Submit everything before waiting for anything, so that the roles compute concurrently.
         reward = self._submit("reward", "rewards", step, samples)
         reference = self._submit("reference", "logprobs", step, samples)
         value = self._submit("critic", "values", step, samples)
@@ -285,8 +288,10 @@ class Trainer:
         }
 
     def floor(self, sequences: list[tuple[int, ...]], samples: list[int]) -> None:
-        """Record what the learner's own rounding does to each log-probability of `sequences` (prompt and response), and
-        what layers do that are cut as its tensor-parallel engines cut them."""
+        """Record the learner's own rounding of each log-probability of `sequences` (prompt and response).
+
+        With tensor-parallel engines, also record the effect of layers that are cut as the engines cut them.
+        """
         actor, parts = self._roles["actor"][0], self.scenario.engine.tensor_parallel
         moved = {"rounding": call(actor, "rounding", sequences)}
         if parts > 1:
@@ -301,8 +306,10 @@ class Trainer:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _send(self, step: int) -> Synced | None:
-        """Send the weights to the engines, which wake for them where they sleep: a sync needs their weights, its proof
-        their cache. None where the hooks wake the engines without a sync."""
+        """Send the weights to the engines, which wake up for it where they sleep. None where the hooks skip the sync.
+
+        A sync needs the engines' weights, its proof their cache.
+        """
         hooks, version = self._hooks, self.version
         order = hooks.waking(version) if self._asleep else (SYNC,)
         if SYNC not in order:
@@ -351,7 +358,9 @@ class Trainer:
 
 
 def mini_batches(samples: int, epochs: int, size: int, seed: int, step: int) -> Iterator[list[int]]:
-    """Indices of each mini-batch: every epoch shuffles anew, as a function of seed, step and epoch alone."""
+    """Yield the indices of each mini-batch. Every epoch is shuffled again, as a function of seed, step and epoch
+    alone.
+    """
     for epoch in range(epochs):
         order = list(range(samples))
         random.Random(f"mini-batches-{seed}-{step}-{epoch}").shuffle(order)

@@ -1,7 +1,7 @@
-"""What the updates of one rank did, in a few numbers each, for the recording.
+"""Records what the updates of one rank did, in a few numbers each.
 
-The sum of a gradient's numbers is linear: that of the gradient which all ranks apply is the sum of the ranks' own. The
-sum of all weights is equal on every rank after every update, to the last bit.
+The sum of a gradient's elements is linear, so that of the gradient which all ranks apply is the sum of the ranks' own
+sums. The sum of all weights is equal on every rank after every update, to the last bit.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class UpdateLog:
         self._weights: list[float] = []
 
     def before(self, gradients: Sequence[Tensor]) -> None:
-        """The gradients of this rank alone."""
+        """Note the gradients of this rank alone."""
         if not self._weights:
             self._weights.append(self._total())
         self._own += _sums(gradients)
         self._size += _sums([gradient.abs() for gradient in gradients])
 
     def after(self, gradients: Sequence[Tensor]) -> None:
-        """The same gradients, as this rank will apply them."""
+        """Note the same gradients as this rank will apply them."""
         self._summed += _sums(gradients)
 
     def applied(self, norm: float) -> None:
-        """The update was made, with gradients of this norm before clipping."""
+        """Note that the update was made. `norm`: of the gradients before clipping."""
         self._norm.append(norm)
         self._weights.append(self._total())
 
     def record(self, recorder: Recorder, role: str, step: int, shares: Sequence[MiniBatch], digest: str) -> None:
-        """Record the step's updates, one for each of `shares`, and the digest of the weights that they left."""
+        """Record the step's updates, one for each of `shares`, and the digest of the resulting weights."""
         columns = {"own": self._own, "size": self._size, "summed": self._summed, "norm": self._norm,
                    "weights": self._weights}  # fmt: skip
         recorder.frame(

@@ -1,7 +1,9 @@
-"""The trainer's half of a weight sync: both sides start at once, either's failure stops the other, a proof follows.
+"""The trainer's half of a weight sync: both sides start at once, a failure of either stops the other, a proof
+follows.
 
-Digests prove transport, not loading: an engine may put a tensor that arrived whole into the wrong place. After every
-sync the engine's teacher-forced log-probabilities of a few fixed sequences are therefore compared with the learner's.
+Digests prove the transport, not the loading: an engine may put a tensor that arrived intact into the wrong place. So
+after every sync the engine's teacher-forced log-probabilities of a few fixed sequences are compared with the
+learner's.
 """
 
 from __future__ import annotations
@@ -24,30 +26,30 @@ from scenarios.remote import Actor, ActorFailed, Future, call, gather
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
-PROOF_SEQUENCES = 4  # chosen: few, for they are scored after each sync
+PROOF_SEQUENCES = 4  # a choice: few, because they are scored after each sync
 PROOF_RESPONSE = 8  # drawn tokens after each prompt
-# An engine orders its sums otherwise than the learner does, so both round, each differently: several times the
-# learner's own error.
+# An engine orders its sums in another way than the learner, so both round, each differently. Several times the
+# learner's own error is allowed.
 ROUNDING_ALLOWANCE = 10.0
 
 
 class SyncFailed(RuntimeError):
-    """A weight sync that did not happen; the message says which side failed, and of what."""
+    """A weight sync that did not happen. The message says which side failed, and why."""
 
 
 @dataclass(frozen=True)
 class Synced:
-    """`shift`: how far the learner's log-probabilities of the fixed sequences moved since the sync before, or None.
+    """The result of one sync and its proof, in nats.
 
-    `stale`: the control: what `mean_delta` would be had nothing arrived, the engine's log-probabilities of the sync
-    before against the learner's now, or None.
-
-    `behind`: the engine's log-probabilities now against the learner's of the sync before: nearly nothing where the
-    engine computes with weights that are one update old, and None before there were two.
-
-    `excess`: the largest difference beyond what the learner's own rounding explains at that token. Some tokens are
-    ill-conditioned: on one of the built-in model float32 and float64 differed by 4e-5 in the learner alone, and vLLM
-    from it by 8.5e-5 with equal weights.
+    `report`: the engine's own. `max_delta`, `mean_delta`: |Δ| between the engine's and the learner's
+    log-probabilities. `rounding`: the learner's largest rounding. `excess`: the largest difference beyond what the
+    learner's own rounding explains at that token. Some tokens are ill-conditioned: on one of the built-in model,
+    float32 and float64 differed by 4e-5 in the learner alone, and vLLM from it by 8.5e-5 with equal weights. `shift`,
+    `shift_max`: how far the learner's log-probabilities of the fixed sequences moved since the previous sync, or
+    None. `stale`: the control: what `mean_delta` would be if nothing had arrived, that is the engine's
+    log-probabilities at the previous sync against the learner's now; or None. `behind`: the engine's
+    log-probabilities now against the learner's at the previous sync: almost zero where the engine computes with
+    weights that are one update old; None before there were two syncs.
     """
 
     report: SyncReport
@@ -59,18 +61,18 @@ class Synced:
     shift_max: float | None
     stale: float | None
     behind: float | None
-    engine: int | None = None  # of several engines the one that all of this is about
+    engine: int | None = None  # of several engines, the one that these numbers are about
 
 
 class WeightLink:
-    """A process group between the actor role's rank 0 and the engines of a run, and what crosses it."""
+    """A process group between the actor role's rank 0 and the engines of a run, and the transfers over it."""
 
     def __init__(self, actor: Actor, session: Actor) -> None:
         self._actor, self._session = actor, session
         self._group: SyncGroup | None = None
 
     def connect(self, *, world_size: int, backend: str) -> None:
-        """Form the group; `world_size` counts the learner and every engine worker. Raises SyncFailed."""
+        """Form the group. `world_size` counts the learner and every engine worker. Raises SyncFailed."""
         group: SyncGroup = call(self._actor, "open_sync", world_size, backend)
         self._group = group
         self._wait_for_both("connect", self._actor.submit("connect_sync"), self._session.submit("join", group))
@@ -78,7 +80,7 @@ class WeightLink:
     def send(
         self, *, step: int, version: int, omit: tuple[str, ...] = (), change: Injection | None = None
     ) -> SyncReport:
-        """Send every tensor but `omit`. `change`: of what is sent, see `ActorRole.send_weights`.
+        """Send every tensor but `omit`. `change`: see `ActorRole.send_weights`.
 
         Raises SyncFailed, after the other side was stopped.
         """
@@ -93,7 +95,7 @@ class WeightLink:
         return done
 
     def _wait_for_both(self, what: str, sender: Future, receiver: Future) -> tuple[Any, Any]:
-        """Wait for both; when one fails, stop the sender (the only side that can be stopped) and say who failed."""
+        """Wait for both. When one fails, stop the sender (the only side that can be stopped) and raise who failed."""
         sides = {"learner": sender, "engine": receiver}
         waiting = dict(sides)
         pause = 0.0005
@@ -104,7 +106,7 @@ class WeightLink:
                 del waiting[side]
                 try:
                     future.result()
-                except Exception as error:  # whatever a side died of, the other one must not wait for it
+                except Exception as error:  # whatever the error, the other side must not wait
                     if side == "engine" and what == "send" and waiting:
                         call(self._actor, "abort_sync")
                     raise SyncFailed(f"weight sync ({what}): the {side} failed: {_first_line(error)}") from error
@@ -120,11 +122,11 @@ class WeightSync:
         self._actor, self._session = actor, session
         self._link = WeightLink(actor, session)
         self._sequences = proof_sequences(prompts, seed)
-        # The learner's log-probabilities at the sync before, and each engine's.
+        # The learner's log-probabilities at the previous sync, and each engine's.
         self._before: tuple[Numbers, list[Numbers]] | None = None
 
     def connect(self, *, world_size: int, backend: str) -> None:
-        """Form the group; `world_size` counts the learner and every engine worker. Raises SyncFailed."""
+        """Form the group. `world_size` counts the learner and every engine worker. Raises SyncFailed."""
         self._link.connect(world_size=world_size, backend=backend)
 
     def __call__(
@@ -137,10 +139,9 @@ class WeightSync:
         change: Injection | None = None,
         loaded: Callable[[], None] = lambda: None,
     ) -> Synced:
-        """Send weight version `version`, prove it, record it. `omit`, `change`: as in `WeightLink.send`. `loaded`: is
-        called before the proof.
+        """Send weight version `version`, prove it and record it. Raises SyncFailed, after the other side was stopped.
 
-        Raises SyncFailed, after the other side was stopped.
+        `omit`, `change`: as in `WeightLink.send`. `loaded`: called before the proof.
         """
         all_meta: list[WeightMeta] = call(self._actor, "weight_meta")
         sent = [meta for meta in all_meta if meta.name not in omit]
@@ -175,11 +176,13 @@ class WeightSync:
 
     @property
     def proof_tokens(self) -> int:
-        """How many log-probabilities each proof compares."""
+        """Return how many log-probabilities each proof compares."""
         return sum(len(sequence) - 1 for sequence in self._sequences)
 
     def prove(self, report: SyncReport, step: int = -1) -> Synced:
-        """Compare the engine's log-probabilities of the fixed sequences with the learner's, as the weights are now."""
+        """Compare the engine's log-probabilities of the fixed sequences with the learner's, with the present
+        weights.
+        """
         engines = fleet.members(self._session)
         futures = [
             self._actor.submit("teacher_forced", self._sequences),
@@ -189,7 +192,7 @@ class WeightSync:
         learner, rounding, *each = (
             np.array([x for row in rows for x in row], dtype=np.float64) for rows in gather(futures)
         )
-        # Of several engines the one that is furthest from the learner: a proof holds when it holds of each.
+        # Of several engines, take the one that is furthest from the learner: a proof must hold for each.
         deltas = [float(np.abs(logprobs - learner).mean()) for logprobs in each]
         furthest = int(np.argmax(np.nan_to_num(deltas, nan=np.inf)))
         engine = each[furthest]
@@ -214,20 +217,22 @@ class WeightSync:
 
 
 def proof_sequences(prompts: PromptSet, seed: int) -> list[tuple[int, ...]]:
-    """The first prompts, each with a few ids that occur in prompts: natural for any model, the same in every run."""
+    """Return the first prompts, each with a few ids that occur in prompts: natural for any model, the same in every
+    run.
+    """
     rng = random.Random(f"proof-{seed}")
     prompt_tokens = sorted({token for ids in prompts.ids[:64] for token in ids})
     return [ids + tuple(rng.choices(prompt_tokens, k=PROOF_RESPONSE)) for ids in prompts.ids[:PROOF_SEQUENCES]]
 
 
 def size(meta: WeightMeta) -> int:
-    """Bytes of one tensor."""
+    """Return the bytes of one tensor."""
     wide = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
     return int(np.prod(meta.shape, dtype=np.int64)) * wide.get(meta.dtype, 1)
 
 
 def _first_line(error: BaseException) -> str:
-    """The cause in one line; Ray wraps it in the other process's traceback."""
+    """Return the cause in one line; Ray wraps it in the other process's traceback."""
     cause = getattr(error, "cause", None) or error
     kind, message = type(cause).__name__, str(cause)
     if isinstance(cause, ActorFailed):

@@ -1,1 +1,1 @@
-"""The planted differences of parity, run and scored."""
+"""Run and score the planted faults of parity."""

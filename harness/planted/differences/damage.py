@@ -1,4 +1,4 @@
-"""Faults of recording: what is done to a recorded run afterwards. The only planted faults that edit a recording."""
+"""Faults of recording: damage a recorded run after it ended. No other planted fault edits a recording."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from probes.lines import decode_line, encode_events
 
 
 def damage(run: Path, spec: Mapping[str, Any]) -> None:
-    """keep: the share of each file of rollout tokens that is left, 0 to 1; nothing is left of a recording without them.
-    packages: other versions in the environment of every process but the engine's. Raises KeyError for another key."""
+    """Damage a recorded run. Raises KeyError for an unknown key of `spec`.
+
+    keep: the share of each file of rollout tokens to keep, 0 to 1. With 0 the event files are emptied too.
+    packages: versions to write into the environment of every process except the engine's.
+    """
     for name, value in spec.items():
         DAMAGES[name](run, value)
 

@@ -1,4 +1,4 @@
-"""Which faults to run: the catalogue, or those of a given file (docs/measurements/parity-faults.md)."""
+"""Select the faults to run, from the catalogue or from a user's file (docs/measurements/parity-faults.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARTIES = ("baseline", "candidate", "mapping", "trainer", "comparison", "unknown
 
 
 def faults(source: str = "") -> tuple[Fault, ...]:
-    """The catalogue, or the `FAULTS` of the Python file `source`, which is executed. Raises BadInput."""
+    """Return the catalogue, or the `FAULTS` of the Python file `source`, which is executed. Raises BadInput."""
     if not source:
         return FAULTS
     path = Path(source)
@@ -47,7 +47,10 @@ def faults(source: str = "") -> tuple[Fault, ...]:
 
 
 def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
-    """Those named, or beginning with a name; without names all. BadInput for an unknown name."""
+    """Return the faults whose name is in `names` or begins with one of them, or all faults without names.
+
+    Raises BadInput for an unknown name.
+    """
     all_faults, wanted = list(faults), list(names)
     chosen_faults = [] if wanted else all_faults
     for name in wanted:
@@ -64,7 +67,7 @@ def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
 
 
 def reproduced_by(fault: Fault, pair: tuple[str, str], dtype: str) -> str:
-    """The command that plants the fault again between these engines; "" for one of a user's file."""
+    """Return the command that plants the fault again between these engines; "" for a fault of a user's file."""
     if fault not in [listed_fault.at(dtype) for listed_fault in FAULTS]:
         return ""
     dtype_options = ["--dtype", dtype] if dtype != "float32" else []
@@ -74,7 +77,7 @@ def reproduced_by(fault: Fault, pair: tuple[str, str], dtype: str) -> str:
 
 
 def problem(entry: object, path: Path) -> str:
-    """What is wrong with one entry of FAULTS, empty when nothing is."""
+    """Return what is wrong with one entry of FAULTS; empty where nothing is."""
     if not isinstance(entry, Fault):
         return f"is of the type {type(entry).__name__}, not a scenarios.planted.differences.catalog.Fault"
     if not _names_folder(entry.name):
@@ -91,7 +94,7 @@ def _names_folder(name: object) -> bool:
 
 
 def _side_and_stage(fault: Fault) -> str:
-    """A side or a stage that there is not."""
+    """Return a complaint about an unknown side or stage."""
     if fault.side not in SIDES:
         return f"has the side {fault.side!r}; it is baseline or candidate"
     if fault.stage not in ("coupled", "native", "greedy", "lifted"):
@@ -102,7 +105,7 @@ def _side_and_stage(fault: Fault) -> str:
 
 
 def _expectation(fault: Fault) -> str:
-    """A verdict or a cause that the judge never gives."""
+    """Return a complaint about an expected verdict or cause that the judge never gives."""
     if fault.expected not in EXIT_CODES or fault.expected == "ERROR":
         return f"expects {fault.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
     for name in LISTS:
@@ -161,7 +164,7 @@ def _settings(fault: Fault, label: str) -> str:
 
 
 def _plants(fault: Fault, label: str, path: Path) -> str:
-    """Names that are no plant, and wrappers that the file does not define."""
+    """Return a complaint about unknown plants, and about a wrapper that the file does not define."""
     if "wrapper" in fault.engine:
         wrapper = getattr(executed(path), str(fault.engine["wrapper"]), None)
         if not inspect.isclass(wrapper):
@@ -183,7 +186,7 @@ def _plants(fault: Fault, label: str, path: Path) -> str:
 
 
 def _misfit(fault: Fault, label: str) -> str:
-    """A plant whose setting is of another kind."""
+    """Return a complaint about a plant whose value has the wrong type."""
     engine = {} if "wrapper" in fault.engine else fault.engine
     native = engine.get("native", {})
     edits = fault.mapping.get("edits", {})
@@ -206,7 +209,7 @@ def _misfit(fault: Fault, label: str) -> str:
 
 
 def _placed(fault: Fault, path: Path) -> Fault:
-    """Its wrapper by the file's absolute path; tuples where a list was given."""
+    """Return the fault with its wrapper under the file's absolute path, and with tuples for lists."""
     engine: dict[str, Any] = dict(fault.engine)
     if "wrapper" in engine:
         engine["wrapper"] = f"{path}:{engine['wrapper']}"

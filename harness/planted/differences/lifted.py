@@ -1,4 +1,4 @@
-"""Faults of the lifted stage: a sound baseline with its stage, then each fault's run and stage on the other engine."""
+"""Run the faults of the lifted stage: one sound baseline with its lifted stage, then each fault on the other engine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from scenarios.planted.differences.fault import READY, Fault
 
 
 def lifting(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Outcome]:
-    """Record the sound baseline and its lifted stage under `shared`, then both of the candidate, once a fault.
+    """Record the sound baseline and its lifted stage under `shared`, then both of the candidate for each fault.
 
-    A fault is planted in the run and in the stage; one that the run shows by itself belongs to another stage. The
-    baseline is sound: a fault's side is the candidate.
+    Each fault is planted in the candidate's coupled run and in its lifted stage. The baseline is always sound. A
+    fault that the coupled run alone would show belongs to another stage.
     """
     experiment, pair, scenario, out = setting.experiment, setting.pair, setting.scenario, setting.out
     baseline = dataclasses.replace(setting.baseline, scenario=scenario, run_dir=shared / "baseline", plants=READY)

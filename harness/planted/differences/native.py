@@ -1,4 +1,6 @@
-"""Faults of the native stage: one sound pair of coupled runs, both engines pure, then one native stage a fault."""
+"""Run the faults of the native stage: one sound pair of coupled runs, then one native stage per fault on pure
+engines.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ from scenarios.settings import Scenario
 
 
 def natively(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Outcome]:
-    """Record the sound coupled runs under `shared` and the baseline's native stage; then the candidate's, once a fault.
+    """Record the sound coupled runs and the baseline's native stage under `shared`, then the candidate's for each
+    fault.
 
-    A fault is planted in the native stage only: what it would do to the coupled one has faults of its own. One with
-    settings of that stage has a native stage of the baseline of its own as well.
+    A fault is planted in the native stage only, because other faults cover its effect on the coupled stage. A fault
+    with settings of the native stage needs a native stage of the baseline with the same settings.
     """
     experiment, pair, scenario, out = setting.experiment, setting.pair, setting.scenario, setting.out
     baseline = dataclasses.replace(setting.baseline, scenario=scenario, run_dir=shared / "baseline", plants=READY)
@@ -53,7 +56,7 @@ def natively(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Ou
         )
         try:
             shutil.copytree(candidate.run_dir, side.run_dir)
-            if not pure:  # with the fault's mapping: ours may refuse what the fault passes on
+            if not pure:  # started with the fault's mapping, because ours may refuse what the fault passes on
                 coupled = dataclasses.replace(side, scenario=config.changed(scenario, fault.settings))
                 experiment.vary(coupled, manifest=False)
                 experiment.begin_native(coupled, policy)
@@ -84,12 +87,12 @@ def natively(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Ou
 
 
 def _natural(scenario: Scenario, settings: tuple[str, ...]) -> Scenario:
-    """The scenario with these settings in the native stage."""
+    """Return the scenario with these settings in the native stage."""
     return config.changed(scenario, [*settings, "rollout.mode=native"])
 
 
 def _coupled(shared: Path) -> Path:
-    """The baseline without a native stage, for faults that have one of their own."""
+    """Return the folder of the baseline without a native stage, for faults that need a native stage of their own."""
     return shared / "baseline-coupled"
 
 

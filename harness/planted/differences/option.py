@@ -7,7 +7,10 @@ from scenarios.planted.differences.catalog import Fault, named
 
 
 def fault_of_a_run(name: str) -> Fault:
-    """The fault of that name. Raises BadInput for one that there is not, or that a whole run cannot have."""
+    """Return the fault of that name.
+
+    Raises BadInput for an unknown fault, and for one that cannot be planted in a whole run.
+    """
     try:
         fault = named(name)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""One verdict against the truth of its fault, and the score of many."""
+"""Compare one verdict with the truth of its fault, and score many."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ from reports.model import Cause, Verdict
 from reports.text import counted
 from scenarios.planted.differences.fault import Fault, matches
 
-NAMED_SHARE = 0.95  # of the faults with a cause, for the suite to pass
+NAMED_SHARE = 0.95  # the share of causes that must be named for the suite to pass
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the judge made of one planted fault. Seconds: of the runs, of judging with its re-readings, of the live
-    interventions. `starts`: engines that were started for it, in runs or interventions, and the seconds of that, which
-    are part of the others. `error`: it could not be run."""
+    """The judge's result for one planted fault.
+
+    fault: the planted fault.
+    verdict: the verdict; None where the fault could not be run.
+    run_s: seconds of the runs.
+    judge_s: seconds of judging, re-reading of the recordings included.
+    live_s: seconds of the live interventions.
+    starts: the number of engines that were started for the fault, and the seconds of that, which the other times
+    include.
+    pair: the engines.
+    error: why the fault could not be run.
+    """
 
     fault: Fault
     verdict: Verdict | None
@@ -39,13 +48,15 @@ class Outcome:
 
     @property
     def untested(self) -> bool:
-        """INCONCLUSIVE of a fault that the recordings need not suffice to tell."""
+        """Whether the verdict is INCONCLUSIVE, for a fault that recordings need not be sufficient to decide."""
         return self.fault.or_untested and self.status == "INCONCLUSIVE" and not self.causes
 
     @property
     def as_expected(self) -> bool:
-        """The right verdict, the findings and confounders that must stand there, none that must not, and what must be
-        told of them."""
+        """Whether the verdict, the findings and the confounders are the expected ones, with the expected words.
+
+        No finding of `fault.absent` may be there.
+        """
         if self.untested:
             return True
         if self.error or self.verdict is None or self.status != self.fault.expected:
@@ -58,7 +69,7 @@ class Outcome:
 
     @property
     def untold(self) -> list[str]:
-        """Words that must stand in the evidence of a cause, or in a finding, and do not."""
+        """The expected words that are missing from the evidence of a cause or from a finding."""
         texts = [(cause.name, cause.evidence) for cause in self.causes]
         texts += [
             (finding.name, f"{finding.summary}; {finding.effect}")
@@ -81,7 +92,7 @@ class Outcome:
 
     @property
     def wrong(self) -> list[str]:
-        """Causes that were named and are none, or with the wrong party; UNEXPLAINED beside a right one is one too."""
+        """Named causes that are not expected or have the wrong party. UNEXPLAINED beside a right cause counts too."""
         return [
             f"{cause.name} ({cause.party})"
             for cause in self.causes
@@ -90,19 +101,19 @@ class Outcome:
 
     @property
     def named(self) -> bool:
-        """Every cause with the right party, and no other."""
+        """Whether every expected cause was named with the right party, and no other cause."""
         return self.as_expected and not self.missing and not self.wrong
 
     @property
     def party_right(self) -> bool:
-        """Whoever was named is at fault."""
+        """Whether every named cause blames a party at fault."""
         return bool(self.causes) and all(
             any(self._blames(cause, party) for _, party in self._expected) for cause in self.causes
         )
 
     @property
     def alarm(self) -> bool:
-        """A control that was called different."""
+        """Whether a control was judged DIVERGENT."""
         return self.fault.control and self.status == "DIVERGENT"
 
     @property
@@ -111,12 +122,14 @@ class Outcome:
 
     @property
     def warm_s(self) -> float:
-        """Seconds on warm engines: without those of starting any."""
+        """The seconds on warm engines, without those of starting engines."""
         return round(self.seconds - self.starts[1], 1)
 
     @property
     def to_cause_s(self) -> float | None:
-        """Seconds from the end of the runs to the named causes, engines up; None where none had to be named."""
+        """Seconds from the end of the runs to the named causes, on running engines; None where no cause was expected
+        or named.
+        """
         return round(self.judge_s + self.live_s, 2) if self.fault.causes and self.named else None
 
     @property
@@ -128,13 +141,13 @@ class Outcome:
         return list(zip(self.fault.causes, self.fault.parties, strict=True))
 
     def _blames(self, cause: Cause, party: str) -> bool:
-        """Whether `cause` blames that party; a mapping, on the side at fault."""
+        """Whether `cause` blames that party. For a mapping, the side must also be the one at fault."""
         if cause.party != party:
             return False
         return party != "mapping" or cause.details.get("side", self.fault.side) == self.fault.side
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data, for JSON."""
         return {
             "name": self.fault.name, "pair": list(self.pair), "side": self.fault.side, "expected": self.fault.expected,
             "verdict": self.status, "causes": list(self.fault.causes), "parties": list(self.fault.parties),
@@ -148,14 +161,29 @@ class Outcome:
 
 
 def started_since(before: tuple[int, float], now: tuple[int, float]) -> tuple[int, float]:
-    """Engine starts between two countings, and their seconds; an engine that died takes its own with it."""
+    """Return the engine starts between two counts, and their seconds. An engine that died is missing from the second
+    count.
+    """
     return max(0, now[0] - before[0]), round(max(0.0, now[1] - before[1]), 1)
 
 
 @dataclass(frozen=True)
 class Score:
-    """Counts over the outcomes. `faults` have something to be found, `causes` of them a cause to be named; one that is
-    rightly not tested counts as found, and has none."""
+    """Counts over the outcomes of a suite.
+
+    faults: faults that have a difference to detect.
+    detected: those with the expected verdict and findings; a fault that is rightly not tested counts as detected.
+    causes: faults with a cause to name. A fault that is rightly not tested is not among them.
+    named: those whose causes were all named, and no other.
+    parties: those with the right party.
+    controls: faults without a difference.
+    quiet: controls with the right verdict.
+    alarms: names of the controls that were judged DIVERGENT.
+    misses: names of the faults that were not detected.
+    unnamed: names of the faults whose causes were not named.
+    median_s, slowest_s: seconds per fault.
+    median_to_cause_s: seconds from the end of the runs to the named causes.
+    """
 
     faults: int
     detected: int
@@ -175,7 +203,7 @@ class Score:
 
     @property
     def passed(self) -> bool:
-        """Every fault found, 95 % of the causes named with the right party, no control alarmed, each control right."""
+        """Whether every fault was detected, 95 % of the causes were named, and every control is right."""
         enough = self.named >= NAMED_SHARE * self.causes
         return self.detected == self.faults and enough and self.quiet == self.controls and not self.alarms
 
@@ -199,7 +227,7 @@ class Score:
 
 
 def score(outcomes: Sequence[Outcome]) -> Score:
-    """The score of a whole suite."""
+    """Return the score of a whole suite."""
     faults = [row for row in outcomes if not row.fault.control]
     causes = [row for row in faults if row.fault.causes and not row.untested]
     controls = [row for row in outcomes if row.fault.control]

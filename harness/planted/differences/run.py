@@ -1,5 +1,7 @@
-"""The planted faults of parity, all on engines that are started once: faults of one scenario share a baseline, each is
-run and judged."""
+"""Run and judge the planted faults of parity, all on engines that are started once.
+
+Faults of one scenario share a baseline.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,15 @@ from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
 Pair = tuple[str, str]
-STARTED_WITH = ("engine.", "model.", "rollout.mode=", "placement.")  # settings that an engine is started with
-REVIVALS = 8  # places for engines that had to be started again after they died
+STARTED_WITH = ("engine.", "model.", "rollout.mode=", "placement.")  # settings that need a new start of the engine
+REVIVALS = 8  # resources for engines that are started again after they died
 
 
 def planned(faults: Sequence[Fault], pair: Pair) -> list[tuple[Pair, list[tuple[tuple[str, ...], list[Fault]]]]]:
-    """Faults by pair of engines and by scenario; last those that start an engine anew, which takes half a minute, then
-    those that need a baseline of their own.
+    """Group the faults by pair of engines and by scenario, and leave out faults of other engines than the suite's.
 
-    Faults of other engines than the suite's are left out.
+    Within a group, faults that need a baseline of their own come last, and faults that restart an engine (half a
+    minute) come after those that do not.
     """
     plans: dict[Pair, dict[tuple[str, ...], list[Fault]]] = {}
     for fault in faults:
@@ -60,14 +62,14 @@ def planned(faults: Sequence[Fault], pair: Pair) -> list[tuple[Pair, list[tuple[
 
 
 def restarts(fault: Fault) -> bool:
-    """Whether an engine must start anew for the fault."""
+    """Whether an engine must be restarted for the fault."""
     return bool(fault.mapping.get("edits", {}).get("engine")) or any(
         setting.startswith(STARTED_WITH) for setting in fault.settings
     )
 
 
 def inside_engines(faults: Sequence[Fault]) -> str:
-    """Why these faults need engines of their own, in words; empty where they leave the engines as they are."""
+    """Return why these faults need engines of their own; empty where no fault changes an engine."""
     for fault in faults:
         if fault.engine or "file" in fault.mapping or restarts(fault) or fault.stage not in ("coupled", "greedy"):
             return f"the fault {fault.name} changes an engine"
@@ -87,8 +89,8 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """Run each fault that these two engines can have, judge it, and let live interventions prove its causes.
 
-    Recordings stay under `out`, by fault. Engines that `harness up` keeps are used for faults that leave engines as
-    they are, unless `options` say `cold`.
+    The recordings stay under `out`, in a folder per fault. Faults that do not change an engine use warm engines,
+    unless `options` say `cold`.
     """
     pair = (baseline, candidate)
     plans = planned(faults, pair)
@@ -134,13 +136,16 @@ def outcomes(
 
 
 def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:
-    """The folder of what the faults of one pair and scenario share."""
+    """Return the name of the folder that the faults of one pair and scenario share."""
     return "-".join((what, *pair, *(setting.replace("=", "-").replace("/", "-") for setting in shared)))
 
 
 def _spare(faults: Sequence[Fault], scenario: Scenario) -> int:
-    """Actors beyond those of a sound pair: one set of roles for each other number of ranks, and the engines of both
-    sides for each scenario with another number of them, and after it."""
+    """Return the number of actors beyond those of a sound pair.
+
+    These are one set of roles for each other number of ranks, and the engines of both sides for each scenario with
+    another number of engines and for the return from it.
+    """
     engines = {fault.scenario: config.changed(scenario, fault.scenario).engine.engines for fault in faults}
     other_counts = [number for number in engines.values() if number != scenario.engine.engines]
     sizes = {config.changed(scenario, [*fault.scenario, *fault.settings]).ppo.world_size for fault in faults} - {
@@ -150,7 +155,9 @@ def _spare(faults: Sequence[Fault], scenario: Scenario) -> int:
 
 
 def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> Iterator[Outcome]:
-    """Faults of one scenario: those of the candidate share a sound baseline, those of the baseline have their own."""
+    """Run the faults of one scenario. Faults of the candidate share a sound baseline; each fault of the baseline has
+    its own.
+    """
     experiment, pair, scenario, out = setting.experiment, setting.pair, setting.scenario, setting.out
     sound = out / sound_name("baseline", pair, shared)
     recorded = False
@@ -166,7 +173,7 @@ def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> It
                 experiment.vary(baseline)
                 experiment.record(baseline)
                 recorded = fault.side == "candidate"
-            if fault.side == "candidate":  # what faults share is no time of this one
+            if fault.side == "candidate":  # the time of the shared baseline is not counted for this fault
                 started, before = time.monotonic(), experiment.engine_starts()
             experiment.vary(candidate)
             experiment.record(candidate, guide=baseline.run_dir if candidate.scenario.guided else None)
@@ -196,7 +203,7 @@ def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> It
 
 
 def _side(side: Side, fault: Fault, scenario: Scenario, run_dir: Path) -> Side:
-    """One side of a fault: planted in, when it is the one at fault."""
+    """Return one side of a fault's run. The fault is planted where this side is the one at fault."""
     faulty = side.name == fault.side
     settings = config.changed(scenario, fault.settings) if faulty else scenario
     return dataclasses.replace(side, scenario=settings, run_dir=run_dir, plants=fault.plants() if faulty else READY)

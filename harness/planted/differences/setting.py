@@ -1,4 +1,4 @@
-"""What the faults of one scenario are run on."""
+"""The engines and the scenario that the faults of one group run on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from scenarios.settings import Scenario
 
 @dataclass(frozen=True)
 class Setting:
-    """Engines that are up, and a scenario to plant faults in. `pair`: the engines as a user types them. `out`: under
-    it each fault has a folder of recordings."""
+    """Running engines, and a scenario to plant faults in.
+
+    experiment: records runs on the engines.
+    baseline, candidate: the sound sides.
+    pair: the engines as a user types them.
+    scenario: the scenario of the group.
+    out: the folder under which each fault has its recordings.
+    """
 
     experiment: Experiment
     baseline: Side

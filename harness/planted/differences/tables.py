@@ -1,4 +1,4 @@
-"""What `harness faults run --suite parity` prints: a line an outcome, the score; also JSON and Markdown."""
+"""The output of `harness faults run --suite parity`: a line per outcome and the score, also as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAMILY = (
 
 
 def print_outcome(outcome: Outcome, *, aside: bool = False) -> None:
-    """One line as soon as it is known, and what was wrong below it; `aside`: on the standard error."""
+    """Print one line as soon as the outcome is known, with what was wrong below it. `aside`: to standard error."""
     console = Console(stderr=aside)
     colour = "green" if outcome.right else "bold red"
     causes = ", ".join(f"{c.name} ({c.party})" for c in outcome.causes) or "-"
@@ -63,7 +63,10 @@ def _wrong(outcome: Outcome) -> list[str]:
 
 
 def summary(rows: Sequence[Outcome], score: Score, asked_faults: Sequence[Fault], hidden: Sequence[str] = ()) -> str:
-    """The last lines: the score, and what was left out because it needs other engines, or a dtype that rounds less."""
+    """Return the last lines: the score and the faults that were left out.
+
+    Faults are left out because they need other engines, or a dtype that rounds less.
+    """
     left_out = len(asked_faults) - len(rows)
     note = f"not run, for other engines: {counted(left_out, 'fault')}\n" if left_out else ""
     note += f"not run, no fault that can be told from rounding in this dtype: {', '.join(hidden)}\n" if hidden else ""
@@ -71,7 +74,7 @@ def summary(rows: Sequence[Outcome], score: Score, asked_faults: Sequence[Fault]
 
 
 def as_json(rows: Sequence[Outcome], score: Score) -> dict[str, Any]:
-    """The whole run of the suite as one object."""
+    """Return the whole run of the suite as one object."""
     return {
         "suite": "parity", "outcomes": [row.to_dict() for row in rows],
         "score": vars(score) | {"passed": score.passed, "line": score.line},
@@ -79,7 +82,7 @@ def as_json(rows: Sequence[Outcome], score: Score) -> dict[str, Any]:
 
 
 def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
-    """Two tables for a report, by family and by fault, and the score."""
+    """Return two tables for a report, by family and by fault, and the score."""
     cells = [
         [
             row.fault.name, " ".join(row.pair), row.fault.expected, row.status,
@@ -93,14 +96,14 @@ def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
 
 
 def keep(rows: Sequence[Outcome], folder: Path) -> None:
-    """What is known so far as suite.json and suite.md in `folder`: a suite that is cut short loses nothing."""
+    """Write the results so far to suite.json and suite.md in `folder`, so that an interrupted suite loses nothing."""
     result = score(rows)
     write_whole(folder / "suite.json", json.dumps(as_json(rows, result), indent=2).encode())
     write_whole(folder / "suite.md", as_markdown(rows, result).encode())
 
 
 def families(rows: Sequence[Outcome]) -> str:
-    """A Markdown table of the score of each family, and of all."""
+    """Return a Markdown table with the score of each family, and of all."""
     by: dict[str, list[Outcome]] = {}
     for row in rows:
         by.setdefault(family(row.fault), []).append(row)

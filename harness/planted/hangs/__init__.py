@@ -1,1 +1,1 @@
-"""The planted hangs, run under the watchdog and scored."""
+"""Run the planted hangs under the watchdog, and score the verdicts."""

@@ -1,4 +1,4 @@
-"""A hang across hosts: real gloo over a real link that is cut, slow or wrong, a watch on each host, one verdict."""
+"""Run a hang across hosts: gloo over a link that is cut, slow or wrong, a watch on each host, and one verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ HARNESS = [sys.executable, "-m", "harness.cli"]
 
 @dataclass(frozen=True)
 class Ranks:
-    """What torchrun starts on each host: `count` ranks of the program with these words."""
+    """The ranks that torchrun starts on each host.
+
+    program: the script.
+    words: its arguments.
+    count: the number of ranks on each host.
+    master: the address of the rendezvous.
+    """
 
     program: Path
     words: list[str]
@@ -30,9 +36,9 @@ class Ranks:
 
 
 class Job:
-    """Ranks under `harness watch` on each host, started by torchrun: its directories, processes and logs.
+    """Ranks on each host under `harness watch`, started by torchrun, with their directories, processes and logs.
 
-    `served`: options of the watch of a host. `variables`: of the environment, by host.
+    `served` gives the options of a host's watch, and `variables` the environment variables of a host.
     """
 
     def __init__(
@@ -52,11 +58,11 @@ class Job:
 
     @property
     def under_way(self) -> bool:
-        """Every rank has done some steps."""
+        """Whether every rank has done some steps."""
         return len(list(self.root.glob("rank-*"))) == self.size
 
     def looked_at(self, host: int) -> bool:
-        """The watch of a host has given its verdict."""
+        """Whether the watch of a host has given its verdict."""
         newest = run.newest(self.folders[host])
         return newest is not None and (newest / "verdict.json").exists()
 
@@ -68,7 +74,9 @@ class Job:
 
 
 def judge_hosts(hang: Hang, folder: Path, stall_s: float, limit_s: float, environ: Mapping[str, str]) -> Outcome:
-    """Run the program on the hosts of `hang.network` until every watch has seen the stall, or it ended."""
+    """Run the program on the hosts of `hang.network` until every watch has detected the stall or the program has
+    ended.
+    """
     why = lab.why_not()
     if why:
         return Outcome(hang, None, unrun=why)
@@ -91,7 +99,7 @@ def judge_hosts(hang: Hang, folder: Path, stall_s: float, limit_s: float, enviro
 
         job = Job(hosts, folder, ranks, f"{stall_s:g}s", variables=variables)
         if network.event in ("cut", "dies") and _until(lambda: job.under_way, limit_s):
-            hosts.cut(network.host)  # before a power cut as well: it sends no last packet
+            hosts.cut(network.host)  # also before a power cut, because a host without power sends no last packet
             if network.event == "dies":
                 hosts.kill(network.host)
         over = _until(lambda: all(job.looked_at(host) or job.ended(host) for host in range(network.hosts)), limit_s)
@@ -108,7 +116,7 @@ def judge_hosts(hang: Hang, folder: Path, stall_s: float, limit_s: float, enviro
 
 
 def _until(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Whether the condition came to hold within that time."""
+    """Whether the condition became true within that time."""
     end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Hangs that exist as flight recorder dumps only: a symmetric wedge of the fabric, and worlds of a thousand ranks."""
+"""Hangs that exist only as flight recorder dumps: a symmetric wedge of the fabric, and worlds of a thousand ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scenarios.planted.hangs.catalog import Hang
 
 
 def judge_dumps(hang: Hang, folder: Path) -> Outcome:
-    """Write the dumps that the hang describes and judge them, as `harness triage DIR` does; no process is started."""
+    """Write the dumps that the hang describes, and judge them as `harness triage DIR` does. No process is started."""
     from harness.triage import directory, judge
 
     assert hang.dumps is not None

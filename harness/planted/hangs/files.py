@@ -1,4 +1,4 @@
-"""Which hangs to run: the lab's own, or those of a file that somebody else wrote (docs/measurements/hang-lab.md)."""
+"""Select the hangs to run, from the lab's catalogue or from a user's file (docs/measurements/hang-lab.md)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ EXAMPLE = 'HANGS = [Hang("mine", "K4", "rank 1 dies", "train.py", world=2)]   # 
 
 
 def hangs(source: str = "") -> tuple[Hang, ...]:
-    """The catalogue, or the `HANGS` of the Python file `source`, which is executed. Raises BadInput in one sentence."""
+    """Return the catalogue, or the `HANGS` of the Python file `source`, which is executed. Raises BadInput."""
     return load(Path(source)) if source else (*HANGS, *VARIANTS)
 
 
 def chosen(
     hangs: Iterable[Hang], names: Iterable[str], *, engines: bool = False, conditions: bool = False
 ) -> list[Hang]:
-    """Those named, or beginning with a name; without names all but those of real engines. `conditions`: each under
-    every condition as well; without it such a variant is had by its full name, or by "+" and a condition. BadInput for
-    an unknown name."""
+    """Return the hangs whose name is in `names` or begins with one of them.
+
+    Without names, return all hangs except those of real engines; `engines` includes them. `conditions` adds each hang
+    under every condition. Without it, a hang under a condition is selected by its full name, or by "+" and the
+    condition. Raises BadInput for an unknown name.
+    """
     all_hangs, wanted = list(hangs), list(names)
     kept = [hang for hang in all_hangs if conditions or "+" not in hang.name]
     if not wanted:
@@ -45,7 +48,7 @@ def chosen(
 
 
 def load(path: Path) -> tuple[Hang, ...]:
-    """The `HANGS` of a Python file. Raises BadInput for one that cannot be run, or whose hangs are none."""
+    """Return the `HANGS` of a Python file. Raises BadInput for a file that cannot be executed or has invalid hangs."""
     entries = listed(path, "HANGS", example=EXAMPLE)
     for number, entry in enumerate(entries):
         wrong = problem(entry, path.resolve().parent)
@@ -59,7 +62,7 @@ def load(path: Path) -> tuple[Hang, ...]:
 
 
 def problem(entry: object, folder: Path) -> str:
-    """What is wrong with one entry of HANGS, empty when nothing is."""
+    """Return what is wrong with one entry of HANGS; empty where nothing is."""
     if not isinstance(entry, Hang):
         return f"is a {type(entry).__name__}, not a scenarios.planted.hangs.catalog.Hang"
     if not isinstance(entry.name, str) or not entry.name or set(entry.name) & set("/\\ \t\n\0"):
@@ -89,7 +92,7 @@ def problem(entry: object, folder: Path) -> str:
 
 
 def _placed(hang: Hang, folder: Path) -> Hang:
-    """Its program by an absolute path; sets where a list was given."""
+    """Return the hang with the absolute path of its program, and with sets for lists."""
     import dataclasses
 
     program = str(folder / hang.program) if hang.program.endswith(".py") else hang.program

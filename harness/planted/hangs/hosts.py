@@ -1,8 +1,8 @@
-"""A laboratory of two to four hosts on this one: each a network namespace with an address, a host name, processes and
-temporary files of its own, with a cable to a switch. Whatever it made is removed at its end.
+"""A laboratory of two to four simulated hosts on this machine.
 
-A second link, on request, delays and loses packets: two TUN devices and a thread between them, since not every kernel
-has netem.
+Each host is a network namespace with an address, a host name, processes and temporary files of its own, and a cable
+to a switch. Everything is removed at the end. An optional second link delays and loses packets. It consists of two
+TUN devices and a thread between them, because not every kernel has netem.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from probes.files import open_new
 ROOT = Path(__file__).parents[3]
 NAMES = ("hosta", "hostb", "hostc", "hostd")
 INTERFACE = "rlhf0"
-GATEWAY = "10.213.77.254"  # the switch, which forwards nothing
+GATEWAY = "10.213.77.254"  # the address of the switch, which forwards nothing
 ADDRESSES = ("10.213.77.1", "10.213.77.2", "10.213.77.3", "10.213.77.4")
 SLOW, SLOW_ADDRESSES = "rlhf1", ("10.213.78.1", "10.213.78.2")
 BRIDGE = "cni0"
@@ -41,7 +41,7 @@ TUNSETIFF, IFF_TUN_NO_PI = 0x400454CA, 0x1001
 
 
 def why_not() -> str:
-    """Why the laboratory cannot be built here; empty where it can."""
+    """Return why the laboratory cannot be built here; empty where it can."""
     lacking = [program for program in ("ip", "unshare", "nsenter", "hostname") if shutil.which(program) is None]
     if os.geteuid() != 0:
         return "needs root, to make network namespaces"
@@ -57,22 +57,27 @@ def why_not() -> str:
 
 @dataclass
 class Hosts:
-    """The hosts by number, from 0, and the processes started on them."""
+    """The hosts, numbered from 0, and the processes that were started on them.
+
+    namespaces: the network namespace of each host.
+    switch: the network namespace of the switch.
+    started: the started processes.
+    """
 
     namespaces: tuple[str, ...]
     switch: str
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    inits: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)  # host -> what ends all below it
+    inits: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)  # host -> its init process
 
     @property
     def names(self) -> tuple[str, ...]:
         return NAMES[: len(self.namespaces)]
 
     def start(self, host: int, command: Sequence[str], log: Path, **environ: str) -> subprocess.Popen[bytes]:
-        """A process on a host, in a session of its own; what it prints goes to `log`."""
+        """Start a process on a host, in a session of its own. Its output goes to `log`."""
         entered = ["nsenter", "--target", str(self._running(host)), "--net", "--uts", "--pid", "--mount"]
         words = [*entered, f"--wd={log.parent}", *command]
-        # Of Ray's variables none is taken over: a process that finds a token in the home joins no cluster without one.
+        # No variable of Ray is inherited: a process that finds a token in the home cannot join a cluster without one.
         bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment = {
             **bare, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE,
@@ -87,7 +92,7 @@ class Hosts:
         return process
 
     def _running(self, host: int) -> int:
-        """The first process of a host, as this machine counts; the host is started where it is off."""
+        """Return the pid of a host's first process, as seen from this machine. A host that is off is started."""
         init = self.inits.get(host)
         if init is None or init.poll() is not None:
             names = "".join(f"{address} {name}\\n" for address, name in zip(ADDRESSES, NAMES, strict=True))
@@ -113,24 +118,27 @@ class Hosts:
         _ip(f"netns exec {self.namespaces[host]} ip {command}")
 
     def hide(self, host: int, folder: Path) -> None:
-        """Give a host an empty folder of its own in the place of one that both have."""
+        """Mount an empty folder of its own on a host over a folder that all hosts share."""
         self.start(host, ["mount", "-t", "tmpfs", "tmpfs", str(folder)], folder.parent / "mount.log").wait(20)
 
     def cut(self, host: int) -> None:
-        """Pull the cable: packets are lost, and no connection is closed."""
+        """Disconnect the cable: packets are lost, and no connection is closed."""
         self.inside(host, f"link set {INTERFACE} down")
 
     def cut_all(self) -> None:
-        """Switch the switch off."""
+        """Switch off the switch."""
         subprocess.run(["ip", "-n", self.switch, "link", "set", "switch", "down"], check=True)
 
     def astray(self, host: int, target_host: int) -> None:
-        """Route what a host sends to another one through a gateway that forwards nothing: an asymmetric route."""
+        """Route the packets from one host to another through a gateway that forwards nothing: an asymmetric route."""
         self.inside(host, f"route add {ADDRESSES[target_host]}/32 via {GATEWAY} dev {INTERFACE}")
 
     def firewall(self, host: int, source_host: int, port: int) -> None:
-        """Drop what comes from another host, but to one port and from it. By IPsec's policies, which iproute2 alone can
-        set, where nft and iptables are not installed; they drop as silently."""
+        """Drop the packets from another host, except to and from one port.
+
+        This uses IPsec policies, which iproute2 can set even where nft and iptables are not installed. They drop
+        packets as silently as a firewall.
+        """
         source, target = (f"{ADDRESSES[endpoint]}/32" for endpoint in (source_host, host))
         between = f"xfrm policy add src {source} dst {target}"
         self.inside(host, f"{between} dir in action block priority 9")
@@ -138,10 +146,10 @@ class Hosts:
             self.inside(host, f"{between} proto tcp {end} {port} dir in action allow priority 1")
 
     def bridge(self, host: int) -> None:
-        """Give a host a bridge for containers, as k3s does, which no other host reaches.
+        """Give a host a bridge for containers, as k3s does, which no other host can reach.
 
-        The others have a route to it through the gateway, so that a packet is lost, and not refused. Its address is
-        below theirs: of two ranks, gloo lets the one with the lower address listen.
+        The other hosts have a route to it through the gateway, so that a packet is lost and not refused. The bridge's
+        address is below theirs, because of two ranks gloo lets the one with the lower address listen.
         """
         for other_host in set(range(len(self.names))) - {host}:
             self.inside(other_host, f"route add 10.42.0.0/24 via {GATEWAY}")
@@ -153,9 +161,9 @@ class Hosts:
         self.inside(host, f"link set {INTERFACE} up")
 
     def kill(self, host: int) -> None:
-        """End every process on a host at once, as a power cut does."""
+        """Kill every process on a host at once, as a power cut does."""
         if init := self.inits.pop(host, None):
-            init.kill()  # its child is ended with it, and with that one the kernel ends all of the host's
+            init.kill()  # its child ends with it, and then the kernel ends all processes of the host
             init.wait(20)
 
     def end(self) -> None:
@@ -163,7 +171,8 @@ class Hosts:
         for host in range(len(self.names)):
             self.kill(host)
         for process in self.started:
-            # One that has only just been started is not on its host yet, and nobody else has waited for its pid.
+            # A process that has just started may not be on its host yet. Its pid is still ours, because only we can
+            # wait for it.
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(20)
@@ -206,8 +215,11 @@ def laboratory(count: int = 2) -> Iterator[Hosts]:
 
 @contextlib.contextmanager
 def slow_link(hosts: Hosts, *, delay_s: float, loss: float) -> Iterator[Counter[str]]:
-    """A second link between the hosts, SLOW, on which a packet takes so long and is lost so often. Yields how many
-    packets were carried and lost."""
+    """Add a second link SLOW between the hosts, on which each packet takes `delay_s` and is lost with probability
+    `loss`.
+
+    Yields the counts of carried and lost packets.
+    """
     packets = Counter[str]()
     ends: list[int] = []
     over = threading.Event()
@@ -227,11 +239,11 @@ def slow_link(hosts: Hosts, *, delay_s: float, loss: float) -> Iterator[Counter[
         if relay.is_alive():
             relay.join(5)
         for end in ends:
-            os.close(end)  # the device goes with it
+            os.close(end)  # the device is removed with its descriptor
 
 
 def _relay(ends: Sequence[int], delay_s: float, loss: float, over: threading.Event, packets: Counter[str]) -> None:
-    """Carry packets from each end to the other, late, and not all of them."""
+    """Carry packets from each end to the other with a delay, and drop some of them."""
     chance, order, flying = random.Random(0), itertools.count(), list[tuple[float, int, int, bytes]]()
     while not over.is_set():
         wait_s = max(0.0, min(flying[0][0] - time.monotonic(), 0.2)) if flying else 0.2
@@ -247,7 +259,7 @@ def _relay(ends: Sequence[int], delay_s: float, loss: float, over: threading.Eve
 
 
 def torchrun(host: int, script: Path, *words: str, master: str, nodes: int = 2, ranks: int = 2) -> list[str]:
-    """One node of a job of so many nodes x ranks, as the Slurm launcher starts it."""
+    """Return the command for one node of a job of `nodes` x `ranks`, as the Slurm launcher starts it."""
     return [
         sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node-rank", str(host),
         "--nproc-per-node", str(ranks), "--master-addr", master, "--master-port", "29500", str(script), *words,

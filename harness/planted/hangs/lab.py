@@ -1,7 +1,7 @@
-"""The hang lab's trial: each planted hang runs under the watchdog, and its verdict is held against the truth.
+"""The hang lab: run each planted hang under the watchdog, and compare its verdict with the truth.
 
-Every process of a trial carries a mark in its environment; whatever happens, those that still live at the end are
-killed by pid.
+Every process of a trial has a mark in its environment. Marked processes that are still alive at the end are killed by
+pid.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ ROOT = Path(__file__).resolve().parents[3]
 LAUNCHER = ROOT / "scenarios" / "planted" / "hangs" / "launch.py"
 HERE = ROOT / "scenarios" / "planted" / "hangs" / "conditions"
 MARK = "RLHF_HARNESS_LAB"
-# A program is given up after this time: the start of a world on a busy machine, and the stall's own time several
-# times over.
+# The time limit of a program: the start of a world on a busy machine, plus a multiple of the stall's time.
 START_S, STALLS = 240.0, 12.0
 ENGINE_START_S = 300.0
 
-# What a disk, a quota or a mount says that takes nothing more: the machine's fault, not the lab's.
+# Errors of a disk, a quota or a mount that accepts no more data. They are problems of the machine, not of the lab.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 
 _numbers = itertools.count()
@@ -57,11 +56,11 @@ def outcomes(
     out: Path | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Outcome]:
-    """Run each hang under the watchdog, `jobs` at a time, and yield what came of it, as they end.
+    """Run each hang under the watchdog, `jobs` at a time, and yield the outcomes as they end.
 
-    `out`: keeps a folder for each with the recordings, the evidence and the program's output (`program.log`); without
-    it they lie in a temporary directory while the iteration lasts. Raises HarnessError where a program needs an engine
-    environment that is not there.
+    `out` gets a folder for each hang with the recordings, the evidence and the program's output (`program.log`).
+    Without `out` they are in a temporary directory for the duration of the iteration. Raises HarnessError where a
+    program needs an engine environment that does not exist.
     """
     hangs = list(hangs)
     pythons = {hang.engine: _interpreter(hang.engine) for hang in hangs if hang.engine}
@@ -80,7 +79,7 @@ def outcomes(
 
 
 class _Trial:
-    """Runs one hang after the other; may be called from several threads."""
+    """Runs hangs. Several threads may call it at the same time."""
 
     def __init__(
         self, folder: Path, stall_s: float, pythons: dict[str, str], progress: Callable[[str], None],
@@ -107,7 +106,7 @@ class _Trial:
                 return judge_looks(hang, folder, command(hang, self.stall_s), limit_s, environ)
             return self._run(hang, folder, mark)
         except OSError as error:
-            if error.errno not in FULL:  # another one is a defect, and says so
+            if error.errno not in FULL:  # any other error is a defect of the lab
                 raise
             raise HarnessError(
                 f"the recordings of {hang.name} cannot be written below {self.folder}: {error.strerror}",
@@ -118,7 +117,7 @@ class _Trial:
             self._marks.discard(mark)
 
     def end(self) -> None:
-        """End what still runs, because the iteration was left early, and start nothing more."""
+        """End the trials that still run because the iteration was left early, and start no more."""
         self._ended = True
         for mark in tuple(self._marks):
             end_marked(mark)
@@ -164,7 +163,9 @@ class _Trial:
 
 
 def command(hang: Hang, stall_s: float, python: str = "") -> list[str]:
-    """What starts the program of a hang. `python`: interpreter of the engine's environment, for "{engine}"."""
+    """Return the command that starts a hang's program. `python`: the engine environment's interpreter, for
+    "{engine}".
+    """
     arguments = [word.replace("{stall}", f"{stall_s:g}").replace("{engine}", python) for word in hang.arguments]
     if hang.world:
         ranks = ["--world", str(hang.world), *hang.launcher]
@@ -174,13 +175,13 @@ def command(hang: Hang, stall_s: float, python: str = "") -> list[str]:
 
 
 def marked(mark: str, proc: Path = Path("/proc")) -> list[int]:
-    """Every process but this one that was started with that mark in its environment."""
+    """Return the pids of all processes but this one that were started with that mark in their environment."""
     wanted, pids = f"{MARK}={mark}".encode(), []
     for entry in proc.iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 environ = (entry / "environ").read_bytes()
-            except OSError:  # it has ended, or belongs to somebody else
+            except OSError:  # it has ended, or belongs to another user
                 continue
             if wanted in environ.split(b"\0"):
                 pids.append(int(entry.name))
@@ -188,7 +189,7 @@ def marked(mark: str, proc: Path = Path("/proc")) -> list[int]:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process with that mark, whatever state it is in, and those that these start meanwhile."""
+    """Kill every process with that mark, and those that they start in the meantime."""
     until = time.monotonic() + 10.0
     while living := marked(mark):
         for pid in living:
@@ -207,7 +208,7 @@ def _conditioned(hangs: Iterable[Hang]) -> bool:
 
 
 def build(folder: Path) -> Path:
-    """The stand-in for a device's library that programs under a condition call, compiled into `folder`."""
+    """Compile the stand-in for a device's library into `folder`. Programs under a condition call it."""
     library = folder / "device.so"
     command = ["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(HERE / "device.c")]
     try:

@@ -1,4 +1,4 @@
-"""A job that nobody watches, at which `harness triage PID` looks again and again while it runs."""
+"""Judge an unwatched job by running `harness triage PID` repeatedly while the job runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from probes.files import open_new
 from reports.model import Verdict
 from scenarios.planted.hangs.catalog import Hang
 
-WORD = b"under way"  # what the program says once its steps go on
+WORD = b"under way"  # the program prints it once its steps progress
 
 
 def judge_looks(hang: Hang, folder: Path, words: Sequence[str], limit_s: float, environ: Mapping[str, str]) -> Outcome:
-    """Look `hang.looks` times, and hold the worst verdict against the truth: one that is wrong counts. The job is left
-    to whoever ends it, by its mark. A hang is given the time in which it is too young to be told."""
+    """Run triage `hang.looks` times. Return the first outcome that is wrong, or the last one.
+
+    The job keeps running; the caller ends it by its mark. Before the first look at a hang, wait until the hang is old
+    enough to be recognized.
+    """
     log, began = folder / "program.log", time.monotonic()
     with open_new(log) as output:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""One verdict against the truth of its hang, and the score of many."""
+"""Compare one verdict with the truth of its hang, and score many."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ Party = int | str
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the triage made of one hang. `seconds`: from the stall threshold to the verdict, None without one."""
+    """The result of triage for one hang.
+
+    hang: the planted hang.
+    seconds: from the stall threshold to the verdict; None without a verdict.
+    wall_s: the duration of the trial.
+    """
 
     hang: Hang
-    verdict: Verdict | None  # None: no stall was ever suspected
+    verdict: Verdict | None  # None: no stall was suspected
     seconds: float | None = None
     wall_s: float = 0.0
     named: frozenset[Party] = frozenset()  # expected culprits that were named
-    blamed: tuple[str, ...] = ()  # anybody else who was named as a culprit
-    circled: frozenset[Party] = frozenset()  # expected parties of the cycle that are in it
-    frames: tuple[str, ...] = ()  # of the culprits
-    error: str = ""  # the program did not do what it should
-    unrun: str = ""  # what it needs and this machine has not
+    blamed: tuple[str, ...] = ()  # other parties that were named as culprits
+    circled: frozenset[Party] = frozenset()  # expected members of the cycle that are in it
+    frames: tuple[str, ...] = ()  # the frames of the culprits
+    error: str = ""  # why the program did not behave as planned
+    unrun: str = ""  # what this machine lacks to run it
 
     @property
     def status(self) -> str:
@@ -35,7 +40,11 @@ class Outcome:
 
     @property
     def detected(self) -> bool:
-        """The right verdict; slow and healthy are one for a control, but not at looks: none shows who is slow."""
+        """Whether the verdict is the right one.
+
+        SLOW and HEALTHY count as the same verdict for a control, except with looks, because a look does not show
+        slowness.
+        """
         if self.error or self.unrun:
             return False
         if self.hang.reason and not (self.verdict and self.hang.reason in self.verdict.reason):
@@ -53,14 +62,14 @@ class Outcome:
 
     @property
     def culprits_right(self) -> bool:
-        """Exactly the expected ones are named, and the expected cycle is shown."""
+        """Whether exactly the expected culprits are named, and the expected cycle is shown."""
         return (
             self.detected and not self.blamed and self.named == self.hang.culprits and self.circled == self.hang.cycle
         )
 
     @property
     def frame_right(self) -> bool:
-        """A culprit's frame names the function in which it stands; True where nothing was said of it."""
+        """Whether a culprit's frame names the function in which it is blocked; True where no function is expected."""
         return not self.hang.frame or any(frame.split(" in ")[-1] == self.hang.frame for frame in self.frames)
 
     @property
@@ -82,7 +91,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Score:
-    """Of one suite; fractions are of the hangs, false blame of everything."""
+    """The score of one suite. `detected`, `kinds` and `culprits` count hangs; `blamed` counts hangs and controls."""
 
     hangs: int
     controls: int
@@ -90,7 +99,7 @@ class Score:
     kinds: int
     culprits: int
     controls_right: int
-    blamed: int  # outcomes in which somebody was blamed wrongly
+    blamed: int  # outcomes with false blame
     slowest_s: float | None
     median_s: float | None
     wrong: tuple[str, ...] = field(default=())
@@ -102,7 +111,7 @@ class Score:
 
     @property
     def line(self) -> str:
-        """The one line at the end."""
+        """The summary in one line."""
         hangs = (
             f"{self.hangs} hangs: {self.detected} detected, {self.kinds} with the right kind, {self.culprits} with the "
             "right culprits"
@@ -118,7 +127,7 @@ class Score:
 
 
 def score(outcomes: Iterable[Outcome]) -> Score:
-    """The score of a suite; what was not run is in no count but its own."""
+    """Return the score of a suite. Outcomes that were not run count only in `unrun`."""
     all_rows = list(outcomes)
     rows = [row for row in all_rows if not row.unrun]
     hangs, controls = [row for row in rows if not row.hang.control], [row for row in rows if row.hang.control]
@@ -147,7 +156,7 @@ def judged(
     evidence: str = "",
     error: str = "",
 ) -> Outcome:
-    """Hold a verdict against the truth. `evidence`: the directory that tells what each process was."""
+    """Compare a verdict with the truth. `evidence`: the directory that describes the processes."""
     triage = verdict.triage if verdict else None
     if triage is None or verdict is None:
         return Outcome(hang, verdict, seconds, wall_s, error=error)
@@ -178,7 +187,9 @@ def judged(
 
 
 def called(key: str, processes: dict[str, Process]) -> set[Party]:
-    """Everything by which the truth may call one node: its rank, role, engine, title, or a word of its command."""
+    """Return all names by which the truth may refer to a node: its rank, role, engine, title, or a word of its
+    command.
+    """
     if key.startswith("rank ") and key[5:].isdigit():
         return {int(key[5:])}
     process = processes.get(key)

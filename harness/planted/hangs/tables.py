@@ -1,4 +1,4 @@
-"""What `harness faults run --suite hang` prints: a line an outcome, the score; also JSON and Markdown."""
+"""The output of `harness faults run --suite hang`: a line per outcome and the score, also as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reports.pipe import outlive_reader
 
 
 def print_outcome(outcome: Outcome) -> None:
-    """One line as soon as it is known, and what was wrong below it."""
+    """Print one line as soon as the outcome is known, with what was wrong below it."""
     console, hang = Console(), outcome.hang
     if outcome.unrun:
         with outlive_reader(console):
@@ -59,7 +59,7 @@ def _wrong(outcome: Outcome) -> list[str]:
 
 
 def as_json(outcomes: list[Outcome], score: Score, stall_s: float) -> dict[str, Any]:
-    """The whole run of a suite as one object."""
+    """Return the whole run of a suite as one object."""
     return {
         "suite": "hang", "stall_s": stall_s, "outcomes": [row.to_dict() for row in outcomes],
         "score": {
@@ -73,7 +73,7 @@ def as_json(outcomes: list[Outcome], score: Score, stall_s: float) -> dict[str, 
 
 
 def as_markdown(outcomes: list[Outcome], score: Score) -> str:
-    """A table for a report."""
+    """Return a table for a report."""
     head = ("fault", "kind", "verdict", "detected", "seconds to verdict", "kind right", "culprit right", "false blame")
     rows = [
         [

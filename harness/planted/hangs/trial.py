@@ -1,9 +1,10 @@
-"""One command under the watchdog, in a process of its own: `watch` takes signals over, which only a main thread may.
+"""Run one command under the watchdog in a process of its own, because `watch` sets signal handlers in the main
+thread.
 
     python -m harness.planted.hangs.trial SPEC.json
 
-The specification has `command`, `stall_s`, `out` and `result`, where what came of it is written: `exit_code`, `seconds`
-(from the last progress to the verdict, null without a stall), `verdict` and `evidence`.
+The specification has `command`, `stall_s`, `out` and `result`. The file `result` gets `exit_code`, `seconds` (from
+the last progress to the verdict, null without a stall), `verdict` and `evidence`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from probes.files import write_whole
 
 
 class LookedAt(Watchdog):
-    """Keeps the verdict of the look: the lab's programs go on to a good end after it."""
+    """A watchdog that keeps the verdict of its look even where the program then ends well, as the lab's programs do."""
 
     def over(self, exit_code: int) -> None:
         pass
 
 
 def main(spec: Path) -> int:
-    """Run what `spec` asks for; the command is ended at its first stall."""
+    """Run the command of `spec`. It is ended at its first stall."""
     request: dict[str, Any] = json.loads(spec.read_text(encoding="utf-8"))
     stalls: list[Stall] = []
     result = watch(

@@ -1,7 +1,7 @@
-"""The frame that every verdict has on a terminal or in a pipe: the answer first and last, the details between.
+"""The frame of every verdict on a terminal or in a pipe: the answer first and last, the details between.
 
-Within the details the least important comes first, because a terminal shows the end. Every colour has a mark or a word
-beside it.
+Within the details the least important comes first, because a terminal shows the end. Every colour is accompanied by a
+mark or a word.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
         else:
             page.heading(f"doctor: {clean(', '.join(subject.places))}", f"{subject.seconds:.1f} s")
         beyond = arrange.beyond_limits(subject) if isinstance(subject, Verdict) else []
-        _warn(page, beyond)  # never below the word EQUIVALENT alone
+        _warn(page, beyond)  # must not come only after the word EQUIVALENT
         page.prose(Text.assemble((summary.title, f"bold {summary.tone}"), "  ", summary.reason))
         for sentence in summary.evidence:
             page.prose(sentence, "  ", "    ")
@@ -63,8 +63,10 @@ def _parts(page: Page, summary: answer.Answer) -> None:
 
 
 def _last(page: Page, summary: answer.Answer) -> None:
-    """On a terminal the parts, the reason, then the verdict; in a pipe the verdict with its reason is the last line,
-    whole, for `tail -1`."""
+    """Print the end: on a terminal the parts, the reason, then the verdict.
+
+    In a pipe, the verdict with its reason is the last line, unbroken, for `tail -1`.
+    """
     page.line()
     page.rule("━", summary.tone)
     _parts(page, summary)

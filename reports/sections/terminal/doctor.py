@@ -1,6 +1,7 @@
-"""The details of a doctor's report on a terminal: what passed, what was not checked, then what will break, worst last.
+"""The details of a doctor's report on a terminal: what passed, what was not checked, then the hazards, the worst
+last.
 
-A command that fixes something can be copied: it is broken only where a shell goes on reading.
+A fix can be copied: its command is broken only where a shell continues reading.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LABEL = 8  # cells of "seen", "why", "fix" with their margins
 
 
 def details(page: Page, report: Report, verbose: bool) -> None:
-    """Everything between the answer and its repetition; `verbose` adds what the passed checks measured."""
+    """Print everything between the answer and its repetition. `verbose` adds what the passed checks measured."""
     _passed(page, report.passed, {item.check for item in report.hazards}, len(report.places), verbose)
     _unchecked(page, report)
     for title, hazards in reversed(arrange.by_severity(report)):
@@ -73,7 +74,7 @@ def _hazard(page: Page, item: Hazard, places: int) -> None:
 
 
 def _command(page: Page, name: str, command: str) -> None:
-    """A command, its remark behind `#` dim."""
+    """Print a command with its remark behind `#`, dimmed."""
     if command:
         line, _, remark = clean(command).partition("   # ")
         page.command(Text(line, "green"), Text(f"  {name}".ljust(_LABEL), "dim"), remark)

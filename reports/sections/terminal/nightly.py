@@ -1,4 +1,4 @@
-"""A night on a terminal: the cells that changed, then how many are as they were; the answer is the last line."""
+"""A night on a terminal: the cells that changed, and the answer as the last line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLES = {"bad": "bold red", "warn": "bold yellow", "ok": "bold green", "known"
 
 
 def show(night: Night, console: Console, *, verbose: bool) -> None:
-    """`verbose`: the cells that are as they were, too."""
+    """Print a night. `verbose`: also the unchanged cells."""
     with Page(console) as page:
         page.heading(f"night {night.number} of {clean(night.matrix)}", clean(night.started))
         results = list(night.results) if verbose else arrange.noteworthy(night)

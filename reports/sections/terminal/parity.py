@@ -21,7 +21,9 @@ STATES = {
 
 
 def details(page: Page, verdict: Verdict, verbose: bool) -> None:
-    """What the answer rests on; `verbose` adds the tables: both runs, metrics, floor, coverage, checks, findings."""
+    """Print what the answer rests on. `verbose` adds the tables: both runs, metrics, floor, coverage, checks,
+    findings.
+    """
     _causes(page, verdict)
     if verdict.parity:
         _first_divergence(page, verdict.parity)
@@ -40,7 +42,7 @@ def details(page: Page, verdict: Verdict, verbose: bool) -> None:
 
 
 def _summary(page: Page, parity: Parity) -> None:
-    """The eleven suspicions by name, then how many of the other checks there are in each state."""
+    """Print the eleven suspicions by name, then the number of other checks in each state."""
     suspicions, other_checks = arrange.suspicions(parity), arrange.other_checks(parity)
     beside = ", and both runs side by side" if len(parity.runs) > 1 else ""
     if suspicions:
@@ -58,7 +60,7 @@ def _summary(page: Page, parity: Parity) -> None:
 
 
 def _names(page: Page, checks: list[Check]) -> None:
-    """`✓ 1 token-ids-not-text · ○ 8 cache-hit-rate`."""
+    """Print lines such as `✓ 1 token-ids-not-text · ○ 8 cache-hit-rate`."""
     for line in _flow(
         [Text.assemble(STATES[check.state], f" {_numbered(check)}") for check in checks], page.columns - 2
     ):
@@ -89,11 +91,13 @@ def _tables(page: Page, verdict: Verdict) -> None:
     findings(page, "Findings", arrange.notes(verdict), "bold")
 
 
-NARROW = 60  # columns: on fewer a table's rows are a line a cell, all of them
+NARROW = 60  # columns; with fewer, every cell of a table gets a line of its own
 
 
 def _title_width(page: Page) -> int:
-    """Cells of a table's title column: the longest word of a suspicion's name, or its longest name but one."""
+    """Return the width of a table's title column: the longest word of a suspicion's name, or its second longest
+    name.
+    """
     return 26 if page.columns < 110 else 30
 
 
@@ -140,7 +144,7 @@ def _metrics(page: Page, parity: Parity) -> None:
 
 
 def _facts(page: Page, title: str, facts: list[arrange.Fact]) -> None:
-    """Group by group: short facts flow behind each other, long ones follow on lines of their own."""
+    """Print facts by group: short ones flow one after the other, long ones get lines of their own."""
     if not facts:
         return
     page.heading(title)
@@ -159,7 +163,7 @@ def _facts(page: Page, title: str, facts: list[arrange.Fact]) -> None:
 
 
 def _flow(items: list[Text], width: int) -> list[Text]:
-    """Items behind each other, on as few lines of `width` cells as they take."""
+    """Return items joined on as few lines of `width` cells as they need."""
     lines: list[Text] = []
     for item in items:
         if lines and lines[-1].cell_len + 3 + item.cell_len <= width:
@@ -191,7 +195,7 @@ def _checks(page: Page, heading: str, checks: list[Check]) -> None:
 
 
 def findings(page: Page, title: str, items: list[Finding], style: str) -> None:
-    """Findings under a title; nothing without one."""
+    """Print findings under a title; nothing without a finding."""
     if not items:
         return
     page.heading(title)
@@ -203,7 +207,7 @@ def findings(page: Page, title: str, items: list[Finding], style: str) -> None:
 
 
 def _first_divergence(page: Page, parity: Parity) -> None:
-    """The first divergence as a card with a bar at its left, so that long values stay whole."""
+    """Print the first divergence as a card with a bar on its left, so that long values stay whole."""
     facts = arrange.place_facts(parity)
     if not facts:
         return
@@ -231,7 +235,7 @@ def _causes(page: Page, verdict: Verdict) -> None:
 
 
 def _paths(page: Page, verdict: Verdict) -> None:
-    """Paths and the command, each whole on a line of its own."""
+    """Print paths and the command, each whole on a line of its own."""
     lines = [(name, Text(path), False) for name, path in arrange.paths(verdict)]
     if verdict.reproduce:
         lines.append(("reproduce", Text(clean(verdict.reproduce), "bold"), True))

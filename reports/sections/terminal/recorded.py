@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from reports.run_model import RecordedRun
 
-_GAP = 3  # chosen: columns between two of a table
+_GAP = 3  # a choice: spaces between two columns of a table
 
 
 def show(run: RecordedRun, console: Console, *, verbose: bool) -> None:
-    """`verbose`: every metric of each step."""
+    """Print a recorded run. `verbose`: every metric of each step."""
     with Page(console) as page:
         page.heading(f"recorded run: {arrange.title(run)}", "" if verbose else "--verbose prints every metric")
         _steps(page, *arrange.table(run, all_metrics=verbose))
@@ -33,7 +33,7 @@ def show(run: RecordedRun, console: Console, *, verbose: bool) -> None:
 
 
 def _steps(page: Page, names: list[str], rows: list[list[str]]) -> None:
-    """A table, numbers to the right; a metric a line where it is too wide."""
+    """Print a table with numbers aligned to the right; one metric per line where it is too wide."""
     widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
     if sum(widths) + _GAP * (len(widths) - 1) <= page.columns:
         for row in (names, *rows) if rows else ():

@@ -1,4 +1,4 @@
-"""The body of a triage verdict on a terminal: the processes, who waits, the cycle, the culprits, what to try."""
+"""The body of a triage verdict on a terminal: the processes, the waiters, the cycle, the culprits, what to try."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from reports.sections import triage as arrange
 from reports.text import clean
 
 MARKS = {"culprit": ("✗", "bold red"), "suspect": ("?", "yellow"), "victim": ("○", "dim"), "bystander": ("·", "dim")}
-SHOWN = 16  # of the processes, on a screen
+SHOWN = 16  # most processes on a screen
 
 
 def print_body(page: Page, triage: Triage, *, verbose: bool = False) -> None:
-    """Everything between the figures and the paths; the least important comes first. `verbose`: the stacks, too."""
+    """Print everything between the figures and the paths, the least important first. `verbose`: also the stacks."""
     if verbose:
         _stacks(page, triage)
     _processes(page, triage)

@@ -1,4 +1,4 @@
-"""Transformers, embedded in our own process."""
+"""Transformers as an engine, embedded in our own process."""
 
 from scenarios.engines.hf import parameters
 from scenarios.engines.spec import EngineSpec

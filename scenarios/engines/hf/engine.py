@@ -1,5 +1,7 @@
-"""The embedded engine: Transformers' own forward pass with a plain sampling loop. The default of unit tests, and a
-third opinion."""
+"""The embedded engine: Transformers' own forward pass with a plain sampling loop. Unit tests use it by default.
+
+On the bench it is the reference.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from scenarios.settings import Mode, Sampling, Scenario
 
 @dataclasses.dataclass
 class _Response:
-    """What was drawn for one request so far. `budget`: how many tokens it may get; `finish`: "" while it goes on."""
+    """What has been drawn for one request. `budget`: most tokens it may get. `finish`: "" until it is finished."""
 
     budget: int
     tokens: list[int] = dataclasses.field(default_factory=list)
@@ -46,7 +48,7 @@ class _Response:
     finish: str = ""
 
     def add(self, token: int, logprob: float, *, ends: bool) -> None:
-        """One token more; `ends`: it is one that may end the response here."""
+        """Add a token. `ends`: whether this token may end the response here."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
         if ends:
@@ -56,8 +58,7 @@ class _Response:
 
 
 class HFEngine:
-    """One sample at a time per batch row, left-padded batches with a KV cache. No prefix cache: `cached_tokens` is
-    0."""
+    """Draws one sample per batch row, in left-padded batches with a KV cache. No prefix cache: `cached_tokens` is 0."""
 
     name = "hf"
 
@@ -68,7 +69,7 @@ class HFEngine:
         *,
         mode: Mode,
         device: str,
-        pure: bool = False,  # nothing of ours is loaded into it anyway
+        pure: bool = False,  # no effect: nothing of ours is loaded into it
         mapping: ParameterMap | None = None,
     ) -> None:
         self._mode = mode
@@ -94,11 +95,11 @@ class HFEngine:
 
     @property
     def model(self) -> Any:
-        """The Transformers model itself, for what reads its logits."""
+        """Return the Transformers model itself, for callers that read its logits."""
         return self._model
 
     def _model_defaults(self) -> dict[str, Any]:
-        """Sampling parameters of the model's generation_config.json, and what overrides them."""
+        """Return sampling parameters of the model's generation_config.json, overridden by the mapping's."""
         defaults = {parameter.name: getattr(self._model.generation_config, parameter.name, None) for parameter in DRAWN}
         defaults |= self._arguments.get("override_generation_config") or {}
         return {name: value for name, value in defaults.items() if value is not None}
@@ -128,7 +129,9 @@ class HFEngine:
         return done
 
     def _encoded(self, request: Request) -> Request:
-        """A text prompt as ids: with the tokenizer's special tokens, as an engine that is given text encodes it."""
+        """Return the request with its text as ids, special tokens included, as an engine that is given text encodes
+        it.
+        """
         tokenizer = transformers.AutoTokenizer.from_pretrained(self._model.config._name_or_path)
         return dataclasses.replace(request, prompt_ids=tuple(tokenizer.encode(request.text)))
 
@@ -186,7 +189,9 @@ class HFEngine:
         ]
 
     def _responses(self, requests: list[Request], mapped: Mapped) -> list[_Response]:
-        """An empty response for each request, with what its limit and the context leave it. Raises EngineError."""
+        """Return an empty response per request, with the budget that its limit and the context leave. Raises
+        EngineError.
+        """
         limits = [request.max_tokens or mapped.canonical.max_tokens for request in requests]
         budgets = [
             min(limit, self._context - len(request.prompt_ids)) for limit, request in zip(limits, requests, strict=True)
@@ -223,22 +228,24 @@ class HFEngine:
 
     @torch.no_grad()
     def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
-        """Hidden states as projections (`scenarios.engines.layers`), [embeddings and layers][tokens x projections]."""
+        """Return hidden states as projections (`scenarios.engines.layers`), [embeddings and layers][tokens x
+        projections].
+        """
         states = self._model(input_ids=torch.tensor([sequence], device=self._device), output_hidden_states=True)
         return [projections(layer_states[0]).flatten().tolist() for layer_states in states.hidden_states]
 
     def held(self, order: bytes) -> list[bytes]:
-        """What this engine's only worker holds: see `scenarios.engines.held.answer`."""
+        """Return what this engine's only worker holds: see `scenarios.engines.held.answer`."""
         return [held.answer(self._model, order, saved.tensors(self._model))]
 
     def flush(self) -> None:
-        """Nothing is cached between calls."""
+        """Do nothing: nothing is cached between calls."""
 
     def sleep(self, level: int) -> None:
-        """Nothing is given up: the learner's process has no other memory."""
+        """Release nothing: the learner's process has no other memory."""
 
     def wake(self, part: Part) -> None:
-        """As `sleep`."""
+        """Do nothing, as `sleep`."""
 
     def join(self, group: SyncGroup) -> None:
         self._group = join(group, group.rank_offset)
@@ -284,11 +291,11 @@ class HFEngine:
 
 
 def ids_of(ends: int | Iterable[int] | None) -> frozenset[int]:
-    """Token ids of a configuration's `eos_token_id`, which may be one, several or none."""
+    """Return the token ids of a configuration's `eos_token_id`, which may be one, several or none."""
     return frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
 
 
 def draw_of(request: Request, mapped: Mapped, seed: int) -> Draw:
-    """The coupled draw of one request, from what the engine was given."""
+    """Return the coupled draw of one request, from what the engine was given."""
     draw = Draw.of(mapped.canonical, seed=seed, sample=request.sample, offset=request.offset, ends=mapped.end_ids)
     return request.drawn_by(draw)

@@ -1,4 +1,4 @@
-"""The embedded engine's parameters. Its sampling arguments are named as those of Transformers' generation."""
+"""The embedded engine's parameters. Its sampling arguments have the names of Transformers' generation."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SAMPLING = {
 
 
 def engine(requested: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of the embedded engine."""
+    """Return the arguments of the embedded engine."""
     names = ("dtype", "seed", "max_model_len", "max_num_seqs")
     return {name: requested[name] for name in names} | {"generation_config": "none"}
 
 
 def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
-    """Why the embedded engine cannot sample this, whoever maps; empty where it can."""
+    """Return why the embedded engine cannot sample this, under any mapping; empty where it can."""
     if mode == "native" and s.repetition_penalty != 1.0:
         return "the embedded Transformers engine has no repetition penalty"
     return ""

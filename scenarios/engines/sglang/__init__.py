@@ -24,7 +24,7 @@ SPEC = EngineSpec(
     refusal=parameters.refusal,
     unlike=parameters.unlike,
     most_scored=parameters.most_scored,
-    # SGLang 0.5.23: layers/sampler.py, log-softmax of logits that penalties and temperature went over
+    # SGLang 0.5.23, layers/sampler.py: log-softmax of logits after penalties and temperature
     logprobs="tempered",
     defaults_at_endpoint_only=True,
     routed=True,
@@ -37,11 +37,11 @@ SPEC = EngineSpec(
     ),
     frames=(
         FramePattern("transition", r"release_memory_occupation|resume_memory_occupation"),
-        # whatever else it does for an order, not its loop
+        # work for an order, outside of its loop
         FramePattern("compute", r"\w+", r"sglang/srt/(model_executor|layers|models|mem_cache)/", "work"),
-        # and the functions of its loop that run for an order only; one that every turn calls would hide an idle loop
+        # functions of its loop that run only for an order; one that runs in every turn would hide an idle loop
         FramePattern("compute", r"process_batch_result\w*|pop_and_process", r"sglang/srt/", "work"),
-        # where its ranks get their orders, all but the first one by a broadcast of what that one was asked
+        # where its ranks get their orders; all but the first get them by a broadcast from it
         *(FramePattern("orders", function) for _, function in PROCESS.orders),
         FramePattern("scheduler", r"event_loop\w*|run_event_loop\w*|dispatch_event_loop", op="event loop"),
         FramePattern(

@@ -1,4 +1,4 @@
-"""What SGLang takes: asked of the installed version, in its own interpreter."""
+"""What SGLang accepts: asked of the installed version, in its own interpreter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from scenarios.engines.accepted import Accepted
 
 
 def accepted() -> Accepted:
-    """`sglang.Engine` makes `ServerArgs` of its arguments, and `SamplingParams` of a request's."""
+    """Return what SGLang accepts: `sglang.Engine` makes `ServerArgs` of its arguments, and `SamplingParams` of a
+    request's.
+    """
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.server_args import ServerArgs
 

@@ -11,10 +11,14 @@ from probes.draws import DRAW
 
 
 class Coupled(CustomLogitProcessor):
-    """SGLang passes the request itself as `__req__`; its `output_ids` are current while the overlap schedule is off."""
+    """Draws coupled tokens as a logit processor of SGLang.
+
+    SGLang passes the request itself as `__req__`; its `output_ids` are current while the overlap schedule is off.
+    """
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        # Imported here: SGLang ships this class pickled by value when its module is not importable in the scheduler.
+        # Imported here, because SGLang pickles this class by value where its module cannot be imported in the
+        # scheduler.
         from scenarios.engines.coupling import Draw, choose, force
 
         params = custom_param_list or []

@@ -1,5 +1,4 @@
-"""SGLang behind the engine seam. Runs in the SGLang environment only; nothing of SGLang is imported before the
-constructor."""
+"""SGLang as an `Engine`. Runs in SGLang's environment only, and imports nothing of SGLang before the constructor."""
 
 from __future__ import annotations
 
@@ -36,16 +35,17 @@ from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
 from scenarios.forkserver import children_server, forked_children
 from scenarios.settings import Mode, Sampling, Scenario
 
-DRAIN_S = 30.0  # within which the scheduler has let go of requests that were answered: milliseconds, measured
-LOOK_S = 0.02  # how often a batch that runs is looked at
+DRAIN_S = 30.0  # the scheduler releases answered requests within this time: milliseconds, measured
+LOOK_S = 0.02  # seconds between looks at a running batch
 CORES = "SGLANG_CPU_OMP_THREADS_BIND"
 SLEEP = "sleep_on_idle"
-PUBLISH = "load_snapshot_publish_interval"  # of SGLang: publish the load every so many decode steps
+PUBLISH = "load_snapshot_publish_interval"  # SGLang publishes its load every so many decode steps
 
 
 class SGLangEngine:
-    """One `sglang.Engine`: a tokenizer manager in this process, a scheduler and a detokenizer in processes of their
-    own."""
+    """One `sglang.Engine`: a tokenizer manager in this process; a scheduler and a detokenizer in processes of their
+    own.
+    """
 
     name = "sglang"
 
@@ -85,10 +85,10 @@ class SGLangEngine:
         self._asked = requested
         self._arguments, self._described = start(mapping, "sglang", requested, ours, own_parameters.machine)
         if device == "cpu":
-            self._arguments["device"] = "cpu"  # where it runs is the harness's to say, not the mapping's
-            if hasattr(ServerArgs, SLEEP):  # its scheduler asks for work without a pause: one of the learner's cores
+            self._arguments["device"] = "cpu"  # the harness decides where it runs, not the mapping
+            if hasattr(ServerArgs, SLEEP):  # its scheduler polls without a pause, on one of the learner's cores
                 self._arguments.setdefault(SLEEP, True)
-        if hasattr(ServerArgs, PUBLISH):  # 15 by default: peaks of short responses were missed (22 seen of 32)
+        if hasattr(ServerArgs, PUBLISH):  # 15 by default, which missed peaks of short responses (22 seen of 32)
             self._arguments[PUBLISH] = 1
         replaced: list[str] = []
         if tf32.forbid(device, pure=pure):
@@ -104,13 +104,13 @@ class SGLangEngine:
                 self._engine = sglang.Engine(**self._arguments)
         except parameters.ParameterRefused:
             raise
-        except Exception as error:  # whatever SGLang raises here, the user needs its text, not its type
+        except Exception as error:  # SGLang may raise anything here; the user needs its text, not its type
             raise EngineError(f"SGLang {self._version} did not start", str(error)) from error
         manager = self._engine.tokenizer_manager
         tokenizer = manager.tokenizer
         self._vocabulary = int(manager.model_config.vocab_size)
-        # What SGLang itself ends a sample at: config.json, generation_config.json, its tokenizer's end token and extras
-        # (configs/model_config.py, managers/schedule_batch.py).
+        # Where SGLang itself ends a sample: config.json, generation_config.json, its tokenizer's end token and extra
+        # ones (configs/model_config.py, managers/schedule_batch.py).
         self._model_ends = ids_of(manager.model_config.hf_eos_token_id) | ids_of(
             getattr(tokenizer, "eos_token_id", None)
         )
@@ -118,7 +118,7 @@ class SGLangEngine:
         self._defaults = dict(getattr(manager, "preferred_sampling_params", None) or {})
         self._server: routed.Server | None = None
         self._router: routed.Router | None = None
-        self.through = ""  # the address of a router that `generate` goes through
+        self.through = ""  # the address of the router through which `generate` sends its requests
         self.load = Load()
 
     def mapped(self, sampling: Sampling) -> Mapped:
@@ -179,7 +179,7 @@ class SGLangEngine:
     def through_router(
         self, requests: list[Request], params: list[dict[str, Any]], processors: list[str]
     ) -> list[dict[str, Any]]:
-        """The same, drawn by whichever engines the router chooses."""
+        """Return the same, drawn by the engines that the router chooses."""
         bodies = [
             routed.body(
                 request, sampling, text=request.text, input_ids=() if request.text else request.prompt_ids,
@@ -191,12 +191,12 @@ class SGLangEngine:
         return answers
 
     def listen(self, answered: routed.Answered) -> str:
-        """Serve requests of a router too, from now on; returns the address."""
+        """Serve requests of a router too, from now on, and return the address."""
         self._server = self._server or routed.Server(self._engine, answered)
         return self._server.url
 
     def start_router(self, engines: list[str], policy: str) -> tuple[str, int]:
-        """A router before the engines at these addresses; returns its address and its pid."""
+        """Start a router in front of the engines at these addresses, and return its address and its pid."""
         if self._router is None or self._router.asked != (engines, policy):
             self._end_router()
             self._router = routed.Router(engines, policy)
@@ -208,8 +208,11 @@ class SGLangEngine:
             self._router = None
 
     def _call(self, **fields: Any) -> list[dict[str, Any]]:
-        """`Engine.generate` does not pass `return_prompt_token_ids` on, so the request object is built here, as it
-        does."""
+        """Send one batch to the tokenizer manager.
+
+        `Engine.generate` does not pass `return_prompt_token_ids` on, so the request object is built here in the same
+        way.
+        """
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         request = GenerateReqInput(**fields)
@@ -217,7 +220,7 @@ class SGLangEngine:
         return answer if isinstance(answer, list) else [answer]
 
     def _looked_at(self, work: Awaitable[Any]) -> Any:
-        """What comes of `work`, while this engine's load is looked at."""
+        """Return the result of `work`, and sample this engine's load meanwhile."""
 
         async def answered() -> Any:
             looking = asyncio.ensure_future(self._look())
@@ -225,19 +228,21 @@ class SGLangEngine:
                 return await work
             finally:
                 looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)  # a load that cannot be read ends no batch
+                await asyncio.gather(looking, return_exceptions=True)  # failing to read the load must not end the batch
 
         return self._engine.loop.run_until_complete(answered())
 
     async def _look(self) -> None:
-        """Sample the load that the scheduler publishes in shared memory until cancelled; nothing where it does not."""
+        """Sample the load that the scheduler publishes in shared memory until cancelled; nothing where it publishes
+        none.
+        """
         reader = getattr(self._engine.tokenizer_manager, "load_snapshot_reader", None)
         began = time.time()
         while reader is not None:
             await asyncio.sleep(LOOK_S)
             fresh = [
                 snapshot for snapshot in reader.read_all() if snapshot.timestamp >= began
-            ]  # older ones are of an earlier batch
+            ]  # older ones belong to an earlier batch
             if fresh:
                 self.load.sample(
                     running=sum(snapshot.num_running_reqs for snapshot in fresh),
@@ -250,7 +255,8 @@ class SGLangEngine:
         reason = meta.get("finish_reason") or {}
         kind = reason.get("type", "error")
         if kind == "abort" or "NaN" in str(reason.get("matched", "")):
-            # SGLang rewrites ids outside the vocabulary to a stop whose `matched` says "NaN happened": that is no stop.
+            # SGLang turns ids outside the vocabulary into a stop whose `matched` says "NaN happened". That is an
+            # error, not a stop.
             raise EngineError(f"SGLang ended sample {request.sample} with {reason}")
         ids = tuple(answer["output_ids"])
         logprobs = tuple(float(entry[0]) for entry in meta["output_token_logprobs"])
@@ -275,13 +281,18 @@ class SGLangEngine:
         return [[float(entry[0]) for entry in row[1:]] for row in rows]  # nothing predicts the first token
 
     def _echoed(self, sequence: tuple[int, ...]) -> tuple[int, ...]:
-        """These ids as SGLang says them back: 0.5.23 writes 0 for the last id of the vocabulary and beyond
-        (`logprob_result_processor`, meant for placeholders of images); their scores are right."""
+        """Return these ids as SGLang reports them back.
+
+        0.5.23 writes 0 for the last id of the vocabulary and beyond (`logprob_result_processor`, meant for
+        placeholders of images). Their scores are right.
+        """
         return tuple(token if token < self._vocabulary - 1 else 0 for token in sequence)
 
     def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
-        """Hidden states as projections (`scenarios.engines.layers`); None in the native stage, and on several workers,
-        which may hold parts of a state that the next layer adds up."""
+        """Return hidden states as projections (`scenarios.engines.layers`).
+
+        None in the native stage, and on several workers, which may hold parts of a state that the next layer adds up.
+        """
         if self._pure or self._tensor_parallel > 1:
             return None
         with tempfile.NamedTemporaryFile("r", encoding="utf-8") as file:
@@ -294,7 +305,7 @@ class SGLangEngine:
         return captured
 
     def held(self, order: bytes) -> list[bytes] | None:
-        """What each worker holds (`scenarios.engines.held.answer`), by rank; None in the native stage."""
+        """Return what each worker holds (`scenarios.engines.held.answer`), by rank; None in the native stage."""
         if self._pure:
             return None
         with tempfile.TemporaryDirectory() as folder:
@@ -314,8 +325,11 @@ class SGLangEngine:
             raise EngineError("SGLang refused to flush its radix cache: requests are still running")
 
     def sleep(self, level: int) -> None:
-        """Give up everything, after the last request has left the scheduler: it dies of an order to release memory that
-        comes earlier (seen in 0.5.23, "should be called only when server is idle")."""
+        """Release all memory, once the last request has left the scheduler.
+
+        An earlier order to release memory kills the scheduler (seen in 0.5.23, "should be called only when server is
+        idle").
+        """
         until = time.monotonic() + DRAIN_S
         while not getattr(self._engine.flush_cache(), "success", True):
             if time.monotonic() > until:
@@ -326,7 +340,7 @@ class SGLangEngine:
         self._engine.release_memory_occupation()
 
     def wake(self, part: Part) -> None:
-        """A graph belongs to the addresses of the cache."""
+        """Take a part back. CUDA graphs return with the cache, because they refer to its addresses."""
         self._engine.resume_memory_occupation(tags=["kv_cache", "cuda_graph"] if part is Part.CACHE else ["weights"])
 
     def join(self, group: SyncGroup) -> None:
@@ -338,8 +352,10 @@ class SGLangEngine:
         )
 
     def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
-        """begin, update, end: without the pair the update is refused at once while the sender waits in its
-        broadcast."""
+        """Receive a sync between begin and end calls.
+
+        Without them, the update is refused at once while the sender waits in its broadcast.
+        """
         started = time.perf_counter()
         _checked("begin_weight_update", self._engine.begin_weight_update())
         message = _checked(
@@ -360,9 +376,9 @@ class SGLangEngine:
         resolved = {
             "dtype": str(server.get("dtype")),
             "seed": server.get("random_seed"),
-            # its sampler draws from one generator for all requests, unless deterministic inference is on
+            # its sampler draws all requests from one generator, unless deterministic inference is on
             "request_seed": "honoured" if server.get("enable_deterministic_inference") else "ignored",
-            # what prompt and response may use of it: the slack that the mapping adds is SGLang's own reserve
+            # what prompt and response may use; the slack that the mapping adds is SGLang's own reserve
             "max_model_len": min(
                 int(server.get("context_length") or 0) - own_parameters.KEEPS, self._asked["max_model_len"]
             ),
@@ -390,13 +406,13 @@ class SGLangEngine:
             resolved["memory_fraction"] = server.get("mem_fraction_static")
         return EngineInfo(
             "sglang", self._version, dict(self._arguments), resolved,
-            (*self._replaced, *_active_shims()),  # now: a shim becomes active when SGLang imports what it stands for
+            (*self._replaced, *_active_shims()),  # read now: a shim becomes active when SGLang imports what it replaces
             titled("sglang::"),
             **self._described,
         )  # fmt: skip
 
     def _model_defaults(self) -> dict[str, Any]:
-        """What SGLang would fill in from generation_config.json, at its OpenAI endpoint only."""
+        """Return what SGLang would fill in from generation_config.json, which it does at its OpenAI endpoint only."""
         return dict(self._engine.tokenizer_manager.model_config.get_default_sampling_params())
 
     def stats(self) -> dict[str, float]:
@@ -408,7 +424,7 @@ class SGLangEngine:
             self._server.close()
         from sglang.srt.entrypoints import engine
 
-        end = engine.kill_process_tree  # everything below this process, also what the next start forks from
+        end = engine.kill_process_tree  # ends everything below this process, even what the next start forks from
         engine.kill_process_tree = functools.partial(end, skip_pid=children_server() or None)
         try:
             self._engine.shutdown()
@@ -417,7 +433,7 @@ class SGLangEngine:
 
 
 def _checked(call: str, answer: Any) -> str:
-    """The text of a status, or EngineError when the status is a refusal."""
+    """Return the text of a status. Raises EngineError where the status is a refusal."""
     success, message = (
         answer if isinstance(answer, tuple) else (getattr(answer, "success", None), getattr(answer, "message", ""))
     )

@@ -1,6 +1,6 @@
-"""SGLang's own parameters: their names, what their values mean, what our mapping gives, what it refuses.
+"""SGLang's own parameters: their names, what values mean, what our mapping passes, what it refuses.
 
-Source: SGLang 0.5.23 as installed. Standard library only: the judge reads it too.
+Source: SGLang 0.5.23 as installed. Standard library only, because the judge reads it too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
 
 KEEPS = 2  # SGLang answers at most context - prompt - 2 tokens (managers/scheduler.py)
-# SGLang refuses to read min(context, KV pool) - 6 tokens or more: one of a request's and five of its input
-# (managers/tp_worker.py, `get_worker_info`), and an input must be shorter than that (managers/utils.py).
+# SGLang refuses inputs of min(context, KV pool) - 6 tokens or more: one token of a request and five of its input are
+# reserved (managers/tp_worker.py, `get_worker_info`), and an input must be shorter than that (managers/utils.py).
 REFUSES = 6
-# It answers at most context - prompt - 2 tokens and rejects prompts longer than context - 6: with this much more
-# context than asked, its limit is never the one that binds.
+# SGLang answers at most context - prompt - 2 tokens and rejects prompts longer than context - 6. With this much more
+# context than requested, its own limit never applies.
 CONTEXT_SLACK = KEEPS + REFUSES
-CHUNK = 8192  # tokens of a prefill chunk, where our mapping switches chunks on
+CHUNK = 8192  # tokens of a prefill chunk where our mapping enables chunks
 
 
 def _temperature(value: Any, native: Values) -> float:
@@ -27,7 +27,9 @@ def _temperature(value: Any, native: Values) -> float:
 
 
 def _stop_ids(value: Any, native: Values) -> tuple[int, ...]:
-    """SGLang's ignore_eos leaves no token that stops (schedule_batch.py, `_check_token_based_finish`)."""
+    """Return the ids that stop a sample: none with SGLang's ignore_eos (schedule_batch.py,
+    `_check_token_based_finish`).
+    """
     return () if native.get("ignore_eos") else tuple(value)
 
 
@@ -71,7 +73,7 @@ ENGINE = {
         write=lambda read: "model" if read else "openai",
     ),
 }
-# What it does where it has no argument for a parameter, or none that a mapping sets.
+# What SGLang does where it has no argument for a parameter, or none that a mapping sets.
 WITHOUT_ARGUMENT = {"kv_cache_dtype": "auto, fp8_e4m3, fp8_e5m2"}
 
 SAMPLING = {
@@ -91,7 +93,7 @@ SAMPLING = {
     "stop_token_ids": Native("stop_token_ids", (), _stop_ids, note="the same, unless ignore_eos", write=list),
     "ignore_eos": Native("ignore_eos", False, note="disables stop_token_ids too"),
 }
-# What a mapping from or to another engine has to carry beside them.
+# What a mapping from or to another engine must also carry over.
 CARRIED = {
     "model": Native("model_path"),
     "tokenizer": Native("tokenizer_path"),
@@ -112,12 +114,14 @@ CARRIED = {
     "frequency_penalty": Native("frequency_penalty", 0.0),
     "logit_bias": Native("logit_bias", {}, biases),
 }
-# What our own mapping always gives beside the canonical parameters.
+# What our own mapping always passes, besides the canonical parameters.
 ALWAYS = {"skip_special_tokens": False}
 
 
 def engine(requested: dict[str, Any], *, longest_context: int) -> dict[str, Any]:
-    """Arguments of `sglang.Engine` for `engine_asked`. `longest_context`: the model's own max_position_embeddings."""
+    """Return the arguments of `sglang.Engine` for `engine_asked`. `longest_context`: the model's
+    max_position_embeddings.
+    """
     arguments: dict[str, Any] = {
         "model_path": requested["model"],
         "dtype": requested["dtype"],
@@ -133,14 +137,16 @@ def engine(requested: dict[str, Any], *, longest_context: int) -> dict[str, Any]
     if requested["device"] == "cpu":
         arguments["max_total_tokens"] = requested["kv_cache_tokens"]
     else:
-        # SGLang's fraction counts weights and KV pool only, vLLM's the whole executor: the same number gives different
-        # KV pools.
+        # SGLang's fraction covers weights and KV pool, vLLM's the whole executor, so equal numbers give different KV
+        # pools.
         arguments["mem_fraction_static"] = requested["memory_fraction"]
     return arguments
 
 
 def machine(requested: dict[str, Any]) -> dict[str, Any]:
-    """What the harness itself needs of `sglang.Engine`, whatever the mapping: used where the mapping says nothing."""
+    """Return the arguments that the harness itself needs of `sglang.Engine`; the mapping's own values take
+    precedence.
+    """
     arguments: dict[str, Any] = {"disable_overlap_schedule": True, "log_level": "error"}
     if requested["sleep_level"] and requested["device"] != "cpu":  # there is no memory saver on a CPU
         arguments["enable_memory_saver"] = True
@@ -155,7 +161,7 @@ def machine(requested: dict[str, Any]) -> dict[str, Any]:
 
 
 def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
-    """Why SGLang cannot sample this faithfully; empty where it can."""
+    """Return why SGLang cannot sample this faithfully; empty where it can."""
     if not ours:
         return ""
     if s.ignore_eos and s.stop_token_ids:
@@ -173,7 +179,7 @@ def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
 
 
 def unlike(values: Values) -> dict[str, str]:
-    """Canonical parameters that mean something else in SGLang's own sampler: name -> what."""
+    """Return canonical parameters that mean something else in SGLang's own sampler: name -> what."""
     differences = {}
     if values["top_k"] > 0 and values["top_p"] < 1.0:
         differences[together("top_k", "top_p")] = (
@@ -185,6 +191,6 @@ def unlike(values: Values) -> dict[str, str]:
 
 
 def most_scored(resolved: Values) -> int:
-    """Tokens of the longest sequence that it scores, by what it resolved; 0 where it does not say."""
+    """Return how many tokens of a sequence it scores at most, by what it resolved; 0 where it does not tell."""
     limits = [int(resolved.get(name) or 0) for name in ("context_length", "kv_cache_tokens")]
     return max(0, min(filter(None, limits), default=0) - REFUSES - 1)

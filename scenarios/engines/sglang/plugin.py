@@ -1,11 +1,10 @@
-"""What the harness changes inside SGLang in coupled and greedy runs: a draw, raw log-probabilities, and digests of
-received weights.
+"""What the harness changes inside SGLang in coupled and greedy runs: the draw, log-probabilities, digests of weights.
 
-Loaded in every SGLang process through the entry-point group `sglang.srt.plugins`, and only when
-`RLHF_HARNESS_SGLANG_PLUGIN` is set: the native stage runs with nothing of this in place. SGLang computes
-log-probabilities after logit processors (measured: wrong by up to 8 nats under a forced draw) and after penalties and
-the mask of a minimal length (measured: 0.37 nats where an end token was likely), so the logits are kept before both,
-and log-probabilities are recomputed from them behind `Sampler.forward`.
+Loaded in every SGLang process through the entry-point group `sglang.srt.plugins`. It acts only when
+`RLHF_HARNESS_SGLANG_PLUGIN` is set: the native stage runs without any of it. SGLang computes log-probabilities after
+logit processors (measured: wrong by up to 8 nats under a forced draw), and after penalties and the mask of a minimal
+length (measured: 0.37 nats where an end token was likely). So the logits are kept before both, and log-probabilities
+are recomputed from them after `Sampler.forward`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from scenarios.plants import inside
 
 SWITCH = "RLHF_HARNESS_SGLANG_PLUGIN"
 DIGESTS = "rlhf_harness_received"
-RAW = "_rlhf_harness_raw"  # the model's own logits, on the output that SGLang then changes in place
+RAW = "_rlhf_harness_raw"  # attribute with the model's own logits, on the output that SGLang then changes in place
 
 
 def register() -> None:
-    """Entry point. Does nothing without the switch."""
+    """Install the hooks: the entry point. Does nothing without the switch."""
     if not os.environ.get(SWITCH):
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -44,8 +43,11 @@ def register() -> None:
 
 
 def show_layers(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Two methods of the scheduler: capture hidden states from now on; write those of so many tokens to a file, since
-    an answer to a call of the scheduler carries no value."""
+    """Add two methods to the scheduler: one starts capturing hidden states, one writes those of some tokens to a
+    file.
+
+    A file, because the answer to a call of the scheduler carries no value.
+    """
     from scenarios.engines.layers import Capture
 
     captured: list[Capture] = []
@@ -61,7 +63,9 @@ def show_layers(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """A method of the scheduler that answers what its worker holds, from a file to one that its rank names."""
+    """Add a method to the scheduler that answers what its worker holds. It reads and writes files; its own is named
+    by rank.
+    """
     from scenarios.engines.held import Loading, answer
 
     rank, workers = self.tp_group.rank_in_group, self.tp_group.world_size
@@ -75,14 +79,14 @@ def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def open_to_plants(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """A method of the scheduler by which a planted fault reaches its model."""
+    """Add a method to the scheduler through which a planted fault reaches its model."""
     plants = inside()
     if plants is not None:
         plants.open_scheduler(self)
 
 
 def keep_raw(preprocess: Any, self: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
-    """`ModelRunner._preprocess_logits`, which applies penalties in place, with the model's own logits kept."""
+    """Keep the model's own logits before `ModelRunner._preprocess_logits`, which applies penalties in place."""
     raw = logits_output.next_token_logits
     setattr(logits_output, RAW, None if raw is None else raw.detach().clone())
     return preprocess(self, logits_output, *args, **kwargs)
@@ -91,11 +95,11 @@ def keep_raw(preprocess: Any, self: Any, logits_output: Any, *args: Any, **kwarg
 def raw_logprobs(
     forward: Any, self: Any, logits_output: Any, sampling_info: Any, return_logprob: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """`Sampler.forward` with log-probabilities of the model's own logits at T = 1."""
+    """Wrap `Sampler.forward` so that it reports log-probabilities of the model's own logits at T = 1."""
     if not return_logprob:
         return forward(self, logits_output, sampling_info, return_logprob, *args, **kwargs)
     raw = getattr(logits_output, RAW, None)
-    if raw is None:  # nothing was applied to the logits before
+    if raw is None:  # nothing has changed the logits
         raw = logits_output.next_token_logits.detach().clone()
     tokens = forward(self, logits_output, sampling_info, return_logprob, *args, **kwargs)
     top_logprobs_nums, token_ids_logprobs = args[0], args[1]
@@ -117,7 +121,7 @@ _received: dict[str, str] = {}
 
 
 def remember_digests(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Digest each tensor as it came out of its broadcast, before it is loaded."""
+    """Take the digest of each tensor as it came out of its broadcast, before it is loaded."""
     from probes.weights import digest
     from scenarios.engines.held import Loading
 
@@ -131,6 +135,6 @@ def remember_digests(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def report_digests(result: Any, *args: Any, **kwargs: Any) -> None:
-    """The scheduler's answer carries only a status and a text: the digests travel in the text, as JSON."""
+    """Put the digests into the text of the scheduler's answer, as JSON: the answer has only a status and a text."""
     if result.success:
         result.message = json.dumps({"message": result.message, DIGESTS: _received})

@@ -1,9 +1,8 @@
-"""Several SGLang engines behind `sglang-router`: SGLang's own HTTP server around a live engine, the router's process,
-and how a request goes through it.
+"""Several SGLang engines behind `sglang-router`: SGLang's HTTP server around a live engine, and the router's process.
 
-sglang-router 0.3.2 forwards the fields of a request that it knows and drops the others without a word (seen), among
-them `sampling_params.custom_params` and `return_prompt_token_ids`. So a draw travels in `custom_labels`, which SGLang
-keeps for metrics, and each engine puts both back. Runs in the SGLang environment only.
+sglang-router 0.3.2 forwards the fields of a request that it knows and silently drops the others (seen), among them
+`sampling_params.custom_params` and `return_prompt_token_ids`. So a draw is sent in `custom_labels`, which SGLang
+keeps for metrics, and each engine restores both fields. Runs in SGLang's environment only.
 """
 
 from __future__ import annotations
@@ -25,20 +24,22 @@ from probes.draws import DRAW
 from scenarios.engines.engine import EngineError, Request
 from scenarios.ports import free_port
 
-LABEL = "rlhf_harness_request"  # among a request's labels: which sample it draws, and from which token on
-START_S = 120.0  # within which a router knows its engines: 3 to 12 s, measured on a busy machine
-DYING_S = 5.0  # chosen: the actor of a router that died ends in less, and says of what
-ANSWER_S = 5.0  # chosen: it answers in milliseconds
-LOOK_S = 0.1  # chosen: a router is asked so often whether it knows them
-# Dies with the thread that started it. 1: PR_SET_PDEATHSIG of linux/prctl.h, 9: SIGKILL.
+LABEL = "rlhf_harness_request"  # label of a request: which sample it draws, and from which token on
+START_S = 120.0  # within which a router must have found its engines: 3 to 12 s, measured on a busy machine
+DYING_S = 5.0  # a choice: after a router's death, its actor ends sooner than this, with the reason
+ANSWER_S = 5.0  # a choice: it answers in milliseconds
+LOOK_S = 0.1  # a choice: seconds between questions whether the router has found its engines
+# The program dies with the thread that started it. 1: PR_SET_PDEATHSIG of linux/prctl.h, 9: SIGKILL.
 PROGRAM = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from sglang_router.launch_router import main; main()"
 
-Answered = Callable[[int, int], None]  # told the sample and the offset of every request that an engine has answered
+Answered = Callable[[int, int], None]  # called with the sample and the offset of every answered request
 
 
 class Server:
-    """SGLang's own HTTP server around a live `sglang.Engine`, on this host only. The engine's event loop, which runs
-    only during a call otherwise, runs in a thread of its own until `close`."""
+    """SGLang's own HTTP server around a live `sglang.Engine`, reachable from this host only.
+
+    The engine's event loop otherwise runs only during a call. Here it runs in a thread of its own until `close`.
+    """
 
     def __init__(self, engine: Any, answered: Answered) -> None:
         import uvicorn
@@ -55,7 +56,7 @@ class Server:
         engine.loop = _Running(self._loop)
         listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        # Its lifespan sets up the endpoints that speak OpenAI's protocol and warms up, which the engine has done.
+        # No lifespan: it would set up OpenAI endpoints and warm up, and the engine is warm already.
         self._server = uvicorn.Server(uvicorn.Config(http_server.app, lifespan="off", log_level="error"))
         self._serving = asyncio.run_coroutine_threadsafe(self._server.serve(sockets=[listening]), self._loop)
 
@@ -68,7 +69,7 @@ class Server:
 
 
 class _Running:
-    """An event loop that runs in another thread, as `sglang.Engine` uses its own."""
+    """An event loop that runs in another thread, with the interface that `sglang.Engine` uses."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -81,7 +82,9 @@ class _Running:
 
 
 class _Restoring:
-    """The tokenizer manager as SGLang's HTTP server calls it: puts back what a router drops of a request of ours."""
+    """The tokenizer manager as SGLang's HTTP server calls it. It restores the fields of our requests that a router
+    drops.
+    """
 
     def __init__(self, manager: Any, answered: Answered) -> None:
         self._manager, self._answered = manager, answered
@@ -102,7 +105,7 @@ class _Restoring:
 
 
 def body(request: Request, params: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """One request as the router gets it: it takes a sample in each, with one set of sampling parameters."""
+    """Return one request for the router. Each request is one sample with one set of sampling parameters."""
     params = dict(params)
     labels = {LABEL: json.dumps([request.sample, request.offset])}
     if drawn := params.pop("custom_params", None):
@@ -115,7 +118,7 @@ def body(request: Request, params: dict[str, Any], **fields: Any) -> dict[str, A
 
 
 async def answers(router: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the engines behind the router answer, in the order of `bodies`, which it gets all at once."""
+    """Send all `bodies` to the router at once, and return the engines' answers in their order."""
     import aiohttp
 
     async def post(session: aiohttp.ClientSession, payload: dict[str, Any]) -> dict[str, Any]:
@@ -136,10 +139,11 @@ async def answers(router: str, bodies: list[dict[str, Any]]) -> list[dict[str, A
 
 
 class Router:
-    """A process of `sglang-router` before the engines at these addresses. Raises EngineError where it does not come up.
+    """A process of `sglang-router` in front of the engines at these addresses. Raises EngineError where it does not
+    come up.
 
-    Its retries and circuit breakers are as it has them. It does not look at the engines' health: that look draws a
-    token, also from an engine that sleeps, and the harness watches the engines itself.
+    Its retries and circuit breakers keep their defaults. Its health check is off: the check draws a token, even from
+    a sleeping engine, and the harness watches the engines itself.
     """
 
     def __init__(self, engines: list[str], policy: str) -> None:
@@ -166,14 +170,14 @@ class Router:
             time.sleep(LOOK_S)
 
     def _healthy_engines(self) -> int:
-        """How many engines it sends requests to."""
+        """Return how many engines the router sends requests to."""
         try:
             direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with direct.open(f"{self.url}/workers", timeout=ANSWER_S) as answer:
                 return sum(worker["is_healthy"] for worker in json.load(answer)["workers"])
-        except OSError:  # nobody listens yet
+        except OSError:  # the router does not listen yet
             return 0
 
     def close(self) -> None:
-        self._process.kill()  # it holds nothing: asked to end, it waits for connections
+        self._process.kill()  # it holds no state; asked politely, it would wait for connections
         self._process.wait()

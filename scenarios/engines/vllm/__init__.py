@@ -21,13 +21,13 @@ SPEC = EngineSpec(
     refusal=parameters.refusal,
     unlike=parameters.unlike,
     logprobs="raw",  # vLLM 0.32: config/model.py, logprobs_mode
-    reloads_modules=True,  # sent one of q, k and v alone, it lost the other two (measured, 0.32.0)
+    reloads_modules=True,  # when only one of q, k and v was sent, it lost the other two (measured, 0.32.0)
     process=PROCESS,
     frames=(
         FramePattern("transition", r"sleep|wake_up|wake_up_async|pause_scheduler|resume_scheduler", r"vllm/"),
-        # whatever else it does for an order (its KV cache is zeroed for a minute where memory is slow), not its loop
+        # work for an order, outside of its loop (zeroing the KV cache takes a minute where memory is slow)
         FramePattern("compute", r"\w+", r"vllm/(v1/worker|model_executor)/", "work"),
-        # and the functions of its loop that run for an order only; one that every turn calls would hide an idle loop
+        # functions of its loop that run only for an order; one that runs in every turn would hide an idle loop
         FramePattern(
             "compute", r"_process_engine_step|_handle_client_request|_execute_worker_rpc", r"vllm/v1/", "work"
         ),

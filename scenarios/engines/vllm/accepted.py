@@ -1,4 +1,4 @@
-"""What vLLM takes: asked of the installed version, in its own interpreter."""
+"""What vLLM accepts: asked of the installed version, in its own interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scenarios.engines.accepted import Accepted
 
 
 def accepted() -> Accepted:
-    """`vllm.LLM` passes what it does not name itself on to `EngineArgs`."""
+    """Return what vLLM accepts: `vllm.LLM` passes arguments that it does not name on to `EngineArgs`."""
     import vllm
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
@@ -17,7 +17,7 @@ def accepted() -> Accepted:
     called = inspect.signature(vllm.LLM).parameters.values()
     named = {argument.name for argument in called if argument.kind is not argument.VAR_KEYWORD}
     sizes: tuple[int, ...] = ()
-    if current_platform.is_cpu():  # of several backends on a GPU, one takes what another does not
+    if current_platform.is_cpu():  # on a GPU, several backends accept different sizes
         from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
         sizes = tuple(CPUAttentionBackend.get_supported_head_sizes())

@@ -1,8 +1,9 @@
-"""Coupled sampling inside vLLM: one logits processor for each of its two model runners.
+"""Coupled sampling inside vLLM: one logits processor for each of its two model runners. Runs in vLLM's interpreter
+only.
 
-Runs in vLLM's own interpreter only. Model Runner V1 (every CPU, and CUDA without Triton) follows a persistent batch
-through added/removed/moved; Model Runner V2 (the CUDA default of 0.32) keys state by request slot and refuses V1
-processors, hence two classes. Which one ran shows in `EngineInfo.resolved["model_runner"]`.
+Model Runner V1 (every CPU, and CUDA without Triton) maintains a persistent batch through added/removed/moved. Model
+Runner V2 (the CUDA default of 0.32) keys state by request slot and refuses V1 processors. Hence two classes. Which
+one ran is in `EngineInfo.resolved["model_runner"]`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _draw(params: Any) -> Draw | None:
 
 
 class CoupledV1(LogitsProcessor):
-    """Model Runner V1. `output_tok_ids` of an added request is a live reference, so its length is the position."""
+    """For Model Runner V1. `output_tok_ids` of an added request is a live reference, so its length is the position."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._rows: dict[int, tuple[Draw, list[int]]] = {}
@@ -38,7 +39,7 @@ class CoupledV1(LogitsProcessor):
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         if batch_update is None:
             return
-        # vLLM's contract: removed, then added, then moved.
+        # vLLM's order: removed, then added, then moved.
         for index in batch_update.removed:
             self._rows.pop(index, None)
         for index, params, _, output in batch_update.added:
@@ -66,7 +67,7 @@ class CoupledV1(LogitsProcessor):
 
 
 class CoupledV2(SlotLogitsProcessor):
-    """Model Runner V2. Rows map to request slots; a row's position in its sequence gives the response position."""
+    """For Model Runner V2. Rows map to request slots; a row's position in its sequence gives the response position."""
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         self._states = req_states
@@ -86,7 +87,7 @@ class CoupledV2(SlotLogitsProcessor):
         if not rows:
             return logits
         draws = [self._draws[slots[row]] for row in rows]
-        # `pos` is the position of the row's input token: the token drawn now stands at pos + 1 of the sequence.
+        # `pos` is the position of the row's input token, so the token drawn now is at pos + 1 of the sequence.
         lengths = (ctx.pos + 1).tolist()
         prompts = self._states.prompt_len.np
         positions = [d.offset + lengths[row] - int(prompts[slots[row]]) for d, row in zip(draws, rows, strict=True)]
@@ -96,11 +97,10 @@ class CoupledV2(SlotLogitsProcessor):
 
 
 class Coupled(CoupledV1, CoupledV2):
-    """What is registered: vLLM chooses its runner after the processor was named, so one class answers to both
-    interfaces.
+    """The class that is registered. vLLM chooses its runner after the processor was named, so one class serves both.
 
-    V1 constructs it with (config, device, pin_memory) and calls `apply(logits)`; V2 with (config, req_states) and
-    `apply(logits, ctx)`.
+    V1 constructs it with (config, device, pin_memory) and calls `apply(logits)`. V2 constructs it with (config,
+    req_states) and calls `apply(logits, ctx)`.
     """
 
     def __init__(self, vllm_config: Any, *runner: Any) -> None:

@@ -1,6 +1,6 @@
-"""How a request tells vLLM its draw, and how a framework's vLLM is started so that it obeys.
+"""How a request passes its draw to vLLM, and how a framework's vLLM is started so that it obeys.
 
-The processor itself stands beside this module (`vllm_coupled`) and cannot be imported without vLLM; this one can.
+The processor itself is in a neighbouring module (`coupled`), which cannot be imported without vLLM. This one can.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ PROCESSOR = "scenarios.engines.vllm.coupled:Coupled"
 
 
 def coupled_engine(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What an engine with these options is started with, so that its requests may bring their draws."""
+    """Return the options of an engine, extended so that its requests may bring their draws."""
     coupled_options = {
         **options,
         "logits_processors": [*(options.get("logits_processors") or ()), PROCESSOR],
         "async_scheduling": False,
     }
-    if options.get("logprobs_mode"):  # after the processor they would be those of the one token that it leaves
+    if options.get("logprobs_mode"):  # after the processor, processed ones would see only the one token that it leaves
         coupled_options["logprobs_mode"] = "raw_logprobs"
     return coupled_options
 
 
 def drawn(seed: int, sample: int, params: Any, *, otherwise: str) -> Any:
-    """The sampling parameters of a sample with its draw, a copy; greedy ones as they are.
+    """Return a copy of the sampling parameters of a sample with its draw; greedy parameters unchanged.
 
-    Raises ValueError for what coupled draws cannot do; `otherwise`: the framework's options without log-probabilities
-    of another distribution than the model's.
+    Raises ValueError for what coupled draws cannot do. `otherwise`: the framework's options that avoid
+    log-probabilities of another distribution than the model's.
     """
-    if params.temperature == 0:  # greedy: nothing is drawn
+    if params.temperature == 0:  # greedy: nothing to draw
         return params
     if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
         raise ValueError("coupled sampling has no penalties: take them out of the sampling parameters")
@@ -47,7 +47,7 @@ def drawn(seed: int, sample: int, params: Any, *, otherwise: str) -> Any:
         raise ValueError(f"coupled sampling gives log-probabilities of the model's own distribution only: {otherwise}")
     draw = {"seed": seed, "sample": sample, **{name: getattr(params, name) for name in canonical.COUPLED}}
     coupled_params = deepcopy(params)
-    # The processor leaves one token, which the engine's own sampler then takes: it is given nothing to filter.
+    # The processor leaves one token, which the engine's own sampler then takes. So it gets no filters.
     for name in canonical.COUPLED:
         setattr(coupled_params, name, SAMPLING[name].write(getattr(neutral, name)))
     coupled_params.extra_args = {**(coupled_params.extra_args or {}), DRAW: draw}

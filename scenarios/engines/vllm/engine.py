@@ -1,5 +1,4 @@
-"""vLLM behind the engine seam. Runs in the vLLM environment only; nothing of vLLM is imported before the
-constructor."""
+"""vLLM as an `Engine`. Runs in vLLM's environment only, and imports nothing of vLLM before the constructor."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ CORES = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 class VLLMEngine:
-    """One `vllm.LLM`. On a CPU with one worker it runs in this process, which halves the start."""
+    """One `vllm.LLM`. On a CPU with one worker it runs in this process, which halves the start time."""
 
     name = "vllm"
 
@@ -62,8 +61,8 @@ class VLLMEngine:
                 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
                 self._arguments["distributed_executor_backend"] = "uni"
         if scenario.engine.tensor_parallel > 1:
-            # In an actor vLLM would choose Ray, which would ask the cluster for processors a second time, and which it
-            # refuses on a CPU.
+            # Inside an actor vLLM would choose Ray, which would request processors from the cluster a second time and
+            # which vLLM refuses on a CPU.
             self._arguments["distributed_executor_backend"] = "mp"
         replaced: list[str] = []
         if tf32.forbid(device, pure=pure):
@@ -89,11 +88,11 @@ class VLLMEngine:
                 self._llm = vllm.LLM(**self._arguments)
         except parameters.ParameterRefused:
             raise
-        except Exception as error:  # whatever vLLM raises here, the user needs its text, not its type
+        except Exception as error:  # vLLM may raise anything here; the user needs its text, not its type
             raise EngineError(f"vLLM {self._version} did not start", str(error)) from error
         config = self._llm.llm_engine.model_config
-        # What vLLM itself ends a sample at: its tokenizer's end token and those of generation_config.json, which it
-        # reads for them even with generation_config="vllm" (v1/engine/input_processor.py).
+        # Where vLLM itself ends a sample: its tokenizer's end token and those of generation_config.json, which it
+        # reads for this purpose even with generation_config="vllm" (v1/engine/input_processor.py).
         files = config.try_get_generation_config()
         self._model_ends = ids_of(self._llm.get_tokenizer().eos_token_id) | ids_of(files.get("eos_token_id"))
         # What vLLM's server and `get_default_sampling_params` fill in where a request says nothing.
@@ -104,7 +103,7 @@ class VLLMEngine:
         self._watch()
 
     def _watch(self) -> None:
-        """Be told the scheduler's figures after each of its steps, as vLLM's own loggers of statistics are."""
+        """Register for the scheduler's figures after each of its steps, like vLLM's own statistics loggers."""
         load = self.load
 
         class Watching:
@@ -116,7 +115,7 @@ class VLLMEngine:
                         kv=scheduler_stats.kv_cache_usage,
                     )
 
-            def __getattr__(self, name: str) -> Any:  # sleep, log and the like are nothing to us
+            def __getattr__(self, name: str) -> Any:  # other calls, such as sleep and log, are ignored
                 return lambda *_, **__: None
 
         manager = getattr(self._llm.llm_engine, "logger_manager", None)
@@ -155,7 +154,7 @@ class VLLMEngine:
             )
             prompts.append(prompt | ({"cache_salt": request.salt} if request.salt else {}))
         if self._llm.llm_engine.is_sleeping():
-            # It would take the requests, and turn its loop for ever without scheduling one (seen in 0.32.0).
+            # It would accept the requests and loop forever without scheduling one (seen in 0.32.0).
             raise EngineError("vLLM is asleep, and would answer no request: wake its weights and its cache first")
         with self.load.generating():
             outputs = self._llm.generate(prompts, params, use_tqdm=False)
@@ -201,8 +200,11 @@ class VLLMEngine:
         return scores
 
     def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
-        """Hidden states as projections (`scenarios.engines.layers`); None of a compiled model, and in the native
-        stage. vLLM reads no cached prefix where log-probabilities of the prompt are asked for, so all tokens come by.
+        """Return hidden states as projections (`scenarios.engines.layers`); None for a compiled model and in the
+        native stage.
+
+        vLLM uses no cached prefix where log-probabilities of the prompt are requested, so every token passes the
+        model.
         """
         if self._pure:
             return None
@@ -214,8 +216,10 @@ class VLLMEngine:
         return captured
 
     def held(self, order: bytes) -> list[bytes] | None:
-        """What each worker holds (`scenarios.engines.held.answer`), by rank; None in the native stage, and where more
-        than tensor parallelism cuts the model."""
+        """Return what each worker holds (`scenarios.engines.held.answer`), by rank.
+
+        None in the native stage, and where more than tensor parallelism divides the model.
+        """
         parallel = self._llm.llm_engine.vllm_config.parallel_config
         if self._pure or parallel.world_size > parallel.tensor_parallel_size:
             return None
@@ -243,7 +247,7 @@ class VLLMEngine:
         started = time.perf_counter()
         answers = self._llm.collective_rpc("harness_receive", args=([dataclasses.asdict(meta) for meta in weights],))
         received = dict(answers[0]["received"])
-        for answer in answers[1:]:  # a worker that received something else than the first is a transport fault
+        for answer in answers[1:]:  # a worker that received other tensors than the first one shows a transport fault
             received |= {name: value for name, value in answer["received"].items() if received.get(name) != value}
         self.flush()
         return SyncReport(True, "", time.perf_counter() - started, received)
@@ -271,7 +275,7 @@ class VLLMEngine:
             "tf32": tf32.allowed(self._device),
             "model_runner": runner,
         }
-        if self._device != "cpu":  # where it is the share of the accelerator, and not a default that nothing reads
+        if self._device != "cpu":  # on a CPU it is a default that nothing reads
             resolved["memory_fraction"] = config.cache_config.gpu_memory_utilization
         return EngineInfo(
             "vllm", self._version, dict(self._arguments), resolved, self._replaced, titled("VLLM"), **self._described
@@ -288,13 +292,16 @@ class VLLMEngine:
         gc.collect()
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-        cleanup_dist_env_and_memory()  # a second engine in this process needs vLLM's global process groups gone
+        cleanup_dist_env_and_memory()  # a second engine in this process needs vLLM's global process groups removed
 
 
 def _compile_nothing() -> None:
-    """Switch torch.compile off in this process and those below it. Even with enforce_eager vLLM compiles small
-    functions with Inductor at the first call: 23 s of g++ (measured) for nothing here."""
+    """Disable torch.compile in this process and those below it.
+
+    Even with enforce_eager, vLLM compiles small functions with Inductor at the first call: 23 s of g++ (measured),
+    without a benefit here.
+    """
     import torch._dynamo.config as compiler
 
-    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # read when the module above is imported, which Transformers does
+    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # read when torch._dynamo.config is imported, which Transformers does too
     compiler.disable = True

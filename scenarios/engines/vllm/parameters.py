@@ -1,6 +1,6 @@
-"""vLLM's own parameters: their names, what their values mean, what our mapping gives, what it refuses.
+"""vLLM's own parameters: their names, what values mean, what our mapping passes, what it refuses.
 
-Source: vLLM 0.32.0 as installed. Standard library only: the judge reads it too.
+Source: vLLM 0.32.0 as installed. Standard library only, because the judge reads it too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from scenarios.engines.native import Native, Values, biases, ids, texts, togethe
 if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
 
-CPU_BLOCK = 32  # tokens a KV block on a CPU: the smallest that its backend prefers
+CPU_BLOCK = 32  # tokens per KV block on a CPU: the smallest size that its backend prefers
 
 
 def _temperature(value: Any, native: Values) -> float:
-    """vLLM raises what lies between 0 and 0.01 to 0.01; only 0 itself is greedy (sampling_params.py)."""
+    """Return the effective temperature: vLLM raises values between 0 and 0.01 to 0.01; only 0 is greedy
+    (sampling_params.py).
+    """
     return max(float(value), 0.01) if value else 0.0
 
 
@@ -44,7 +46,7 @@ ENGINE = {
         write=lambda read: "auto" if read else "vllm",
     ),
 }
-# What it does where it has no argument for a parameter, or none that a mapping sets.
+# What vLLM does where it has no argument for a parameter, or none that a mapping sets.
 WITHOUT_ARGUMENT = {"graph_padding": "no such parameter", "kv_cache_dtype": "auto, fp8, fp8_e5m2"}
 
 SAMPLING = {
@@ -65,7 +67,7 @@ SAMPLING = {
     "ignore_eos": Native("ignore_eos", False, note="explicit stop_token_ids still stop"),
 }
 
-# What a mapping from or to another engine has to carry beside them.
+# What a mapping from or to another engine must also carry over.
 CARRIED = {
     "model": Native("model"),
     "tokenizer": Native("tokenizer"),
@@ -91,7 +93,7 @@ CARRIED = {
 
 
 def engine(requested: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `vllm.LLM` for `engine_asked`."""
+    """Return the arguments of `vllm.LLM` for `engine_asked`."""
     arguments: dict[str, Any] = {
         "model": requested["model"],
         "dtype": requested["dtype"],
@@ -112,16 +114,16 @@ def engine(requested: dict[str, Any]) -> dict[str, Any]:
 
 
 def machine(requested: dict[str, Any]) -> dict[str, Any]:
-    """What the harness itself needs of `vllm.LLM`, whatever the mapping: used where the mapping says nothing of it."""
+    """Return the arguments that the harness itself needs of `vllm.LLM`; the mapping's own values take precedence."""
     arguments: dict[str, Any] = {
         "disable_log_stats": False,
-        # raw_logprobs is the default today; asked explicitly because everything compares them
+        # raw_logprobs is today's default; set explicitly because every comparison depends on it
         "logprobs_mode": "raw_logprobs",
     }
     if requested["sleep_level"] and requested["device"] != "cpu":  # refused on a CPU, where sleep is bookkeeping
         arguments["enable_sleep_mode"] = True
     if requested["device"] == "cpu":
-        # The CPU default of 128 tokens a block would never reuse a short prefix.
+        # With the CPU default of 128 tokens per block, a short prefix would never be reused.
         arguments["block_size"] = CPU_BLOCK
         arguments["num_gpu_blocks_override"] = -(-requested["kv_cache_tokens"] // CPU_BLOCK)
         arguments["max_num_batched_tokens"] = max(2048, requested["max_model_len"])
@@ -129,7 +131,7 @@ def machine(requested: dict[str, Any]) -> dict[str, Any]:
 
 
 def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
-    """Why vLLM cannot sample this faithfully; empty where it can."""
+    """Return why vLLM cannot sample this faithfully; empty where it can."""
     if mode != "native" or not ours:
         return ""
     if 0.0 < s.temperature < 0.01:
@@ -140,7 +142,7 @@ def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
 
 
 def unlike(values: Values) -> dict[str, str]:
-    """Canonical parameters that mean something else in vLLM's own sampler: name -> what."""
+    """Return canonical parameters that mean something else in vLLM's own sampler: name -> what."""
     if values["min_p"] > 0.0 and values["top_p"] < 1.0:
         return {together("min_p", "top_p"): "min-p before top-p, not after it"}
     return {}

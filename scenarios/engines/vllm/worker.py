@@ -1,8 +1,8 @@
 """vLLM's side of a weight sync: a worker extension whose methods run inside every vLLM worker.
 
-`model.load_weights` fails on a CPU after the first load (packed weights lost their loaders), so tensors stream into
-`model_runner.reload_weights`, which restores the checkpoint layout, loads, and packs again (measured: 51 tensors in
-0.05 s).
+`model.load_weights` fails on a CPU after the first load, because packed weights have lost their loaders. So tensors
+are streamed into `model_runner.reload_weights`, which restores the checkpoint layout, loads, and packs again
+(measured: 51 tensors in 0.05 s).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scenarios.plants import inside
 
 
 class WeightReceiver:
-    """Mixed into vLLM's worker class; names are prefixed so that they never meet the worker's own."""
+    """Mixed into vLLM's worker class. Its names have a prefix, so that they do not collide with the worker's own."""
 
     model_runner: Any
     device: torch.device
@@ -64,7 +64,7 @@ class WeightReceiver:
         return held.answer(self.model_runner.get_model(), order, rank=self.rank, workers=workers)
 
     def harness_planted(self, what: str, modules: str, setting: str) -> None:
-        """A planted fault reaches this worker's model, as SGLang's plugin lets it."""
+        """Let a planted fault change this worker's model, like SGLang's plug-in."""
         plants = inside()
         assert plants is not None, "nothing may be planted in this engine"
         plants.apply(self.model_runner.model, what, modules, setting)
@@ -75,12 +75,12 @@ class WeightReceiver:
 
 
 def _set_up_experts_again(model: torch.nn.Module) -> None:
-    """Have the coming reload set the kernels of a mixture of experts up as the first load did.
+    """Make the coming reload set up the kernels of a mixture of experts as the first load did.
 
-    vLLM 0.32.0 packs expert weights for its CPU kernel on the first load only (`_setup_kernel` of
-    `unquantized_fused_moe_method`): a reload leaves them unpacked in the packed tensors, and log-probabilities are off
-    by whole nats. It decides by whether the layer has a kernel. On CUDA the kernel must stay, since captured graphs
-    hold it.
+    vLLM 0.32.0 packs expert weights for its CPU kernel only on the first load (`_setup_kernel` of
+    `unquantized_fused_moe_method`). A reload leaves them unpacked in the packed tensors, and log-probabilities are
+    off by whole nats. vLLM decides by whether the layer has a kernel, so the kernel is removed. On CUDA it must stay,
+    because captured graphs hold it.
     """
     for module in model.modules():
         method = getattr(module, "quant_method", None)

@@ -1,4 +1,4 @@
-"""A coupled draw with a planted fault: noise beside the coupled one, a penalty, other log-probabilities."""
+"""A coupled draw with a planted fault: extra noise, a penalty, or other log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from scenarios.engines.sampling import filtered
 
 @dataclass(frozen=True)
 class PlantedDraw(Draw):
-    """`jitter`: uniform noise of so many nats on logits/T, the same at every call. `second`: every how many tokens the
-    second best is taken; 0: never. `reported`: the log-probabilities that are told. tempered: at T, tempered:T at
-    another one; filtered: renormalised over what top-k, top-p and min-p leave; penalised: after the penalties.
-    `repetition`, `presence`, `frequency`: penalties on tokens that occurred, of the embedded engine, as in
+    """A coupled draw with a fault.
+
+    `jitter`: nats of uniform noise on logits/T, the same at every call. `second`: take the second best token once in
+    this many tokens; 0: never. `reported`: the log-probabilities that are reported. "tempered": at T; "tempered:T":
+    at another temperature; "filtered": renormalised over what top-k, top-p and min-p keep; "penalised": after the
+    penalties. `repetition`, `presence`, `frequency`: penalties on tokens that occurred, of the embedded engine, as in
     `scenarios.engines.penalties.penalised`.
     """
 
@@ -73,5 +75,5 @@ OWN = frozenset(one.name for one in fields(PlantedDraw)) - frozenset(one.name fo
 
 
 def draw(**values: Any) -> Draw:
-    """The draw with these fields: a planted one only where a planted field is among them."""
+    """Return the draw with these fields: a planted one only where a planted field is among them."""
     return PlantedDraw(**values) if OWN & set(values) else Draw(**values)

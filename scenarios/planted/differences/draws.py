@@ -11,7 +11,7 @@ from scenarios.settings import Sampling
 
 
 class OtherSeed(Plant):
-    """The engine ignores the seed that it is given. Setting: how far off its own is."""
+    """The engine ignores the given seed. Setting: the difference of the seed that it uses."""
 
     def seed(self, seed: int) -> int:
         return seed + int(self.value)
@@ -32,8 +32,10 @@ class Cloned(Plant):
 
 
 class OtherStream(Plant):
-    """The engine draws with the random numbers of another one, as one that lost a seed of its own. Setting: how many
-    engines before it that one stands."""
+    """The engine uses the random numbers of another engine, as if it had lost its own seed.
+
+    Setting: how many engines before it that one is.
+    """
 
     def sent(self, request: Request) -> Request:
         back = int(self.value) * self.setting.scenario.rollout.samples_per_prompt
@@ -41,7 +43,7 @@ class OtherStream(Plant):
 
 
 class SeedsIgnored(Plant):
-    """Requests are drawn with other seeds than their own, other ones at every call. Setting: true."""
+    """Requests are drawn with wrong seeds, different at every call. Setting: true."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -63,7 +65,7 @@ class OtherDraw(Plant):
 
 
 class Reordered(Plant):
-    """The batch reaches the engine in reverse: a control. Setting: true."""
+    """A control: the batch reaches the engine in reverse order. Setting: true."""
 
     def order(self, requests: list[Request]) -> list[int]:
         return list(range(len(requests)))[::-1]

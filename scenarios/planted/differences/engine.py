@@ -1,7 +1,7 @@
-"""Planted faults around a live engine: they change what goes in or comes out at the public seam.
+"""Planted faults around a live engine: they change what goes in or comes out at its public interface.
 
-Each fault is what a real integration got wrong: text sent instead of ids, a mask shifted by one, an engine whose own
-noise exceeds every floor. `wrap` takes plain JSON, so that a fault travels to an engine's actor.
+Each fault is an error of a real integration: text sent instead of ids, a mask shifted by one, an engine whose own
+noise exceeds every floor. `wrap` takes plain JSON, so that a fault can be sent to an engine's actor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scenarios.planted.differences.foreign import imported
 from scenarios.planted.differences.plant import Plant, Receive, Setting
 from scenarios.settings import Sampling, Scenario
 
-# Keyword of FaultyEngine -> plant; the plant's docstring says what its setting is.
+# Keyword of FaultyEngine -> plant. The plant's docstring describes its setting.
 PLANTS: dict[str, type[Plant]] = {
     "text_samples": prompts.AsText,
     "truncate": prompts.Truncated,
@@ -60,7 +60,7 @@ PLANTS: dict[str, type[Plant]] = {
 
 
 class Wrapper:
-    """An engine that passes everything on: what a wrapper of your own inherits."""
+    """An engine that passes every call on; the base class of a wrapper of your own."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -103,13 +103,14 @@ class Wrapper:
         self.engine.close()
 
     def remove(self) -> None:
-        """Leave the live engine as it was: another run goes on with it."""
+        """Leave the live engine as it was, because another run continues with it."""
 
 
 class FaultyEngine(Wrapper):
-    """The engine of the seam, with one or more faults: keywords are those of `PLANTS`.
+    """An engine with one or more faults; the keywords are those of `PLANTS`.
 
-    first_sample: samples of a lower number are spared. native: plants of the native stage alone, by keyword.
+    first_sample: samples with a lower number are left as they are. native: plants of the native stage alone, by
+    keyword.
     """
 
     def __init__(
@@ -167,9 +168,12 @@ class FaultyEngine(Wrapper):
 
 
 def wrap(engine: Engine, spec: Mapping[str, Any], *, model_path: str, scenario: Scenario, number: int = 0) -> Wrapper:
-    """The engine with the faults of `spec`: keyword arguments of FaultyEngine, or {"wrapper": "FILE.py:Class",
-    "settings": {...}} for one of your own, which is called with the engine and the settings. "only": the number of the
-    engine that has them, where a run has several."""
+    """Return the engine with the faults of `spec`.
+
+    `spec`: keyword arguments of FaultyEngine, or {"wrapper": "FILE.py:Class", "settings": {...}} for a wrapper of
+    your own, which is called with the engine and the settings. "only": the number of the engine that gets them, where
+    a run has several.
+    """
     if spec.get("only", number) != number:
         return Wrapper(engine)
     if "wrapper" not in spec:

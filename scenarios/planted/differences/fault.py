@@ -1,4 +1,4 @@
-"""What a planted fault of parity is: plain data that says what is changed, on which side, and what is true of it."""
+"""A planted fault of parity: plain data that says what is changed, on which side, and what the right verdict is."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from scenarios.lifted import HALF
 from scenarios.plants import Injection, Plants
 
 ROOM = "scenarios.planted.differences"
-INSIDE = f"{ROOM}.inside"  # what an engine's own processes import
-READY = Plants(inside=INSIDE)  # sound, but the same engine may be given a fault later
+INSIDE = f"{ROOM}.inside"  # the module that an engine's own processes import
+READY = Plants(inside=INSIDE)  # no fault yet, but the same engine may get one later
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, or a control when `expected` is not DIVERGENT.
+    """A fault, or a control where `expected` is not DIVERGENT.
 
-    Everything is applied to the side at fault, but for `scenario`, which sets up both. Strings of settings are
+    Everything is applied to the side at fault, except `scenario`, which sets up both sides. Strings of settings are
     section.key=value.
     """
 
@@ -27,7 +27,7 @@ class Fault:
     side: Literal["baseline", "candidate"] = "candidate"
     scenario: tuple[str, ...] = ()  # settings of both sides
     settings: tuple[str, ...] = ()  # settings of the side at fault only
-    native: tuple[str, ...] = ()  # settings of both sides in the native stage alone: what a coupled one refuses
+    native: tuple[str, ...] = ()  # settings of both sides in the native stage alone, which a coupled stage refuses
     engine: Mapping[str, Any] = field(
         default_factory=dict
     )  # keyword arguments of scenarios.planted.differences.engine.FaultyEngine
@@ -35,33 +35,33 @@ class Fault:
     mapping: Mapping[str, Any] = field(default_factory=dict)  # edits of what the parameter mapping produces
     recording: Mapping[str, Any] = field(default_factory=dict)  # damage done to the recording afterwards
     stage: Literal["coupled", "native", "greedy", "lifted"] = "coupled"
-    pair: tuple[str, str] | None = None  # backends that it needs; None: those of the suite
-    cap: float | None = None  # the largest floor that is believed, in nats; None: the dtype's own
+    pair: tuple[str, str] | None = None  # the backends that it needs; None: those of the suite
+    cap: float | None = None  # the largest accepted floor, in nats; None: the dtype's own
     expected: str = "DIVERGENT"  # the right verdict
-    or_untested: bool = False  # what is recorded may not suffice to tell: then INCONCLUSIVE is right as well
-    causes: tuple[str, ...] = ()  # each must be named; without a parenthesis any detail is right
+    or_untested: bool = False  # the recording may not suffice; then INCONCLUSIVE is right too
+    causes: tuple[str, ...] = ()  # each must be named; without a parenthesis any detail is accepted
     party: str | tuple[str, ...] = ""  # the right party of all causes, or one for each; empty where none may be named
-    findings: tuple[str, ...] = ()  # names that must stand among the findings
-    absent: tuple[str, ...] = ()  # names that must not
+    findings: tuple[str, ...] = ()  # names that must be among the findings
+    absent: tuple[str, ...] = ()  # names that must not be among the findings
     confounders: tuple[str, ...] = ()  # the same as `findings`, among the confounders
-    told: Mapping[str, str] = field(default_factory=dict)  # cause or finding -> words of what is said of it
-    # Fields that are others where learner and engines compute in half precision. None: too small to be told there from
-    # rounding, or no fault there, and left out.
+    told: Mapping[str, str] = field(default_factory=dict)  # cause or finding -> words that its text must contain
+    # Fields with other values where learner and engines compute in half precision. None: left out there, because it
+    # is too small to be told from rounding, or no fault at all.
     half: Mapping[str, Any] | None = field(default_factory=dict)
 
     def at(self, dtype: str) -> Fault | None:
-        """The fault as it is planted in this dtype."""
+        """Return the fault as it is planted in this dtype; None where it is left out."""
         if dtype not in HALF or self.stage == "lifted" or any(one.startswith("model.dtype=") for one in self.scenario):
             return self
         return None if self.half is None else replace(self, half={}, **self.half)
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The right party of each cause."""
+        """Return the right party of each cause."""
         return (self.party,) * len(self.causes) if isinstance(self.party, str) else tuple(self.party)
 
     def plants(self) -> Plants:
-        """What a run of the side at fault is given."""
+        """Return what a run of the side at fault gets."""
         return Plants(
             name=self.name,
             summary=self.summary,
@@ -73,10 +73,12 @@ class Fault:
 
     @property
     def control(self) -> bool:
-        """Nothing is wrong here, or there is too little to say so."""
+        """Whether nothing is wrong here, or there is too little data to say so."""
         return self.expected in ("EQUIVALENT", "INCONCLUSIVE") and not self.causes
 
 
 def matches(expected: str, named: str) -> bool:
-    """Whether the cause `named` is the one expected: exactly, or any detail where `expected` has no parenthesis."""
+    """Whether the cause `named` is the expected one: exactly, or with any detail where `expected` has no
+    parenthesis.
+    """
     return named == expected or ("(" not in expected and named.partition("(")[0] == expected)

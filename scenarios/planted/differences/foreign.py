@@ -1,4 +1,4 @@
-"""A Python file that somebody else wrote, as a module, in the controller and in an engine's process."""
+"""Imports a Python file of another author as a module, in the controller and in an engine's process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import ModuleType
 
 
 def module_name(path: Path) -> str:
-    """The name under which the file is imported: the same in every process."""
+    """Return the name under which the file is imported, the same in every process."""
     return "from_a_file_" + "".join(letter if letter.isalnum() else "_" for letter in str(path.resolve()))
 
 
 def imported(path: Path) -> ModuleType:
-    """The module in the file `path`, executed anew; raises whatever executing it raises."""
+    """Return the module in the file `path`, executed again. Raises whatever its execution raises."""
     name = module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -1,5 +1,8 @@
-"""Planted faults inside an engine's model: modules that compute with a copy made of old weights, or wrongly; tensors
-that are loaded otherwise than they arrived; a spoilt rotary cache."""
+"""Planted faults inside an engine's model.
+
+Modules compute with a copy of old weights, or wrongly; tensors are loaded in another form than they arrived; a rotary
+cache is corrupted.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ from scenarios.engines.engine import SyncGroup, SyncReport, WeightMeta
 from scenarios.planted.differences.plant import Plant, Receive, Setting
 
 KEPT, HOOKED, TURNED, BASE = "_harness_kept", "_harness_hooked", "_harness_turned", "_harness_base"
-SPLIT_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")  # what tensor parallelism splits by inputs; others by outputs
+SPLIT_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")  # divided along inputs; others along outputs
 ROTARY = ("cos_sin_cache", "inv_freq")  # buffers of vLLM and SGLang, and of Transformers
 
 
 class KeptCopy(Plant):
-    """Modules compute with copies of themselves from before a sync: every parameter is right, what is computed is old.
+    """Modules compute with copies of themselves from before a sync: every parameter is right, the computation uses
+    old ones.
 
-    Setting: {"modules": [names], "from": weight version}. A restart of the engine undoes it, a sync does not.
+    Setting: {"modules": [names], "from": weight version}. A restart of the engine reverts it, a sync does not.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -38,10 +42,13 @@ class KeptCopy(Plant):
 
 
 class Misloaded(Plant):
-    """A tensor is loaded otherwise than it arrived, or not at all, while its digest is right. Setting: {"names":
-    [tensors], "how": "permuted" (its rows), "scaled" (by 1.02), "refused", "shard" (another tensor-parallel rank's), or
-    "late" (at the next sync; the embedded engine's), "from": weight version, "until": the first one that is sound
-    again, "rank": the tensor-parallel rank that does so; by default all}."""
+    """A tensor is loaded in another form than it arrived, or not at all, while its digest is right.
+
+    Setting: {"names": [tensors], "how": "permuted" (its rows), "scaled" (by 1.02), "refused", "shard" (another
+    tensor-parallel rank's part), or "late" (at the next sync; only the embedded engine), "from": weight version,
+    "until": the first version that is loaded correctly again, "rank": the tensor-parallel rank at fault; by default
+    all}.
+    """
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -80,8 +87,10 @@ class Misloaded(Plant):
 
 
 class RotarySpoilt(Plant):
-    """After a sync the rotary cache is not what the model's configuration computes. Setting: {"by": factor, "from":
-    weight version}. A restart undoes it until the next sync."""
+    """After a sync, the rotary cache is not what the model's configuration computes.
+
+    Setting: {"by": factor, "from": weight version}. A restart reverts it until the next sync.
+    """
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -99,7 +108,7 @@ class RotarySpoilt(Plant):
 
 
 class Bent(Plant):
-    """Modules return a multiple of what they should, as a wrong kernel does: no sync and no restart undoes it.
+    """Modules return a multiple of the right result, like a wrong kernel: neither a sync nor a restart reverts it.
 
     Setting: {"modules": [names], "by": factor}.
     """
@@ -113,7 +122,7 @@ class Bent(Plant):
 
 
 class Rebased(Plant):
-    """Rotary embeddings turn with another base than the model's, as with a wrong default. Setting: {"by": factor}."""
+    """Rotary embeddings use another base than the model's, as with a wrong default. Setting: {"by": factor}."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -124,9 +133,10 @@ class Rebased(Plant):
 
 
 class RowAltered(Plant):
-    """After each sync one row of a module's weight is a multiple of what was sent; the digests are those of what was.
+    """After each sync, one row of a module's weight is a multiple of what was sent; the digests are those of what was
+    sent.
 
-    Setting: {"module": name, "row": index, "by": factor}. The next sync undoes it.
+    Setting: {"module": name, "row": index, "by": factor}. The next sync reverts it.
     """
 
     def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
@@ -137,9 +147,10 @@ class RowAltered(Plant):
 
 
 class Coarse(Plant):
-    """Modules return fewer bits than they have, in half precision only: a kernel that rounds once too often.
+    """Modules return fewer bits than their type has, in half precision only, like a kernel that rounds once too
+    often.
 
-    Setting: {"modules": [names], "bits": of the mantissa, explicit ones; bfloat16 has 7}.
+    Setting: {"modules": [names], "bits": explicit bits of the mantissa; bfloat16 has 7}.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -151,7 +162,7 @@ class Coarse(Plant):
 
 
 def coarsen(model: Any, modules: list[str], bits: float) -> None:
-    """From now on these modules round what they return in half precision to so many bits of mantissa."""
+    """From now on, round what these modules return in half precision to this many bits of mantissa."""
 
     def rounded(value: Any) -> Any:
         if value.element_size() > 2:
@@ -169,7 +180,7 @@ def coarsen(model: Any, modules: list[str], bits: float) -> None:
 
 
 def rebase(model: Any, modules: list[str], by: float) -> None:
-    """From now on rotary embeddings turn with `by` times the model's own base."""
+    """From now on, let rotary embeddings use `by` times the model's own base."""
     for module in model.modules():
         if hasattr(module, "inv_freq"):  # Transformers
             first = module.__dict__.setdefault(BASE, module.inv_freq.clone())
@@ -190,16 +201,16 @@ def scale_row(model: Any, modules: list[str], row: float, by: float) -> None:
 
 
 def keep(model: Any, modules: list[str]) -> None:
-    """From now on these modules compute with copies of their present weights."""
+    """From now on, let these modules compute with copies of their present weights."""
     for name in modules:
         module = model.get_submodule(name)
         kept = copy.deepcopy(module)
-        object.__setattr__(module, KEPT, kept)  # no submodule: the weights of a copy are nobody's parameters
+        object.__setattr__(module, KEPT, kept)  # not a submodule: a copy's weights must not be the model's parameters
         module.forward = kept.forward
 
 
 def bend(model: Any, modules: list[str], by: float) -> None:
-    """From now on these modules return `by` times what they compute."""
+    """From now on, let these modules return `by` times what they compute."""
 
     def bent(module: Any, inputs: Any, output: Any) -> Any:
         return (output[0] * by, *output[1:]) if isinstance(output, tuple) else output * by
@@ -210,7 +221,7 @@ def bend(model: Any, modules: list[str], by: float) -> None:
 
 
 def misload(model: Any, modules: list[str], how: str, rank: int | None) -> None:
-    """From now on these tensors are loaded otherwise than they come, or not at all; by this rank, or by all."""
+    """From now on, load these tensors in another form, or not at all, on this rank or on all."""
     model.__dict__.pop("load_weights", None)
     if rank not in (None, torch_rank()[0]):
         return
@@ -228,15 +239,16 @@ def misload(model: Any, modules: list[str], how: str, rank: int | None) -> None:
 
 
 def torch_rank() -> tuple[int, int]:
-    """This process's rank in its engine, and how many there are: tensor-parallel ones, as no other are had here."""
+    """Return this process's rank in its engine and the number of ranks. Only tensor-parallel ranks exist here."""
     import torch.distributed as dist
 
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 def misread(tensor: Any, how: str, name: str = "") -> Any:
-    """`tensor` with its rows in another order, or 2 % larger, or so that each rank cuts the shard of the one before it
-    out."""
+    """Return `tensor` in a wrong form: its rows permuted, 2 % larger, or moved so that each rank gets the previous
+    rank's shard.
+    """
     if how == "shard":
         dim = 1 if name.endswith(SPLIT_BY_COLUMNS) else 0
         return tensor.roll(tensor.shape[dim] // torch_rank()[1], dims=dim)
@@ -244,7 +256,7 @@ def misread(tensor: Any, how: str, name: str = "") -> Any:
 
 
 def turn(model: Any, modules: list[str], by: float) -> None:
-    """The rotary caches become `by` times what they were at first."""
+    """Set the rotary caches to `by` times their first values."""
     buffers = {name: one for name, one in model.named_buffers() if name.endswith(ROTARY)}
     first = model.__dict__.setdefault(TURNED, {name: one.clone() for name, one in buffers.items()})
     for name, one in buffers.items():
@@ -252,7 +264,7 @@ def turn(model: Any, modules: list[str], by: float) -> None:
 
 
 def release(model: Any, modules: list[str]) -> None:
-    """Undo what was planted; `modules`: those of `keep`, `bend` and `coarsen`."""
+    """Revert what was planted. `modules`: those of `keep`, `bend` and `coarsen`."""
     model.__dict__.pop("load_weights", None)
     buffers = dict(model.named_buffers())
     for name, first in model.__dict__.pop(TURNED, {}).items():
@@ -268,7 +280,7 @@ def release(model: Any, modules: list[str]) -> None:
 
 
 def reach(engine: Any, change: Any, modules: list[str], **setting: Any) -> None:
-    """Apply `change` to the live model of an engine, whichever it is and wherever it lives."""
+    """Apply `change` to the live model of an engine, whichever engine it is and in whichever process it lives."""
     match engine.name:
         case "hf":
             change(engine.model, modules, **setting)
@@ -287,14 +299,14 @@ def open_scheduler(scheduler: Any) -> None:
 
 
 def draw(**values: Any) -> Any:
-    """The draw of a request with these fields, in an engine's own process."""
+    """Return the draw of a request with these fields, in an engine's own process."""
     from scenarios.planted.differences.coupled_draw import draw
 
     return draw(**values)
 
 
 def planted(scheduler: Any, what: str, modules: str, setting: str) -> None:
-    """SGLang's side of `reach`: a method of its scheduler."""
+    """Apply a change in SGLang: the scheduler's side of `reach`."""
     apply(scheduler.tp_worker.model_runner.model, what, modules, setting)
 
 

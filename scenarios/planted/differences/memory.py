@@ -13,7 +13,9 @@ MIB = 2**20  # bytes
 
 
 class Leaking(Plant):
-    """The engine's actor keeps memory in each step. Setting: {"mib": in each, "until": the first that keeps none}."""
+    """The engine's actor keeps memory in each step. Setting: {"mib": per step, "until": the first step without a
+    leak}.
+    """
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -28,8 +30,10 @@ class Leaking(Plant):
 
 
 def leak(role: Any, settings: Mapping[str, Any]) -> None:
-    """This rank keeps so many `mib` in each update, before the update number `until`, counted from 0. The optimizer of
-    now keeps them, which a `reset` replaces."""
+    """Keep `mib` MiB in each update of this rank, before the update number `until`, counted from 0.
+
+    The present optimizer holds them; a `reset` replaces it and so frees them.
+    """
     optimizer, kept, updates = role.optimizer, [], itertools.count()
     step = optimizer.step
 
@@ -44,5 +48,5 @@ def leak(role: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _written(settings: Mapping[str, Any]) -> bytes:
-    """Memory that is resident, because something was written into it."""
+    """Return memory that is resident, because it was written to."""
     return b"\1" * int(settings["mib"] * MIB)

@@ -1,6 +1,6 @@
-"""The seams of a planted engine fault: what it may change on the way into the engine and on the way out.
+"""The interface of a planted engine fault: what it may change on the way into the engine and on the way out.
 
-A plant is one small class. `FaultyEngine` runs those of a fault in the order in which the fault lists them.
+A plant is one small class. `FaultyEngine` applies the plants of a fault in the order in which the fault lists them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Receive = Callable[[SyncGroup, list[WeightMeta]], SyncReport]
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a plant stands: its own setting, the live engine below it, and what the run is about."""
+    """The context of a plant: its own setting, the live engine below it, the model's path, and the scenario."""
 
     value: Any
     engine: Engine
     model_path: str
     scenario: Scenario
-    first_sample: int = 0  # earlier samples are spared: how a fault begins at step k
+    first_sample: int = 0  # earlier samples are left as they are, so a fault can begin at step k
 
     @functools.cached_property
     def tokenizer(self) -> Any:
@@ -34,7 +34,7 @@ class Setting:
 
 
 class Plant:
-    """A plant that changes nothing. Requests and completions are those of affected samples only."""
+    """A plant that changes nothing. Its methods see requests and completions of affected samples only."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -44,60 +44,62 @@ class Plant:
         return self.setting.value
 
     def affects(self, sample: int) -> bool:
-        """Whether the sample of that number is one of those that the fault touches."""
+        """Whether the fault touches the sample of that number."""
         return sample >= self.setting.first_sample
 
     def sent(self, request: Request) -> Request:
-        """What the engine is given for `request`."""
+        """Return what the engine gets for `request`."""
         return request
 
     def answered(self, request: Request, completion: Completion) -> Completion:
-        """What is reported of the engine's answer; `request` is the one that the engine was given."""
+        """Return what is reported of the engine's answer. `request`: the one that the engine got."""
         return completion
 
     def batch(self, requests: list[Request], answers: list[Completion]) -> list[Completion]:
-        """The same for a whole batch, in the order of the requests."""
+        """Return the same for a whole batch, in the order of the requests."""
         return [
             self.answered(request, one) if self.affects(one.sample) else one
             for request, one in zip(requests, answers, strict=True)
         ]
 
     def seed(self, seed: int) -> int:
-        """The seed that the engine draws with."""
+        """Return the seed with which the engine draws."""
         return seed
 
     def sampling(self, sampling: Sampling) -> Sampling:
-        """The sampling parameters that the engine draws with."""
+        """Return the sampling parameters with which the engine draws."""
         return sampling
 
     def order(self, requests: list[Request]) -> list[int]:
-        """Places of `requests` in the order in which the engine gets them; its answers are put back into theirs."""
+        """Return the places of `requests` in the order in which the engine gets them; its answers are put back into
+        place.
+        """
         return list(range(len(requests)))
 
     def scored(self, rows: list[list[float]]) -> list[list[float]]:
-        """What is reported of teacher-forced log-probabilities."""
+        """Return what is reported of teacher-forced log-probabilities."""
         return rows
 
     def remember(self, sampling: Sampling, seed: int) -> None:
-        """Told what the engine is about to draw with."""
+        """Called with what the engine is about to draw with."""
 
     def around(self, receive: Receive) -> Receive:
-        """`receive` with this plant around it."""
+        """Return `receive` with this plant around it."""
         return lambda group, weights: self.receive(receive, group, weights)
 
     def remove(self) -> None:
         """Leave the live engine as it was."""
 
     def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
-        """One weight sync; `receive` is the engine's own."""
+        """Run one weight sync. `receive`: the engine's own."""
         return receive(group, weights)
 
 
 def prompt_of(request: Request) -> tuple[int, ...]:
-    """The prompt of a request without the response tokens that a guided continuation appends to it."""
+    """Return the prompt of a request without the response tokens that a guided continuation appends to it."""
     return request.prompt_ids[: len(request.prompt_ids) - request.offset]
 
 
 def drawn_before(request: Request) -> tuple[int, ...]:
-    """The response tokens at the end of a guided continuation's prompt."""
+    """Return the response tokens at the end of a guided continuation's prompt."""
     return request.prompt_ids[len(request.prompt_ids) - request.offset :]

@@ -28,8 +28,11 @@ class AsText(Plant):
 
 
 class Truncated(Plant):
-    """Prompts are cut to `keep` tokens. Setting: {"side": "left" | "right", "keep": tokens, "unsaid": whether the
-    engine says that it saw what it was sent}; the side is what goes."""
+    """Prompts are cut to `keep` tokens.
+
+    Setting: {"side": "left" | "right", the side that is lost, "keep": tokens, "unsaid": whether the engine reports
+    that it saw what it was sent}.
+    """
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -55,7 +58,7 @@ class Untemplated(Plant):
 
 
 class BosLost(Plant):
-    """The first id of a prompt is lost on the way, and the engine says that it saw it. Setting: true."""
+    """The first id of a prompt is lost on the way, and the engine reports that it saw it. Setting: true."""
 
     def sent(self, request: Request) -> Request:
         self._first = request.prompt_ids[:1]

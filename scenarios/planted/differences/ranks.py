@@ -1,6 +1,6 @@
-"""Planted faults of one learner rank: it skips an update, takes or lends another gradient, holds another revision.
+"""Planted faults of one learner rank: it skips an update, uses or gives a wrong gradient, or holds another revision.
 
-Each function runs in the rank's own process, called by `Role.plant` with the role and its settings; a `reset` undoes
+Each function runs in the rank's own process, called by `Role.plant` with the role and its settings. A `reset` reverts
 it.
 """
 
@@ -29,8 +29,11 @@ class OtherGradient:
 
 
 def update(role: Any, settings: Mapping[str, Any]) -> None:
-    """`skipped`: the number of an update that this rank does not apply. `own`, `lost`: the parameter whose gradient it
-    does not take from the others, or does not give them."""
+    """Plant a wrong update.
+
+    `skipped`: the number of an update that this rank does not apply. `own`, `lost`: the parameter whose gradient it
+    does not take from the others, or does not give them.
+    """
     optimizer = role.optimizer
     if "skipped" in settings:
         _skip(optimizer, int(settings["skipped"]))
@@ -50,14 +53,16 @@ def _skip(optimizer: Any, number: int) -> None:
 
 
 def divided(role: Any, settings: Mapping[str, Any]) -> None:
-    """Losses are divided by the number of ranks once more, and what they are said to be divided by stays."""
+    """Divide losses by the number of ranks once more, while the recorded divisor stays right."""
     backward = role.optimizer.backward
     role.optimizer.backward = lambda loss: backward(loss / role.parallel.world_size)
 
 
 def averaged(role: Any, settings: Mapping[str, Any]) -> None:
-    """Losses are means over this rank's own tokens, of which the ranks' mean is applied, and what they are said to be
-    divided by stays. Only the optimizer of now is altered, which a `reset` replaces."""
+    """Apply the mean of the ranks' means over their own tokens, while the recorded divisor stays right.
+
+    Only the present optimizer is changed; a `reset` replaces it.
+    """
     optimizer, train = role.optimizer, role.train
     apply = optimizer.step
     factors: Iterator[float] = iter(())
@@ -80,8 +85,7 @@ def averaged(role: Any, settings: Mapping[str, Any]) -> None:
 
 
 def accumulated(role: Any, settings: Mapping[str, Any]) -> None:
-    """Losses are means over each micro-batch's own tokens, of which the mean is applied, and what they are said to be
-    divided by stays."""
+    """Apply the mean of the micro-batches' means over their own tokens, while the recorded divisor stays right."""
     optimizer, train = role.optimizer, role.train
     backward = optimizer.backward
     factors: Iterator[float] = iter(())
@@ -95,13 +99,13 @@ def accumulated(role: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _of_micro_batches(role: Any, share: Any) -> list[float]:
-    """Of each micro-batch of a mini-batch's share, what a mean over its own tokens is of one over all tokens."""
+    """Return a factor for each micro-batch of a share: it turns a mean over all tokens into one over its own tokens."""
     parts = [share.samples[part] for part in role._micro(share.samples)]
     return [share.count / (len(parts) * sum(len(one.response) for one in part)) for part in parts]
 
 
 def revision(role: Any, settings: Mapping[str, Any]) -> None:
-    """This rank's model has another revision of the tensor `name`."""
+    """Give this rank's model another revision of the tensor `name`."""
     from scenarios.planted.differences.trainer import altered
 
     parameter = role.model.get_parameter(settings["name"])

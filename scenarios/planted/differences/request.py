@@ -1,4 +1,4 @@
-"""A request that a planted fault has changed: text instead of ids, fields of the coupled draw that are replaced."""
+"""A request that a planted fault has changed: text instead of ids, or other fields of the coupled draw."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlantedRequest(Request):
-    """`prompt_text` is sent instead of the ids; `draw`: fields of `coupled_draw.PlantedDraw`."""
+    """A request with a fault. `prompt_text`: sent instead of the ids. `draw`: fields of `coupled_draw.PlantedDraw`."""
 
     prompt_text: str | None = None
     draw: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(request: Request) -> PlantedRequest:
-        """The same request, which may then be changed."""
+        """Return the request in a form that a fault can change."""
         return request if isinstance(request, PlantedRequest) else PlantedRequest(**vars(request))
 
     @property

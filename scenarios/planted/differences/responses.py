@@ -1,4 +1,4 @@
-"""Planted faults of the answer: log-probabilities moved, ids changed, ends lost, samples exchanged."""
+"""Planted faults of the answer: log-probabilities shifted, ids changed, ends lost, samples exchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scenarios.planted.differences.plant import Plant, Setting, drawn_before, pr
 
 
 def numbered(completion: Completion, sample: int) -> Completion:
-    """The completion under the number that it was asked for."""
+    """Return the completion under the number of its request."""
     return completion if completion.sample == sample else dataclasses.replace(completion, sample=sample)
 
 
@@ -24,7 +24,7 @@ class Shifted(Plant):
 
 
 class Noisy(Plant):
-    """Uniform noise of this many nats on every log-probability, drawn or scored, anew at every call."""
+    """Uniform noise of this many nats on every log-probability, drawn or scored, new at every call."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -41,8 +41,11 @@ class Noisy(Plant):
 
 
 class Moved(Plant):
-    """Drawn log-probabilities are off by up to this many nats, as a function of the token; scored ones are right.
-    Setting: {"by": nats, "position": the first one, "spared": the first of so many samples}."""
+    """Drawn log-probabilities are off by up to this many nats, depending on the token; scored ones are right.
+
+    Setting: {"by": nats, "position": the first affected one, "spared": the first of every this many samples stays
+    right}.
+    """
 
     def affects(self, sample: int) -> bool:
         group = int(self.value.get("spared", 0))
@@ -65,8 +68,10 @@ class EndDropped(Plant):
 
 
 class LimitFirst(Plant):
-    """A sample whose last allowed token is an end token is said to be cut by the limit, as SGLang 0.5.17 does
-    (schedule_batch.py, `update_finish_state`: the limit is tested before the end tokens). Setting: true."""
+    """A sample whose last allowed token is an end token is reported as cut by the limit. Setting: true.
+
+    SGLang 0.5.17 does so (schedule_batch.py, `update_finish_state`: it tests the limit before the end tokens).
+    """
 
     def answered(self, request: Request, completion: Completion) -> Completion:
         limit = request.max_tokens or self.setting.scenario.sampling.max_tokens
@@ -93,8 +98,11 @@ class Limited(Plant):
 
 
 class Permuted(Plant):
-    """Responses of a batch go to the next sample. Setting: "responses", or "answers" with the prompts that they saw;
-    "pairs": those of the first two samples of each prompt are exchanged."""
+    """Each response of a batch goes to the next sample.
+
+    Setting: "responses"; "answers": with the prompts that they saw; "pairs": the responses of the first two samples
+    of each prompt are exchanged.
+    """
 
     def batch(self, requests: list[Request], answers: list[Completion]) -> list[Completion]:
         places = [i for i, one in enumerate(answers) if self.affects(one.sample)]
@@ -116,7 +124,7 @@ class Permuted(Plant):
 class ForeignId(Plant):
     """The last token is an id that the tokenizer does not have. Setting: every how many samples.
 
-    Each sample has it once: drawn again, for the floor, it is sound, as no engine scores such an id.
+    Each sample has it once. When it is drawn again for the floor, it is right, because no engine scores such an id.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -132,7 +140,9 @@ class ForeignId(Plant):
 
 
 class NotANumber(Plant):
-    """A NaN in the model's output, which the engine calls a stop. Setting: {"every": samples, "position": token}."""
+    """A NaN in the model's output, which the engine reports as a stop. Setting: {"every": samples, "position":
+    token}.
+    """
 
     def answered(self, request: Request, completion: Completion) -> Completion:
         at = int(self.value["position"])
@@ -147,7 +157,7 @@ class NotANumber(Plant):
 
 
 class EncodedAgain(Plant):
-    """Responses are decoded and encoded again; where that gives other ids, the engine scores those. Setting: true."""
+    """Responses are decoded and encoded again. Where that gives other ids, the engine scores those. Setting: true."""
 
     def batch(self, requests: list[Request], answers: list[Completion]) -> list[Completion]:
         found = list(answers)
@@ -156,7 +166,7 @@ class EncodedAgain(Plant):
         for place, one in enumerate(answers):
             text = tokenizer.decode(list(one.output_ids), skip_special_tokens=False)
             room = requests[place].max_tokens or self.setting.scenario.sampling.max_tokens
-            ids = tuple(tokenizer.encode(text, add_special_tokens=False))[:room]  # a batch has a longest response
+            ids = tuple(tokenizer.encode(text, add_special_tokens=False))[:room]  # a response stays within its limit
             if self.affects(one.sample) and ids and ids != one.output_ids:
                 again[place] = ids
         before = {place: prompt_of(requests[place]) + drawn_before(requests[place]) for place in again}

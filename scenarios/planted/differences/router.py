@@ -1,4 +1,4 @@
-"""Planted faults of the router before several engines, and of what goes through it. They stand on the live engine."""
+"""Planted faults of the router in front of several engines, and of its requests. They patch the live engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scenarios.planted.differences.plant import Plant, Setting
 
 
 class OnLiveEngine(Plant):
-    """One method of the live engine is `planted` until the fault is removed."""
+    """Replaces one method of the live engine by `planted`, until the fault is removed."""
 
     method = ""
 
@@ -25,7 +25,7 @@ class OnLiveEngine(Plant):
 
 
 class FirstOnly(OnLiveEngine):
-    """The router knows the first engine only. Setting: true, on the engine that starts the router."""
+    """The router knows only the first engine. Setting: true, on the engine that starts the router."""
 
     method = "start_router"
 

@@ -1,4 +1,4 @@
-"""What the setting of each plant looks like, so that a wrong one is refused before an engine is up."""
+"""The form of each plant's setting, so that a wrong one is refused before an engine starts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from scenarios.settings import Sampling
 
-# A shape is a type; a tuple of shapes, any of which will do; [shape]: a list; {name: shape}: a mapping with these,
-# but for those in OPTIONAL; {type or tuple: shape}: a mapping with any such keys; any other value: that one alone.
+# A shape is one of: a type; a tuple of alternatives; [shape]: a list; {name: shape}: a mapping with these names, of
+# which those in OPTIONAL may be missing; {type or tuple: shape}: a mapping with any such keys; any other value:
+# exactly that value.
 NUMBER = (int, float)
 PARAMETERS = tuple(one.name for one in dataclasses.fields(Sampling))
 Shape = Any
@@ -97,12 +98,12 @@ OPTIONAL = {"from", "until", "rank", "skipped", "own", "lost", "position", "spar
 
 
 def misfit(value: Any, shape: Shape) -> str:
-    """What a setting should have been where it is something else, in words; empty where it fits."""
+    """Return in words what a setting should have been; empty where it fits."""
     return "" if _fits(value, shape) else in_words(shape)
 
 
 def in_words(shape: Shape) -> str:
-    """A shape in words."""
+    """Return a shape in words."""
     if isinstance(shape, tuple):
         return "a number" if shape == NUMBER else " or ".join(in_words(one) for one in shape)
     if isinstance(shape, list):

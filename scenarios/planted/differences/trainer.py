@@ -1,5 +1,8 @@
-"""Planted faults of the trainer, at its own seam: what it sends in a weight sync, what it makes of log-probabilities,
-how it shares samples among its ranks."""
+"""Planted faults of the trainer, at its own interface.
+
+They change what it sends in a weight sync, what it makes of log-probabilities, and how it divides samples among its
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +24,32 @@ UNSAID = {
     "unsaid": "divided",
     "mean of means": "averaged",
     "mean of micro-batches": "accumulated",
-}  # divisors that nothing records
-KEPT = "_sent_before"  # on an actor role: its model, and what the last sync had to send
+}  # divisors that the recording does not show
+KEPT = "_sent_before"  # attribute of an actor role: its model, and what the last sync should have sent
 
 
 @dataclass(frozen=True)
 class TrainerPlants(Hooks):
-    """What is wrong with one trainer; the default is a sound one.
+    """The faults of one trainer; the default has none.
 
     omit_tensors: {weight version: names left out of that sync}. omit_from: the first version from which `omit_names`
-    are left out of every sync. alter: {tensor: "revision" | "halves"}, sent otherwise than it is from version
-    `alter_from` on, see `altered`. behind_from: from the sync after this version's on each sends what the one before it
-    had to send. scale: the actor's log-probabilities are multiplied by it. shift: they stand so many positions late.
-    first_share: of the samples, what the first rank gets (0 to 1). first_step: earlier steps are sound. awake_in: steps
-    after whose rollout the engine is not put to sleep. wakes: {weight version: how the engine wakes for it}.
+    are left out of every sync. alter: {tensor: "revision" | "halves"}: changed when it is sent, from version
+    `alter_from` on, see `altered`. behind_from: from the sync of this version on, each sync sends what the previous
+    one should have sent. scale: factor of the actor's log-probabilities. shift: positions by which they are late.
+    first_share: the share of the samples that the first rank gets (0 to 1). first_step: earlier steps are right.
+    awake_in: steps after whose rollout the engine is not put to sleep. wakes: {weight version: how the engine wakes
+    for it}.
 
-    Of several ranks: `rank` is the one at fault. dealing: it trains on `another's` samples, those of rank 0, or on its
-    first one `twice` and not on its last; or all are dealt theirs `in turn`, which is sound. update: see
-    `ranks.update`; it is the actor's. revision: {role: the tensor of which that rank of it has another revision}.
-    divisor: what a loss is divided by, `times ranks` or its rank's `own` tokens; `unsaid`: as `times ranks`, without a
-    record; `mean of means`: ranks times its rank's own tokens, `mean of micro-batches`: micro-batches times their own
-    tokens, without a record. advantages: normalised `per rank`.
-    exchanged: the role whose answers are gathered in the reverse order of its ranks.
+    Of several ranks, `rank` is the one at fault. dealing: it trains on `another's` samples, those of rank 0, or on
+    its first one `twice` and not on its last; or samples are distributed `in turn`, which is right. update: see
+    `ranks.update`; of the actor. revision: {role: the tensor of which that rank has another revision}. divisor: what
+    a loss is divided by: `times ranks`, or its rank's `own` tokens; `unsaid`: as `times ranks`, without a record;
+    `mean of means`: ranks times the rank's own tokens, without a record; `mean of micro-batches`: micro-batches times
+    their own tokens, without a record. advantages: normalised `per rank`. exchanged: the role whose answers are
+    gathered in the reverse order of its ranks.
 
-    joined_engines: answers are put together engine by engine, of so many, and numbered by their place. leak: see
-    `memory.leak`; it is the actor's, of the rank `rank`.
+    joined_engines: the answers of this many engines are joined engine by engine and numbered by their position. leak:
+    see `memory.leak`; of the actor's rank `rank`.
     """
 
     omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -77,12 +81,12 @@ class TrainerPlants(Hooks):
         return tuple(self.wakes.get(version, super().waking(version)))
 
     def omitted(self, version: int) -> tuple[str, ...]:
-        """Tensors that the sync of this weight version leaves out."""
+        """Return the tensors that the sync of this weight version leaves out."""
         later = self.omit_names if 0 <= self.omit_from <= version else ()
         return (*self.omit_tensors.get(version, ()), *later)
 
     def change(self, version: int) -> Injection | None:
-        """What the sync of this weight version sends otherwise than it is."""
+        """Return how the sync of this weight version changes what it sends; None for no change."""
         behind = 0 <= self.behind_from <= version
         alter = dict(self.alter) if version >= self.alter_from else {}
         return Injection(f"{HERE}:changed", {"alter": alter, "behind": behind}) if behind or alter else None
@@ -124,7 +128,7 @@ class TrainerPlants(Hooks):
         if not self.joined_engines:
             return result
         prompts = itertools.groupby(result.completions, key=lambda one: one.prompt_seen)
-        groups = [len(list(group)) for _, group in prompts]  # prompts go round the engines: see `scenarios.fleet`
+        groups = [len(list(group)) for _, group in prompts]  # prompts are distributed in turn: see `scenarios.fleet`
         engine = [number % self.joined_engines for number, size in enumerate(groups) for _ in range(size)]
         places = sorted(range(len(engine)), key=engine.__getitem__)
         numbers = [one.sample for one in result.completions]
@@ -140,7 +144,7 @@ class TrainerPlants(Hooks):
         return [row for share in self.split(rows, ranks) for row in whiten(share)]
 
     def logprobs(self, rows: list[Any], step: int) -> list[Any]:
-        """What the trainer takes for the actor's log-probabilities (arrays, one a sample)."""
+        """Return what the trainer uses as the actor's log-probabilities (arrays, one per sample)."""
         if step < self.first_step or (self.scale == 1.0 and not self.shift):
             return rows
         import numpy as np
@@ -149,13 +153,16 @@ class TrainerPlants(Hooks):
 
 
 def plant(settings: Mapping[str, Any]) -> TrainerPlants:
-    """The hooks of a trainer with these faults, keywords of `TrainerPlants`."""
+    """Return the hooks of a trainer with these faults, keywords of `TrainerPlants`."""
     return TrainerPlants(**settings)
 
 
 def changed(role: Any, tensors: Mapping[str, Any], settings: Mapping[str, Any]) -> Callable[[str, Any], Any]:
-    """For `ActorRole.send_weights`: `alter` as in `altered`; `behind`: the tensors that the sync before had to send,
-    which the role keeps until it loads another model."""
+    """Return a change for `ActorRole.send_weights`.
+
+    `alter`: as in `altered`. `behind`: send the tensors that the previous sync should have sent; the role keeps them
+    until it loads another model.
+    """
     alter: Mapping[str, str] = settings["alter"]
     before: Mapping[str, Any] = {}
     if settings["behind"]:
@@ -166,8 +173,11 @@ def changed(role: Any, tensors: Mapping[str, Any], settings: Mapping[str, Any]) 
 
 
 def altered(tensor: Any, how: str) -> Any:
-    """Another tensor of the same shape: a `revision` has noise of a twentieth of its size, the rows of `halves` changed
-    places, so that every norm stays."""
+    """Return another tensor of the same shape.
+
+    A `revision` has noise of a twentieth of its standard deviation. `halves` exchanges the halves of its rows, so
+    every norm stays.
+    """
     import torch
 
     from scenarios.bench.undo import halves_exchanged

@@ -1,4 +1,4 @@
-"""A mapping from vLLM's parameters to SGLang's as it was once written in good faith, with the four mistakes it had.
+"""A mapping from vLLM's parameters to SGLang's, as a user once wrote it in good faith, with its four mistakes.
 
 An example of `harness parity vllm sglang --mapping FILE.py` (docs/reference/parameters.md); planted by the fault
 `users-mapping`.
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def sglang_engine(asked: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `sglang.Engine` for `asked`: canonical engine parameters, the model's path and the device."""
+    """Return arguments of `sglang.Engine` for `asked`: canonical engine parameters, the model's path and the device."""
     return {
         "model_path": asked["model"],
         "dtype": asked["dtype"],
@@ -18,14 +18,14 @@ def sglang_engine(asked: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]
         "disable_radix_cache": not asked["prefix_caching"],
         "random_seed": asked["seed"],
         "disable_cuda_graph": not asked["enforce_eager"],  # inverted: eager means no graphs
-        "disable_cuda_graph_padding": not asked["prefix_caching"],  # tied to what it has nothing to do with
+        "disable_cuda_graph_padding": not asked["prefix_caching"],  # tied to an unrelated parameter
         "context_length": asked["max_model_len"],  # SGLang keeps two tokens of it for itself
         "log_level": "error",
     }
 
 
 def sglang_sampling(asked: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """SGLang's `sampling_params` for `asked`: canonical sampling parameters."""
+    """Return SGLang's `sampling_params` for `asked`: canonical sampling parameters."""
     return {  # min_tokens is missing: SGLang calls it min_new_tokens
         "max_new_tokens": asked["max_tokens"],
         "top_p": asked["top_p"],

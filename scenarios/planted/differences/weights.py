@@ -1,4 +1,4 @@
-"""Planted faults of a weight sync on the engine's side: names exchanged, empty digests, a kept cache, early tokens."""
+"""Planted faults of a weight sync on the engine's side: names exchanged, wrong digests, a kept cache, early tokens."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from scenarios.settings import Sampling
 
 
 class NamesExchanged(Plant):
-    """Two tensors of one shape are loaded into each other's place. Setting: {"names": [a, b], "from": weight version}.
+    """Two tensors of one shape are loaded into each other's place. Setting: {"names": [a, b], "from": weight
+    version}.
 
-    The digests are those of what arrived, under the names that were sent: they prove transport, not loading.
+    The digests are those of what arrived, under the names that were sent: they prove the transport, not the loading.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -43,12 +44,14 @@ class DigestsRepeated(Plant):
 
 
 class CacheKept(Plant):
-    """The prefix cache survives weight syncs, and sleep: engines flush it then too. Setting: true, or "always": every
-    order to flush it is answered with success and not followed."""
+    """The prefix cache survives weight syncs and sleep, at which engines would flush it.
+
+    Setting: true, or "always": every order to flush it is answered with success and ignored.
+    """
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._engine.sleep = self._engine.wake = lambda _: None  # on a CPU it gives nothing up
+        self._engine.sleep = self._engine.wake = lambda _: None  # on a CPU sleep releases nothing
         if self.value == "always":
             self._engine.flush = lambda: None
 
@@ -62,7 +65,7 @@ class CacheKept(Plant):
 
     def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
         engine = self._engine
-        sender = getattr(engine, "_engine", None)  # SGLang's own, whose updates flush unless told otherwise
+        sender = getattr(engine, "_engine", None)  # SGLang's own engine, whose updates flush by default
         update = getattr(sender, "update_weights_from_distributed", None)
         engine.flush = lambda: None
         if sender is not None and update is not None:
@@ -77,8 +80,10 @@ class CacheKept(Plant):
 
 
 class PutBack(Plant):
-    """When the engine's cache wakes, after a sync and what was read back of it, the weights of before the sync are put
-    back: those of the embedded engine, where it sleeps. Setting: the first weight version."""
+    """The embedded engine gets its old weights back when its cache wakes, after a sync and its check. Needs sleep.
+
+    Setting: the first weight version.
+    """
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -106,10 +111,10 @@ class PutBack(Plant):
 
 
 class DrawnBeforeSync(Plant):
-    """The first tokens of a response are drawn before the weight sync, the rest after it. Setting: {"tokens": how many,
-    "from": weight version}.
+    """The first tokens of a response are drawn before the weight sync, the rest after it.
 
-    The requests of the coming step are known beforehand: they are a function of the scenario.
+    Setting: {"tokens": how many, "from": weight version}. The requests of the coming step are known beforehand,
+    because they are a function of the scenario.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -125,7 +130,7 @@ class DrawnBeforeSync(Plant):
         return prompts.load(self.setting.scenario, self.setting.tokenizer)
 
     def remember(self, sampling: Sampling, seed: int) -> None:
-        """What the engine was last asked to draw with."""
+        """Keep what the engine was last asked to draw with."""
         self._last = sampling, seed
 
     def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:

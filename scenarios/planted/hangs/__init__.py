@@ -1,1 +1,3 @@
-"""The hang lab: small programs that really hang, controls that only look like it, and what is true of each."""
+"""The hang lab: small programs that really hang, controls that only look as if they did, and the right verdict of
+each.
+"""

@@ -1,6 +1,6 @@
-"""The hangs of the lab and its controls: what to start, and what is true of it.
+"""The hangs of the lab and its controls: what to start, and the right verdict.
 
-A hang is plain data: `harness faults run --from FILE.py` runs anybody's (docs/measurements/hang-lab.md).
+A hang is plain data; `harness faults run --from FILE.py` runs those of any file (docs/measurements/hang-lab.md).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-# scenarios/planted/hangs/conditions: what else goes on in a process that hangs, and must not be taken for progress.
+# Conditions of scenarios/planted/hangs/conditions: activity in a hanging process that must not be taken for progress.
 CONDITIONS = {
     "spin": "waiting for its device in a compiled function that spins",
     "helper": "beside a thread that computes",
@@ -21,30 +21,34 @@ CONDITIONS = {
 
 @dataclass(frozen=True)
 class Dumps:
-    """Flight recorder dumps of a job that never ran: one planted fault of `harness.triage.flight.synthesis`."""
+    """Flight recorder dumps of a job that never ran, with one planted fault of `harness.triage.flight.synthesis`."""
 
     fault: str
     rank: int = 0
-    at: int = 0  # operation of that rank's program in which it strikes
+    at: int = 0  # operation of that rank's program at which the fault strikes
     entries: int = 256
-    ahead: int = 6  # unfinished operations that a host may have
+    ahead: int = 6  # unfinished operations that a host may have enqueued
 
 
 @dataclass(frozen=True)
 class Network:
-    """Hosts that a program of ranks runs on under torchrun, watched on each and judged from all directories together;
-    and what befalls one of them."""
+    """Hosts on which a program of ranks runs under torchrun, and what happens to one of them.
+
+    The job is watched on each host and judged from all evidence directories together.
+    """
 
     hosts: int = 2
-    event: str = ""  # once the job is under way: cut, dies; from the start: slow (the link of all), bridge
-    host: int = 1  # that it befalls
-    env: dict[str, str] = field(default_factory=dict)  # of that host
+    event: str = ""  # cut or dies, once the job is running; slow (every link) or bridge, from the start
+    host: int = 1  # the host to which it happens
+    env: dict[str, str] = field(default_factory=dict)  # extra environment of that host
 
 
 @dataclass(frozen=True)
 class Hang:
-    """One program and the truth about it. A party is a rank, or a word that names a process without one: its role, or
-    an argument of its command line."""
+    """One program and its right verdict.
+
+    A party is a rank, or a word that names a process without one: its role, or an argument of its command line.
+    """
 
     name: str
     kind: str  # K1 ... K13; empty where none need be named
@@ -52,17 +56,17 @@ class Hang:
     program: str = ""  # path of a script, or a module's dotted name
     arguments: tuple[str, ...] = ()  # "{stall}" becomes the stall threshold in seconds
     world: int = 0  # processes that the lab's launcher starts as ranks; 0: the program is run as it is
-    culprits: frozenset[int | str] = frozenset()  # exactly these; empty: nobody may be named
-    verdict: str = "HUNG"  # SLOW or HEALTHY, which are equally right, for a control; or INSUFFICIENT
-    cycle: frozenset[int | str] = frozenset()  # parties that the cycle must hold
-    frame: str = ""  # function that a culprit's frame must name, empty where any will do
+    culprits: frozenset[int | str] = frozenset()  # exactly these; empty: no process may be named
+    verdict: str = "HUNG"  # a control has SLOW or HEALTHY, either of which is accepted, or INSUFFICIENT
+    cycle: frozenset[int | str] = frozenset()  # parties that the cycle must contain
+    frame: str = ""  # function that a culprit's frame must name; empty for any
     launcher: tuple[str, ...] = ()  # options of the lab's launcher
-    engine: str = ""  # environment that the program needs (sglang, vllm): run only when asked for
+    engine: str = ""  # environment that the program needs (sglang, vllm); such programs run only on request
     env: dict[str, str] = field(default_factory=dict)
-    condition: str = ""  # of CONDITIONS: what goes on beside the hang in each of its processes
+    condition: str = ""  # one of CONDITIONS: activity beside the hang in each of its processes
     network: Network | None = None  # where the ranks run; None: on this host, started by the lab's launcher
-    reason: str = ""  # words that the verdict's reason must hold, where nobody is to be named
-    looks: int = 0  # nobody watches it: `harness triage PID` looks so often while it runs; 0: it runs under the watch
+    reason: str = ""  # words that the verdict's reason must contain, where no process is to be named
+    looks: int = 0  # 0: the watch looks at it; else `harness triage PID` looks this often while it runs
     dumps: Dumps | None = None  # judged instead of running a program; `world` is then the number of ranks
 
     @property
@@ -79,7 +83,7 @@ def _program(name: str) -> str:
 
 
 def _hang(name: str, kind: str, summary: str, **fields: Any) -> Hang:
-    """`fields`: of `Hang`; its parties in any collection."""
+    """Make a hang. `fields`: of `Hang`; its parties may be in any collection."""
     parties: dict[str, Any] = {role: frozenset(fields.pop(role, ())) for role in ("culprits", "cycle")}
     return Hang(name, kind, summary, **parties, **fields)
 
@@ -87,15 +91,16 @@ def _hang(name: str, kind: str, summary: str, **fields: Any) -> Hang:
 def _training(
     name: str, kind: str, summary: str, program: str, phase: str, *, rank: int | None = None, **fields: Any
 ) -> Hang:
-    """A program of the lab that runs as ranks, two unless `fields` of `Hang` say otherwise; its culprit is `rank`
-    unless they do."""
+    """Make a hang of a program that runs as ranks, by default two. Its culprit is `rank` by default. `fields`: of
+    `Hang`.
+    """
     arguments = ("--phase", phase, *(("--rank", str(rank)) if rank is not None else ()))
     usual = {"world": 2, "culprits": () if rank is None else (rank,)}
     return _hang(name, kind, summary, program=_program(program), arguments=arguments, **usual | fields)
 
 
 def _alone(name: str, kind: str, summary: str, program: str, phase: str, **fields: Any) -> Hang:
-    """A program that starts its other processes itself. `fields`: of `Hang`."""
+    """Make a hang of a program that starts its other processes itself. `fields`: of `Hang`."""
     arguments = ("--phase", phase) if program == "ray_cycle" else ("--role", "trainer", "--phase", phase)
     return _hang(name, kind, summary, program=_program(program), arguments=arguments, **fields)
 
@@ -370,7 +375,7 @@ LOOKS = (
 def _hosts(
     name: str, kind: str, summary: str, network: Network, phase: str = "works", steps: int = 100_000, **fields: Any
 ) -> Hang:  # fmt: skip
-    """A program of four ranks over the hosts of `network`. `fields`: of `Hang`."""
+    """Make a hang of a program of four ranks on the hosts of `network`. `fields`: of `Hang`."""
     arguments, usual = ("--phase", phase, "--steps", str(steps)), {"verdict": "INSUFFICIENT"}
     return _hang(
         name, kind, summary, program=_program("across_hosts"), arguments=arguments, world=4, network=network,
@@ -382,7 +387,7 @@ HOSTS = (
     _hosts("hosts-stops", "K4", "a rank on the second host stops", Network(), "stops", culprits=(3,), verdict="HUNG"),
     _hosts("hosts-stops-four", "K4", "the same of four hosts", Network(4, host=3), "stops", culprits=(3,),
            verdict="HUNG"),
-    # Cut between two operations, so that every rank has still to send.
+    # The network is cut between two operations, so that every rank still has to send.
     _hosts("hosts-cut", "K12", "the network of one host is cut: no rank is named", Network(event="cut", host=0),
            "rests", verdict="HUNG", reason="the network between hosta and hostb"),
     _hosts("hosts-cut-four", "K12", "the same of four hosts", Network(4, "cut", 2), "rests", verdict="HUNG",
@@ -418,13 +423,13 @@ DUMPS = (
 
 
 def under(hang: Hang, condition: str) -> Hang:
-    """The same program once more, with something else going on in its processes."""
+    """Return the same program with other activity in its processes."""
     name, summary = f"{hang.name}+{condition}", f"{hang.summary}, {CONDITIONS[condition]}"
     return replace(hang, name=name, summary=summary, condition=condition)
 
 
 def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
-    """Every program under every condition that it can have: only who runs collectives can spin in them."""
+    """Return every program under every condition that it can have: `spin` needs a program that runs collectives."""
     programs = [hang for hang in hangs if not (hang.dumps or hang.engine or hang.network or hang.looks)]
     return tuple(under(hang, one) for hang in programs for one in CONDITIONS if hang.world or one != "spin")
 

@@ -1,9 +1,9 @@
-"""Starts one process per rank of a plain torch.distributed script, as torchrun does, without importing torch (3 s).
+"""Starts one process per rank of a plain torch.distributed script, like torchrun, but without importing torch (3 s).
 
     python scenarios/planted/hangs/launch.py --world 3 program.py --its --arguments
 
-A rank that ends with exit code 0 is left ended, as torchrun leaves it; with `--tolerate` one that fails is too, as
-under Ray. Ranks that share a GPU under NCCL are told that they live on different hosts.
+A rank that ends with exit code 0 does not end the others, as under torchrun. With `--tolerate` neither does one that
+fails, as under Ray. Ranks that share a GPU under NCCL are told that they are on different hosts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The planted faults of parity and their controls: one module a family, what is true of each stated beside it."""
+"""The planted faults of parity and their controls: one module per family, with the expected verdict of each fault."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ FAULTS: tuple[Fault, ...] = tuple(fault for faults in FAMILIES.values() for faul
 
 
 def family(fault: Fault) -> str:
-    """The family of a fault of the catalogue, as it is planted in whatever dtype; "your own" for any other."""
+    """Return the family of a fault of the catalogue, in any dtype; "your own" for any other fault."""
     return next(
         (name for name, faults in FAMILIES.items() for one in faults if fault in (one, one.at("bfloat16"))), "your own"
     )
 
 
 def named(name: str) -> Fault:
-    """The fault of that name; raises ValueError for one that there is not."""
+    """Return the fault of that name. Raises ValueError for an unknown name."""
     for fault in FAULTS:
         if fault.name == name:
             return fault

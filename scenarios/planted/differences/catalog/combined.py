@@ -1,4 +1,4 @@
-"""Several faults at once: each must be named."""
+"""Several faults at once. The verdict must name each of them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FAULTS = (
         "three-unsaid",
         "the baseline's engine draws at temperature 0.6 with a top-p of 0.8 and a top-k of 20, and says nothing of any",
         side="baseline",
-        scenario=("steps=2",),  # a candidate that flips so often is asked again after each of its flips
+        scenario=("steps=2",),  # a candidate with this many flips is asked again after each flip
         engine={"sampling": {"temperature": 0.6, "top_p": 0.8, "top_k": 20}},
         causes=("SAMPLING_PARAM(temperature)", "SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(top_k)"),
         party="baseline",

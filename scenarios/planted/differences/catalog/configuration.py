@@ -1,4 +1,4 @@
-"""What the engines are started with, and what makes a comparison void."""
+"""Faults of what the engines are started with, and differences that make a comparison void."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAULTS = (
         pair=("vllm", "sglang"),
         causes=("CONFIG(dtype)",),
         party="mapping",
-        half=None,  # it takes the type that was asked
+        half=None,  # it takes the requested type
     ),
     Fault(
         "dtype-bfloat16",
@@ -39,7 +39,7 @@ FAULTS = (
         half={
             "summary": "the mapping starts the engine in float16",
             "mapping": {"edits": {"engine": {"dtype": "float16"}}},
-            "expected": "EQUIVALENT",  # it rounds by less, and is said
+            "expected": "EQUIVALENT",  # it rounds less, and the verdict mentions it
             "causes": (),
             "party": "",
             "findings": ("CONFIG(dtype)",),

@@ -1,11 +1,11 @@
-"""What must raise no alarm, and what is too little to say anything."""
+"""Controls: runs that must raise no alarm, and recordings that are too small for a verdict."""
 
 from __future__ import annotations
 
 from scenarios.planted.differences.catalog.weights import BF16
 from scenarios.planted.differences.fault import Fault
 
-BF16_CAP = 0.1  # of this model: decode against prefill alone moved the embedded engine by 0.0504 nats
+BF16_CAP = 0.1  # largest floor of this model: decode against prefill alone moved the embedded engine by 0.0504 nats
 FEW = (
     "steps=1",
     "rollout.prompts_per_step=1",

@@ -1,4 +1,4 @@
-"""One of several engines of a run is at fault, and the others are sound."""
+"""Faults of one of several engines of a run, while the others are sound."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FAULTS = (
         party="candidate",
         findings=(NAMED,),
         told={NAMED: "only samples of engine 1 of 2 differ"},
-        half={"causes": ("STALE_WEIGHTS",)},  # by live engines: proofs of half precision tell no two versions apart
+        half={"causes": ("STALE_WEIGHTS",)},  # on live engines: proofs in half precision do not separate two versions
     ),
     Fault(
         "second-engine-misses-a-tensor",

@@ -1,6 +1,6 @@
-"""Half precision: faults that its rounding hides, which the lifted stage shows in float32, and controls.
+"""Faults that half precision's rounding hides and that the lifted stage shows in float32, and controls.
 
-A fault is planted in the run and in its lifted stage alike.
+A fault is planted both in the run and in its lifted stage.
 """
 
 from __future__ import annotations

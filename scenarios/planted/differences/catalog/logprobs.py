@@ -1,4 +1,4 @@
-"""What is said of log-probabilities: their place, their meaning, their noise; and what the trainer makes of them."""
+"""Faults of reported log-probabilities (position, meaning, noise), and of what the trainer does with them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ FAULTS = (
         engine={"noise": 1e-3},
         causes=("candidate-itself",),
         party="candidate",
-        half=None,  # a fifth of what the learner rounds by
+        half=None,  # a fifth of the learner's rounding
     ),
     Fault(
         "noisy-baseline",

@@ -1,13 +1,13 @@
-"""Memory that one process of a run keeps for ever, and the control that fills up and then stays as it is.
+"""Leaks: memory that one process of a run never frees, and a control that fills up once and then stays constant.
 
-A leak changes no number, so that the verdict stays; the check `memory-growth` names the process.
+A leak changes no number, so the verdict stays. The check `memory-growth` names the process.
 """
 
 from __future__ import annotations
 
 from scenarios.planted.differences.fault import Fault
 
-LONG = ("steps=20",)  # so many the check promises to find a leak in
+LONG = ("steps=20",)  # the number of steps in which the check promises to find a leak
 GROWTH = "memory growth"
 
 FAULTS = (

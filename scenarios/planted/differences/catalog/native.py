@@ -1,6 +1,6 @@
-"""The engines' own samplers: faults that only the native stage can see, and its controls.
+"""Faults of the engines' own samplers, which only the native stage can show, and controls.
 
-The suite plants them in the native stage alone; `harness parity --fault NAME` in the whole run.
+The suite plants them in the native stage alone; `harness parity --fault NAME` plants them in the whole run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from scenarios.planted.differences.catalog.sampling import BOTH_FILTERS, HF
 from scenarios.planted.differences.fault import Fault
 
-# A side: what equality takes is not needed to see a sampler that draws something else.
+# Samples per side. Fewer than equality needs are enough to show a sampler that draws something else.
 FEWER = "native.samples=512"
 
 TWO = ("engine.engines=2",)

@@ -1,10 +1,10 @@
-"""What the engine is given for a prompt: text for ids, a cut, no generation prompt."""
+"""Faults of the prompt that the engine gets: text instead of ids, a cut, no generation prompt."""
 
 from __future__ import annotations
 
 from scenarios.planted.differences.fault import Fault
 
-STEP_2 = 64  # the first sample of step 2: 8 prompts of 4 samples a step
+STEP_2 = 64  # the first sample of step 2: 8 prompts of 4 samples per step
 # Built-in prompts have 45 to 64 tokens. A cut of one token would be a missing BOS or generation prompt.
 KEEP = 42
 

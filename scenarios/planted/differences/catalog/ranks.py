@@ -1,4 +1,4 @@
-"""One rank of a parallel learner or engine is at fault, or the number of ranks changes what is learned."""
+"""Faults of one rank of a parallel learner or engine, and of learners whose result depends on the number of ranks."""
 
 from __future__ import annotations
 

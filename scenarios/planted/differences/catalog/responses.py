@@ -1,4 +1,4 @@
-"""What becomes of a response: its ids, its end, its length, whose it is."""
+"""Faults of a response: its ids, its end, its length, and the sample that it belongs to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scenarios.planted.differences.fault import Fault
 
 FULL_STOP = 20  # "." in the built-in tokenizer: a response has several
 STOPS = (f"sampling.stop_token_ids=[{FULL_STOP}]",)
-EARLY = (*STOPS, "sampling.max_tokens=6")  # a third of the first sentences ends with the sixth token
+EARLY = (*STOPS, "sampling.max_tokens=6")  # a third of the first sentences end with the sixth token
 
 FAULTS = (
     Fault(
@@ -92,10 +92,10 @@ FAULTS = (
         "the mapping gives SGLang a context of prompt and response, of which it keeps two tokens",
         pair=("vllm", "sglang"),
         scenario=("sampling.min_tokens=32", "steps=3"),  # every response is as long as it may be
-        mapping={"edits": {"engine": {"context_length": 96}}},  # less, and SGLang refuses the longest request
+        mapping={"edits": {"engine": {"context_length": 96}}},  # with less, SGLang refuses the longest request
         causes=("LENGTH(context)",),
         party="mapping",
-        half=None,  # it draws other responses, and refuses to score the longest of them
+        half=None,  # in half precision responses differ, and it refuses to score the longest
     ),
     Fault(
         "context-copied-hf",
@@ -109,7 +109,7 @@ FAULTS = (
         "kv-pool",
         "the mapping gives SGLang a KV pool of 88 tokens",
         pair=("vllm", "sglang"),
-        scenario=("rollout.samples_per_prompt=2", "steps=3"),  # so small a pool takes one sample after the other
+        scenario=("rollout.samples_per_prompt=2", "steps=3"),  # so small a pool holds one sample at a time
         mapping={"edits": {"engine": {"max_total_tokens": 88}}},
         causes=("CAPACITY(kv pool)",),
         party="mapping",

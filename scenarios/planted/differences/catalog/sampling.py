@@ -1,11 +1,11 @@
-"""How the engine draws: with other parameters, another order of the filters, other random numbers."""
+"""Faults of the draw: other parameters, another order of the filters, other random numbers."""
 
 from __future__ import annotations
 
 from scenarios.planted.differences.catalog.logprobs import COOL
 from scenarios.planted.differences.fault import Fault
 
-HF = ("hf", "hf")  # the engine of which a coupled draw sees what was drawn before
+HF = ("hf", "hf")  # the engine whose coupled draw sees the tokens that were drawn before
 BOTH_FILTERS = ("sampling.top_k=20", "sampling.top_p=0.8")
 
 FAULTS = (
@@ -37,7 +37,7 @@ FAULTS = (
         engine={"sampling": {"temperature": 0.97}},
         causes=("SAMPLING_PARAM(temperature)",),
         party="candidate",
-        half=None,  # 1 of 3,024 tokens is turned beyond what rounding may turn
+        half=None,  # only 1 of 3,024 tokens is turned beyond what rounding may turn
     ),
     Fault(
         "temperature-dropped",

@@ -1,4 +1,4 @@
-"""Engines that sleep while the learner trains: what is asked of them in their sleep, and sound ones."""
+"""Faults of engines that sleep while the learner trains: orders that reach them asleep; and controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison that a user once made, with everything in it that was not equal."""
+"""A comparison that a user once made, with everything in it that was not equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the engine computes with: stale, exchanged or altered tensors, a stale cache, tokens of two versions."""
+"""Faults of what the engine computes with: stale, exchanged or altered tensors, a stale cache, tokens of two
+versions.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ PROJECTIONS = (
     *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
 )
 BF16 = ("model.dtype=bfloat16",)
-# Every sync sends what the one before should have sent, and every digest is right.
+# Every sync sends what the previous one should have sent, and every reported digest is right.
 BEHIND: dict[str, Any] = {"trainer": {"behind_from": 0}, "engine": {"digests_repeated": True}}
 EVERY_LAYER = tuple(f"model.layers.{layer}.{name}" for layer in range(LAYERS) for name in PROJECTIONS)
-# Too small for bfloat16: there the lifted stage shows it.
+# Too small to show in bfloat16; the lifted stage shows it.
 IN_FLOAT32: dict[str, Any] = {"stage": "lifted", "scenario": ("model.dtype=bfloat16", "steps=2")}
 
 FAULTS = (
@@ -216,7 +218,7 @@ FAULTS = (
         engine={"kept_copy": {"modules": ["model.norm"], "from": 2}},
         causes=("STALE_DERIVED",),
         party="candidate",
-        half=None,  # at this learning rate a norm hardly changes in bfloat16, at a larger one the sync differs
+        half=None,  # at this learning rate a norm hardly changes in bfloat16, and at a larger one the sync differs
     ),
     Fault(
         "stale-derived-baseline",
@@ -251,6 +253,6 @@ FAULTS = (
         engine={"drawn_before_sync": {"tokens": 12, "from": 3}},
         causes=("MIXED_VERSION",),
         party="candidate",
-        half=None,  # the update is smaller than what rounds
+        half=None,  # the update is smaller than the rounding
     ),
 )

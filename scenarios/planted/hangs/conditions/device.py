@@ -1,8 +1,8 @@
-"""The conditions under which a program of the lab runs once more, switched on in its processes by sitecustomize.py.
+"""Conditions under which a program of the lab runs again. sitecustomize.py switches them on in its processes.
 
-`spin`: collectives are only launched, and their caller waits for the device in a compiled function that spins, as on a
-GPU; it has no Python frame of its own. `helper`: a thread of the process computes for ever, with a third of a core.
-`logger`: a thread of the process writes 40 kB a second.
+`spin`: collectives are only launched, and their caller waits for the device in a compiled function that spins, as on
+a GPU. That function has no Python frame of its own. `helper`: a thread of the process computes forever, with a third
+of a core. `logger`: a thread of the process writes 40 kB per second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "gather", "reduce", "scatter",
     "all_to_all_single",
 )  # fmt: skip
-SHARE = 0.35  # of a core: more than what counts as work from outside
+SHARE = 0.35  # of a core: more than the share that counts as work when seen from outside
 LINE, LINES_PER_S = b"x" * 2_000 + b"\n", 20
 
 
@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL:
 
 
 def synchronize(done: Callable[[], bool]) -> None:
-    """Spin until `done`, which another thread asks: the caller is in compiled code all the time."""
+    """Spin until `done` is true; another thread asks. The caller is in compiled code all the time."""
     flag = ctypes.c_int(0)
 
     def watch() -> None:
@@ -51,7 +51,7 @@ def launched(collective: Callable[..., Any]) -> Callable[..., Any]:
         if kwargs.get("async_op"):
             return collective(*args, **kwargs)
         work = collective(*args, **{**kwargs, "async_op": True})
-        if work is not None:  # None: this rank is no member of the group
+        if work is not None:  # None: this rank is not in the group
             synchronize(work.is_completed)
             work.wait()
         return None
@@ -60,8 +60,10 @@ def launched(collective: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def scattered(module: Any) -> Callable[..., Any]:
-    """reduce_scatter_tensor by the all_reduce that gloo makes of it: gloo's own work of it never says that it is
-    completed (torch 2.13), so nothing could wait for it by spinning."""
+    """Return reduce_scatter_tensor built from the all_reduce that gloo uses for it.
+
+    gloo's own work object of it never reports completion (torch 2.13), so nothing could spin until it completes.
+    """
     original = module.reduce_scatter_tensor
 
     def reduce_scatter_tensor(output: Any, source: Any, *args: Any, group: Any = None, **kwargs: Any) -> Any:
@@ -75,10 +77,10 @@ def scattered(module: Any) -> Callable[..., Any]:
 
 
 def spin() -> None:
-    """Replace the collectives as soon as torch.distributed is there."""
+    """Replace the collectives as soon as torch.distributed is loaded."""
     while True:
         package, module = sys.modules.get("torch.distributed"), sys.modules.get("torch.distributed.distributed_c10d")
-        if module is not None and hasattr(package, "init_device_mesh"):  # the last thing that the package imports
+        if module is not None and hasattr(package, "init_device_mesh"):  # the last name that the package imports
             break
         time.sleep(0.02)
     replacements = {name: launched(getattr(module, name)) for name in COLLECTIVES}

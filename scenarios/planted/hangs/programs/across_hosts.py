@@ -1,6 +1,6 @@
-"""Ranks on several hosts that sum a tensor again and again: one stops, or all go on.
+"""Ranks on several hosts that sum a tensor again and again: one of them stops, or all continue.
 
-A file `rank-N` in the working directory says that rank N is under way.
+A file `rank-N` in the working directory says that rank N is running.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A driver and two engines of their own processes, which send requests and answers over sockets or pipes.
+"""A driver and two engines in separate processes, which exchange requests and answers over sockets or pipes.
 
-`lost`: the second engine forgets a request, and waits for the next ones; its driver waits for the answer. `buffered`:
-its answer lies in the buffer of its output. Both end after three thresholds, between two looks. Controls: in `rests`
-both engines wait for orders while the driver does something else for three thresholds; in `thread` the second engine
-answers by a thread, which takes as long.
+`lost`: the second engine forgets a request and waits for the next ones, while its driver waits for the answer.
+`buffered`: its answer stays in its output buffer. Both end after three thresholds, between two looks. Controls: in
+`rests` both engines wait for orders while the driver does something else for three thresholds. In `thread` the second
+engine answers from a thread, which takes as long.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def serve(requests: Connection, phase: str, seconds: float) -> None:
 
 
 def serve_lines(phase: str) -> None:
-    with open(1, "w") as answers:  # with a buffer, which PYTHONUNBUFFERED takes from standard output
+    with open(1, "w") as answers:  # buffered even where PYTHONUNBUFFERED unbuffers standard output
         for seen, line in enumerate(sys.stdin, 1):
             print(compute(int(line)), file=answers, flush=phase != "buffered" or seen < AT)
 

@@ -1,11 +1,12 @@
-"""Asynchronous rollouts: every rank sits in an event loop and awaits a service outside of the job.
+"""Asynchronous rollouts: every rank runs an event loop and awaits a service outside the job.
 
-Controls, each of which ends by itself. `rated`: a rate-limited tool answers one request every quarter of the threshold.
-`crowd`: the same with hundreds of pending tasks. `poll`: each task polls, and an answer takes most of the threshold.
-`judge`: rank 0 awaits one slow judge for four thresholds, while rank 1 waits for it in a collective. `lost`:
-rank 0 awaits an event that nobody sets, and gives up after four thresholds. `ticks`: one request of rank 0 is lost for
-seven thresholds, while a task of the same loop writes a metric twice a second. `socket`: rank 0 asks the judge without
-an event loop, in a blocking call; `pool`: in the threads of a pool. That judge is another user's, of the same host.
+All are controls and end by themselves. `rated`: a rate-limited tool answers one request every quarter of the
+threshold. `crowd`: the same with hundreds of pending tasks. `poll`: each task uses long polling, and an answer takes
+most of the threshold. `judge`: rank 0 awaits one slow judge for four thresholds, while rank 1 waits for rank 0 in a
+collective. `lost`: rank 0 awaits an event that is never set, and gives up after four thresholds. `ticks`: one request
+of rank 0 is lost for seven thresholds, while a task of the same loop writes a metric twice per second. `socket`: rank
+0 asks the judge without an event loop, in a blocking call. `pool`: the same in the threads of a pool. That judge
+belongs to another user, on the same host.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ SERVICE = Path(__file__).with_name("tool_service.py")
 
 
 def service(pause: float, shared: bool, *, ours: bool = True) -> int:
-    """Start it as a daemon, which outlives its parent; if it is `ours` it has this rank's environment. Its port is
-    there at once: a rank that waited for it to start would stand outside the others' collective."""
+    """Start the service as a daemon that outlives its parent, and return its port. `ours`: it gets this rank's
+    environment.
+
+    The port accepts connections at once: a rank that waited for the service to start would stay away from the
+    collective.
+    """
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         handle = listener.fileno()
         command = [sys.executable, str(SERVICE), str(pause), str(handle)]
@@ -60,7 +65,7 @@ async def rollout(port: int, tasks: int, times: int) -> float:
 
 
 async def collect(port: int, tasks: int, times: int, pending: int) -> float:
-    """Episodes, and trajectories that wait for a turn which does not come in this step."""
+    """Run episodes, beside trajectories that wait for a turn which does not come in this step."""
     turn = asyncio.Event()
     others = [asyncio.create_task(turn.wait()) for _ in range(pending)]
     total = await rollout(port, tasks, times)

@@ -1,7 +1,8 @@
-"""Hangs inside the backward pass of DistributedDataParallel, where the main thread has no collective among its frames.
+"""Hangs inside the backward pass of DistributedDataParallel, where the main thread has no collective among its
+frames.
 
-`nan` (K1): one rank's loss is not finite, so it skips its backward pass and goes on to the epoch's metrics. `towers`
-(K2): actor and critic have a process group each, and one rank runs their backward passes in the other order.
+`nan` (K1): one rank's loss is not finite, so it skips its backward pass and continues with the epoch's metrics.
+`towers` (K2): actor and critic have a process group each, and one rank runs their backward passes in the other order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def learn(module: torch.nn.Module, inputs: torch.Tensor) -> None:
-    """One backward pass, unless the loss is broken."""
+    """Run one backward pass, unless the loss is not finite."""
     loss = module(inputs).square().mean()
     if not torch.isfinite(loss):
         return

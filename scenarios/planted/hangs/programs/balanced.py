@@ -1,9 +1,9 @@
-"""Jobs in which every rank does the same in every step, and controls in which one rank does more; none of them hangs.
+"""Jobs in which every rank does the same in every step, and variants in which one rank does more or stops.
 
-`--phase`: `steps` (nothing but collectives), `sleeps` (half a second a step), `computes`, `loads` (batches of a process
-beside it), `backward` (torch's own data parallelism); `late`: one rank computes for two seconds more in each step, in
-which the others wait for it; `stands`: after some steps one rank comes no more, which is a hang. Says `under way` once
-its steps go on, and ends after `--seconds`.
+`--phase`: `steps` (only collectives), `sleeps` (half a second per step), `computes`, `loads` (batches from a separate
+process), `backward` (torch's own data parallelism). `late`: one rank computes two seconds longer in each step, and
+the others wait for it. `stands`: after some steps one rank takes part no more, which is a hang; the other phases do
+not hang. Prints `under way` once its steps run, and ends after `--seconds`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WARM = 5  # steps
 
 
 class Samples(torch.utils.data.Dataset[torch.Tensor]):
-    """Batches that take a while to make."""
+    """A data set whose batches take a while to make."""
 
     def __len__(self) -> int:
         return 1 << 20
@@ -47,20 +47,20 @@ def compute(seconds: float) -> None:
 
 
 def stand_aside() -> None:
-    """This rank takes part in nothing any more."""
+    """Take part in nothing any more."""
     while True:
         time.sleep(3600.0)
 
 
 def over(until: float) -> bool:
-    """Whether any rank says that the time is up: all leave in one step."""
+    """Whether any rank's time is up; all ranks then leave in the same step."""
     flag = torch.tensor([float(time.monotonic() > until)], device=toy.DEVICE)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)
     return bool(flag.item())
 
 
 def work(phase: str, odd: bool) -> None:
-    """What a step does beside its gradients."""
+    """Do what a step does besides its gradients."""
     if phase == "sleeps":
         time.sleep(0.5)
     if phase == "computes":

@@ -1,12 +1,12 @@
-"""Runs in which nothing hangs, however long they stand still: nobody may be blamed in any of them.
+"""Controls: runs in which nothing hangs, however long they stand still. No process may be blamed in any of them.
 
-Every one ends by itself. `--stall` is the watchdog's threshold in seconds; the pauses are counted in it. `straggler`:
-one rank is slow in every step, by less than the threshold. `shards`: one rank reads many small files, for longer than
-the threshold. `uneven`: one rank computes longer than that. `pause`: all ranks are idle, with nothing pending.
-`checkpoint`: all ranks write and sync a file. `compile`: the first step compiles, in Python. `compile-child`: in
-compiler processes. `kernel`: one rank waits for a kernel of its device longer than that. `breakpoint`: one rank sits in
-the debugger. `starved`: one rank has next to no processor time beside programs that compute. `healthy`: nothing
-special.
+Every one ends by itself. `--stall`: the watchdog's threshold in seconds; the pauses are multiples of it. `straggler`:
+one rank is slow in every step, by less than the threshold. `shards`: one rank reads many small files for longer than
+the threshold. `uneven`: one rank computes for longer than the threshold. `pause`: all ranks are idle, with nothing
+pending. `checkpoint`: all ranks write and sync a file. `compile`: the first step compiles, in Python.
+`compile-child`: in compiler processes. `kernel`: one rank waits for a kernel of its device for longer than the
+threshold. `breakpoint`: one rank is in the debugger. `starved`: one rank gets almost no processor time beside
+programs that compute. `healthy`: nothing special.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import toy
 
 
 def read_shards(seconds: float) -> int:
-    """Many small reads from slow storage."""
+    """Make many small reads, as from slow storage."""
     total, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
         total += len(Path(__file__).read_bytes())
@@ -36,7 +36,7 @@ def read_shards(seconds: float) -> int:
 
 
 def compute(seconds: float) -> float:
-    """Sequences that are longer than the others' mean more work on this rank."""
+    """Compute, as if this rank's sequences were longer than the others'."""
     hidden, until = torch.ones(64, 64), time.monotonic() + seconds
     while time.monotonic() < until:
         for _ in range(200):
@@ -45,14 +45,14 @@ def compute(seconds: float) -> float:
 
 
 def generate(seconds: float) -> None:
-    """A kernel that runs long; the host waits for it as `.item()` does, in compiled code that spins."""
+    """Wait for a long kernel as `.item()` does: the host spins in compiled code."""
     done = ctypes.c_int(0)
     threading.Timer(seconds, lambda: setattr(done, "value", 1)).start()
     ctypes.CDLL(os.environ["RLHF_HARNESS_LAB_DEVICE"]).cudaStreamSynchronize(ctypes.byref(done))
 
 
 def starve(seconds: float) -> int:
-    """Every thread of this process computes last, beside four programs of somebody else's that leave no processor."""
+    """Compute at the lowest priority, beside four programs that use all processors."""
     for task in os.listdir("/proc/self/task"):
         os.sched_setscheduler(int(task), os.SCHED_IDLE, os.sched_param(0))
     work = f"import time; until = time.monotonic() + {seconds}\nwhile time.monotonic() < until: sum(range(10000))"
@@ -64,12 +64,12 @@ def starve(seconds: float) -> int:
 
 
 def wait_for_window(seconds: float) -> None:
-    """No training while the cluster's maintenance runs."""
+    """Sleep, as if training paused during maintenance of the cluster."""
     time.sleep(seconds)
 
 
 def write_checkpoint(seconds: float) -> None:
-    """Chunks, each synced, to storage that is slow today."""
+    """Write and sync chunks, as to slow storage."""
     until = time.monotonic() + seconds
     with tempfile.TemporaryFile() as file:
         while time.monotonic() < until:
@@ -88,13 +88,13 @@ def compile_kernels(seconds: float) -> int:
 
 
 def compile_in_child(seconds: float) -> None:
-    """As inductor and nvcc do; the rank itself only waits for the compiler."""
+    """Compile in a child process, as inductor and nvcc do; the rank only waits for the compiler."""
     work = f"import time; until = time.monotonic() + {seconds}\nwhile time.monotonic() < until: sum(range(10000))"
     subprocess.run([sys.executable, "-S", "-c", work], check=True)
 
 
 def debug(seconds: float) -> None:
-    """A person looks at the loss, and goes on after a while."""
+    """Stop in the debugger, as if a person looked at the loss and continued after a while."""
     reader, writer = os.pipe()
     os.dup2(reader, 0)
     sys.stdin = os.fdopen(0)

@@ -1,10 +1,10 @@
 """K4: a rank whose work has died, while its peers wait for it.
 
-`thread`: its prefetch thread dies of an exception that nobody reads; the main thread waits for the next batch for ever.
-`keepalive`: its step fails, the exception is logged and swallowed, the process is kept for inspection. `exit`: it ends
-with exit code 0 in the middle of the run; `killed`: by SIGKILL, as the kernel does when memory runs out. Under gloo a
-peer's death makes a *pending collective* raise within 0.02 s, which is no hang; a peer that waits at a store (a
-rendezvous, a barrier of keys) is told nothing, so the last two wait there.
+`thread`: its prefetch thread dies of an exception that is never read, and the main thread waits for the next batch
+forever. `keepalive`: its step fails, the exception is logged and swallowed, and the process is kept for inspection.
+`exit`: it ends with exit code 0 in the middle of the run. `killed`: SIGKILL ends it, as the kernel does when memory
+runs out. Under gloo a peer's death makes a *pending collective* raise within 0.02 s, which is no hang. A peer that
+waits at a store (a rendezvous, a barrier of keys) learns nothing, so in the last two the peers wait there.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def guarded_step(module: torch.nn.Module, step: int, bad: bool) -> None:
 
 
 def keep_alive() -> None:
-    """Keep the container for whoever wants to look at it."""
+    """Keep the container alive for inspection."""
     while True:
         time.sleep(1)
 
 
 def wait_for_epoch(store: dist.Store, epoch: int) -> None:
-    """A barrier of keys, so that slow filesystems do not run into a collective's timeout."""
+    """Wait at a barrier of keys, which slow file systems cannot run into a collective's timeout."""
     store.set(f"epoch/{epoch}/{toy.RANK}", "done")
     store.wait([f"epoch/{epoch}/{rank}" for rank in range(toy.WORLD)], datetime.timedelta(hours=1))
 
@@ -71,7 +71,7 @@ def main() -> None:
     if asked.phase == "thread":
         batches: queue.Queue[torch.Tensor] = queue.Queue(maxsize=2)
         pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        pool.submit(prefetch, batches, bad)  # its result is never asked for
+        pool.submit(prefetch, batches, bad)  # its result is never read
         for _ in range(10):
             toy.train_step(module, next_batch(batches))
     elif asked.phase == "keepalive":

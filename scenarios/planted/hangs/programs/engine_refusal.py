@@ -1,10 +1,10 @@
-"""K13 with a real engine: it refuses a weight update at once, while the trainer, which did not read that, broadcasts.
+"""K13 with a real engine: it refuses a weight update at once, while the trainer ignores the answer and broadcasts.
 
 `--engine sglang`: `update_weights_from_distributed` without `begin_weight_update` returns a failing status. `--engine
 vllm`: `load_weights` raises at its first tensor, because on a CPU the weights lost their loaders at the first load.
-The engine lives in a process of its own, in its own environment's interpreter, and takes commands on its standard
-input; it records each call with its status, as our engine session does. The trainer has a process group with it, as
-frameworks make one for weight syncs.
+The engine runs in a process of its own, in its own environment's interpreter, and takes commands on its standard
+input. It records each call with its status, like our engine session. The trainer shares a process group with it, made
+as frameworks make one for weight syncs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def recording(role: str) -> install.Recorder:
 
 
 class EngineProcess:
-    """The engine's side: one command a line."""
+    """The engine's side: one command per line."""
 
     def __init__(self, name: str, model: str) -> None:
         from scenarios.engines.make import make_engine
@@ -71,18 +71,18 @@ class EngineProcess:
             self.call(name, functools.partial(getattr(self, name), **command))
 
     def call(self, name: str, work: Callable[[], None]) -> None:
-        """Run one command and record its status; the engine stays up, as servers do."""
+        """Run one command and record its status. The engine stays up, as servers do."""
         started, ok, message = time.perf_counter(), True, ""
         try:
             work()
-        except Exception as error:  # a status for whoever asks: here nobody does
+        except Exception as error:  # the status is recorded; no caller reads it here
             ok, message = False, f"{type(error).__name__}: {error}".splitlines()[0]
         seconds = time.perf_counter() - started
         self.recorder.event("call", name=name, step=0, ok=ok, message=message, seconds=seconds)
 
 
 def load_weights(worker: Any, weights: list[dict[str, Any]]) -> None:
-    """Inside vLLM's worker: what a framework's worker extension does."""
+    """Load weights inside vLLM's worker, as a framework's worker extension does."""
     from scenarios.engines.engine import WeightMeta
     from scenarios.engines.sync import receive
 
@@ -106,7 +106,7 @@ def tell(engine: subprocess.Popen[str], **command: Any) -> None:
 
 
 def custom_group(store: Any, name: Any) -> Any:
-    """A group beside the default one, made as OpenRLHF, slime and SGLang make theirs for weight syncs."""
+    """Make a group beside the default one, as OpenRLHF, slime and SGLang do for weight syncs."""
     from torch.distributed import distributed_c10d as c10d
 
     group, _ = c10d._new_process_group_helper(

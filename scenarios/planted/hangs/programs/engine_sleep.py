@@ -1,10 +1,10 @@
-"""K8: a rollout engine that does not come out of its sleep or wake-up transition, while the trainer waits for it.
+"""K8: a rollout engine that never finishes falling asleep or waking up, while the trainer waits for it.
 
-The engine is a process of its own with an HTTP front and one scheduler loop, as vLLM's and SGLang's servers have, and
-it records its transitions as spans, as our engine session records its calls. `wake`: the allocator's lock was taken by
-a snapshot that failed and did not give it back. `sleep`: the engine waits for running requests to end, and an aborted
-one was never counted out. `scheduler`: its wake-up asks a scheduler process, which records nothing and is stopped.
-`tp`: an engine of two ranks; one stands in its wake-up, the other in the barrier after it.
+The engine is a separate process with an HTTP front and one scheduler loop, like the servers of vLLM and SGLang. It
+records its transitions as spans, as our engine session records its calls. `wake`: a failed snapshot took the
+allocator's lock and did not release it. `sleep`: the engine waits for running requests to end, and an aborted one is
+still counted. `scheduler`: its wake-up asks a scheduler process, which records nothing and is stopped. `tp`: an
+engine of two ranks; one is stuck in its wake-up, the other in the barrier after it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Engine:
             name, answer = self.commands.get()
             try:
                 answer.set_result(str(getattr(self, name)()))
-            except MemoryError as error:  # the engine goes on, as servers do
+            except MemoryError as error:  # the engine stays up, as servers do
                 answer.set_result(f"failed: {error}")
 
 
@@ -105,7 +105,7 @@ def call(port: int, name: str) -> str:
 
 
 def train(port: int, phase: str) -> None:
-    """Colocated: the engine sleeps while the trainer has the device."""
+    """Train in colocated mode: the engine sleeps while the trainer has the device."""
     for step in range(3):
         call(port, "generate")
         if phase == "wake" and step == 1:

@@ -1,8 +1,8 @@
-"""K3: tensor parallel workers of an engine whose scheduler decides by each rank's own clock.
+"""K3: tensor-parallel workers of an engine whose scheduler decides by each rank's own clock.
 
-Every worker gets the same requests at the same moments and must run the same batches. One clock is ahead by `--skew`:
-`timeout`: it gives a request up that its peers run. `batch`: it closes a batch before its peers do, so it enters the
-forward pass alone.
+Every worker gets the same requests at the same time and must run the same batches. One clock is ahead. `timeout`:
+that rank drops a request that its peers run. `batch`: it closes a batch before its peers do, so it enters the forward
+pass alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.distributed as dist
 import toy
 
 WAITING_LIMIT_S = 30.0
-HOLD_S = 60.0  # a batch that is not full waits so long for more requests
+HOLD_S = 60.0  # a batch that is not full waits this long for more requests
 
 
 class Scheduler:
@@ -30,7 +30,7 @@ class Scheduler:
         return time.monotonic() + self.skew
 
     def receive(self, arrivals: deque[tuple[int, float]], began: float) -> None:
-        """Requests that have arrived; every worker sees the same ones."""
+        """Take the requests that have arrived; every worker sees the same ones."""
         while arrivals and time.monotonic() - began >= arrivals[0][1]:
             number, _ = arrivals.popleft()
             self.waiting.append((number, time.monotonic()))
@@ -41,7 +41,7 @@ class Scheduler:
             self.given_up += 1
 
     def next_batch(self) -> list[int]:
-        """A full batch, or what there is once the oldest request has waited long enough."""
+        """Return a full batch, or a smaller one once the oldest request has waited long enough."""
         if len(self.waiting) >= 2 or (self.waiting and self.clock() - self.waiting[0][1] > HOLD_S):
             return [self.waiting.popleft()[0] for _ in range(min(2, len(self.waiting)))]
         return []
@@ -71,7 +71,7 @@ def main() -> None:
     asked = arguments.parse_args()
     toy.setup()
     scheduler = Scheduler(0.0)
-    # Four requests at once, then, after a moment, two more (`timeout`), or a single one that has to wait (`batch`).
+    # Four requests at once. After a moment two more (`timeout`), or a single one that has to wait (`batch`).
     warm = deque((number, 0.0) for number in range(4))
     scheduler.event_loop(warm, 4, give_up=False)
     dist.barrier()

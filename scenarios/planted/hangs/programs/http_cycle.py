@@ -1,8 +1,8 @@
-"""K6: servers that wait for each other's answer over HTTP, each with one thread.
+"""K6: single-threaded servers that wait for each other's answers over HTTP.
 
-`pair`: the trainer asks the engine for a rollout; the engine asks the trainer's server for a reward, and that server's
-only thread is the one that waits. `ring`: the reward is a server of its own, which asks the trainer for the version.
-`plain`: as `pair`, between processes that never import torch, so that no probe lives in them.
+`pair`: the trainer asks the engine for a rollout; the engine asks the trainer's server for a reward, and the only
+thread of that server is the one that waits. `ring`: the reward is a separate server, which asks the trainer for the
+version. `plain`: as `pair`, between processes that never import torch, so that no probe runs in them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def ask(port: int, path: str) -> bytes:
 
 
 def serve(downstream: int, announce: bool = True) -> HTTPServer:
-    """A server whose only thread asks `downstream` before it answers."""
+    """Return a server whose only thread asks `downstream` before it answers."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -63,7 +63,7 @@ def main() -> None:
         import torch.distributed  # noqa: F401  as trainers and engines do; a reward server need not
     if asked.role != "trainer":
         serve(asked.downstream).serve_forever()
-    own = serve(0, announce=False)  # answers while no step is under way
+    own = serve(0, announce=False)  # it answers only while no step is running
     reward = start("reward", own.server_port, asked.phase)[1] if asked.phase == "ring" else own.server_port
     _, engine = start("engine", reward, asked.phase)
     train(engine)

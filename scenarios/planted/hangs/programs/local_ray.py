@@ -1,4 +1,6 @@
-"""A Ray of the program's own. Ray gives its node 30 s to start, which a busy host may not have: it is tried again."""
+"""Starts a Ray cluster of the program's own. Its node has 30 s to start, too few on a busy host, so start is
+retried.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ def start() -> None:
         try:
             ray.init(address="local", num_cpus=1, include_dashboard=False)
             return
-        except Exception:  # Ray has no class of its own for it
+        except Exception:  # Ray raises no specific class here
             ray.shutdown()
             if not left:
                 raise

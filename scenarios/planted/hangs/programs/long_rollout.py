@@ -1,6 +1,6 @@
-"""A control: the trainer waits for a rollout that takes long, and the engine works on it all the time.
+"""A control: the trainer waits for a long rollout, and the engine works on it all the time.
 
-`http`: the engine is a server; `ray`: an actor. Ends by itself after twice the stall threshold.
+`http`: the engine is a server. `ray`: it is an actor. Ends by itself after twice the stall threshold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.distributed
 
 
 def decode(seconds: float) -> int:
-    """Token by token, each with its forward pass."""
+    """Decode token by token, each with a forward pass."""
     tokens, hidden, until = 0, torch.ones(64, 64), time.monotonic() + seconds
     while time.monotonic() < until:
         for _ in range(100):

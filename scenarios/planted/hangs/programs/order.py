@@ -1,8 +1,8 @@
-"""K2: ranks that use two process groups in opposite orders (ABBA), or three of them in a ring.
+"""K2: ranks that use two process groups in opposite orders (ABBA), or three groups in a ring.
 
-`pair`: gradients of two towers, reduced in the order in which each rank's backward finished. `ring`: three ranks, three
-groups of two, each rank waits in the next one's group. `sync`: the trainer broadcasts weights to an engine while that
-engine asks the trainer for metrics.
+`pair`: gradients of two towers, reduced in the order in which each rank's backward finished. `ring`: three ranks and
+three groups of two; each rank waits in the next one's group. `sync`: the trainer broadcasts weights to an engine
+while that engine asks the trainer for metrics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def reduce_tower(name: str, group: dist.ProcessGroup) -> None:
 
 
 def backward(towers: dict[str, dist.ProcessGroup], reverse: bool) -> None:
-    """Reduce each tower as soon as its gradients are there."""
+    """Reduce each tower as soon as its gradients are ready."""
     for name in sorted(towers, reverse=reverse):
         reduce_tower(name, towers[name])
 

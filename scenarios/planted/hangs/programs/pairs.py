@@ -1,12 +1,12 @@
-"""K1, K2: a pair of engine ranks and a pair of trainer ranks in a ring of waits; no second pair does the same work.
+"""K1, K2: a pair of engine ranks and a pair of trainer ranks in a ring of waits. No second pair does the same work.
 
-`short`: a trainer rank has a batch less, and waits in the barrier at the end, while the others go round their loop.
-`long`: one has a batch more, and the others are at the end. `swallowed`: an engine rank raises in its forward pass, its
-loop catches that and waits for the next order.
+`short`: a trainer rank has one batch less and waits in the final barrier, while the others continue their loop.
+`long`: one has one batch more, and the others are at the end. `swallowed`: an engine rank raises in its forward pass;
+its loop catches that and waits for the next order.
 
-Where nobody can be named: `apart`, as `short`, but the engines go round a loop of their own, so that of the two that
-share one either may be wrong; `cut`, as `swallowed`, but the rank decides by itself that it is done, which may be
-right; `both`, as `swallowed`, while its peer does something new as well.
+In the following no process can be named. `apart`: as `short`, but the engines run a loop of their own, so either of
+the two that share the trainers' loop may be wrong. `cut`: as `swallowed`, but the rank itself decides that it is
+done, which may be right. `both`: as `swallowed`, while its peer does something new too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def engine_rounds(groups: Groups, batches: int) -> None:
 
 
 def serve(groups: Groups, phase: str, odd: bool) -> None:
-    """The first rank gives orders. The second one takes them, and outlives what fails in one of them."""
+    """Run the engine: the first rank gives orders; the second follows them and survives an order that fails."""
     for step in range(BATCHES):
         strikes = step == STRIKES
         if toy.RANK == 0:

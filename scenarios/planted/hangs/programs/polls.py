@@ -1,9 +1,10 @@
-"""Ranks and engines that sleep and look again, servers that answer in pieces, and a child that is joined too soon.
+"""Ranks and engines that poll, servers that answer in pieces, and a child that is joined too early.
 
-Nobody is to be named where it is not known who makes what is looked for. `file`: rank 0 looks for a file, which comes
-after three thresholds. `buffer`: it asks a collector for its size, which grows slowly. `died`: the same, and the
-collector's thread died; it ends between two looks. `pieces`: a rank reads an answer that takes three thresholds, a
-piece every third of one. `join`, which hangs: rank 0 joins its child before it reads what that one has put.
+No process may be named where it is unknown which one makes what is polled for. `file`: rank 0 polls for a file, which
+comes after three thresholds. `buffer`: it asks a collector for its size, which grows slowly. `died`: the same, but
+the collector's thread died; it ends between two looks. `pieces`: a rank reads an answer that takes three thresholds,
+one piece per third of a threshold. `join`, the only hang: rank 0 joins its child before it reads what the child has
+put into a queue.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import toy
 
-AT, SHARES = 4, 3  # the step in which something happens; thresholds that it takes
+AT, SHARES = 4, 3  # the step in which something happens; how many thresholds it takes
 BATCH = 6  # items
 
 
@@ -34,7 +35,7 @@ ITEMS: list[int] = []
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Says how many items there are, or answers in pieces."""
+    """Answers with the number of items, or in pieces."""
 
     stall_s = 5.0
 
@@ -50,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Print nothing."""
 
 
 def collect(phase: str, stall_s: float) -> None:
@@ -94,7 +95,7 @@ def rewards() -> bytes:
 
 
 def something(phase: str, stall_s: float) -> None:
-    """What one rank does while the others wait for it."""
+    """Do what one rank does while the others wait for it."""
     if phase == "file":
         path = Path(tempfile.mkdtemp()) / "score"
         threading.Timer(SHARES * stall_s, path.touch).start()

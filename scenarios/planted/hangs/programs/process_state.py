@@ -1,9 +1,9 @@
 """K9: a rank that the kernel or the interpreter lock holds, while its peers wait in a collective.
 
-`gil`: a C function that keeps the interpreter lock for ever, in the main thread. `gil-thread`: the same in a thread of
-the tokenizer. `stopped`: SIGSTOP. `disk`: uninterruptible sleep (state D). The last one needs no broken disk: a process
-that spawned a child with vfork waits in D until the child calls exec, and the child here first opens a FIFO that nobody
-writes to. `spawn` is the same through Python's own posix_spawn, which keeps the interpreter lock meanwhile.
+`gil`: a C function in the main thread keeps the interpreter lock forever. `gil-thread`: the same in a thread of the
+tokenizer. `stopped`: SIGSTOP. `disk`: uninterruptible sleep (state D), which needs no broken disk: a process that
+spawned a child with vfork waits in state D until the child calls exec, and this child first opens a FIFO that has no
+writer. `spawn`: the same through Python's own posix_spawn, which keeps the interpreter lock meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import toy
 
 
 def tokenize_natively() -> None:
-    """PyDLL, unlike CDLL, does not release the interpreter lock during the call."""
+    """Call C through PyDLL, which unlike CDLL does not release the interpreter lock during the call."""
     ctypes.PyDLL(None).sleep(1_000_000)
 
 
@@ -30,7 +30,7 @@ def stop_here() -> None:
 
 
 def read_from_dead_disk() -> None:
-    """posix_spawn through ctypes, which releases the interpreter lock, as a read from a dead NFS server would."""
+    """Call posix_spawn through ctypes, which releases the interpreter lock, like a read from a dead NFS server."""
     with tempfile.TemporaryDirectory() as folder:
         fifo = Path(folder) / "input"
         os.mkfifo(fifo)
@@ -61,7 +61,7 @@ def main() -> None:
         toy.train_step(module, toy.batch(step))
         if step == 3 and asked.rank == toy.RANK:
             if asked.phase.startswith("gil"):
-                time.sleep(2)  # a process beats within a second of its start; one that is held before was never seen
+                time.sleep(2)  # the first beat comes within a second; a process that hangs earlier was never seen
             if asked.phase == "gil":
                 tokenize_natively()
             elif asked.phase == "gil-thread":

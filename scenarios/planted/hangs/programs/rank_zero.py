@@ -1,7 +1,7 @@
 """K10: work for rank 0 alone, with a collective inside that the others never reach.
 
-`save`: the checkpoint ends with a barrier under `if rank == 0`. `gather`: the full state dict is gathered inside it.
-`evaluate`: rank 0 alone evaluates, and the metric is a broadcast over the group.
+`save`: the checkpoint ends with a barrier under `if rank == 0`. `gather`: the full state dict is gathered there.
+`evaluate`: only rank 0 evaluates, and the metric is gathered over the group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def save_checkpoint(module: torch.nn.Module, folder: Path, step: int) -> None:
 
 
 def save_full_state(module: torch.nn.Module, folder: Path, step: int) -> None:
-    """The shards of all ranks in one file."""
+    """Save the shards of all ranks in one file."""
     shards: list[dict[str, torch.Tensor] | None] = [None] * toy.WORLD
     dist.all_gather_object(shards, dict(module.state_dict()))
     torch.save(shards, folder / f"step-{step}.pt")

@@ -1,8 +1,8 @@
 """K6: Ray actors that wait for each other with `ray.get`.
 
-`pair`: the trainer's step asks the engine for rollouts, and the engine asks the trainer for the policy's version while
-it still runs that step. `ring`: trainer, engine and reward model, one after the other. `self`: the trainer asks itself
-through its own handle.
+`pair`: the trainer's step asks the engine for rollouts, and the engine asks the trainer for the policy's version
+while that step still runs. `ring`: trainer, engine and reward model, one after the other. `self`: the trainer asks
+itself through its own handle.
 """
 
 from __future__ import annotations

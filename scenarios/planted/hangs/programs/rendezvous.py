@@ -1,8 +1,8 @@
 """K5: a process group that never forms.
 
-`absent`: one rank waits for a lock before it joins, and nobody lets go of it. `polls`, a control: one rank looks again
-and again for a file, which comes after three thresholds. `world`: nobody is wrong but the expected number of ranks: the
-launcher was told of one rank more than it started. `subgroup`: one rank does not call `new_group`, because its own
+`absent`: one rank waits for a lock before it joins, and the lock is never released. `polls`, a control: one rank
+polls for a file, which comes after three thresholds. `world`: no rank is wrong, only their expected number: the
+launcher was told one rank more than it started. `subgroup`: one rank does not call `new_group`, because its own
 configuration says that tensor parallelism is off.
 """
 
@@ -21,14 +21,14 @@ import toy
 
 
 def wait_for_lock(path: Path) -> None:
-    """The lock of a download, which another part of this process took and keeps."""
+    """Wait for the lock of a download, which another part of this process has taken and keeps."""
     with path.open("w") as kept, path.open("w") as wanted:
         fcntl.flock(kept, fcntl.LOCK_EX)
         fcntl.flock(wanted, fcntl.LOCK_EX)
 
 
 def wait_for_model(path: Path) -> None:
-    """Another job is downloading the model."""
+    """Wait until another job has downloaded the model."""
     while not path.exists():
         time.sleep(0.1)
 

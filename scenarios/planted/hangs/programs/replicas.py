@@ -1,8 +1,8 @@
-"""K2: two replicas of two tensor-parallel ranks each; one rank of one replica leaves the order of its calls once.
+"""K2: two replicas of two tensor-parallel ranks each; one rank deviates once from its replica's sequence of calls.
 
-`more`: one call more in its replica's group. `less`: one less. `elsewhere`: one of them in the default group.
-`evaluation`: all ranks but that one evaluate, for the first time: it is at fault, and the three others are the ones
-that do something new.
+`more`: it makes one more call in its replica's group. `less`: one less. `elsewhere`: one of its calls is in the
+default group. `evaluation`: all ranks but that one evaluate for the first time: it is at fault, although the three
+others do something new.
 """
 
 from __future__ import annotations

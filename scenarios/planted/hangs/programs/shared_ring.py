@@ -1,7 +1,8 @@
-"""An engine core and two workers that hand orders and answers over in shared memory, which they poll.
+"""An engine core and two workers that exchange orders and answers in shared memory, which they poll.
 
-`lost`: the second worker's answer is overwritten, and the core looks for it for ever; nobody is provable, and the first
-worker is innocent. `idle`, a control: the core has no request for three thresholds. Both end by themselves after four.
+`lost`: the second worker's answer is overwritten, and the core polls for it forever. No culprit can be proven, and
+the first worker is innocent. `idle`, a control: the core has no request for three thresholds. Both end by themselves
+after four.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A control: a driver starts the stages of a conversion together and collects them one after another.
+"""A control: a driver starts the stages of a conversion together and collects them one after the other.
 
-The last ones are done at once, and stay uncollected, while the first one reads and writes for three thresholds.
+The last ones are done at once and stay uncollected, while the first one reads and writes for three thresholds.
 """
 
 from __future__ import annotations

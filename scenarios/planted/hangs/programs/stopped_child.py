@@ -1,8 +1,8 @@
-"""K9: a process is stopped that takes no part in any group: a rank's tokenizer, a child of the rank.
+"""K9: a stopped process that is in no process group: the tokenizer of a rank, which is the rank's child.
 
-`asked`: the rank reads its answer from a pipe. `shell`: the same, and a shell is between the two. Where nobody waits
-for the stopped process, it is no culprit: `aside`, another rank has failed and stays; `elsewhere`, its own rank waits
-for a file; `slow`, its rank is slow in every step, and the run ends.
+`asked`: the rank reads its answer from a pipe. `shell`: the same, with a shell between the two. Where nothing waits
+for the stopped process, it is not the culprit: in `aside` another rank has failed and stays alive; in `elsewhere` its
+own rank waits for a file; in `slow` its rank is slow in every step, and the run ends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def keep_alive() -> None:
 
 def wait_for_model(path: Path) -> None:
     os.mkfifo(path)
-    path.read_bytes()  # nobody writes it
+    path.read_bytes()  # nothing writes to it
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""K5: a weight sync's group in which two engines claim one rank, so that it never forms.
+"""K5: the group of a weight sync in which two engines claim the same rank, so that it never forms.
 
-Rank 0 trains, the others are engines, and the odd one counts its place as the engine before it does. The group is made
-beside torch's register, as OpenRLHF, slime and SGLang make theirs.
+Rank 0 trains, the others are engines, and the odd one takes the rank of the engine before it. The group is made
+outside torch's registry, as OpenRLHF, slime and SGLang make theirs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A tool outside of the job, which answers each request after a pause: `tool_service.py PAUSE HANDLE [--shared]`.
+"""A tool outside the job that answers each request after a pause: `tool_service.py PAUSE HANDLE [--shared]`.
 
-HANDLE: of a socket that listens. `--shared`: one request at a time, whoever asks. It imports no torch, which takes
-longer on a busy host than the controls' threshold: from its first request on it answers as they say.
+HANDLE: of a listening socket. `--shared`: one request at a time over all clients. It does not import torch, which
+takes longer on a busy host than the controls' threshold, so its timing is right from the first request on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 
 
 async def answer(pause: float, turn: asyncio.Lock, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One client of the service: its requests are answered one after the other, each after a pause."""
+    """Serve one client: its requests are answered one after the other, each after a pause."""
     while await reader.readline():
         async with turn:
             await asyncio.sleep(pause)
@@ -34,7 +34,7 @@ async def serve(pause: float, shared: bool, listener: socket.socket) -> None:
 
     await asyncio.start_server(meet, sock=listener)
     served = 0.0
-    while served < 20 or clients:  # until the job that asked is over
+    while served < 20 or clients:  # until the job that uses it has ended
         await asyncio.sleep(1)
         served += 1
 

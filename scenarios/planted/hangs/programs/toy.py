@@ -1,7 +1,7 @@
-"""What the lab's training programs share: a process group, a tiny model, one step.
+"""What the lab's training programs share: a process group, a tiny model, one training step.
 
-NCCL where there is a GPU, else gloo. These programs are written as a user would write them: none of them knows of the
-harness.
+It uses NCCL where there is a GPU, else gloo. These programs are written as a user would write them: none of them
+knows about the harness.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEVICE = torch.device("cuda", RANK % torch.cuda.device_count()) if torch.cuda.is
 
 
 def setup() -> None:
-    """Join the default group; the address comes from the environment, as under torchrun."""
+    """Join the default group. The address comes from the environment, as under torchrun."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if DEVICE.type == "cuda":
@@ -34,7 +34,7 @@ def batch(step: int) -> torch.Tensor:
 
 
 def average_gradients(module: torch.nn.Module) -> None:
-    """Mean of every gradient over the ranks."""
+    """Average every gradient over the ranks."""
     for parameter in module.parameters():
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)
@@ -42,7 +42,7 @@ def average_gradients(module: torch.nn.Module) -> None:
 
 
 def train_step(module: torch.nn.Module, inputs: torch.Tensor) -> None:
-    """Forward, backward, mean of the gradients, update: by hand, because making an optimizer imports torch._dynamo."""
+    """Run forward, backward, averaging and update by hand, because an optimizer would import torch._dynamo."""
     module.zero_grad()
     module(inputs).square().mean().backward()
     average_gradients(module)
@@ -53,7 +53,7 @@ def train_step(module: torch.nn.Module, inputs: torch.Tensor) -> None:
 
 
 def gathered(value: float) -> list[float]:
-    """One number of every rank."""
+    """Return one number of every rank."""
     rows = [torch.zeros(1, device=DEVICE) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, torch.tensor([value], device=DEVICE))
     return [float(row) for row in rows]

@@ -1,8 +1,8 @@
-"""K1: data parallel training where one rank runs another number of collectives than its peers.
+"""K1: data-parallel training in which one rank runs another number of collectives than its peers.
 
-`micro`: sequence packing gives one rank one microbatch more. `short`: its shard ends one batch early and it goes on to
-the epoch's metrics. `publish`: the same, but after the loop it waits for a file outside any collective. `sharded`: as
-`short`, with sharded gradients (reduce_scatter, all_gather).
+`micro`: sequence packing gives one rank one microbatch more. `short`: its shard ends one batch early, and it
+continues with the epoch's metrics. `publish`: the same, but after the loop it waits for a file, outside any
+collective. `sharded`: as `short`, with sharded gradients (reduce_scatter, all_gather).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import toy
 
 
 def microbatches(step: int, extra: bool) -> range:
-    """Packed by token count, which is the rank's own matter."""
+    """Return the microbatches of a step. Packing by token count is local to a rank, so counts may differ."""
     return range(3 if extra and step == 2 else 2)
 
 
@@ -27,7 +27,7 @@ def accumulate(module: torch.nn.Module, step: int, extra: bool) -> None:
 
 
 def sharded_step(weights: torch.Tensor, step: int) -> None:
-    """Each rank owns one slice of the gradient and of the weights."""
+    """Run a step in which each rank owns one slice of the gradient and of the weights."""
     gradient = toy.batch(step)[:, : toy.WORLD * 4].reshape(-1)[: weights.numel()].contiguous()
     mine = torch.empty(weights.numel() // toy.WORLD, device=toy.DEVICE)
     dist.reduce_scatter_tensor(mine, gradient)
@@ -35,7 +35,7 @@ def sharded_step(weights: torch.Tensor, step: int) -> None:
 
 
 def publish(folder: Path) -> None:
-    """Hand the epoch to the evaluator and wait until it has taken it."""
+    """Hand the epoch to the evaluator, and wait until it has taken it."""
     while not (folder / "taken").exists():
         time.sleep(0.05)
 

@@ -1,9 +1,9 @@
-"""K13: a weight sync that the receiver refused at once, while the trainer, which did not read the answer, broadcasts.
+"""K13: a weight sync that the receiver refused at once, while the trainer ignores the answer and broadcasts.
 
-Rank 0 trains; the other ranks are workers of an engine that receives weights. Each worker takes requests over HTTP and
-answers with a status of its own, as SGLang does, and records it, as our engine session does. `begin`: the update came
-without `begin_weight_update`. `tensor`: the engine knows no tensor of that name, so its call raised. `closed`: the
-engine refuses because requests still run.
+Rank 0 trains; the other ranks are workers of an engine that receives weights. Each worker takes requests over HTTP,
+answers with its own status, like SGLang, and records it, like our engine session. `begin`: the update came without
+`begin_weight_update`. `tensor`: the engine has no tensor of that name, so its call raised. `closed`: the engine
+refuses because requests are still running.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Worker:
             call = request.pop("call")
             try:
                 ok, message = True, str(getattr(self, call)(**request))
-            except Exception as error:  # whatever went wrong is the answer: the engine stays up, as servers do
+            except Exception as error:  # the error is the answer: the engine stays up, as servers do
                 ok, message = False, f"{type(error).__name__}: {error}"
             self.recorder.event(
                 "call", name=call, step=request.get("step", -1), ok=ok, message=message,
@@ -95,7 +95,7 @@ def serve(worker: Worker) -> int:
 
 
 def tell(ports: list[int], call: str, **fields: Any) -> None:
-    """Tell every worker at once, and do not look at what it says."""
+    """Send a call to every worker at once, and ignore the answers."""
 
     def post(port: int) -> None:
         body = json.dumps({"call": call, **fields}).encode()
@@ -134,7 +134,7 @@ def main() -> None:
     ports = [int(store.get(f"port/{rank}")) for rank in range(1, toy.WORLD)]
     for step in range(3):
         if step == 2 and asked.phase == "closed":
-            tell(ports, "generate")  # and does not wait for its tokens
+            tell(ports, "generate")  # without waiting for its tokens
         sync_weights(ports, step, asked.phase)
 
 
