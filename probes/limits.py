@@ -69,7 +69,8 @@ def _check_types(manifest: dict[str, Any]) -> None:
     if not all(isinstance(kind, str) for kind in manifest["records"]):
         raise FormatError("records holds what is not a kind of event: a list of kinds of events was expected")
     # A framework's job may not know how many steps it will have.
-    if "scenario" in manifest and "framework" not in manifest and _at(manifest, ("scenario", "steps")) is None:
+    scenario = manifest.get("scenario")
+    if isinstance(scenario, dict) and "framework" not in manifest and scenario.get("steps") is None:
         raise FormatError("scenario.steps is missing: a whole number was expected")
 
 

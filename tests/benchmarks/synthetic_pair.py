@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import recordings
 
 from probes import weights
-from probes.format import encode_line, write_manifest
+from probes.format import encode_line, seal, write_manifest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +78,7 @@ def _write_side(folder: Path, side: str, size: Size, steps: int) -> dict[str, in
         recordings.Step.of = original  # type: ignore[method-assign]
         streams.close()
     write_manifest(folder, {**made.manifest, "scenario": whole.to_json()})
+    seal(folder)
     return {"tokens": tokens, "events": streams.events}
 
 

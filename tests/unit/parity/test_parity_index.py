@@ -85,8 +85,8 @@ def deletions(pair: Path) -> Iterator[tuple[set[str], list[Path]]]:
     for name in SIDES:
         for file in sorted(file for file in (pair / name).rglob("*") if file.is_file()):
             yield {name}, [file]
-        for some in (1, 2):
-            for group in combinations(processes(pair / name), some):
+        for count in (1, 2):
+            for group in combinations(processes(pair / name), count):
                 yield {name}, [file for files in group for file in files]
     for both in zip(*(processes(pair / name) for name in SIDES), strict=True):
         yield set(SIDES), [file for files in both for file in files]
@@ -148,9 +148,9 @@ def test_an_index_that_is_gone_or_damaged_is_told(damage: object, words: str, re
     run = Path(shutil.copytree(recorded / "candidate", tmp_path / "run"))
     assert Run(run).complete
     damage(run / INDEX)  # type: ignore[operator]
-    found = Run(run)
-    assert not found.complete and found.unsealed == (not words)
-    assert any(name == INDEX and words in why for name, why in found.torn) == bool(words)
+    recording = Run(run)
+    assert not recording.complete and recording.unsealed == (not words)
+    assert any(name == INDEX and words in why for name, why in recording.torn) == bool(words)
     assert audit(run).verdict == "INCONCLUSIVE"
 
 

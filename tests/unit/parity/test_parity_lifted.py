@@ -175,7 +175,10 @@ def test_damage_hides_no_fault_that_the_stage_shows(damage: str, tmp_path: Path)
     for frame in two.frames("rollout"):
         if damage == "no log-probabilities":
             del frame.arrays["logprob"]
-    runs = [run.write(tmp_path / run.manifest["side"]) for run in pair(plan=HALF, native=False)]
+    recordings = pair(plan=HALF, native=False)
+    for recording in recordings:  # an index would miss what is damaged below
+        recording.manifest["index"] = False
+    runs = [recording.write(tmp_path / recording.manifest["side"]) for recording in recordings]
     folders = [own.write(run / FOLDER) for own, run in zip((one, two), runs, strict=True)]
     tokens = next((folders[1] / "tokens").glob("rollout*"))
     if damage == "torn":

@@ -20,7 +20,7 @@ from harness.parity import judge
 from harness.parity.subjects.engines.checks_memory import NAME
 from harness.parity.subjects.engines.observed_memory import ALPHA, FEWEST, LEAST, MIB, Held, by_phase, growth, recorded
 from harness.recordings.store import Recording
-from probes.format import encode_lines, write_manifest
+from probes.format import encode_lines, seal, write_manifest
 
 STEPS = 20
 SEEDS = st.integers(0, 2**32 - 1)
@@ -276,6 +276,7 @@ def test_a_real_process_that_leaks_is_found_within_20_steps(tmp_path: Path, leak
             [sys.executable, "-c", PROGRAM, run, str(mib)], capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stderr
+        seal(run)
     verdict = judge(*runs, native=False)
     findings = [one for one in verdict.findings if one.name == "memory growth"]
     assert check(verdict, NAME).state == ("confirmed" if leak else "ruled out")

@@ -639,5 +639,5 @@ def test_a_lower_format_over_journals_is_told(tmp_path: Path, version: int) -> N
         recorder.frame("rollout", step=0, arrays={"sample": Flat.of([1], "i8")})
     assert Run(tmp_path).complete
     (tmp_path / "run.json").write_bytes(encode_manifest(read_manifest(tmp_path) | {"format_version": version}))
-    found = Run(tmp_path)
-    assert found.torn and {name for name, _ in found.torn} == {"run.json"}
+    run = Run(tmp_path)
+    assert run.torn and {name for name, _ in run.torn} == {"run.json"}

@@ -287,8 +287,8 @@ def test_a_rank_beyond_its_world_is_named_and_not_used(tmp_path: Path, world: in
     process = dataclasses.replace(evidence.processes[0], rank=999_999, world_size=world)
     evidence = dataclasses.replace(evidence, processes=(process, *evidence.processes[1:]), expected_world=expected)
     directory.write(evidence, tmp_path)
-    found = directory.read(tmp_path)
-    assert found.processes[0].rank is None and any("999,999 of a world of 4" in note for note in found.notes)
+    reading = directory.read(tmp_path)
+    assert reading.processes[0].rank is None and any("999,999 of a world of 4" in note for note in reading.notes)
     within = dataclasses.replace(process, rank=3)
     directory.write(dataclasses.replace(evidence, processes=(within, *evidence.processes[1:])), tmp_path)
     assert directory.read(tmp_path).processes[0].rank == 3
