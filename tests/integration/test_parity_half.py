@@ -10,6 +10,7 @@ import harness
 from harness import config
 from harness.planted.differences.outcome import Outcome
 from harness.planted.differences.run import outcomes
+from probes.format import LIFTED, SIDES, Run
 from reports.model import Check, Verdict
 from scenarios.planted.differences.catalog import named
 
@@ -34,6 +35,9 @@ def is_the_same(verdict: Verdict) -> None:
 @pytest.mark.night
 def test_the_embedded_engine_is_itself_in_bfloat16(tmp_path: Path) -> None:
     is_the_same(harness.run_parity("hf", "hf", scenario="ppo-tiny-bf16", native=False, out=tmp_path / "it"))
+    for side in SIDES:  # each with its index, and that of its lifted stage
+        for run in (Run(tmp_path / "it" / side), Run(tmp_path / "it" / side / LIFTED)):
+            assert run.indexed and run.complete
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from harness.frameworks import recording
 from harness.frameworks.record import record
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.spec import frameworks
-from probes.format import Flat, Ragged, Run, write_manifest
+from probes.format import INDEX, Flat, Ragged, Run, write_manifest
 from probes.heartbeat import Heartbeat
 from probes.install import start
 from probes.lines import decode_line, encode_events
@@ -198,6 +198,7 @@ def test_a_process_that_its_succeeded_job_ended_is_whole(tmp_path: Path) -> None
     run = Run(tmp_path / "good")
     [close] = run.events("close")
     assert run.complete and close["frames"] == 1 and close["ended"]
+    assert run.indexed and (tmp_path / "good" / INDEX).exists()
 
 
 @pytest.mark.slow
@@ -205,7 +206,8 @@ def test_a_process_that_its_succeeded_job_ended_is_whole(tmp_path: Path) -> None
 def test_a_torn_or_failed_one_is_not(tmp_path: Path, torn: bool, code: int) -> None:
     killed(tmp_path / "run", torn=torn)
     finish(tmp_path / "run", frameworks()["trl"].adapter, code)
-    assert Run(tmp_path / "run", strict=False).incomplete
+    run = Run(tmp_path / "run", strict=False)
+    assert run.incomplete and run.indexed and not (tmp_path / "run" / INDEX).exists()
 
 
 @pytest.mark.slow
