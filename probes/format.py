@@ -198,6 +198,7 @@ class Run:
         self._logs = sorted((self._scan_frames(file) for file in tokens), key=lambda index: index.order)
         if not self._journals:
             self._damage(EVENTS, "no process has recorded anything")
+        self._drop_copies()
         self._compare_with_close()
         self._compare_with_version()
         self._compare_with_index()
@@ -363,6 +364,18 @@ class Run:
             raise FormatError(f"{self.path / name}: {reason}", fix=AGAIN)
         self.torn.append((name, f"{reason}; what follows in this file was dropped"))
 
+    def _drop_copies(self) -> None:
+        """Leave out the files of a process that are there under a second name."""
+        begun: dict[tuple[str, ...], str] = {}  # where and when each process began -> its journal
+        copies = set()
+        for journal in self._journals:
+            start = tuple(str(journal.opening.get(key)) for key in ("role", "rank", "host", "pid", "t_ns", "wall_ns"))
+            if "wall_ns" in journal.opening and begun.setdefault(start, journal.name) != journal.name:
+                self.torn.append((journal.name, f"it is a copy of {begun[start]}: it was not read"))
+                copies.add(journal.path.stem)
+        self._journals = [journal for journal in self._journals if journal.path.stem not in copies]
+        self._logs = [log for log in self._logs if log.path.stem not in copies]
+
     def _compare_with_close(self) -> None:
         """Compare what the `close` events say was written with what is in the files."""
         journals = {journal.path.name for journal in self._journals}
@@ -371,12 +384,8 @@ class Run:
             if f"{log.path.stem}.jsonl" not in journals:
                 self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))
         processes = {journal.process for journal in self._journals}
-        begun: dict[tuple[Any, ...], str] = {}  # when and where each process began -> its journal
         for journal in self._journals:
             self._check_run(journal)
-            start = tuple(str(journal.opening.get(key)) for key in ("role", "rank", "host", "pid", "t_ns", "wall_ns"))
-            if "wall_ns" in journal.opening and begun.setdefault(start, journal.name) != journal.name:
-                self.torn.append((journal.name, f"it is a copy of {begun[start]}"))
             if journal.path.stem != journal.process and journal.path.stem in processes:
                 self._damage(journal.name, f"{journal.process} wrote it: files have changed names")
             if journal.closing is not None:

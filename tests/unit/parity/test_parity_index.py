@@ -125,12 +125,16 @@ def test_a_copy_under_a_new_name_is_not_read(recorded: Path, which: str, tmp_pat
 
 
 def test_without_an_index_a_copy_is_told_by_when_its_process_began(tmp_path: Path) -> None:
-    folder = make("baseline", scenario(steps=2), native=False)
+    folder = make("baseline", scenario(steps=2))
     folder.manifest["index"] = False
     run = folder.write(tmp_path / "run")
-    file = next((run / "events").glob("trainer-*"))
-    shutil.copy(file, file.with_name("trainer-0-9999.jsonl"))
-    assert any("copy of" in why for _, why in Run(run, strict=False).torn)
+    events = len(list(Run(run).events()))
+    for kind, suffix in (("events", ".jsonl"), ("tokens", ".bin")):
+        file = sorted((run / kind).glob("rollout-*"))[-1]
+        shutil.copy(file, file.with_name(f"rollout-0-9999{suffix}"))
+    recording = Run(run, strict=False)
+    assert [(name, "copy of" in why) for name, why in recording.torn] == [("events/rollout-0-9999.jsonl", True)]
+    assert len(list(recording.events())) == events
 
 
 @pytest.mark.parametrize(
