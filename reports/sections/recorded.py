@@ -20,7 +20,7 @@ def title(run: RecordedRun) -> str:
 def state(run: RecordedRun) -> str:
     if run.complete:
         return "Every process closed its recording."
-    return "The recording is incomplete: a process was ended or still runs, or files are damaged or missing."
+    return "The recording is incomplete: a process was ended, or still runs, or files are missing or damaged."
 
 
 def audit(run: RecordedRun) -> str:

@@ -53,7 +53,8 @@ def test_probes_import_the_standard_library_only() -> None:
 def test_the_reader_brings_no_recorder_along() -> None:
     modules = loaded("import probes.format")
     assert {name for name in modules if name.startswith("probes.")} == {
-        "probes.errors", "probes.format", "probes.frames", "probes.limits", "probes.lines"
+        "probes.errors", "probes.format", "probes.frames", "probes.index", "probes.limits", "probes.lines",
+        "probes.sealed",
     }  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from recorded_pairs import recorded_pair
 from recordings import Recording, make, pair, put, scenario
-from sealed_pairs import golden_pair
 
 from harness.parity import judge
 from probes.format import encode_manifest, read_manifest
@@ -42,8 +42,8 @@ def sound() -> Path:
 
 @functools.cache
 def recorded() -> Path:
-    """A pair that two engines and a learner wrote."""
-    folder = golden_pair("planted-control-float32", Path(tempfile.mkdtemp(prefix="pair-")))
+    """A pair that a command recorded, with its lifted and its native stage."""
+    folder = recorded_pair(Path(tempfile.mkdtemp(prefix="pair-")))
     assert judge(folder / "baseline", folder / "candidate").verdict == "EQUIVALENT"
     return folder
 
@@ -116,7 +116,7 @@ def copy_process(folder: Path, chance: random.Random) -> None:
 
 def edit_manifest(folder: Path, chance: random.Random) -> None:
     """A key or a value of run.json, anywhere in it, with a checksum that fits."""
-    run = folder / chance.choice(["baseline", "candidate"])
+    run = chance.choice([path.parent for path in files(folder) if path.name == "run.json"])
     manifest = read_manifest(run)
     places = list(places_of(manifest))
     holder, key = chance.choice(places)

@@ -9,8 +9,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from recorded_pairs import recorded_pair
 from recordings import make, scenario, stage
-from sealed_pairs import golden_pair
 
 from harness.parity import judge
 from harness.parity.audit import audit
@@ -43,8 +43,8 @@ def lifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pair that `harness parity` recorded with two engines."""
-    return golden_pair("planted-control-float32", tmp_path_factory.mktemp("real"))
+    """A pair that `harness parity` recorded."""
+    return recorded_pair(tmp_path_factory.mktemp("real"))
 
 
 @pytest.fixture(params=["recorded", "lifted", "real"])
@@ -57,18 +57,11 @@ def copied(pair: Path, folder: Path) -> Path:
     return Path(shutil.copytree(pair, folder))
 
 
-def verdicts(folder: Path) -> list[str]:
-    """Of the pair, and of each side alone."""
-    alone = [audit(folder / side).verdict for side in SIDES]
-    return [judge(folder / "baseline", folder / "candidate").verdict, *alone]
-
-
-def missed(before: list[str], after: list[str], sides: set[str]) -> bool:
-    """Does nothing pass any more that was damaged?"""
-    of_pair, *alone = after
-    untouched = [old == new for side, old, new in zip(SIDES, before[1:], alone, strict=True) if side not in sides]
-    stopped = [new not in ("SOUND", "UNSOUND") for side, new in zip(SIDES, alone, strict=True) if side in sides]
-    return of_pair in ("INCONCLUSIVE", "ERROR") and all(untouched) and all(stopped)
+def passing(folder: Path, sides: set[str]) -> list[str]:
+    """What the judge says of the pair and of these sides alone, where it is more than that nothing can be judged."""
+    alone = [audit(folder / side).verdict for side in sides]
+    verdicts = [judge(folder / "baseline", folder / "candidate").verdict, *alone]
+    return [verdict for verdict in verdicts if verdict not in ("INCONCLUSIVE", "ERROR")]
 
 
 def processes(side: Path) -> list[list[Path]]:
@@ -81,35 +74,53 @@ def processes(side: Path) -> list[list[Path]]:
 
 
 def deletions(pair: Path) -> Iterator[tuple[set[str], list[Path]]]:
-    """(sides, files): each file, each process, each two processes, and each process on both sides."""
+    """(sides, files): each file, each process, the native stage and each process on both sides."""
+    both = []
     for name in SIDES:
         for file in sorted(file for file in (pair / name).rglob("*") if file.is_file()):
             yield {name}, [file]
-        for count in (1, 2):
-            for group in combinations(processes(pair / name), count):
-                yield {name}, [file for files in group for file in files]
-    for both in zip(*(processes(pair / name) for name in SIDES), strict=True):
-        yield set(SIDES), [file for files in both for file in files]
+        of_processes = processes(pair / name)
+        for files in of_processes:
+            yield {name}, files
+        late = [file for files in of_processes for file in files if file.stem.startswith("trainer-1-")]
+        late += [file for files in of_processes for file in files if file.stem.endswith("-2")]
+        yield {name}, late or of_processes[0]
+        both.append(of_processes)
+    for files, others in zip(*both, strict=True):
+        yield set(SIDES), [*files, *others]
+
+
+def pairs_of_processes(pair: Path) -> Iterator[tuple[set[str], list[Path]]]:
+    for first, second in combinations(processes(pair / "candidate"), 2):
+        yield {"candidate"}, [*first, *second]
+
+
+def delete_each(pair: Path, folder: Path, cases: Iterator[tuple[set[str], list[Path]]]) -> None:
+    for number, (sides, files) in enumerate(cases):
+        damaged = copied(pair, folder / str(number))
+        for file in files:
+            (damaged / file.relative_to(pair)).unlink()
+        assert passing(damaged, sides) == [], [str(file.relative_to(pair)) for file in files]
+        shutil.rmtree(damaged)
 
 
 @pytest.mark.slow
 def test_no_file_can_be_deleted(pair: Path, tmp_path: Path) -> None:
-    before = verdicts(pair)
-    for number, (sides, files) in enumerate(deletions(pair)):
-        folder = copied(pair, tmp_path / str(number))
-        for file in files:
-            (folder / file.relative_to(pair)).unlink()
-        assert missed(before, verdicts(folder), sides), [str(file.relative_to(pair)) for file in files]
-        shutil.rmtree(folder)
+    delete_each(pair, tmp_path, deletions(pair))
+
+
+@pytest.mark.slow
+def test_no_two_processes_can_be_deleted(recorded: Path, tmp_path: Path) -> None:
+    delete_each(recorded, tmp_path, pairs_of_processes(recorded))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sides", [("baseline",), ("candidate",), SIDES])
 def test_a_lifted_stage_cannot_be_deleted(lifted: Path, sides: tuple[str, ...], tmp_path: Path) -> None:
-    before, folder = verdicts(lifted), copied(lifted, tmp_path / "pair")
+    folder = copied(lifted, tmp_path / "pair")
     for side in sides:
         shutil.rmtree(folder / side / LIFTED)
-    assert missed(before, verdicts(folder), set(sides))
+    assert passing(folder, set(sides)) == []
 
 
 @pytest.mark.slow

@@ -322,8 +322,7 @@ def test_a_world_that_is_no_number_of_ranks_is_no_defect_of_ours(tmp_path: Path,
         run.manifest["scenario"]["ppo"]["world_size"] = size
         for opened in run.events("open"):
             opened["world_size"] = size
-    damaged = isinstance(size, int)  # a count below zero
-    assert put(tmp_path, baseline, candidate).verdict == ("INCONCLUSIVE" if damaged else "EQUIVALENT")
+    assert put(tmp_path, baseline, candidate).verdict == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -419,7 +418,7 @@ def test_a_setting_that_is_no_number(tmp_path: Path, part: str, key: str) -> Non
         told = run.manifest["scenario"]
         (told[part] if part else told)[key] = "many"
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and key in verdict.account and "not a number" in verdict.account
+    assert verdict.verdict == "INCONCLUSIVE" and key in verdict.account and "number" in verdict.account
 
 
 @pytest.mark.parametrize("fault", ["exit code", "mode"])

@@ -52,7 +52,7 @@ def refused(capsys: pytest.CaptureFixture[str], run: Path, *options: str) -> str
         ({"format_version": 99}, "format_version is 99"),
         ({"format_version": None}, "no format_version"),
         ({"scenario": None}, "has no scenario"),
-        ({"scenario": {"colour": 1}}, "unknown key colour"),
+        ({"scenario": {"steps": 4, "colour": 1}}, "unknown key colour"),
         ({"scenario": {"steps": 4, "model": {"path": "/no/model"}}}, "model.path = '/no/model': no such directory"),
         ({"scenario": {"steps": 4, "prompts": {"path": "gone.jsonl"}}}, "gone.jsonl"),
         ({"replay": {"first_step": 2, "of": "x"}}, "itself a replay that begins at step 2"),

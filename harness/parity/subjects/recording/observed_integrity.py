@@ -85,7 +85,7 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
         ]
         + [
             f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is "
-            f"no {'whole ' if key in _COUNTS else ''}number"
+            f"not a {'whole ' if key in _COUNTS else ''}number"
             for part, keys in _NUMBERS.items()
             for key in keys
             for value in [objects[part].get(key)]
