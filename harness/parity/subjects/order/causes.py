@@ -178,9 +178,16 @@ def _matched(sources: list[Source]) -> int:
 
 
 def _party(e: Evidence, affected: list[tuple[int, int]]) -> str:
-    """Return the side whose tokens the learner, by its margins at the flips, would not have drawn."""
+    """Return the side whose learner was trained on other tokens than its rollouts have, in all of these samples; else
+    the side whose tokens the learner, by its margins at the flips, would not have drawn."""
+    samples = keys_of(np.array(affected))
+    contradicted = [
+        side.name for side in e.sides if np.isin(samples, keys_of(e.found(Kind.TRAINED.of(side.name)))).all()
+    ]
+    if len(contradicted) == 1:
+        return contradicted[0]
     flips = e.flips.table
-    chosen = np.isin(keys_of(flips[:, :2]), keys_of(np.array(affected)))
+    chosen = np.isin(keys_of(flips[:, :2]), samples)
     margins = e.flips.margin[chosen]
     return "baseline" if len(margins) and 2 * np.count_nonzero(margins < 0) > len(margins) else "candidate"
 

@@ -61,6 +61,9 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         for kind, where in _kinds(e, side).items():
             if kind == PERMUTED:
                 continue  # belongs to ORDER
+            where = [(step, sample) for step, sample in where if step not in side.witnesses.seen_as_sent]
+            if not where:
+                continue  # the rollouts are wrong about what was sent
             affected = np.array(where, np.int64)
             retold = _same_text(e, side, where) if kind == "other ids" else 0
             became = ENCODED_AGAIN if retold else kind

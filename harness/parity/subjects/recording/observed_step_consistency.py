@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -63,11 +63,14 @@ _Compare = Callable[[StepTables], Iterator[str]]
 
 class StepWitnesses:
     """The disagreements of one recording with itself. `first`: the comparison -> its first disagreement, in words.
-    `batch_agrees`: step -> whether the learner's digest of what it trained on is that of what was recorded."""
+    `batch_agrees`: step -> whether the learner's digest of what it trained on is that of what was recorded.
+    `seen_as_sent`: steps whose digest of the data is that of the prompts that the engine saw, and not of those that its
+    rollouts say were sent: the rollouts are wrong about it, and the engine saw what it was sent."""
 
     def __init__(self, recording: Recording, boundaries: TokenBoundaries) -> None:
         self.first: dict[str, str] = {}
         self.batch_agrees: dict[int, bool] = {}
+        self.seen_as_sent: set[int] = set()
         self._boundaries = boundaries
         self._digests_compare = recording.hashed_by == weights.HASH
         records = recording.records
@@ -100,6 +103,7 @@ class StepWitnesses:
         """Compare what the recording says of one step; steps come in their order."""
         if self._digests_compare and self._learner.get(tables.step):
             self._note_batches(tables)
+        self._note_prompts(tables)
         for name, compare in self._compared.items():
             if name not in self.first and (disagreement := next(compare(tables), "")):
                 self.first[name] = disagreement
@@ -117,6 +121,16 @@ class StepWitnesses:
                 yield f"the prompts of step {tables.step} are not of the samples that its data names"
             elif batch.digest not in prompt_digests(rows, np.array(places, np.int64)):
                 yield f"the prompts of step {tables.step} are not those of which its data has the digest"
+
+    def _note_prompts(self, tables: StepTables) -> None:
+        """Hold the digests of the data against the prompts that the engine saw, where those are others."""
+        rollout = tables.rollout
+        sent, observed = (rollout.rows(name) if rollout is not None else None for name in ("prompt", "prompt_seen"))
+        if rollout is None or sent is None or observed is None or np.array_equal(sent.values, observed.values):
+            return
+        seen_tables = replace(tables, rollout=replace(rollout, columns={**rollout.columns, "prompt": observed}))
+        if self._data.get(tables.step) and next(self._prompts(tables), "") and not next(self._prompts(seen_tables), ""):
+            self.seen_as_sent.add(tables.step)
 
     def _ends(self, tables: StepTables) -> Iterator[str]:
         """The recorded ends of samples against the samples."""
