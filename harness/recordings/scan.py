@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from probes.format import FormatError, JournalIndex, checked_open, decode_line
+from probes.limits import LINE_BYTES
 from probes.lines import SEAL_BYTES, check_seal, is_sealed
 
 SCAN_BYTES = 1 << 20  # bytes read at a time: what stays in a processor's cache is gone through several times
@@ -67,7 +68,8 @@ class Contents:
 
 
 def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(where it begins, whole lines) until the file's end; only the last may lack its newline."""
+    """(where it begins, whole lines) until the file's end; only the last may lack its newline. Raises Irregular for a
+    line that is longer than any."""
     begins, unfinished = 0, [b""]
     with open(path, "rb", buffering=0) as stream:
         while part := stream.read(SCAN_BYTES):
@@ -78,6 +80,8 @@ def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
                 begins += len(lines)
                 unfinished.clear()
             unfinished.append(part[cut:])
+            if len(unfinished) > LINE_BYTES // SCAN_BYTES:
+                raise Irregular
     if last := b"".join(unfinished):
         yield begins, last
 
