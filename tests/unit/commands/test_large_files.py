@@ -9,6 +9,7 @@ import pytest
 from recordings import make, scenario
 
 from harness import cli, config, verdict_file
+from harness.bisect.journal import Journal
 from harness.errors import BadInput
 from harness.nightly import matrix
 from harness.recordings.store import Recording
@@ -51,6 +52,8 @@ def test_files_that_are_read_whole(kind: object, tmp_path: Path) -> None:
         read_manifest(sparse(tmp_path / "run" / "run.json").parent)
     with pytest.raises(BadInput, match="MiB"):
         verdict_file.read(sparse(tmp_path / "verdict.json"))
+    with pytest.raises(BadInput, match="MiB"):
+        Journal.load(sparse(tmp_path / "search" / "bisect.jsonl").parent)
 
 
 @pytest.mark.slow
