@@ -303,6 +303,9 @@ def _addressed(error: BaseException) -> _Message:
         return _Message(str(getattr(error, "cause", None) or error), getattr(error, "fix", None) or "")
     if isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
         return _Message(f"this needs {_module(error)}, which is not installed here", extras.install_command(extra))
+    if isinstance(error, MemoryError):
+        fix = "ulimit -v; free -m   # how much there is"
+        return _Message("the memory that this command may use is not enough for what it was given", fix)
     where = f"HARNESS_DEBUG=1 {_command_line()}   # shows where"
     if isinstance(error, OSError) and error.strerror and error.filename:  # about a path that the user gave
         return _Message(f"{error.filename}: {error.strerror}", _fix_of(error) or where)

@@ -18,6 +18,7 @@ from typing import Any
 
 from harness import invalid
 from harness.errors import BadInput
+from probes import limits
 from scenarios.engines.canonical import BY_NAME
 from scenarios.settings import Sampling, Scenario
 
@@ -92,7 +93,7 @@ def _read(scenario: str) -> dict[str, Any]:
             )
     fix = f"one of the catalog: {', '.join(catalog())}"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(limits.read_file(path).decode())
     except FileNotFoundError as error:
         raise BadInput(f"the scenario file {path} does not exist", fix=fix) from error
     except (OSError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 from harness.errors import BadInput
+from probes import limits
 from probes.format import SIDES
 from reports.model import EXIT_CODES, RunSummary, Verdict
 
@@ -26,7 +27,7 @@ def read(path: Path) -> Verdict:
     if file.exists() and not file.is_file():  # reading a pipe may never end
         raise BadInput(f"{file} is not a regular file", fix=takes)
     try:
-        verdict = Verdict.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        verdict = Verdict.from_dict(json.loads(limits.read_file(file).decode()))
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"holds neither a verdict ({NAME}) nor a run (run.json)" if path.is_dir() else "does not exist"
         sides = [side for side in SIDES if os.path.isfile(path / side / "run.json")]

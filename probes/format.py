@@ -282,7 +282,7 @@ class Run:
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
         try:
             with open(path, "rb") as stream:
-                journal.sealed = self.sealed or is_sealed(stream.readline())
+                journal.sealed = self.sealed or is_sealed(stream.readline(limits.LINE_BYTES))
                 stream.seek(0)
                 for at, length, event in read_lines(stream, sealed=journal.sealed):
                     journal.opening = journal.opening or checked_open(event)
@@ -449,7 +449,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if os.path.lexists(file) and not os.path.isfile(file):
         raise FormatError(f"{file}: {NOT_REGULAR}", AGAIN)
     try:
-        data = file.read_bytes()
+        data = limits.read_file(file)
         manifest = decode_json(data)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"no {MANIFEST} in it" if path.is_dir() else "no such directory"

@@ -6,6 +6,9 @@ damaged or hostile, and the reader says so in one sentence.
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
 from typing import Any
 
 from probes.errors import FormatError
@@ -14,6 +17,18 @@ RANKS = 1_000_000  # of a job; the largest published jobs have about 100,000 GPU
 STEPS = 1_000_000  # of a run; a run of one step a minute would take two years
 SAMPLES = 100_000_000  # of one step
 WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
+
+FILE_BYTES = 64 << 20  # of a file that is read whole: run.json, a verdict, TOML; those of real runs have some 100 KiB
+LINE_BYTES = 64 << 20  # of a journal; the longest that was seen, the digests of a large model, has some 100 KiB
+
+
+def read_file(file: str | os.PathLike[str]) -> bytes:
+    """A file of at most `FILE_BYTES`. Raises OSError (EFBIG) where it is larger, whatever it says of its size."""
+    with open(file, "rb") as stream:
+        data = stream.read(FILE_BYTES + 1)
+    if len(data) > FILE_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {FILE_BYTES >> 20} MiB", os.fspath(Path(file)))
+    return data
 
 
 def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:

@@ -13,10 +13,12 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any, BinaryIO
 
 from probes.errors import FormatError, Torn
+from probes.limits import LINE_BYTES
 
 RESERVED = frozenset({"seq", "t_ns", "kind", "crc"})  # keys of every event, so no field may have their names
 SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')  # how a line with a checksum ends
@@ -151,7 +153,9 @@ def read_lines(stream: BinaryIO, *, sealed: bool = False) -> Iterator[tuple[int,
     an unfinished line follows.
     """
     at = checksum = 0
-    for number, line in enumerate(stream):
+    for number, line in enumerate(iter(partial(stream.readline, LINE_BYTES + 1), b"")):
+        if len(line) > LINE_BYTES:
+            raise FormatError(f"byte {at}: a line has more than {LINE_BYTES >> 20} MiB")
         if not line.endswith(b"\n"):
             raise Torn(f"{len(line)} bytes of an unfinished last line at byte {at}")
         try:

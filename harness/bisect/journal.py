@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.bisect.request import Request
 from harness.errors import BadInput
+from probes import limits
 from probes.files import make_folder
 from reports import codec
 from reports.bisect_model import Step
@@ -66,7 +67,7 @@ class Journal:
         path = folder / NAME
         try:
             descriptor = _locked(folder)
-            complete, _, torn = path.read_bytes().rpartition(b"\n")
+            complete, _, torn = limits.read_file(path).rpartition(b"\n")
         except OSError as error:
             raise BadInput(f"{folder} holds no bisection: {path}: {error.strerror}", fix="--resume OUT") from error
         if torn:

@@ -57,6 +57,12 @@ def _run(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
     parts = [(run, prefix)]
     if (run / LIFTED / MANIFEST).is_file():
         parts.insert(0, (run / LIFTED, f"{prefix}{LIFTED}/"))  # the run's index lists its files
+    for folder, _ in parts:
+        if not _plain(folder / MANIFEST):
+            raise BadInput(
+                f"{folder / MANIFEST} is a link, and a bundle follows none",
+                fix="harness bundle RUN   # a copy of the run: cp -rL",
+            )
     return [
         entry
         for folder, before in parts

@@ -21,6 +21,7 @@ from harness.errors import BadInput, HarnessError
 from harness.frameworks import detection
 from harness.frameworks.parity import check_pair
 from harness.quantities import seconds, size
+from probes import limits
 from reports.text import counted
 
 FORMAT = "harness nightly --help   # shows a matrix and its known differences"
@@ -213,7 +214,7 @@ def load(path: Path) -> tuple[Matrix, list[Cell]]:
 def read(path: Path) -> dict[str, Any]:
     """Read a TOML file. Raises BadInput."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(limits.read_file(path).decode())
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}", fix=FORMAT) from error
     except (ValueError, RecursionError) as error:  # not TOML or UTF-8, a number of thousands of digits, nested too deep

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from probes.format import FormatError, JournalIndex, checked_open, decode_line
+from probes.limits import LINE_BYTES
 from probes.lines import SEAL_BYTES, check_seal, is_sealed
 
 SCAN_BYTES = 1 << 20  # bytes read at a time: they stay in the processor's cache for several passes
@@ -68,7 +69,10 @@ class Contents:
 
 
 def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (position, whole lines) up to the end of the file. Only the last block may lack its newline."""
+    """Yield (position, whole lines) up to the end of the file. Only the last block may lack its newline.
+
+    Raises Irregular for a line longer than any line that is written.
+    """
     begins, unfinished = 0, [b""]
     with open(path, "rb", buffering=0) as stream:
         while part := stream.read(SCAN_BYTES):
@@ -79,6 +83,8 @@ def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
                 begins += len(lines)
                 unfinished.clear()
             unfinished.append(part[cut:])
+            if len(unfinished) > LINE_BYTES // SCAN_BYTES:
+                raise Irregular
     if last := b"".join(unfinished):
         yield begins, last
 

@@ -398,3 +398,12 @@ def test_a_verdict_is_shown_with_the_recordings_beside_it(folder: Path, tmp_path
     verdict = verdict_file.read(opening.resolve(tmp_path / "b.zip"))
     assert verdict.parity is not None
     assert all(Path(run.path).is_dir() and str(folder) not in run.path for run in verdict.parity.runs)
+
+
+def test_a_run_whose_manifest_is_a_link_is_refused_by_its_name(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").symlink_to(folder / "baseline" / "run.json")
+    with pytest.raises(BadInput, match=re.escape(str(run / "run.json"))):
+        pack([run], tmp_path / "b.zip")
+    assert not (tmp_path / "b.zip").exists()

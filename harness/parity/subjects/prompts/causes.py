@@ -60,7 +60,7 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     for side in e.sides:
         for kind, where in _kinds(e, side).items():
             if kind == PERMUTED:
-                continue  # a matter of order
+                continue  # belongs to ORDER
             where = [(step, sample) for step, sample in where if step not in side.witnesses.seen_as_sent]
             if not where:
                 continue  # the rollouts are wrong about what was sent
