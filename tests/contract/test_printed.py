@@ -63,7 +63,7 @@ def test_fixes_are_collected_by_name_by_place_and_from_the_shell(fixes: list[Fix
     assert "harness explain   # lists them" in texts, "of a keyword"
     assert "sudo sysctl kernel.yama.ptrace_scope=0" in texts, "of a place, through an alternative"
     assert "sbatch $0" in texts, "of a launcher's shell"
-    assert any(re.fullmatch(r"kill -CONT ‹.*›, and find out who stopped it", text) for text in texts), "of a table"
+    assert any(text.startswith("kill -CONT ‹") for text in texts), "of a table"
     assert any(text.startswith("harness adapters check --framework ‹job.framework.name›") for text in texts), (
         "of a line"
     )

@@ -62,10 +62,12 @@ def test_hf_runs_in_the_drivers_own_interpreter() -> None:
 
 
 @pytest.mark.slow
-def test_a_missing_environment_is_made_on_first_use(uv: FakeUv) -> None:
+def test_a_missing_environment_is_made_on_first_use(uv: FakeUv, capsys: pytest.CaptureFixture[str]) -> None:
     assert envs.resolve("vllm").name == "vllm"
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith("harness: the environment of vllm is missing: it is made first, as by harness env create ")
     calls = len(uv.calls)
-    assert envs.resolve("vllm").owned and len(uv.calls) == calls
+    assert envs.resolve("vllm").owned and len(uv.calls) == calls and not capsys.readouterr().err
 
 
 def test_it_is_not_made_when_that_is_not_wanted(uv: FakeUv) -> None:

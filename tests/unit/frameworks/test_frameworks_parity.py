@@ -14,8 +14,8 @@ from framework_recordings import job
 from harness.errors import BadInput
 from harness.frameworks import parity
 from harness.frameworks.installed import Installation
+from harness.frameworks.record import RecordResult
 from harness.frameworks.spec import frameworks
-from harness.triage.watch.command import WatchResult
 
 SWITCH = "actor_rollout_ref.rollout.name"
 VERL = [sys.executable, "-m", "verl.trainer.main_ppo"]
@@ -152,7 +152,7 @@ def test_what_would_break_is_refused_before_anything_starts(tmp_path: Path) -> N
 
 
 def test_a_trap_that_cannot_be_told_refuses_nothing_and_is_said(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: WatchResult(3, None, None))
+    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: RecordResult(3, None, None))
     rollout = "actor_rollout_ref.rollout"
     said: list[str] = []
     parity.run_framework_parity(
@@ -188,7 +188,7 @@ def test_a_trap_that_the_seed_removes_is_not_told(
     tmp_path: Path, monkeypatch: Any, seed: int | None, told: bool
 ) -> None:
     environments(monkeypatch, a="0.11.2", b="0.11.3")
-    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: WatchResult(3, None, None))
+    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: RecordResult(3, None, None))
     said: list[str] = []
     verdict = parity.run_framework_parity(
         "vllm@a", "vllm@b", OPENRLHF, parity.JobOptions(out=tmp_path / "pair", seed=seed), said.append
@@ -223,7 +223,7 @@ def recorded_as(
             for info in made.events("engine_info"):
                 info |= dict(zip(("engine", "version"), drawn.split(" "), strict=True))
         made.write(out)
-        return WatchResult(3 if out.name == broken else 0, None, None)
+        return RecordResult(3 if out.name == broken else 0, None, None)
 
     environments(monkeypatch, a="0.11.2", b="0.11.3")
     monkeypatch.setattr(parity, "record", record)
@@ -294,9 +294,23 @@ def test_a_side_whose_engine_was_not_swapped_proves_nothing(
 
 def test_a_job_that_recorded_nothing_at_all_proves_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     recorded_as(monkeypatch)
-    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: WatchResult(0, None, None))
+    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: RecordResult(0, None, None))
     verdict = gate(tmp_path)
     assert verdict.verdict == "INCONCLUSIVE" and "on vllm@a which engine drew is not recorded" in verdict.reason
+
+
+def test_a_first_run_without_rollouts_is_the_last(tmp_path: Path, monkeypatch: Any) -> None:
+    places = []
+
+    def record(*words: Any, out: Path, **options: Any) -> RecordResult:
+        places.append(out.name)
+        return RecordResult(0, None, None, unrecorded="the hooks of verl recorded no rollout")
+
+    recorded_as(monkeypatch)
+    monkeypatch.setattr(parity, "record", record)
+    verdict = gate(tmp_path)
+    assert verdict.verdict == "INCONCLUSIVE" and "on vllm@a the hooks of verl recorded no rollout" in verdict.reason
+    assert places == ["baseline"]
 
 
 @pytest.mark.slow
