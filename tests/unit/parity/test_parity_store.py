@@ -217,6 +217,7 @@ def test_frames_of_several_ranks_are_one_table(tmp_path: Path) -> None:
 
     other = copy.deepcopy(recording.logs["rollout"])
     other.pid, other.rank = 99, 1
+    next(fields for kind, fields in other.events if kind == "open").update(pid=99, rank=1)
     for log, rows in ((recording.logs["rollout"], [0, 2]), (other, [1, 3])):
         next(one for one in log.frames if one.kind == "rollout").take(rows)
     recording.logs["second"] = other
