@@ -77,7 +77,7 @@ FRAME_KEYS: dict[str, FrameKeys] = {
         ),
     ),
     "floor": FrameKeys(_keys("variant weight_version"), _keys("sample output logprob rounding sharding")),
-    "native": FrameKeys(_keys("weight_version finish engine_seed"), _DRAWN),
+    "native": FrameKeys(_keys("weight_version finish engine_seed mode"), _DRAWN),
     "native_score": FrameKeys(
         _keys("weight_version sampling fits"),
         _keys(
@@ -85,7 +85,7 @@ FRAME_KEYS: dict[str, FrameKeys] = {
             "blind_logprob entropy varentropy mass_before outside outside_joint"
         ),
     ),
-    "repeat": FrameKeys(_keys("weight_version finish request_seed"), _DRAWN),
+    "repeat": FrameKeys(_keys("weight_version finish request_seed engine_seed mode"), _DRAWN),
     "rollout": FrameKeys(_keys("weight_version mode guided finish rounds uncompared arrival"), _DRAWN),
     "seen": FrameKeys(frozenset(), _keys("request prompt_seen")),
     "updates": FrameKeys(
