@@ -55,7 +55,7 @@ def _environment(side: Side) -> Iterator[str]:
 
 def _data(side: Side) -> Iterator[str]:
     """Digests of the prompts, of our own runs of every step."""
-    recorded_steps = {batch.step for batch in side.recording.records.prompts}
+    recorded_steps = {batch.step for batch in side.recording.records.prompts if batch.digest is not None}
     drawn = side.recording.steps("rollout")
     lacking = [step for step in drawn if step not in recorded_steps]
     if lacking and (not recorded_steps or not side.recording.records.manifest.framework):
