@@ -14,8 +14,8 @@ from harness.recordings.records.values import (
     integer,
     name_list,
     parameters,
-    text,
     whole_number,
+    written,
 )
 from probes.format import number
 
@@ -66,7 +66,7 @@ class RolloutSettings:
     @classmethod
     def of(cls, section: Parameters) -> RolloutSettings:
         return cls(
-            mode=text(section.get("mode")),
+            mode=written(section.get("mode")),
             prompts_per_step=whole_number(section.get("prompts_per_step")),
             samples_per_prompt=whole_number(section.get("samples_per_prompt")),
         )
@@ -172,7 +172,7 @@ class RunManifest:
         return cls(
             framework=filled_text(manifest.get("framework")),
             backend=filled_text(manifest.get("backend")),
-            sampling_mode=filled_text(manifest.get("sampling_mode")),
+            sampling_mode=written(manifest.get("sampling_mode")),
             guided=flag(manifest.get("guided")),
             exit_code=manifest.get("exit_code"),
             seeds=parameters(manifest.get("seeds")),

@@ -26,6 +26,12 @@ def filled_text(value: Any) -> str | None:
     return text(value) or None
 
 
+def written(value: Any) -> str | None:
+    """A recorded word that is held against those that the judge knows. A value of another type is a word that it does
+    not know, not a missing one: a mode of which nobody knows what it is passes nothing."""
+    return None if value is None else str(value)
+
+
 def integer(value: Any) -> int | None:
     """A recorded whole number, as JSON writes one."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -59,7 +59,7 @@ def _data(side: Side) -> Iterator[str]:
     """Find steps without digests of the prompts. Our own runs must have them for every step, others for at least
     one.
     """
-    recorded_steps = {batch.step for batch in side.recording.records.prompts}
+    recorded_steps = {batch.step for batch in side.recording.records.prompts if batch.digest is not None}
     drawn = side.recording.steps("rollout")
     lacking = [step for step in drawn if step not in recorded_steps]
     if lacking and (not recorded_steps or not side.recording.records.manifest.framework):
