@@ -440,10 +440,10 @@ def test_dumps_of_a_wedge_are_judged_without_a_process(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(file: Path, *_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+    def full(path: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(lab, "write_whole", full)
+    monkeypatch.setattr("harness.planted.hangs.lab.write_whole", full)
     found = CliRunner().invoke(app, ["faults", "run", "order-ring", "--out", str(tmp_path)])
     assert isinstance(found.exception, HarnessError) and found.exception.exit_code == 2
     assert "No space left on device" in found.exception.message and "\n" not in found.exception.message
