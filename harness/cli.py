@@ -24,7 +24,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from harness import leaving
+from harness import exit_cleanup
 from harness.commands import (
     adapters,
     audit,
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A traceback is shown only with `HARNESS_DEBUG=1`."""
     signal.signal(signal.SIGTERM, _terminated)
     if starter := os.environ.pop(STARTER, ""):
-        leaving.with_parent(int(starter))
+        exit_cleanup.with_parent(int(starter))
     code = _run(arguments)
     try:
         sys.stdout.flush()

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness import invalid
+from harness import pydantic_errors
 from harness.errors import BadInput
 from probes import limits
 from scenarios.engines.canonical import BY_NAME
@@ -74,7 +74,7 @@ def validate(data: dict[str, Any], *, where: str) -> Scenario:
     try:
         scenario = pydantic.TypeAdapter(Scenario).validate_python(data)
     except pydantic.ValidationError as error:
-        raise BadInput(invalid.sentence(error, where), fix=_restored(invalid.key(error))) from error
+        raise BadInput(pydantic_errors.sentence(error, where), fix=_restored(pydantic_errors.key(error))) from error
     _check_numbers(data, Scenario, where, "")
     _check_ranges(scenario, where)
     return scenario

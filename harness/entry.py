@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from harness import leaving
+from harness import exit_cleanup
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
         code = 130
     # Threads of Ray's core may still run here, and one was seen to crash while the interpreter shut down. So exit
     # without that: the command is over, its processes are ended, and its output is written.
-    leaving.now()
+    exit_cleanup.now()
     os._exit(code)
 
 

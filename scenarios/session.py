@@ -341,7 +341,7 @@ class EngineSession:
         return None if show_layers is None else show_layers(sequence)
 
     def held(self, order: bytes) -> list[bytes] | None:
-        """Return what each worker of the live engine holds (`scenarios.engines.held.answer`), by rank.
+        """Return what each worker of the live engine holds (`scenarios.engines.engine_tensors.answer`), by rank.
 
         None where the engine does not show it.
         """
@@ -391,9 +391,12 @@ class EngineSession:
 
     def _with_loaded(self, report: SyncReport) -> SyncReport:
         """Return the report, extended by what each worker holds of what it was sent."""
-        from scenarios.engines import held
+        from scenarios.engines import engine_tensors
 
-        workers = [held.unpacked(reply)["loaded"] for reply in self.held(held.packed({"loaded": True})) or []]
+        workers = [
+            engine_tensors.unpacked(reply)["loaded"]
+            for reply in self.held(engine_tensors.packed({"loaded": True})) or []
+        ]
         if not workers or None in workers:
             return report
         wrong = [
@@ -533,7 +536,7 @@ class EngineSession:
         return sentences
 
     def _leftovers(self) -> list[str]:
-        from scenarios.engines import held
+        from scenarios.engines import engine_tensors
 
         if self._bare.load.busy:
             return ["a request of an earlier run is still running"]
@@ -545,12 +548,12 @@ class EngineSession:
         package = type(self._bare).__module__.partition(".")[0]
         sentences += leftovers.of_methods("the session", self) + leftovers.of_methods("the engine", self._bare)
         sentences += leftovers.of_settings("the engine", self._bare, self._model_path)
-        answers = self.held(held.packed({"leftovers": True}))
+        answers = self.held(engine_tensors.packed({"leftovers": True}))
         if answers is None:
             sentences += leftovers.of_process(package)
         else:  # workers usually report the same
             sentences += dict.fromkeys(
-                sentence for answer in answers for sentence in held.unpacked(answer)["leftovers"]
+                sentence for answer in answers for sentence in engine_tensors.unpacked(answer)["leftovers"]
             )
         self._bare.flush()
         self._engine.stats()

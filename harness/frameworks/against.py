@@ -25,7 +25,7 @@ from harness.frameworks.settings import Settings
 from harness.frameworks.spec import Framework
 from probes import redaction
 from reports.doctor_model import Hazard, Severity
-from scenarios.engines import given, registry
+from scenarios.engines import native_arguments, registry
 from scenarios.engines.canonical import BY_NAME
 
 CHECK = "same-settings"
@@ -284,7 +284,7 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         begin = f"{prefix}.{side.engine}."
         native.append({name.removeprefix(begin): value for name, value in side.settings.values.items()
                        if name.startswith(begin) and value is not None})  # fmt: skip
-    tables = [given.table("engine", side.engine) for side in (command_a, command_b)]
+    tables = [native_arguments.table("engine", side.engine) for side in (command_a, command_b)]
     for name in BY_NAME:
         pair = [(table.get(name), mine) for table, mine in zip(tables, native, strict=True)]
         if not any(argument is not None and argument.name in mine for argument, mine in pair):
@@ -332,8 +332,8 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
             asked_sampling[name] = asked_sampling[name] if entry is None or entry[1] is None else entry[1]
         try:
             unlike, elsewhere = (
-                given.unlike(side.engine, asked_sampling),
-                given.unlike(other_side.engine, asked_sampling),
+                native_arguments.unlike(side.engine, asked_sampling),
+                native_arguments.unlike(other_side.engine, asked_sampling),
             )
         except TypeError:  # a value that is not a number
             continue
@@ -345,8 +345,9 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
                     f"equal settings draw from another distribution than {_title(other_side.engine)}'s",
                     "use only one of the filters, or harness parity --mode coupled",
                 )  # fmt: skip
-    notes = [f"{_title(side.engine)}: {given.table('engine', side.engine)['max_model_len'].note}"
-             for side in (command_a, command_b) if "max_model_len" in given.table("engine", side.engine)]  # fmt: skip
+    notes = [f"{_title(side.engine)}: {native_arguments.table('engine', side.engine)['max_model_len'].note}"
+             for side in (command_a, command_b)
+             if "max_model_len" in native_arguments.table("engine", side.engine)]  # fmt: skip
     if len(notes) > 1:
         yield Problem(
             "info",
@@ -361,7 +362,7 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 def _left_out(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """Report what engines do without an argument, if they do different things."""
     for name, parameter in BY_NAME.items():
-        arguments = [given.table(parameter.part, side.engine).get(name) for side in (command_a, command_b)]
+        arguments = [native_arguments.table(parameter.part, side.engine).get(name) for side in (command_a, command_b)]
         first, second = arguments
         if first is None or second is None or not parameter.results or first.default == second.default:
             continue

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import pydantic
 
-from harness import envs, invalid
+from harness import envs, pydantic_errors
 from harness.commands.faults import refuse_unknown
 from harness.config import overrides
 from harness.errors import BadInput, HarnessError
@@ -232,7 +232,7 @@ def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
     except pydantic.ValidationError as error:
         sections = kind.model_json_schema().get("$defs", {}).values()
         known_keys = [*kind.model_fields, *(name for section in sections for name in section.get("properties", ()))]
-        raise BadInput(invalid.sentence(error, where, known_keys), fix=FORMAT) from error
+        raise BadInput(pydantic_errors.sentence(error, where, known_keys), fix=FORMAT) from error
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.parity.facts.compare import compare
 from harness.parity.facts.evidence import ALONE, Evidence, Side
-from harness.parity.facts.missteps import missteps
+from harness.parity.facts.own_faults import note_own_faults
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.subjects.engines import observed_second_run
 from harness.parity.subjects.engines.observed_alone import note_floors
@@ -50,7 +50,7 @@ def gather(
     note_floors(e)
     compare(e, tell)
     weight_syncs(e)
-    missteps(e)
+    note_own_faults(e)
     if not e.alone:
         learners(e)
     observed_experience.settle(e)

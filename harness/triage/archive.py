@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from harness import leaving
+from harness import exit_cleanup
 from harness.errors import BadInput
 from probes.files import FILE_MODE
 from reports import places
@@ -78,7 +78,7 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     if outcome["error"]:
         shutil.rmtree(folder, ignore_errors=True)
         raise BadInput(outcome["error"], fix=outcome.get("fix"))
-    leaving.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
     places.unpacked(str(folder), str(file))
     return folder
 

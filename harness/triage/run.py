@@ -17,7 +17,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
 
-from harness import dates, leaving
+from harness import dates, exit_cleanup
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
 from harness.triage import archive, directory, judge
@@ -250,7 +250,7 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
 def _last_words(run: Path) -> Evidence:
     """What the processes of a run that has ended left in it; copies of dumps go when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="harness-last-words-")).resolve()
-    leaving.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
     evidence = collect(live(str(run)), out=folder)
     return dataclasses.replace(
         evidence,

@@ -45,6 +45,6 @@ class Spares:
         self._made += number
         self.names = (*self.names, *names)
         return [
-            self._cluster.actor("scenarios.spare:Spare", driver_seat(), self._model, urgent=URGENT, name=name)
+            self._cluster.actor("scenarios.spare_learner:Spare", driver_seat(), self._model, urgent=URGENT, name=name)
             for name in names
         ]

@@ -6,15 +6,8 @@ import os
 import weakref
 from typing import Any
 
+from probes.adapters.adapter_values import BOUNDARIES, plain, prompts_digest, rollout_arrays, tokenizer_fields, unpadded
 from probes.adapters.calls import Call
-from probes.adapters.reading import (
-    BOUNDARIES,
-    plain,
-    prompts_digest,
-    rollout_arrays,
-    tokenizer_fields,
-    unpadded,
-)
 from probes.draws import COUPLED, DRAW, SEEDED, SEEN
 from probes.frames import Flat, Ragged
 

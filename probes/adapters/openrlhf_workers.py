@@ -11,8 +11,8 @@ from dataclasses import fields
 from typing import Any
 
 from probes import weights
+from probes.adapters.adapter_values import engine_version, plain, resumed_at, vllm_resolved
 from probes.adapters.calls import Call
-from probes.adapters.reading import engine_version, plain, resumed_at, vllm_resolved
 
 # Canonical name -> vLLM's argument, which OpenRLHF derives from its own settings.
 _CANONICAL = {

@@ -13,8 +13,7 @@ import sys
 from typing import Any
 
 from probes import weights
-from probes.adapters.calls import Call
-from probes.adapters.reading import (
+from probes.adapters.adapter_values import (
     BOUNDARIES,
     engine_version,
     finishes,
@@ -25,6 +24,7 @@ from probes.adapters.reading import (
     unpadded,
     vllm_resolved,
 )
+from probes.adapters.calls import Call
 from probes.adapters.table import Adapter, Hook
 from probes.draws import COUPLED, DRAWN, SEEN
 from probes.frames import Flat, Ragged

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from probes.adapters.adapter_values import plain, prompts_digest, tokenizer_fields, unpadded
 from probes.adapters.calls import Call
-from probes.adapters.reading import plain, prompts_digest, tokenizer_fields, unpadded
 from probes.adapters.verl_values import container, each, tempered
 from probes.draws import COUPLED
 from probes.frames import Flat, Ragged

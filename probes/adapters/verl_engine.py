@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from probes import weights
+from probes.adapters.adapter_values import resumed_at
 from probes.adapters.calls import Call
-from probes.adapters.reading import resumed_at
 from probes.frames import Flat, Ragged
 from probes.spans import error_text
 

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from math import ceil
 from typing import Any
 
+from probes.adapters.adapter_values import BOUNDARIES, finishes, plain, rollout_arrays, vllm_resolved
 from probes.adapters.calls import Call
-from probes.adapters.reading import BOUNDARIES, finishes, plain, rollout_arrays, vllm_resolved
 from probes.adapters.verl_engine import request_key
 from probes.adapters.verl_values import container, each, scalar, tempered
 from probes.draws import DRAW

@@ -28,7 +28,7 @@ from scenarios.engines.canonical import AXES
 from scenarios.engines.coupling import Draw
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.engines.sampling import Ordered, Tempered, filtered
-from scenarios.peak import peak
+from scenarios.golden_section import peak
 
 BARRED = 5.0  # nats that a choice counts that the parameters do not allow at all
 MOST = 3  # most parameters in a set

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from scenarios.bench.case import HeldOtherwise, HeldReport
 from scenarios.engines.engine import Request
-from scenarios.engines.held import Cut, digests, packed, unpacked
+from scenarios.engines.engine_tensors import Cut, digests, packed, unpacked
 from scenarios.remote import Actor, call
 
 # Tolerance of a rotary cache, in roundings of its own type. The angle is a product of position and frequency, so its

@@ -25,9 +25,9 @@ from scenarios.engines.engine import Completion, Request
 from scenarios.engines.hf.engine import HFEngine, ids_of
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.engines.sampling import OUTSIDE_HALF, barred, filtered
+from scenarios.golden_section import peak
 from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
-from scenarios.peak import peak
 from scenarios.settings import Sampling, Scenario
 
 ROUNDS = 4  # of every guided reading; flips after the fourth of a sample are not looked at

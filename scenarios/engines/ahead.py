@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.plugins import PluginError
-from scenarios.engines import given, mapping, registry
+from scenarios.engines import mapping, native_arguments, registry
 from scenarios.engines.engine import ParameterRefused
 from scenarios.engines.mapping import ParameterMap
 from scenarios.engines.parameters import engine_asked
@@ -55,7 +55,7 @@ def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], devi
                 chosen, engine, requested, lambda wanted: maps(wanted, longest_context), spec.machine
             )
         sampling = scenario.sampling
-        ours = given.sampling_arguments(engine, sampling)
+        ours = native_arguments.sampling_arguments(engine, sampling)
         native = chosen.apply(engine, "sampling", dataclasses.asdict(sampling), ours)
         mapped = mapping.Mapped(native, sampling, frozenset())
         mapping.described(chosen, engine, sampling, mapped, scenario.rollout.mode)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scenarios.engines import given, registry
+from scenarios.engines import native_arguments, registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.engine import ParameterRefused
 from scenarios.engines.parameters import canonical_engine
@@ -123,7 +123,7 @@ class ParameterMap:
                 )
             native[key] = value
         for name in self.restored if part == "engine" else ():
-            key = given.table("engine", backend)[name].name
+            key = native_arguments.table("engine", backend)[name].name
             native[key] = ours.get(key)
         return {key: value for key, value in native.items() if value is not None}
 
@@ -143,7 +143,7 @@ class ParameterMap:
         """
         base = {**machine(requested), **self.apply(backend, part, requested, ours(requested))}
         moved = {}
-        for name in given.table(part, backend):
+        for name in native_arguments.table(part, backend):
             if name not in requested:
                 continue
             varied = {**requested, name: BY_NAME[name].variant(requested[name])}
@@ -202,7 +202,7 @@ def start(
     arguments = {**machine(requested), **mapping.apply(backend, "engine", requested, ours(requested))}
     described = {
         "canonical": canonical_engine(requested),
-        "given": given.engine_given(backend, arguments),
+        "given": native_arguments.engine_given(backend, arguments),
         "mapping": mapping.name(backend, "engine"),
         "moves": {} if mapping.ours(backend, "engine") else mapping.moves(backend, "engine", requested, ours, machine),
     }
@@ -224,9 +224,11 @@ def sample(
     """
     native = {
         **defaults,
-        **mapping.apply(backend, "sampling", dataclasses.asdict(sampling), given.sampling_arguments(backend, sampling)),
+        **mapping.apply(
+            backend, "sampling", dataclasses.asdict(sampling), native_arguments.sampling_arguments(backend, sampling)
+        ),
     }
-    canonical = given.as_sampling(given.sampling_given(backend, native))
+    canonical = native_arguments.as_sampling(native_arguments.sampling_given(backend, native))
     ends = {*canonical.stop_token_ids, *(() if canonical.ignore_eos else model_ends)}
     return Mapped(native, canonical, frozenset(ends))
 
@@ -237,14 +239,17 @@ def described(mapping: ParameterMap, backend: str, sampling: Sampling, mapped: M
     follows = {}
     if not mapping.ours(backend, "sampling"):
         follows = mapping.moves(
-            backend, "sampling", requested, lambda varied: given.sampling_arguments(backend, given.as_sampling(varied))
+            backend,
+            "sampling",
+            requested,
+            lambda varied: native_arguments.sampling_arguments(backend, native_arguments.as_sampling(varied)),
         )
     canonical = dataclasses.asdict(mapped.canonical)
     return {
         "canonical": requested,
         "native": mapped.native,
         "given": canonical | {"end_ids": sorted(mapped.end_ids)},
-        "unlike": given.unlike(backend, canonical) if mode == "native" else {},
+        "unlike": native_arguments.unlike(backend, canonical) if mode == "native" else {},
         "mode": mode,
         "mapping": mapping.name(backend, "sampling"),
         "moves": follows,

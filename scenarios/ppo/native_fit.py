@@ -22,7 +22,7 @@ from torch import Tensor
 
 from scenarios.engines import canonical
 from scenarios.engines.sampling import OUTSIDE, Ordered, Reading, Tempered, untruncated, widest
-from scenarios.peak import peak
+from scenarios.golden_section import peak
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_scores import (
     SUSPECT,

@@ -28,7 +28,7 @@ NAMED = {
     "scenarios/engines/registry.py": "the list of those that are built in",
     "probes/engines.py": "how its processes are told: probes know no engine's folder",
     "reports/renderers/issue.py": "what its maintainers ask for: reports know no engine",
-    "scenarios/engines/held.py": "where each engine keeps what its attention reads",
+    "scenarios/engines/engine_tensors.py": "where each engine keeps what its attention reads",
     "harness/nightly/matrix.py": "a default pair of engines",
     "harness/commands/faults.py": "a default pair of engines",
 }

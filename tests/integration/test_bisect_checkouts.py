@@ -19,11 +19,12 @@ PACKAGE = {
     "mine/spec.py": """
 from dataclasses import replace
 from pathlib import Path
-from scenarios.engines import given, hf
+from scenarios.engines import hf, native_arguments
 
 MINE = replace(
     hf.SPEC, name="mine", title="my engine", factory="mine.engine:Mine",
-    engine_arguments=given.table("engine", "hf"), sampling_arguments=given.table("sampling", "hf"),
+    engine_arguments=native_arguments.table("engine", "hf"),
+    sampling_arguments=native_arguments.table("sampling", "hf"),
 )
 APART = replace(
     MINE, name="apart", factory="mine.engine:Apart", embedded=False, recipes=str(Path(__file__).parent),

@@ -25,7 +25,7 @@ SHOW = """
 import json, os, sys
 from pathlib import Path
 from scenarios.planted.differences import inside
-from scenarios.engines import held
+from scenarios.engines import engine_tensors
 from scenarios.engines.engine import Request
 from scenarios.engines.make import make_engine
 from scenarios.settings import Sampling, Scenario
@@ -36,9 +36,9 @@ if __name__ == "__main__":  # SGLang's children import this file
     shown = [engine.layers(ids)]
     inside.reach(engine, inside.bend, [module], by=1.01)
     shown.append(engine.layers(ids))
-    engine.held(held.packed({"watch": True}))
+    engine.held(engine_tensors.packed({"watch": True}))
     drawn = engine.generate([Request(0, ids, max_tokens=4, salt="apart")], Sampling(min_tokens=4), seed=0)[0].output_ids
-    watched = held.unpacked(engine.held(held.packed({"watch": False}))[0])
+    watched = engine_tensors.unpacked(engine.held(engine_tensors.packed({"watch": False}))[0])
     Path(out).write_text(json.dumps({"layers": shown, "drawn": drawn, "watched": watched}), encoding="utf-8")
     engine.close()
     os._exit(0)

@@ -29,11 +29,12 @@ PACKAGE = {
     "mine/__init__.py": "",
     "mine/spec.py": """
 from dataclasses import replace
-from scenarios.engines import given, hf
+from scenarios.engines import hf, native_arguments
 
 SPEC = replace(
     hf.SPEC, name="mine", title="my engine", factory="mine.engine:Mine", distributions=("mine",),
-    engine_arguments=given.table("engine", "hf"), sampling_arguments=given.table("sampling", "hf"),
+    engine_arguments=native_arguments.table("engine", "hf"),
+    sampling_arguments=native_arguments.table("sampling", "hf"),
 )
 """,
     "mine/engine.py": """

@@ -35,11 +35,12 @@ PACKAGE = {
     "strangers/__init__.py": "",
     "strangers/spec.py": """
 from dataclasses import replace
-from scenarios.engines import given, hf
+from scenarios.engines import hf, native_arguments
 
 SPEC = replace(
     hf.SPEC, name="theirs", title="their engine", factory="strangers.engine:Theirs",
-    engine_arguments=given.table("engine", "hf"), sampling_arguments=given.table("sampling", "hf"),
+    engine_arguments=native_arguments.table("engine", "hf"),
+    sampling_arguments=native_arguments.table("sampling", "hf"),
 )
 BITS = replace(SPEC, name="bits", title="their engine of bits", factory="strangers.engine:Bits")
 DIES = replace(SPEC, name="dies", title="their engine that leaves", factory="strangers.engine:Dies")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import leaving
+from harness import exit_cleanup
 from harness.errors import BadInput, HarnessError
 from harness.triage import archive
 from harness.triage.remote import token as tokens
@@ -65,7 +65,7 @@ class Server:
 
     def start(self, take: Callable[[Path], Path], end: Callable[[], bool] | None = None) -> None:
         self._http.take, self._http.end, self._http.folder = take, end, Path(tempfile.mkdtemp(prefix="harness-served-"))
-        leaving.then(self.close)
+        exit_cleanup.then(self.close)
         threading.Thread(target=self._http.serve_forever, args=(ENDS_S,), name="harness serve", daemon=True).start()
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import transformers
 
-from scenarios.engines import held, parameters
+from scenarios.engines import engine_tensors, parameters
 from scenarios.engines.canonical import DRAWN
 from scenarios.engines.coupling import Draw, adjusted, choose, reported
 from scenarios.engines.engine import (
@@ -235,8 +235,8 @@ class HFEngine:
         return [projections(layer_states[0]).flatten().tolist() for layer_states in states.hidden_states]
 
     def held(self, order: bytes) -> list[bytes]:
-        """Return what this engine's only worker holds: see `scenarios.engines.held.answer`."""
-        return [held.answer(self._model, order, saved.tensors(self._model))]
+        """Return what this engine's only worker holds: see `scenarios.engines.engine_tensors.answer`."""
+        return [engine_tensors.answer(self._model, order, saved.tensors(self._model))]
 
     def flush(self) -> None:
         """Do nothing: nothing is cached between calls."""
@@ -254,7 +254,7 @@ class HFEngine:
         started = time.perf_counter()
         arrived = dict(receive(self._group, weights, self._device))
         received = {name: digest(tensor) for name, tensor in arrived.items()}
-        loading = held.Loading.of(self._model)
+        loading = engine_tensors.Loading.of(self._model)
         loading.begin(self._model, {meta.name: meta.shape for meta in weights}, saved.tensors(self._model))
         for name, tensor in arrived.items():
             loading.arrived(name, tensor)

@@ -305,7 +305,8 @@ class SGLangEngine:
         return captured
 
     def held(self, order: bytes) -> list[bytes] | None:
-        """Return what each worker holds (`scenarios.engines.held.answer`), by rank; None in the native stage."""
+        """Return what each worker holds, by rank (`scenarios.engines.engine_tensors.answer`); None in the native
+        stage."""
         if self._pure:
             return None
         with tempfile.TemporaryDirectory() as folder:

@@ -66,7 +66,7 @@ def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Add a method to the scheduler that answers what its worker holds. It reads and writes files; its own is named
     by rank.
     """
-    from scenarios.engines.held import Loading, answer
+    from scenarios.engines.engine_tensors import Loading, answer
 
     rank, workers = self.tp_group.rank_in_group, self.tp_group.world_size
     Loading.of(self.tp_worker.model_runner.model, rank=rank, workers=workers)
@@ -123,7 +123,7 @@ _received: dict[str, str] = {}
 def remember_digests(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Take the digest of each tensor as it came out of its broadcast, before it is loaded."""
     from probes.weights import digest
-    from scenarios.engines.held import Loading
+    from scenarios.engines.engine_tensors import Loading
 
     _received.clear()
     model = self.get_model()

@@ -11,7 +11,7 @@ from typing import Any
 
 from probes.draws import DRAW
 from scenarios.engines import canonical
-from scenarios.engines.given import sampling_given
+from scenarios.engines.native_arguments import sampling_given
 from scenarios.engines.vllm.parameters import SAMPLING
 from scenarios.settings import Sampling
 

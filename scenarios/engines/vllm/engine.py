@@ -216,7 +216,7 @@ class VLLMEngine:
         return captured
 
     def held(self, order: bytes) -> list[bytes] | None:
-        """Return what each worker holds (`scenarios.engines.held.answer`), by rank.
+        """Return what each worker holds (`scenarios.engines.engine_tensors.answer`), by rank.
 
         None in the native stage, and where more than tensor parallelism divides the model.
         """

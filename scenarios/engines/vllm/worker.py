@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from probes.weights import digest
-from scenarios.engines import held
+from scenarios.engines import engine_tensors
 from scenarios.engines.engine import SyncGroup, WeightMeta
 from scenarios.engines.layers import Capture
 from scenarios.engines.sync import join, receive
@@ -39,7 +39,7 @@ class WeightReceiver:
         received: dict[str, str] = {}
         started = time.perf_counter()
         model = self.model_runner.get_model()
-        loading = held.Loading.of(model, rank=self.rank, workers=self.parallel_config.tensor_parallel_size)
+        loading = engine_tensors.Loading.of(model, rank=self.rank, workers=self.parallel_config.tensor_parallel_size)
         loading.begin(model, {meta.name: meta.shape for meta in metas})
 
         def stream() -> Iterator[tuple[str, torch.Tensor]]:
@@ -61,7 +61,7 @@ class WeightReceiver:
 
     def harness_held(self, order: bytes) -> bytes:
         workers = self.parallel_config.tensor_parallel_size
-        return held.answer(self.model_runner.get_model(), order, rank=self.rank, workers=workers)
+        return engine_tensors.answer(self.model_runner.get_model(), order, rank=self.rank, workers=workers)
 
     def harness_planted(self, what: str, modules: str, setting: str) -> None:
         """Let a planted fault change this worker's model, like SGLang's plug-in."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.engines import canonical, given, parameter_page, parameters, registry
+from scenarios.engines import canonical, native_arguments, parameter_page, parameters, registry
 from scenarios.engines.engine import ParameterRefused
 from scenarios.engines.native import Native
 from scenarios.engines.spec import EngineSpec
@@ -27,7 +27,7 @@ def test_every_setting_has_an_entry() -> None:
 @pytest.mark.parametrize("engine", registry.BUILT_IN)
 def test_every_engine_names_canonical_parameters_only(engine: str) -> None:
     for part in ("engine", "sampling"):
-        for name, argument in given.table(part, engine).items():
+        for name, argument in native_arguments.table(part, engine).items():
             assert canonical.BY_NAME[name].part == part and canonical.BY_NAME[name].native(engine) == argument.name
 
 
@@ -36,9 +36,11 @@ def test_an_engine_has_a_sampling_parameter_by_its_own_name_unless_it_says_other
 ) -> None:
     spec = EngineSpec("x", "X", "", sampling_arguments={"top_k": None, "top_p": Native("nucleus", 0.5)})
     monkeypatch.setattr(registry, "specs", lambda: {"x": spec})
-    assert given.sampling_arguments("x", Sampling(min_p=0.2, top_p=0.9))["min_p"] == 0.2
-    assert "top_k" not in given.table("sampling", "x")
-    assert given.as_sampling(given.sampling_given("x", {"min_p": 0.2})) == Sampling(min_p=0.2, top_p=0.5)
+    assert native_arguments.sampling_arguments("x", Sampling(min_p=0.2, top_p=0.9))["min_p"] == 0.2
+    assert "top_k" not in native_arguments.table("sampling", "x")
+    assert native_arguments.as_sampling(native_arguments.sampling_given("x", {"min_p": 0.2})) == Sampling(
+        min_p=0.2, top_p=0.5
+    )
     parameters.check_sampling("x", Sampling(top_k=5), "coupled")
     with pytest.raises(ParameterRefused, match="X has no top-k"):
         parameters.check_sampling("x", Sampling(top_k=5), "native")

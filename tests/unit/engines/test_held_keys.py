@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from scenarios.engines.held import Witness, keys_read
+from scenarios.engines.engine_tensors import Witness, keys_read
 
 
 def test_a_batch_of_sglang() -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from scenarios.bench import readback
-from scenarios.engines import held
+from scenarios.engines import engine_tensors
 from scenarios.remote import Local
 
 HEAD, HIDDEN, HEADS, INNER, VOCABULARY = 2, 6, 4, 8, 10
@@ -85,7 +85,7 @@ class Session:
         self._models = models
 
     def held(self, order: bytes) -> list[bytes]:
-        return [held.answer(one, order, rank=rank, workers=2) for rank, one in enumerate(self._models)]
+        return [engine_tensors.answer(one, order, rank=rank, workers=2) for rank, one in enumerate(self._models)]
 
     def snapshot(self) -> dict[str, Any]:
         return {"resolved": {"dtype": "float32"}}
@@ -118,7 +118,7 @@ def test_one_worker_holds_an_older_part(name: str, rank: int, learned: dict[str,
     (one,) = read(models, tmp_path).otherwise
     assert (one.name, one.where, one.how) == (name, f"rank {rank} of 2", "")
     held_whole = readback.values(Local(Session, models), str(tmp_path), [name])[name]
-    reader = held.Reader(models[rank], SHAPES, rank=rank, workers=2)
+    reader = engine_tensors.Reader(models[rank], SHAPES, rank=rank, workers=2)
     expected, cut = learned[name].clone(), reader.cut(name)
     part = slice(None) if cut is None else (slice(None),) * cut[0] + (slice(cut[1], cut[1] + cut[2]),)
     expected[part] -= 1.0
@@ -141,13 +141,13 @@ def test_a_tensor_that_all_workers_hold_otherwise_names_none(learned: dict[str, 
 
 
 def loaded(models: list[nn.Module]) -> list[dict[str, Any]]:
-    answers = Session(models).held(held.packed({"loaded": True}))
-    return [held.unpacked(one)["loaded"] for one in answers]
+    answers = Session(models).held(engine_tensors.packed({"loaded": True}))
+    return [engine_tensors.unpacked(one)["loaded"] for one in answers]
 
 
 def sync(model: nn.Module, rank: int, tensors: dict[str, torch.Tensor], applied: dict[str, torch.Tensor]) -> None:
     """`tensors` arrive at one of two workers, which loads `applied`."""
-    loading = held.Loading.of(model, rank=rank, workers=2)
+    loading = engine_tensors.Loading.of(model, rank=rank, workers=2)
     loading.begin(model, SHAPES)
     for name, tensor in tensors.items():
         loading.arrived(name, tensor)

@@ -19,7 +19,7 @@ from harness.errors import BadInput
 from harness.parity.runs.preflight import preflight
 from harness.parity.subjects.sampling.checks_meaning import title
 from probes import plugins
-from scenarios.engines import given, registry
+from scenarios.engines import native_arguments, registry
 from scenarios.engines.engine import Request
 from scenarios.engines.hf.engine import HFEngine
 from scenarios.engines.make import EngineOptions, make_engine
@@ -131,12 +131,14 @@ def test_an_engine_of_a_package_runs_as_ours_do(monkeypatch: pytest.MonkeyPatch,
 
 def test_parameters_of_an_engine_of_a_package_are_read_in_its_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, theirs=f"{__name__}:SPEC")
-    assert given.engine_given("theirs", {"precision": "float16"}) == {"dtype": "float16", "seed": None}
-    native = given.sampling_arguments("theirs", Sampling(temperature=0.7, max_tokens=5))
+    assert native_arguments.engine_given("theirs", {"precision": "float16"}) == {"dtype": "float16", "seed": None}
+    native = native_arguments.sampling_arguments("theirs", Sampling(temperature=0.7, max_tokens=5))
     assert native["heat"] == 0.7 and "temperature" not in native
-    assert given.as_sampling(given.sampling_given("theirs", native)) == Sampling(temperature=0.7, max_tokens=5)
+    assert native_arguments.as_sampling(native_arguments.sampling_given("theirs", native)) == Sampling(
+        temperature=0.7, max_tokens=5
+    )
     assert title("theirs") == "Their engine" and title("nobody's") == "nobody's"
-    assert given.engine_given("nobody's", {"a": 1}) == {}
+    assert native_arguments.engine_given("nobody's", {"a": 1}) == {}
 
 
 def test_an_engine_of_a_package_has_environments_and_recipes_of_its_own(

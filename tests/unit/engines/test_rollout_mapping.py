@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
-from scenarios.engines import given, parameters
+from scenarios.engines import native_arguments, parameters
 from scenarios.engines.engine import ParameterRefused
 from scenarios.engines.hf import parameters as hf
 from scenarios.engines.mapping import ParameterMap, described, sample, start
@@ -158,7 +158,7 @@ def test_a_mapping_that_cannot_be_used_is_refused_with_its_reason(spec: dict[str
 
 
 def test_each_engine_reads_parameters_its_own_way() -> None:
-    read = given.sampling_given
+    read = native_arguments.sampling_given
     assert read("vllm", {"temperature": 0.005})["temperature"] == 0.01
     assert read("vllm", {"temperature": 1e-7})["temperature"] == 0.01
     assert read("sglang", {"temperature": 1e-7})["temperature"] == 0.0
@@ -168,6 +168,6 @@ def test_each_engine_reads_parameters_its_own_way() -> None:
     assert read("sglang", stops)["stop_token_ids"] == ()
     assert read("sglang", {})["max_tokens"] == 128 and read("vllm", {})["max_tokens"] == 16
     joint = dataclasses.asdict(Sampling(top_k=5, top_p=0.9))
-    assert "joint" in given.unlike("sglang", joint)["top_k with top_p"]
-    assert given.unlike("vllm", joint) == {}
-    assert given.engine_given("sglang", {"context_length": 128})["max_model_len"] == 126
+    assert "joint" in native_arguments.unlike("sglang", joint)["top_k with top_p"]
+    assert native_arguments.unlike("vllm", joint) == {}
+    assert native_arguments.engine_given("sglang", {"context_length": 128})["max_model_len"] == 126

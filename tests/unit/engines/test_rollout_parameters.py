@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.engines import canonical, given, parameters, registry
+from scenarios.engines import canonical, native_arguments, parameters, registry
 from scenarios.engines.engine import ParameterRefused
 from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
@@ -50,10 +50,10 @@ def test_eager_is_not_inverted() -> None:
 
 def test_every_sampling_parameter_has_an_image_in_native_mode() -> None:
     for engine in registry.BUILT_IN:
-        ours = given.sampling_arguments(engine, Sampling())
+        ours = native_arguments.sampling_arguments(engine, Sampling())
         for one in canonical.SAMPLING:
             changed = dataclasses.replace(Sampling(), **{one.name: one.variant(one.default)})
-            assert ours != given.sampling_arguments(engine, changed), (engine, one.name)
+            assert ours != native_arguments.sampling_arguments(engine, changed), (engine, one.name)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ import torch
 
 from probes import install
 from probes.adapters import (
+    adapter_values,
     openrlhf,
     openrlhf_driver,
     openrlhf_workers,
-    reading,
     trl,
     verl,
     verl_driver,
@@ -718,7 +718,7 @@ def test_what_verl_does_not_hand_on_to_sglang_is_asked_and_not_given(desk: Any) 
 
 def test_numbers_called_tokens_are_no_secrets_and_texts_are() -> None:
     given = {"max_tokens": 32, "stop_token_ids": [2, 3], "hub_token": "hf_x", "tokens": {"a": "b"}}
-    assert reading.plain(given) == {"max_tokens": 32, "stop_token_ids": [2, 3]}
+    assert adapter_values.plain(given) == {"max_tokens": 32, "stop_token_ids": [2, 3]}
 
 
 def test_trl_does_not_give_its_server_the_version_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
 from harness.recordings.records.engine_info import NOTHING_REPORTED, EngineInfo, SamplingRequest
 from reports.model import SUSPICIONS, Cause, CauseKey, Finding
 from reports.text import counted, figure
-from scenarios.engines import given as native_terms
+from scenarios.engines import native_arguments as native_terms
 from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.native import apart
