@@ -183,6 +183,7 @@ def test_every_error_has_an_exit_code_that_is_no_verdict() -> None:
     assert RunCut in kinds and RunCut.exit_code == 3  # a run that was cut short is INCONCLUSIVE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(cli._ADDRESSED))
 def test_errors_of_the_lower_rooms_are_known_by_their_name(name: str) -> None:
     module, _, kind = name.rpartition(".")

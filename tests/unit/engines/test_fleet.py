@@ -50,6 +50,7 @@ def test_answers_come_in_the_order_of_the_requests(samples: list[int], engines: 
     assert sum(len(one.asked) for one in several) <= engines  # nobody is asked for nothing
 
 
+@pytest.mark.slow
 @given(st.integers(0, 999), st.integers(1, 8), st.integers(1, 8))
 def test_samples_of_one_prompt_go_to_one_engine(prompt: int, per_prompt: int, engines: int) -> None:
     drawn_by = {engine_of(prompt * per_prompt + copy, per_prompt, engines) for copy in range(per_prompt)}

@@ -151,6 +151,7 @@ def test_what_would_break_is_refused_before_anything_starts(tmp_path: Path) -> N
     assert not (tmp_path / "pair").exists()
 
 
+@pytest.mark.slow
 def test_a_trap_that_cannot_be_told_refuses_nothing_and_is_said(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(parity, "record", lambda *args, **kwargs: RecordResult(3, None, None))
     rollout = "actor_rollout_ref.rollout"

@@ -348,6 +348,7 @@ def test_what_is_written_for_an_engine_is_read_back(engine: str, item: Setting) 
         assert item.parameter.fits(value, item.requested(value)), value
 
 
+@pytest.mark.slow
 def test_arguments_that_the_engine_does_not_take_are_named(tmp_path: Path) -> None:
     """Also where no setting bears on them; without the list of its names nothing is said of names."""
     takes = Takes(

@@ -106,6 +106,7 @@ def test_the_tokenizer_reads_back_as_it_was_trained(policy: Path) -> None:
     assert len(read) == len(made)
 
 
+@pytest.mark.slow
 def test_text_that_went_through_the_template_gets_a_second_bos(policy: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(policy)
     chat = grammar.messages(random.Random(0))

@@ -361,6 +361,7 @@ def test_a_recording_that_cannot_be_removed_is_not_called_removed(
         assert not history.night(1).results[0].report
 
 
+@pytest.mark.slow
 def test_an_older_night_that_was_cut_is_resumed_until_its_cells_have_run(place: str) -> None:
     with History.at(place) as history:
         cut = history.begin("trial", ["a", "b", "c"], [])

@@ -82,6 +82,7 @@ def far(made: Recording) -> None:
     made.frame("rollout", 1).arrays["logprob"].values[7] += 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "named", "confirmed"),
     [

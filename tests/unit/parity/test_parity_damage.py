@@ -227,6 +227,7 @@ def test_kinds_and_keys_that_nobody_reads_are_said(tmp_path: Path) -> None:
     assert any("stepc" in line for line in verdict.missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.json", "events/rollout-0-5002.jsonl", "tokens/rollout-0-5002.bin"])
 def test_a_pipe_in_the_place_of_a_file_is_not_read(name: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(sound(), tmp_path / "pair"))

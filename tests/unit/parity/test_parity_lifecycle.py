@@ -163,6 +163,7 @@ def test_weights_that_were_kept_aside_need_a_sync_once_there_are_others(
     assert not missteps_of(nobodys, versions)
 
 
+@pytest.mark.slow
 def test_a_session_refuses_what_a_sleeping_engine_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     class Engine:
         def info(self) -> Any:
