@@ -42,73 +42,112 @@ RULES: tuple[Rule | Slot, ...] = (
     # What a run recorded of its own faults: they make differences of every kind.
     Rule(
         learner.ranks,
-        "a learner's ranks say it of themselves; what they make is not evidence of anything else then",
+        "the ranks' own records show the fault; their results are then no evidence of any other cause",
         alone=True,
     ),
-    Rule(order.mispaired, "of another sample's response the learner's numbers say nothing about an engine"),
+    Rule(order.mispaired, "a learner that scored another sample's response says nothing about the engine"),
     Rule(
         causes_lifecycle.used_asleep,
-        "a record too: with weights of another version an engine differs in every way that the others read",
+        "a record shows it; an engine with weights of another version differs in everything that later rules read",
         alone=True,
     ),
     Rule(
         weights.stale_weights,
-        "a recorded sync says so; with other weights an engine differs in every way that the others read",
+        "a recorded sync shows it; an engine with other weights differs in everything that later rules read",
         alone=True,
     ),
-    Rule(weights.altered_weights, "the same record: what did not arrive, then what arrived otherwise", alone=True),
-    Rule(weights.not_loaded, "what arrived as it was sent, then what the engine made of it", alone=True),
+    Rule(
+        weights.altered_weights,
+        "it reads the same sync: first what did not arrive, then what arrived altered",
+        alone=True,
+    ),
+    Rule(
+        weights.not_loaded,
+        "it takes tensors that arrived as they were sent, and asks what the engine made of them",
+        alone=True,
+    ),
     Rule(
         weights.one_update_behind,
-        "a tensor that the record names explains the distance from the learner by itself",
+        "a tensor that the record names already explains the distance from the learner",
         alone=True,
     ),
-    Rule(prompts.prompts, "ids are recorded: what an engine continues comes before how it draws", alone=True),
-    Rule(sampling.sampling_parameters, "a parameter covers the draws of every sample, those with another prompt too"),
-    Rule(sampling.most_tokens, "another parameter of the draw explains lengths; it looks at those that are left"),
-    Rule(sampling.data_type, "the last record: it covers every number, to which the re-readings below would be fitted"),
+    Rule(prompts.prompts, "prompt ids are recorded; what an engine continues comes before how it draws", alone=True),
+    Rule(
+        sampling.sampling_parameters,
+        "a parameter covers the draws of every sample, so samples with another prompt are explained first",
+    ),
+    Rule(sampling.most_tokens, "other parameters explain lengths too; this rule takes the lengths that are left"),
+    Rule(
+        sampling.data_type,
+        "the last rule that reads a record: a data type covers every number, and the fits below would fit to it",
+    ),
     # Whose tokens the numbers belong to.
-    Rule(order.permuted, "whole responses of others are looked for where no record says why tokens differ"),
-    Rule(causes_retokenization.retokenized, "tokens of another sample may read alike here and there"),
-    Rule(causes_random_numbers.collisions, "siblings that were encoded again may become equal"),
+    Rule(order.permuted, "it searches for whole responses of other samples, where no record says why tokens differ"),
+    Rule(
+        causes_retokenization.retokenized,
+        "single tokens of another sample may decode to the same text by chance, so whole responses come first",
+    ),
+    Rule(
+        causes_random_numbers.collisions,
+        "samples of one prompt that were encoded again may become equal, so encoding comes first",
+    ),
     # The same numbers, read in another way.
     Rule(
-        log_probabilities.alignment, "numbers are read again once it is known whose tokens they belong to", alone=True
-    ),
-    Slot.PLUGINS,  # what is known comes before what is fitted
-    Rule(log_probabilities.scaled, "a factor can be fitted to numbers of neighbouring tokens"),
-    Rule(causes_not_finite.numeric, "samples are left out only where no re-reading of them helps", alone=True),
-    Rule(
-        causes_vocabulary.vocabulary,
-        "logits that are not finite make an engine draw any id, one of the padding too",
-    ),
-    Rule(prefix_cache.stale_cache, "it needs samples that differ for no reason of their own", alone=True),
-    Rule(
-        log_probabilities.mixed_version,
-        "a stale cache moves samples from their first token on, as an early change of the weights does",
+        log_probabilities.alignment,
+        "numbers can be read at another position only when it is known whose tokens they belong to",
         alone=True,
     ),
-    Rule(log_probabilities.semantics, "bounds hold for many faults that are small: it is the last of the re-readings"),
+    Slot.PLUGINS,  # a plug-in knows its engine: its causes come before those that are fitted
+    Rule(
+        log_probabilities.scaled,
+        "a factor would also fit numbers that belong to the neighbouring token, so alignment comes first",
+    ),
+    Rule(
+        causes_not_finite.numeric, "samples are left out only where no other reading of their numbers helps", alone=True
+    ),
+    Rule(
+        causes_vocabulary.vocabulary,
+        "logits that are not finite make an engine draw any id, padding ids too",
+    ),
+    Rule(
+        prefix_cache.stale_cache,
+        "it takes samples for which nothing within the sample explains the difference",
+        alone=True,
+    ),
+    Rule(
+        log_probabilities.mixed_version,
+        "a stale cache changes samples from their first token on, as an early change of the weights does",
+        alone=True,
+    ),
+    Rule(
+        log_probabilities.semantics, "its bounds also hold for other small faults, so it is the last of the re-readings"
+    ),
     # Where samples end.
-    Rule(sampling.min_tokens, "an end that comes too early is a choice first: it explains the length"),
-    Rule(stop_conditions.ends, "each end is explained once no choice does"),
-    Rule(stop_conditions.reasons, "a sample of another length has another reason to end", alone=True),
+    Rule(sampling.min_tokens, "an end token before min_tokens is a wrong choice of a token, and explains the length"),
+    Rule(stop_conditions.ends, "it explains ends that no choice of a token explains"),
+    Rule(
+        stop_conditions.reasons,
+        "a sample of another length may well have another finish reason, so lengths come first",
+        alone=True,
+    ),
     # What learners make of the same rollouts.
-    Rule(learner.one_rank, "it looks at what learners make of rollouts that nothing above explains"),
-    Rule(learner.scaled_gradients, "a norm says less than the answers that it is made of"),
-    Rule(causes_shapes.shapes, "unequal shares change how sums round; gradients show what does more"),
+    Rule(learner.one_rank, "it takes what learners make of rollouts that nothing above explains"),
+    Rule(learner.scaled_gradients, "a gradient's norm says less than the samples that it is made of"),
+    Rule(
+        causes_shapes.shapes, "unequal shares change only how sums round; a fault that changes gradients is named first"
+    ),
     # The native stage.
-    Rule(native_sampler.native_prompts, "the native stage comes after the rollouts, and again prompts come first"),
-    Rule(native_sampler.native_ends, "what a cut makes of native samples would be fitted by a parameter"),
-    Rule(native_sampler.samplers, "a parameter is fitted to what ends and prompts leave"),
-    Rule(native_sampler.meanings, "what the numbers mean is asked after what was drawn"),
-    Rule(native_sampler.seeds, "the repeats need nothing of the others; they are the last of the native stage"),
+    Rule(native_sampler.native_prompts, "the native stage follows the rollouts; prompts come first, as above"),
+    Rule(native_sampler.native_ends, "a sampling parameter would fit samples that were cut, so ends come first"),
+    Rule(native_sampler.samplers, "sampling parameters are fitted to what prompts and ends leave open"),
+    Rule(native_sampler.meanings, "what the reported numbers mean is asked after what was drawn"),
+    Rule(native_sampler.seeds, "repeated draws depend on none of the rules above, so they end the native stage"),
     # What explains differences of any kind covers only what is left.
     Rule(
         causes_self_disagreement.noisy,
-        "noise explains differences of any kind: it may cover only what is left of all the others",
+        "noise explains differences of any kind, so it covers only what all other rules leave",
     ),
-    Rule(precision.logic, "the causes of the lifted stage claim what is left in half precision"),
+    Rule(precision.logic, "the lifted stage's causes claim what is left in half precision"),
     Rule(precision.arithmetic, "rounding is what remains once float32 agrees"),
 )
 
