@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from harness.triage.collect.stacks import MAX_FRAMES, MAX_NAME, parse
@@ -189,14 +190,18 @@ def _bootstrapped(thread: _Open) -> bool:
 
 def _placed(threads: tuple[Thread, ...], command: str) -> tuple[Thread, ...]:
     """The threads with short paths of libraries completed, so that a library's frame is not taken for the user's."""
-    scripts = {word.rsplit("/", 1)[-1] for word in command.split() if word.endswith(".py")}
-    return tuple(
-        replace(thread, frames=tuple(replace(frame, file=_completed(frame.file, scripts)) for frame in thread.frames))
-        for thread in threads
-    )
+    scripts = frozenset(word.rsplit("/", 1)[-1] for word in command.split() if word.endswith(".py"))
+    return tuple(replace(thread, frames=tuple(_in_library(frame, scripts) for frame in thread.frames))
+                 for thread in threads)  # fmt: skip
 
 
-def _completed(file: str, scripts: set[str]) -> str:
+def _in_library(frame: Frame, scripts: frozenset[str]) -> Frame:
+    file = _completed(frame.file, scripts)
+    return frame if file == frame.file else replace(frame, file=file)
+
+
+@lru_cache(maxsize=65536)
+def _completed(file: str, scripts: frozenset[str]) -> str:
     package = file.split("/", 1)[0].removesuffix(".py")
     if file.startswith(("/", "<")) or not file.endswith(".py") or file in scripts:
         return file
