@@ -71,6 +71,28 @@ def triage(
     return written
 
 
+def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) -> Evidence:
+    """Return the evidence in `what`, or of live processes now; what is taken now goes when this process ends.
+
+    Raises BadInput for anything else, and for evidence without a stack.
+    """
+    evidence = _evidence(what, _temporary("harness-stacks-"), "", tell)[0]
+    if any(thread.frames for process in evidence.processes for look in process.samples for thread in look.threads):
+        return evidence
+    why = next((note for process in evidence.processes for note in process.notes), "")
+    raise BadInput(
+        f"no stack in {' '.join(what[:MAX_DRIVERS])}" + (f": {why}" if why else ""),
+        fix=shlex.join(redaction.arguments(["harness", "triage", *what])),
+    )
+
+
+def _temporary(prefix: str) -> Path:
+    """A new folder that is removed when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder
+
+
 def _check_writable(out: Path, what: list[str]) -> None:
     """Raise BadInput if nothing can be written into `out`, before anything is looked at. `out` is not created yet."""
     existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
@@ -285,8 +307,7 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
 
 def _last_words(run: Path) -> Evidence:
     """What the processes of a run that has ended left in it; copies of dumps go when this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="harness-last-words-")).resolve()
-    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    folder = _temporary("harness-last-words-")
     evidence = collect(live(str(run)), out=folder)
     return dataclasses.replace(
         evidence,
