@@ -45,6 +45,7 @@ from harness.commands import (
     replay,
     report,
     run,
+    stacks,
     triage,
     up,
     watch,
@@ -191,6 +192,7 @@ app.command()(bundle.bundle)
 app.command(context_settings={"allow_interspersed_args": False})(watch.watch)
 app.command(context_settings={"allow_interspersed_args": False})(record.record)
 app.command()(triage.triage)
+app.command()(stacks.stacks)
 app.command()(doctor.doctor)
 app.command()(nightly.nightly)
 app.command()(bisect.bisect)

@@ -16,6 +16,7 @@ from harness.envs.environment import Environment
 from harness.frameworks.symbols import Checked
 from harness.glossary import Entry
 from harness.mapping.judge import Mapping
+from harness.triage.folding import Folded
 from harness.warm.up import Listed
 from reports.bisect_model import Bisection
 from reports.doctor_model import Report
@@ -91,6 +92,7 @@ def schemas() -> tuple[Schema, ...]:
         Schema("bisection", Bisection, ("bisect",), (("exit_code", "integer"),)),
         Schema("bundle", Packed, ("bundle",)),
         Schema("explanations", list[Entry], ("explain",)),
+        Schema("stacks", Folded, ("stacks",)),
         Schema("kept-engines", list[Listed], ("ps",)),
         Schema("environments", list[Environment], ("env list",)),
         Schema("environment-checks", list[CheckedEnvironment], ("env check",)),

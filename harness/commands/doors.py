@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DOORS: dict[str, tuple[str, ...]] = {
-    "A job hangs": ("triage", "watch"),
+    "A job hangs": ("triage", "stacks", "watch"),
     "Two engines or two runs differ": ("parity", "diff", "replay", "run", "record"),
     "My own mapping of settings": ("mapping",),
     "It is green and learns nothing": ("audit",),

@@ -16,8 +16,9 @@ def triage(
         typer.Argument(
             help="what to judge: pids, a Ray address, a run directory, an evidence directory or its zip, the evidence "
             "directories of all nodes of a job (or the directory that holds them), the URLs of watches that serve "
-            "theirs (harness watch --serve), a bundle, or a directory of flight recorder dumps; default: the Ray "
-            "cluster of this host",
+            "theirs (harness watch --serve), a bundle, a directory of flight recorder dumps, or stacks that somebody "
+            "pasted: files or folders with the output of py-spy dump or of faulthandler, - for the standard input; "
+            "default: the Ray cluster of this host",
             show_default=False,
         ),
     ] = None,
@@ -60,7 +61,7 @@ def triage(
 
         gather.check(end)
         secret = token.read(token_file)
-    live = not any(os.path.exists(word) and not word.isdigit() for word in what or [])
+    live = not any(word == "-" or (os.path.exists(word) and not word.isdigit()) for word in what or [])
     if live and (absent := missing()):
         say(absent)
     verdict = run(what or [], out or None, token_file=token_file, tell=say)

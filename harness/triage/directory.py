@@ -221,7 +221,8 @@ def _bare(folder: Path, source: Path) -> Evidence:
     dumps = {file.name: file.name for file in sorted(folder.iterdir()) if _is_dump(file)}
     if not dumps:
         raise BadInput(
-            f"{source} holds neither evidence ({INDEX}) nor flight recorder dumps (one JSON or pickle file a rank)",
+            f"{source} holds neither evidence ({INDEX}) nor flight recorder dumps (one JSON or pickle file a rank) "
+            "nor stacks of py-spy or faulthandler",
             fix=READS,
         )
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)

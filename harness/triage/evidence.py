@@ -47,6 +47,7 @@ class Thread:
 # Beginnings of notes that say why there is no Python stack of a process.
 NOT_PERMITTED = "ptrace is not permitted"
 NOT_PYTHON = "not a Python process"
+PASTED = "pasted"  # `source` of evidence from stacks that somebody pasted: one look without a time
 ENDED = ("gone", "Z", "X")  # states of a process that is over
 
 
@@ -260,7 +261,7 @@ class Evidence:
     """Everything that was collected at one moment. `path`: the directory that holds it."""
 
     path: str
-    source: str  # watch, live, directory, dumps
+    source: str  # watch, live, directory, dumps, pasted
     taken: str  # ISO 8601, UTC
     stall_s: Number  # seconds without progress before it was taken; 0 if nobody watched
     processes: tuple[Process, ...] = ()

@@ -216,8 +216,13 @@ def match(frame: Frame) -> FramePattern | None:
 
 def users(frame: Frame) -> bool:
     """Whether a frame is of the user's code: not installed, not of the standard library, not compiled, and not ours."""
+    return _users(frame.file)
+
+
+@lru_cache(maxsize=65536)
+def _users(file: str) -> bool:
     foreign = (_FOREIGN, _LIBRARY_SHORT, _COMPILED)
-    return bool(frame.file) and not any(pattern.search(frame.file) for pattern in foreign)
+    return bool(file) and not any(pattern.search(file) for pattern in foreign)
 
 
 def plain(function: str) -> str:

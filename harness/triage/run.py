@@ -20,7 +20,7 @@ from typing import NoReturn
 from harness import dates, exit_cleanup
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
-from harness.triage import archive, directory, judge
+from harness.triage import archive, directory, judge, pasted
 from harness.triage.collect import collect, live, may_live
 from harness.triage.evidence import ENDED, Evidence, Silence
 from harness.triage.nodes import unite
@@ -71,6 +71,28 @@ def triage(
     return written
 
 
+def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) -> Evidence:
+    """Return the evidence in `what`, or of live processes now; what is taken now goes when this process ends.
+
+    Raises BadInput for anything else, and for evidence without a stack.
+    """
+    evidence = _evidence(what, _temporary("harness-stacks-"), "", tell)[0]
+    if any(thread.frames for process in evidence.processes for look in process.samples for thread in look.threads):
+        return evidence
+    why = next((note for process in evidence.processes for note in process.notes), "")
+    raise BadInput(
+        f"no stack in {' '.join(what[:MAX_DRIVERS])}" + (f": {why}" if why else ""),
+        fix=shlex.join(redaction.arguments(["harness", "triage", *what])),
+    )
+
+
+def _temporary(prefix: str) -> Path:
+    """A new folder that is removed when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder
+
+
 def _check_writable(out: Path, what: list[str]) -> None:
     """Raise BadInput if nothing can be written into `out`, before anything is looked at. `out` is not created yet."""
     existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
@@ -94,6 +116,8 @@ def _evidence(
         return _served(urls, [Path(word) for word in what if word not in urls], out, token_file)
     paths = [resolve(word) for word in what]
     existing_paths = [path for path in paths if path.exists() and not str(path).isdigit()]
+    if pasted_evidence := _pasted(what, paths):
+        return pasted_evidence, None
     if existing_paths and len(what) > 1:
         if absent := [word for word, path in zip(what, paths, strict=True) if path not in existing_paths]:
             raise BadInput(f"{absent[0]}: no such directory; a directory of each node, or pids", fix=f"ls {absent[0]}")
@@ -106,6 +130,39 @@ def _evidence(
         raise _absent(Path(what[0]))
     evidence = _live(what, out, tell)
     return evidence, Path(evidence.path)
+
+
+def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
+    """The evidence in pasted stacks; None if the words are something else: pids, evidence, a watch, recorder dumps."""
+    if pasted.STDIN not in words and not all(path.exists() for path in paths):
+        return None
+    others = [path for word, path in zip(words, paths, strict=True) if word != pasted.STDIN]
+    if not words or any(is_bundle(word) for word in words) or any(map(_recognised, others)):
+        return None
+    if absent := [path for path in others if not path.exists()]:
+        raise _absent(absent[0])
+    stacks = pasted.evidence([word if word == pasted.STDIN else str(path)
+                              for word, path in zip(words, paths, strict=True)])  # fmt: skip
+    if stacks is None and (pasted.STDIN in words or (len(others) > 1 and any(path.is_file() for path in others))):
+        raise _no_stacks(words)
+    return stacks
+
+
+def _recognised(path: Path) -> bool:
+    """Whether it is something else than text that was pasted: a pid, evidence, a zip, a watch, recorder dumps."""
+    if str(path).isdigit() or directory.is_evidence(path):
+        return True
+    if path.is_file():
+        return zipfile.is_zipfile(path)
+    return bool(_of_nodes(path)) or directory.readable(path) or any((path / name).exists() for name in (*LIVE, *SIDES))
+
+
+def _no_stacks(words: list[str]) -> BadInput:
+    names = "the standard input" if words == [pasted.STDIN] else " ".join(words[:MAX_DRIVERS])
+    return BadInput(
+        f"no stack was recognised in {names}: pasted text is that of py-spy dump or of Python's faulthandler",
+        fix="harness triage --help   # lists what it reads",
+    )
 
 
 def _absent(path: Path) -> BadInput:
@@ -145,7 +202,8 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
 def _refuse_file(path: Path) -> NoReturn:
     beside = shlex.quote(str(path.parent))
     raise BadInput(
-        f"{path} is one file: triage reads the directory with the dumps of every rank, or evidence",
+        f"{path} is one file without stacks: triage reads stacks of py-spy or faulthandler, the directory with the "
+        "recorder dumps of every rank, or evidence",
         fix=f"harness triage {beside}" if directory.readable(path.parent) else directory.READS,
     )
 
@@ -249,8 +307,7 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
 
 def _last_words(run: Path) -> Evidence:
     """What the processes of a run that has ended left in it; copies of dumps go when this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="harness-last-words-")).resolve()
-    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    folder = _temporary("harness-last-words-")
     evidence = collect(live(str(run)), out=folder)
     return dataclasses.replace(
         evidence,

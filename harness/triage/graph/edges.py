@@ -348,6 +348,9 @@ def _attempt(process: Process) -> int:
     return int(count) if count.isdigit() else 0
 
 
+_TOGETHER = ("collective", "p2p")
+
+
 def unresolved(
     evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
@@ -373,7 +376,9 @@ def unresolved(
     ]
     # Stacks alone are weak evidence, used only if nothing else proved a wait.
     if not waits and not known_waits:
-        waits = [wait for subject in ranked for wait in _waits_by_stacks(subject, ranked)]
+        # Those in no collective come first: each of them ends the search at once.
+        outside_first = sorted(ranked, key=lambda subject: subject.doing.kind in _TOGETHER)
+        waits = [wait for subject in ranked for wait in _waits_by_stacks(subject, outside_first)]
     return waits, subjects
 
 
@@ -401,11 +406,16 @@ def _waits_for_broken(subject: Subject, broken: list[Subject]) -> Iterator[Wait]
 
 def _waits_by_stacks(alone: Subject, ranked: list[Subject]) -> list[Wait]:
     """Waits of all peers for a rank that stands in no collective while each of them stands in one."""
-    peers = [subject for subject in ranked if subject is not alone and same_world(subject.process, alone.process)]
-    if any(peer.rank == alone.rank for peer in peers):
-        return []  # two worlds, or a restarted rank: a trainer of one rank, and the engine that it started
-    if alone.stuck or not peers or not all(peer.doing.kind in ("collective", "p2p") for peer in peers):
+    if alone.stuck:
         return []
+    peers = []
+    for peer in ranked:
+        if peer is alone or not same_world(peer.process, alone.process):
+            continue
+        # The same rank twice: two worlds, or a restarted rank, or a trainer of one rank and the engine that it started.
+        if peer.rank == alone.rank or peer.doing.kind not in _TOGETHER:
+            return []
+        peers.append(peer)
     return [
         Wait(peer.key, alone.key, "collective", f"{peer.doing.op}: by the stacks alone", operation=peer.doing.op)
         for peer in peers

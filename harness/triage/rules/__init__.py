@@ -1,6 +1,7 @@
 """The rules about hangs, in the order in which they are asked. The first rule that answers decides.
 
 0. *The evidence of several nodes*. A directory that is missing, or of another time, says nothing about its ranks.
+   Stacks that were pasted are one look without a time: they show who stands where, and prove nothing.
 1. *A person, a run in motion, a lost process*. A debugger is no hang, nor is a run that moved a moment ago. A process
    that refused a call, that is held by the kernel or the interpreter lock, or that has died explains its waiters,
    whatever they wait in. So the first local error is found before its peers' timeouts.
@@ -17,7 +18,20 @@ in its place here.
 from __future__ import annotations
 
 from harness.triage.rules import absence as absence
-from harness.triage.rules import builds, calls, closed, engines, forming, locks, nodes, over, pauses, polls, processes
+from harness.triage.rules import (
+    builds,
+    calls,
+    closed,
+    engines,
+    forming,
+    locks,
+    nodes,
+    over,
+    pasted,
+    pauses,
+    polls,
+    processes,
+)
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
 
@@ -27,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     nodes.unlooked,  # INSUFFICIENT
     nodes.moments,  # INSUFFICIENT
     pauses.debugger,
+    pasted.one_look,  # INSUFFICIENT
     pauses.flowing,
     engines.refused,  # K13
     processes.blocked,  # K9

@@ -21,10 +21,10 @@ def debugger(case: Case) -> Ruling | None:
     for which nobody waits explains nothing."""
     for subject in case.live():
         beat = subject.process.beat if subject.process else None
-        waiters = [each for each in case.graph.stuck() if each.key != subject.key]
-        if waiters and not explains(case, subject):
+        if not (subject.doing.within("debugger") or (beat is not None and beat.breakpoint)):
             continue
-        if subject.doing.within("debugger") or (beat is not None and beat.breakpoint):
+        waiters = [waiter for waiter in case.graph.stuck() if waiter.key != subject.key]
+        if not waiters or explains(case, subject):
             return Ruling(
                 "HEALTHY",
                 f"{subject.label} sits in a debugger, and whoever waits for it waits for a person",

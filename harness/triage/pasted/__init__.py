@@ -1,0 +1,209 @@
+"""Evidence from what people paste: stacks that `py-spy dump` and Python's faulthandler print, in files of any name.
+
+A paste is one look without a time. What it lacks is named in the evidence, and no stall is read into it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.triage.archive import MAX_FILES
+from harness.triage.collect import redact
+from harness.triage.collect.proc import Facts
+from harness.triage.collect.roles import engine_of, role_of
+from harness.triage.directory import MAX_PROCESSES
+from harness.triage.evidence import PASTED, Evidence, Process, Sample
+from harness.triage.pasted import naming
+from harness.triage.pasted.dumps import Dump, Parser, of_json
+from harness.triage.pasted.naming import NOBODY, Name
+from harness.triage.pasted.text import Pasted, read
+from harness.triage.stacks import trail
+
+STDIN = "-"
+MAX_WRITERS = 20_000  # of one file
+MAX_BYTES = 256 << 20  # of all files together
+LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
+_LIST = re.compile(r"\s*\[\s*[\[{\]]")
+_FILE = re.compile(r"==> (.{1,500}) <==")  # what `tail` and `head` print before each of several files
+
+
+@dataclass(frozen=True)
+class Look:
+    """One dump, who wrote it, and the file that it is in."""
+
+    dump: Dump
+    writer: Name
+    file: str
+
+
+def holds(path: Path) -> bool:
+    """Whether a file, or any file of a folder, holds stacks."""
+    return any(_looks(str(file), _read(file)) for file in _files(path))
+
+
+def evidence(words: Sequence[str]) -> Evidence | None:
+    """The evidence in files, folders and `-`, the standard input; None if they hold no stack."""
+    looks: list[Look] = []
+    notes: list[str] = []
+    size = 0
+    for name, file in _named(words):
+        if size > MAX_BYTES:
+            notes.append(f"only the first {MAX_BYTES >> 20} MiB of text are read: {name} and what follows it is not")
+            break
+        pasted = _read(file)
+        size += len(pasted.text)
+        its = _looks(name, pasted)
+        notes += [f"{name}: {pasted.note}"] if pasted.note else []
+        notes += [] if its else [f"{name}: no stack was recognised in it"]
+        looks += its
+    if not looks:
+        return None
+    processes, repeated = _processes(looks)
+    worlds = {world for look in looks if (world := naming.world_in(look.dump.command))}
+    return Evidence(
+        path=words[0] if len(words) == 1 and words[0] != STDIN else "",
+        source=PASTED,
+        taken="",
+        stall_s=0.0,
+        processes=tuple(processes),
+        expected_world=worlds.pop() if len(worlds) == 1 else None,
+        notes=(LACKS, *repeated, *notes),
+    )
+
+
+def _named(words: Sequence[str]) -> Iterator[tuple[str, Path | None]]:
+    for word in words:
+        if word == STDIN:
+            yield "standard input", None
+        else:
+            yield from ((str(file), file) for file in _files(Path(word)))
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or the plain files below a folder. Hidden files and links are left out."""
+    if path.is_file():
+        return [path]
+    files: list[Path] = []
+    for file in path.rglob("*"):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if not hidden and not file.is_symlink() and file.is_file():
+            files.append(file)
+        if len(files) == MAX_FILES:
+            break
+    return sorted(files)
+
+
+def _read(file: Path | None) -> Pasted:
+    try:
+        if file is None:
+            return read(sys.stdin.buffer)
+        with open(file, "rb") as stream:
+            return read(stream)
+    except OSError as error:
+        return Pasted("", f"it cannot be read: {error.strerror or error}")
+
+
+def _looks(file: str, pasted: Pasted) -> list[Look]:
+    """The dumps in one text, each with its writer."""
+    if _LIST.match(pasted.text):
+        try:
+            return [Look(dump, NOBODY, file) for dump in of_json(pasted.text) if dump.stacked]
+        except (ValueError, RecursionError):
+            return []
+    parsers: dict[tuple[str, Name], Parser] = {}
+    place = file
+    for line in pasted.lines():
+        if header := _FILE.fullmatch(line):
+            place = header[1]
+            continue
+        writer, rest = naming.split(line)
+        parser = parsers.get((place, writer))
+        if parser is None and len(parsers) < MAX_WRITERS:
+            parser = parsers[place, writer] = Parser()
+        if parser is not None:
+            parser.feed(rest)
+    looks = []
+    for (place, writer), parser in parsers.items():
+        parser.close()
+        looks += [Look(dump, writer, place) for dump in parser.dumps if dump.stacked]
+    return looks
+
+
+def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
+    """A process for each one that was dumped, from its last dump, and notes about those that were dumped again."""
+    by_identity: dict[tuple[object, ...], list[tuple[Look, Name]]] = {}
+    for look, name in _named_looks(list(looks)):
+        pid = look.dump.pid or name.pid
+        apart = () if pid or name.rank is not None else (look.file, _main_tid(look.dump))
+        by_identity.setdefault((name.host, pid, name.rank, *apart), []).append((look, name))
+    processes: list[Process] = []
+    notes: list[str] = []
+    used: Counter[str] = Counter()
+    for named in list(by_identity.values())[:MAX_PROCESSES]:
+        process = _process(*named[-1])
+        used[process.key] += 1
+        if used[process.key] > 1:  # the same pid on another host, which nothing names
+            process = replace(process, host=f"{process.host}-{used[process.key]}")
+        processes.append(process)
+        if len(named) > 1:
+            moved = len({trail(look.dump.threads, look.dump.pid) for look, _ in named}) > 1
+            what = "its main thread stood at different places" if moved else "its main thread stood at one place"
+            notes.append(f"{process.key} was dumped {len(named)} times, {what}: the last dump is used")
+    if len(by_identity) > MAX_PROCESSES:
+        notes.append(f"{len(by_identity):,} processes: the first {MAX_PROCESSES:,} are read")
+    return processes, notes
+
+
+def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:
+    """Each look with its name: by the prefix of its lines, then by its command line, then by its file.
+
+    A file names a rank only if it holds the dumps of one process beside launchers.
+    """
+    writers: dict[str, set[tuple[int, Name]]] = {}
+    for look in looks:
+        if _role(look.dump) != "launcher":
+            writers.setdefault(look.file, set()).add((look.dump.pid, look.writer))
+    for look in looks:
+        rank = look.writer.rank if look.writer.rank is not None else naming.rank_in(look.dump.command)
+        of_path = naming.of_path(look.file)
+        alone = len(writers.get(look.file, ())) == 1 and _role(look.dump) != "launcher"
+        rank = of_path.rank if rank is None and alone else rank
+        yield look, replace(look.writer, rank=rank, host=look.writer.host or of_path.host)
+
+
+def _process(look: Look, name: Name) -> Process:
+    dump = look.dump
+    pid = dump.pid or name.pid
+    role = _role(dump)
+    return Process(
+        host=name.host or (PASTED if pid or name.rank is not None else Path(look.file).name),
+        pid=pid,
+        ppid=-1,  # not known; 0 would be the parent's pid in another dump without a pid
+        command=redact.command(dump.command.split()),
+        role=name.role if role == "process" and name.role else role,
+        engine=engine_of(_facts(dump)),
+        rank=name.rank,
+        world_size=naming.world_in(dump.command) if role != "launcher" else None,
+        samples=(Sample(0.0, "", threads=dump.threads),),
+    )
+
+
+def _role(dump: Dump) -> str:
+    return role_of(_facts(dump)) if dump.command else "process"
+
+
+def _facts(dump: Dump) -> Facts:
+    argv = tuple(dump.command.split())
+    if argv[:1] and re.search(r"(^|/)python[\d.]*$", argv[0]):
+        argv = tuple(word for word in argv if not (word.startswith("-") and word in ("-u", "-m", "-X", "-I", "-E")))
+    title = dump.command if argv and "::" in argv[0] else ""
+    return Facts(dump.pid, argv=argv, title=title)
+
+
+def _main_tid(dump: Dump) -> int:
+    return next((thread.tid for thread in dump.threads if thread.main), 0)

@@ -1,0 +1,79 @@
+"""Which rank on which host wrote a line: by the prefix of the line, by a command line, by the path of a file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from probes.limits import RANKS
+
+_NUMBER = r"\d{1,7}"
+# torchrun and torch's own log lines; Ray's; mpirun --tag-output and Open MPI 5; srun -l
+_PREFIX = re.compile(
+    rf"\[rank(?P<torch>{_NUMBER})\]:? ?"
+    rf"|\((?P<actor>[\w.:<>-]{{1,100}}) pid=(?P<pid>\d{{1,10}})(?:, ip=(?P<host>[\w.:-]{{1,100}}))?\) ?"
+    rf"|\[{_NUMBER},(?P<mpi>{_NUMBER})\]<std(?:out|err)>: ?"
+    rf"|(?P<srun>{_NUMBER}): "
+)
+_RANK = re.compile(rf"(?:^|\s)(?:RANK=|--rank[= ])({_NUMBER})(?=\s|$)")
+_WORLD = re.compile(rf"(?:^|\s)(?:WORLD_SIZE=|--world[-_]size[= ])({_NUMBER})(?=\s|$)")
+_PER_NODE = re.compile(rf"(?:^|\s)--nproc[-_]per[-_]node[= ]({_NUMBER})(?=\s|$)")
+_NODES = re.compile(r"(?:^|\s)--nnodes[= ](\S+)")
+_PATH_RANK = re.compile(rf"(?<![a-z])rank[-_.=]?({_NUMBER})(?!\d)", re.IGNORECASE)
+_PATH_HOST = re.compile(r"(?<![a-z])((?:node|host)[-_.=]?\d{1,7})(?!\d)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Name:
+    """Who wrote it, as far as the place says. Zero, empty and None mean that it does not say."""
+
+    rank: int | None = None
+    host: str = ""
+    pid: int = 0
+    role: str = ""
+
+
+NOBODY = Name()
+
+
+def split(line: str) -> tuple[Name, str]:
+    """The writer that the prefix of a log line names, and the line without the prefix."""
+    if line[:1] not in "[(0123456789" or not (prefix := _PREFIX.match(line)):
+        return NOBODY, line
+    number = prefix["torch"] or prefix["mpi"] or prefix["srun"]
+    name = Name(_bounded(number), prefix["host"] or "", int(prefix["pid"] or 0), prefix["actor"] or "")
+    return name, line[prefix.end() :]
+
+
+def rank_in(command: str) -> int | None:
+    """The rank that a command line sets; None if it sets none, or several."""
+    numbers = set(_RANK.findall(command))
+    return _bounded(numbers.pop()) if len(numbers) == 1 else None
+
+
+def world_in(command: str) -> int | None:
+    """The number of ranks that a command line asks for."""
+    if explicit := _WORLD.search(command):
+        return _bounded(explicit[1])
+    if not (per_node := _PER_NODE.search(command)):
+        return None
+    nodes = _NODES.search(command)
+    if nodes is not None and not re.fullmatch(_NUMBER, nodes[1]):
+        return None  # elastic: from two to four nodes, say
+    return _bounded(str(int(per_node[1]) * int(nodes[1] if nodes else 1)))
+
+
+def of_path(path: str) -> Name:
+    """The rank and host that a path names, by its last part that names one."""
+    rank, host = None, ""
+    for part in reversed(PurePath(path).parts):
+        if rank is None and (number := _PATH_RANK.search(part)):
+            rank = _bounded(number[1])
+        if not host and (place := _PATH_HOST.search(part)):
+            host = place[1]
+    return Name(rank, host)
+
+
+def _bounded(number: str | None) -> int | None:
+    return int(number) if number is not None and int(number) <= RANKS else None

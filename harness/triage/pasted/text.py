@@ -1,0 +1,69 @@
+"""Reads text from anybody: plain or gzip, its bytes, lines and line lengths bounded, without terminal escapes."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from probes.limits import FILE_BYTES
+
+MAX_LINES = 2_000_000  # of one file; 10,000 stacks of 20 frames have 250,000
+MAX_MEMBERS = 100  # of a gzip file; a log that is appended to has some
+MAX_LINE = 4_096  # characters that are read of one line; a command line may have thousands
+HEAD = 4_096  # bytes at the beginning of a file that are searched for the zero byte, which no text has
+_UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+_GZIP = b"\x1f\x8b"
+# CSI and OSC sequences, two-character escapes, then every control character but the tab and the line feed.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\^_]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+)
+
+
+@dataclass(frozen=True)
+class Pasted:
+    """The text of one file. `note`: what of it was not read, and why; empty if all was."""
+
+    text: str
+    note: str = ""
+
+    def lines(self) -> Iterator[str]:
+        """Its lines, each without its end and without what exceeds MAX_LINE."""
+        for number, line in enumerate(io.StringIO(self.text, newline=None)):
+            if number == MAX_LINES:
+                return
+            yield line[:MAX_LINE].rstrip("\n")
+
+
+def read(stream: BinaryIO) -> Pasted:
+    """Read at most FILE_BYTES of a stream, counted after unpacking. Raises OSError if the stream cannot be read."""
+    data, note = stream.read(FILE_BYTES + 1), ""
+    if data.startswith(_GZIP):
+        data, note = _unpacked(data)
+    if len(data) > FILE_BYTES:
+        data, note = data[:FILE_BYTES], f"only its first {FILE_BYTES >> 20} MiB are read"
+    encoding = "utf-16" if data.startswith(_UTF_16) else "utf-8"  # what a console of Windows saves
+    if encoding == "utf-8" and b"\0" in data[:HEAD]:
+        return Pasted("", "it is no text")
+    return Pasted(_ESCAPES.sub("", data.decode(encoding, "replace")), note)
+
+
+def _unpacked(packed: bytes) -> tuple[bytes, str]:
+    """The bytes in gzip members, up to one byte more than is read, and why they end early; empty if they do not."""
+    data = b""
+    for _ in range(MAX_MEMBERS):
+        member = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
+        try:
+            data += member.decompress(packed, FILE_BYTES + 1 - len(data))
+        except zlib.error as error:
+            return data, f"it is damaged: {error}"
+        packed = member.unused_data
+        if len(data) > FILE_BYTES or (member.eof and not packed):
+            return data, ""
+        if not member.eof:
+            return data, "it is damaged: its end is missing"
+    return data, f"only its first {MAX_MEMBERS} gzip members are read"

@@ -1,0 +1,45 @@
+"""`harness stacks`: equal stacks once with their ranks, the rarest first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness import cli
+
+WAIT = (
+    "    all_reduce (torch/distributed/distributed_c10d.py:3252)\n    step (train.py:{0})\n    <module> (train.py:60)\n"
+)
+SIDE = 'Thread {0} (idle): "Loader-{1}"\n    wait (threading.py:327)\n'
+
+
+def job(folder: Path, *lines: int) -> str:
+    for rank, line in enumerate(lines):
+        header = f'Process {rank + 50}: python /job/train.py\nThread {rank + 50} (idle): "MainThread"\n'
+        stack = header + WAIT.format(line) + SIDE.format(rank + 900, rank)
+        (folder / f"rank{rank}.txt").write_text(stack)
+    return str(folder)
+
+
+def test_equal_stacks_are_folded_and_the_rarest_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stacks", job(tmp_path, 12, 12, 10, 12), "--format", "json"]) == 0
+    folded = json.loads(capsys.readouterr().out)
+    assert folded["processes"] == 4
+    assert [(stack["thread"], stack["ranks"], stack["threads"]) for stack in folded["stacks"]] == [
+        ("MainThread", [2], 1), ("MainThread", [0, 1, 3], 3), ("Loader-N", [0, 1, 2, 3], 4)]  # fmt: skip
+    assert [frame["user"] for frame in folded["stacks"][0]["frames"]] == [False, True, True]
+
+
+def test_the_text_marks_the_users_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stacks", job(tmp_path, 12, 12, 10)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("rank 2 ") and "  > step (train.py:10)" in lines
+    assert "    all_reduce (torch/distributed/distributed_c10d.py:3252)" in lines
+
+
+def test_without_a_stack_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    assert cli.main(["stacks", str(tmp_path / "notes.txt")]) == 2
+    assert "fix:" in capsys.readouterr().err

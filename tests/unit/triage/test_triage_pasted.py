@@ -1,0 +1,233 @@
+"""Pasted stacks: who stands where is told, and nothing is proven from one look."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.errors import BadInput
+from harness.triage import pasted
+from harness.triage.pasted import naming, text
+from harness.triage.run import triage
+from reports.model import Verdict
+
+COMMAND = "/opt/venv/bin/python -u /job/train.py"
+FORWARD = "    forward (train.py:10)\n    main (train.py:50)\n    <module> (train.py:60)\n"
+COLLECTIVE = "    {0} (torch/distributed/distributed_c10d.py:3252)\n    wrapper (torch/distributed/c10d_logger.py:83)\n"
+
+
+def dump(pid: int, frames: str, command: str = COMMAND) -> str:
+    return (
+        f'Process {pid}: {command}\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread {pid} (idle): "MainThread"\n{frames}'
+    )
+
+
+def waiting(line: int, op: str = "all_reduce") -> str:
+    return COLLECTIVE.format(op) + f"    step (train.py:{line})\n    main (train.py:50)\n    <module> (train.py:60)\n"
+
+
+def job(folder: Path, *frames: str, command: str = COMMAND) -> Path:
+    for rank, stack in enumerate(frames):
+        (folder / f"rank_{rank}.txt").write_text(dump(2000 + rank, stack, command))
+    return folder
+
+
+def judged(*words: Path) -> Verdict:
+    verdict = triage([str(word) for word in words])
+    assert verdict.verdict in ("INSUFFICIENT", "HEALTHY"), "one look proves no hang"
+    assert verdict.triage is not None and not verdict.triage.culprits and not verdict.triage.cycle
+    return verdict
+
+
+def places(verdict: Verdict) -> list[str]:
+    return [line for line in verdict.evidence if "stands elsewhere" in line]
+
+
+def test_the_one_that_stands_elsewhere_is_named_and_not_blamed(tmp_path: Path) -> None:
+    verdict = judged(job(tmp_path, *[waiting(12)] * 7, waiting(10, "broadcast"), *[waiting(12)] * 3))
+    assert verdict.reason == "10 ranks at train.py:12 all_reduce; rank 7 at train.py:10 broadcast"
+    [line] = places(verdict)
+    assert line.startswith("rank 7 ")
+
+
+def test_nobody_stands_elsewhere_where_all_wait_at_one_place(tmp_path: Path) -> None:
+    assert not places(judged(job(tmp_path, *[waiting(12)] * 4)))
+
+
+def test_without_a_majority_nobody_stands_elsewhere(tmp_path: Path) -> None:
+    assert not places(judged(job(tmp_path, waiting(12), waiting(12), waiting(10), waiting(10))))
+
+
+def test_the_operation_is_the_one_that_the_users_code_called(tmp_path: Path) -> None:
+    inner = COLLECTIVE.format("broadcast") + waiting(12, "broadcast_object_list")
+    assert judged(job(tmp_path, inner, inner)).triage.place == "train.py:12 broadcast_object_list"
+
+
+def test_ranks_at_one_line_by_different_ways_stand_at_two_places(tmp_path: Path) -> None:
+    helper = COLLECTIVE.format("barrier") + "    sync (util_mine.py:5)\n    {0} (train.py:{1})\n"
+    stacks = [helper.format("train", 30)] * 3 + [helper.format("save", 40)]
+    [line] = places(judged(job(tmp_path, *stacks)))
+    assert line.startswith("rank 3 ") and "train.py:40" in line
+
+
+def test_two_jobs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
+    for node in ("first", "second"):
+        (tmp_path / node).mkdir()
+    job(tmp_path / "first", *[waiting(12)] * 2)
+    for rank in (0, 1):
+        (tmp_path / "second" / f"rank_{rank}.txt").write_text(dump(9000 + rank, waiting(99)))
+    assert judged(tmp_path).reason.startswith("rank 0 is there twice")
+
+
+def test_one_rank_of_many_says_which_are_missing(tmp_path: Path) -> None:
+    launcher = dump(
+        1, "    run (torch/distributed/run.py:1)\n", "python /bin/torchrun --nproc-per-node 4 /job/train.py"
+    )
+    (tmp_path / "launcher.txt").write_text(launcher)
+    (tmp_path / "rank2.txt").write_text(dump(2002, waiting(12)))
+    assert "nothing from rank 0, 1, 3" in judged(tmp_path).missing
+
+
+def test_a_world_that_no_command_says_is_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "rank2.txt").write_text(dump(2002, waiting(12)))
+    missing = judged(tmp_path / "rank2.txt").missing
+    assert any(line.startswith("stacks of ranks 0-1") for line in missing)
+    assert any("number of ranks" in line for line in missing)
+
+
+def test_two_threads_of_each_rank_in_a_collective_are_both_told(tmp_path: Path) -> None:
+    side = 'Thread 7 (idle): "Saver"\n' + COLLECTIVE.format("all_gather") + "    save (train.py:9)\n"
+    assert (
+        judged(job(tmp_path, *[waiting(12) + side] * 2)).triage.place
+        == "train.py:12 all_reduce and train.py:9 all_gather"
+    )
+
+
+def test_several_dumps_in_one_file_and_the_same_process_twice(tmp_path: Path) -> None:
+    file = tmp_path / "all.txt"
+    file.write_text("$ py-spy dump\n" + dump(1, waiting(12)) + "\n" + dump(2, waiting(10)) + dump(1, FORWARD))
+    evidence = pasted.evidence([str(file)])
+    assert evidence is not None and evidence.stall_s == 0.0
+    assert [(process.pid, process.rank, len(process.samples)) for process in evidence.processes] == [
+        (1, None, 1), (2, None, 1)]  # fmt: skip
+    assert any("2 times" in note and "different places" in note for note in evidence.notes)
+
+
+def test_values_of_variables_are_dropped(tmp_path: Path) -> None:
+    secret = '        Arguments:\n            key: "hf_abc (x.py:3)"\n        Locals:\n            y: Foo (evil.py:3)\n'
+    stack = waiting(12).replace("    main", secret + "    main")
+    for stacks in (stack, "\n".join(line.strip() for line in stack.splitlines()) + "\n"):
+        (tmp_path / "a.txt").write_text(dump(5, stacks))
+        evidence = pasted.evidence([str(tmp_path / "a.txt")])
+        assert evidence is not None
+        functions = [frame.function for frame in evidence.processes[0].samples[0].threads[0].frames]
+        assert functions[-3:] == ["step", "main", "<module>"] and "hf_abc" not in repr(evidence)
+
+
+def test_json_of_py_spy_with_locals(tmp_path: Path) -> None:
+    frames = [{"name": "all_reduce", "filename": "/v/site-packages/torch/distributed/distributed_c10d.py", "line": 1,
+               "locals": [{"name": "key", "repr": "hf_abc"}]},
+              {"name": "step", "filename": "/job/train.py", "line": 12}]  # fmt: skip
+    thread = {"pid": 44, "thread_name": None, "os_thread_id": 44, "active": False, "owns_gil": False, "frames": frames}
+    text_of_two = json.dumps([thread], indent=2) + "\n" + json.dumps([{**thread, "pid": 45, "os_thread_id": 45}])
+    (tmp_path / "x").write_text(text_of_two)
+    verdict = judged(tmp_path / "x")
+    assert verdict.reason.startswith("2 processes at train.py:12 all_reduce")
+    assert "hf_abc" not in verdict.to_json()
+
+
+FAULT = (
+    "Timeout (0:10:00)!\n"
+    "Thread 0x00007f2b34ff9700 (most recent call first):\n"
+    '  File "/v/lib/python3.11/queue.py", line 171 in get\n'
+    '  File "/v/lib/python3.11/threading.py", line 1002 in _bootstrap\n\n'
+    "Thread 0x00007f2bc8a01740 (most recent call first):\n"
+    '  File "/v/site-packages/torch/distributed/distributed_c10d.py", line 2806 in all_reduce\n'
+    '  File "/job/train.py", line {0} in average\n'
+)
+
+
+def test_faulthandler_with_the_prefixes_of_ranks_whose_lines_are_mixed(tmp_path: Path) -> None:
+    stacks = [FAULT.format(77 if rank else 70).splitlines() for rank in range(4)]
+    mixed = [f"[rank{rank}]: {lines[at]}" for at in range(len(stacks[0])) for rank, lines in enumerate(stacks)]
+    (tmp_path / "job.log").write_text("step 1 loss 2.3\n" + "\n".join(mixed) + "\nmore\n")
+    [line] = places(judged(tmp_path / "job.log"))
+    assert line.startswith("rank 0 ") and "train.py:70 all_reduce" in line
+
+
+def test_gzip_escapes_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    colored = dump(5, waiting(12)).replace("Thread", "\x1b[1;34mThread\x1b[0m").replace("\n", "\r\n").encode()
+    (tmp_path / "rank_3").write_bytes(gzip.compress(colored))
+    assert judged(tmp_path / "rank_3").reason.startswith("rank 3 at train.py:12")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(colored)))
+    assert judged(Path("-")).reason.startswith("pid 5 at train.py:12")
+
+
+@pytest.mark.parametrize("line, rank, pid, host", [
+    ("[rank3]: x", 3, 0, ""),
+    ("[rank3]:[E606 09:09:08] x", 3, 0, ""),
+    ("(Worker pid=812, ip=10.0.0.2) x", None, 812, "10.0.0.2"),
+    ("[1,5]<stderr>: x", 5, 0, ""),
+    ("12: x", 12, 0, ""),
+    ("[2026-11-28] x", None, 0, ""),
+])  # fmt: skip
+def test_names_in_the_prefix_of_a_line(line: str, rank: int | None, pid: int, host: str) -> None:
+    name, _ = naming.split(line)
+    assert (name.rank, name.pid, name.host) == (rank, pid, host)
+
+
+@pytest.mark.parametrize("path, rank, host", [
+    ("rank_3.txt", 3, ""), ("node-2/rank7.txt.gz", 7, "node-2"), ("rankx.txt", None, ""), ("frank3.txt", None, ""),
+    ("logs/rank0/stacks", 0, ""),
+])  # fmt: skip
+def test_names_in_a_path(path: str, rank: int | None, host: str) -> None:
+    assert naming.of_path(path) == naming.Name(rank, host)
+
+
+def test_ranks_in_command_lines() -> None:
+    assert naming.rank_in("env RANK=3 python t.py") == naming.rank_in("python t.py --rank 3") == 3
+    assert naming.rank_in("python t.py --local_rank=3 --lora-rank 8") is None
+    assert naming.world_in("torchrun --nnodes 2 --nproc_per_node=8 t.py") == 16
+    assert naming.world_in("torchrun --nnodes 1:4 --nproc_per_node=8 t.py") is None
+
+
+def test_what_is_no_paste_is_refused_as_before(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("Process 12: done\nnothing here\n")
+    for words in ([str(file)], [str(file), str(file)], [str(tmp_path)]):
+        with pytest.raises(BadInput):
+            triage(words)
+
+
+def test_a_bomb_and_a_long_line_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "FILE_BYTES", 1 << 20)
+    (tmp_path / "bomb").write_bytes(gzip.compress(b"x" * (8 << 20)))
+    (tmp_path / "line").write_bytes(dump(3, waiting(12)).encode() + b"y" * (2 << 20))
+    (tmp_path / "cut").write_bytes(gzip.compress(dump(4, waiting(12)).encode())[:-9])
+    evidence = pasted.evidence([str(tmp_path)])
+    assert evidence is not None and {process.pid for process in evidence.processes} == {3, 4}
+    assert sum("only its first" in note for note in evidence.notes) == 2
+    assert any("damaged" in note for note in evidence.notes)
+
+
+PIECES = st.sampled_from([
+    "Process 7: python t.py", 'Thread 7 (idle): "MainThread"', "Thread 0x7F (active+gil)", "    f (a.py:3)", "    g (",
+    "Current thread 0x1f (most recent call first):", '  File "a.py", line 3 in f', "[rank1]: ", "(A pid=3) ",
+    "\x1b[", "[{",
+    "==> rank1 <==", "Fatal Python error: x", "        Locals:", "Timeout (",
+])  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(PIECES, st.text(max_size=20)), max_size=12).map("\n".join))
+def test_no_text_raises(tmp_path: Path, pasted_text: str) -> None:
+    file = tmp_path / "any"
+    file.write_bytes(pasted_text.encode("utf-8", "surrogatepass"))
+    if pasted.evidence([str(file)]) is not None:
+        judged(file)
