@@ -23,7 +23,7 @@ def note_own_faults(e: Evidence) -> None:
                 context=fault.text,
             )
             e.diverges(Kind.RANKS.of(side.name), [], place)
-        for misstep in side.lifecycle.note_own_faults if side.lifecycle is not None else ():
+        for misstep in side.lifecycle.missteps if side.lifecycle is not None else ():
             text = f"engine {misstep.engine} of the {side.name} {misstep.what.words}"
             place = Place(
                 step=misstep.step,
