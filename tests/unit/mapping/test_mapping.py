@@ -300,12 +300,19 @@ def test_an_interrupt_ends_the_process_of_the_function(tmp_path: Path, number: i
         f"import os, pathlib, time\npathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))\ntime.sleep(100)\n"
     )
     command = [sys.executable, "-m", "harness", "mapping", str(file), "--engine", "sglang"]
-    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE) as running:
+    # A shell's background job ignores SIGINT, and so would what these tests start.
+    with subprocess.Popen(
+        command, start_new_session=True, stderr=subprocess.PIPE, preexec_fn=hear_interrupts
+    ) as running:
         until(lambda: pid_file.exists() and pid_file.read_text() != "", running)
         pid = int(pid_file.read_text())
         os.killpg(running.pid, number)  # as a terminal does: the function's session is another
         assert running.wait(30) == code
     until(lambda: not alive(pid))
+
+
+def hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def until(holds: Callable[[], bool], process: subprocess.Popen[bytes] | None = None, limit_s: float = 60) -> None:
