@@ -12,6 +12,7 @@ import pytest
 import torch
 from bench_lab import Lab
 from cause_keys import key, of
+from recorded_words import recording_of
 
 from harness.parity.attribution import live, merged, reference
 from harness.parity.attribution.merge import same_cause
@@ -28,6 +29,7 @@ from harness.parity.subjects.prefix_cache.causes import past_cache
 from harness.parity.subjects.sampling.causes import parameters
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from harness.parity.verdict import Judged
+from harness.recordings.records.engine_info import SamplingRequest
 from reports.model import Cause, Proof, Verdict
 from scenarios import models
 from scenarios.bench.case import Alteration, HeldReport, Symptoms
@@ -204,7 +206,7 @@ def test_a_limit_that_a_mapping_gave_is_put_back_and_not_guessed(lab: Lab) -> No
     info = {"canonical": {"kv_cache_tokens": 4096}, "given": {"kv_cache_tokens": 20}, "mapping": "edited"}
     info |= {"file": "rollout"}
     recording: Any = s.evidence.baseline.recording
-    recording.all = lambda kind: [info] if kind == "engine_info" else []
+    recording.records = recording_of(recording.scenario, {"engine_info": [info]}).records
     reference.search(s)
     assert s.changed and not s.named and s.symptoms.total
     s.last_put_back = ["kv_cache_tokens"]  # it made no difference
@@ -288,8 +290,9 @@ def test_a_stop_that_another_parameter_undoes_is_not_named_beside_it() -> None:
             "native": native,
             "moves": {"stop_token_ids": ["stop_token_ids"]},
         }
+        request = SamplingRequest.of(said)
         s: Any = SimpleNamespace(
-            side="candidate", asked=said["canonical"], own=said["canonical"], given=said["given"], said=said
+            side="candidate", run_sampling=request.requested, request=request, given_sampling=request.received
         )
         return list(parameters(s))
 
@@ -373,7 +376,7 @@ def test_a_tensor_that_was_sent_already_is_not_what_a_fresh_engine_fixes(lab: La
     s.bench, s.symptoms = bench, bench.read("candidate")
     sync = {"version": 2, "absent": [TENSOR], "mismatched": []}
     recording: Any = s.evidence.baseline.recording
-    recording.all = lambda kind: [sync] if kind == "sync" else []
+    recording.records = recording_of(recording.scenario, {"sync": [sync]}).records
     stale = f"STALE_WEIGHTS({TENSOR})"
     if fixed:
         s.named.append(Named(key(stale), "candidate", "candidate", "", PROOF))
@@ -456,7 +459,7 @@ def started(bench: Started, *, first: bool, given: dict[str, Any], takes: float 
     asked = {"dtype": "float32", "max_model_len": 128, "enforce_eager": True, "chunked_prefill": True}
     info = {"canonical": asked, "given": {**asked, **given}, "mapping": "edited", "file": "rollout"}
     events = {"engine_info": [info], "sampling": []}
-    side = SimpleNamespace(recording=SimpleNamespace(scenario={}, all=lambda kind: events[kind]), sync=SyncRecord())
+    side = SimpleNamespace(recording=recording_of({}, events), sync=SyncRecord())
     found = np.array([[0 if first else 1, 5]])
     evidence: Any = SimpleNamespace(side=lambda name: side, mode="coupled", steps=[0, 1], found=lambda kind: found)
     clock = iter(range(10**9))
@@ -533,7 +536,7 @@ def test_an_engine_is_given_its_parameters_as_asked(lab: Lab, paths: dict[str, s
     assert s.symptoms.of("scores")
     asked, given = {"dtype": "float32"}, {"dtype": "bfloat16"}
     info = {"canonical": asked, "given": given, "mapping": "edited", "file": "rollout"}
-    recording = SimpleNamespace(scenario={}, all=lambda kind: [info] if kind == "engine_info" else [])
+    recording = recording_of({}, {"engine_info": [info]})
     side = SimpleNamespace(recording=recording, sync=SyncRecord())
     s.evidence = SimpleNamespace(  # type: ignore[assignment]
         side=lambda name: side, mode="coupled", steps=[0], found=lambda kind: np.array([[0, 1]])
@@ -555,7 +558,7 @@ def test_a_limit_of_the_engine_is_put_back_with_one_start(lab: Lab, alone: bool)
     assert s.ended_at == [18]
     asked = {"max_model_len": Scenario().engine.max_model_len, "dtype": "float32"}
     info = {"canonical": asked, "given": {**asked, **given}, "mapping": "edited", "file": "rollout"}
-    recording: Any = SimpleNamespace(scenario={}, all=lambda kind: [info] if kind == "engine_info" else [])
+    recording = recording_of({}, {"engine_info": [info]})
     side = SimpleNamespace(recording=recording, sync=SyncRecord())
     nothing = np.empty((0, 2), np.int64)
     s.evidence = SimpleNamespace(  # type: ignore[assignment]

@@ -6,6 +6,8 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+from recorded_words import recording_of
+
 from harness.parity.interventions.situation import Situation
 from harness.parity.subjects.precision import observed_floor
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
@@ -64,10 +66,7 @@ class Lab:
             "canonical": dataclasses.asdict(given or asked),
             "given": dataclasses.asdict(given or asked),
         }
-        recording = SimpleNamespace(
-            scenario=scenario.to_json(), all=lambda kind: [said] if kind == "sampling" else [],
-            manifest={}, ranks=lambda kind: set(range(engines)),
-        )  # fmt: skip
+        recording = recording_of(scenario.to_json(), {"sampling": [said]}, ranks=lambda kind: set(range(engines)))
         side = SimpleNamespace(name="candidate", recording=recording, sync=SyncRecord())
         evidence: Any = SimpleNamespace(
             baseline=side,
