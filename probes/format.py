@@ -78,6 +78,7 @@ UNWRITTEN = "the run did not write it, by its index: it was not read"
 # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json; 1 to 3: no index of the files
 FORMAT_VERSION = 4
 CHECKED_FROM = 3  # the first version whose lines and run.json have checksums
+MOST_NAMED = 100  # missing files of a run, each with a line of its own
 INDEXED_FROM = 4  # the first version whose run.json says whether the files are indexed
 SIDES = ("baseline", "candidate")  # of a pair of runs: its folders, and who a difference is of
 
@@ -264,6 +265,9 @@ class Run:
         except FormatError as error:
             self.torn.append((INDEX, str(error)))
             return None
+        except OSError as error:
+            self.torn.append((INDEX, f"it cannot be read: {error.strerror}"))
+            return None
 
     def _files(self, folder: str, pattern: str) -> list[Path]:
         """The files of one kind that the run wrote. What is no regular file is damage: a pipe never ends."""
@@ -348,12 +352,15 @@ class Run:
         if self._index is None:
             return
         present, damaged = set(index.present(self.path)), {name for name, _ in self.torn}
+        missing = [name for name in self._index if name not in present and name not in damaged]
+        for name in missing[:MOST_NAMED]:
+            self.torn.append((name, "the file is missing; the index of the run lists it"))
+        if len(missing) > MOST_NAMED:
+            self.torn.append((INDEX, f"{len(missing) - MOST_NAMED} more files that it lists are missing"))
         for name, written in self._index.items():
-            if name in damaged:
+            if name in damaged or name not in present:
                 continue
-            if name not in present:
-                self.torn.append((name, "the file is missing; the index of the run lists it"))
-            elif difference := index.entry(self.path / name).difference(written):
+            if difference := index.entry(self.path / name).difference(written):
                 self.torn.append((name, f"it is not the file that the run wrote: {difference}"))
         for name in sorted(present - self._index.keys() - damaged):
             if not index.of_cut_stage(name, self._index):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probes import sealed
+from probes import limits, sealed
 from probes.errors import FormatError, RecordingError
 from probes.frames import MAGIC, PREFIX, TRAILER
 from probes.lines import SEAL, SEAL_BYTES, decode_json
@@ -90,8 +90,8 @@ def _chained_seals(file: Path) -> str:
 
 def _checksum(file: Path) -> str:
     try:
-        return sealed.check(file.read_bytes())
-    except FormatError:
+        return sealed.check(limits.read_file(file))
+    except (FormatError, OSError):
         return ""
 
 
@@ -127,7 +127,7 @@ def read(run: Path, identity: Any) -> dict[str, Entry]:
     file = run / INDEX
     if not os.path.isfile(file):
         raise FormatError("it is not a regular file")
-    data = file.read_bytes()
+    data = limits.read_file(file)
     try:
         content = decode_json(data)
     except (ValueError, RecursionError) as error:
@@ -137,6 +137,7 @@ def read(run: Path, identity: Any) -> dict[str, Entry]:
         raise FormatError("it lists no files")
     if content.get("run") != identity:
         raise FormatError(f"it belongs to another run, {content.get('run')}")
+    limits.bounded(len(content["files"]), limits.FILES, "the number of its files")
     return {name: _entry(name, value) for name, value in content["files"].items()}
 
 

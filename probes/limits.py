@@ -18,6 +18,8 @@ STEPS = 1_000_000  # of a run; a run of one step a minute would take two years
 SAMPLES = 100_000_000  # of one step
 WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
 
+FILES = 200_000  # of a run: two of each process, and 100,000 processes
+
 FILE_BYTES = 64 << 20  # of a file that is read whole: run.json, a verdict, TOML; those of real runs have some 100 KiB
 LINE_BYTES = 64 << 20  # of a journal; the longest that was seen, the digests of a large model, has some 100 KiB
 

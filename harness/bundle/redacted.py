@@ -71,7 +71,7 @@ def _index(run: Path, copied: Path) -> bytes:
     try:
         identity = read_manifest(run).get("id")
         entries = index.read(run, identity)
-    except FormatError:
+    except (FormatError, OSError):
         return b'{"files": {}}\n'  # damage stays damage: it has no checksum
     present = set(index.present(run))
     copies = {}
@@ -107,7 +107,7 @@ def _scrubbed(line: bytes, events: Events, *, before: int | None) -> bytes:
     """Return a line without secrets. `before`: CRC-32 of the copied lines; None for a line without a checksum."""
     event = decode_line(line)
     head = {key: event.pop(key) for key in ("seq", "t_ns", "kind")}
-    changed = events({**head, **redaction.event(head["kind"], event)})
+    changed = events({**head, **redaction.scrub(event)})  # what is written as it is in a run's own hot path too
     if before is None and changed == {**head, **event}:
         return line
     fields = {key: value for key, value in changed.items() if key not in head}

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from harness.triage.evidence import Evidence, Process, Silence
 from harness.triage.graph.subjects import ended
 from harness.triage.graph.worlds import met_at
 from harness.triage.recorders import nanoseconds
+from probes import limits
 
 T = TypeVar("T")
 World = tuple[tuple[str, ...], str, int]  # (where its ranks meet, empty if unknown; engine; size)
@@ -101,16 +102,20 @@ def _notes(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence]) -> 
 
 
 def missing_ranks(evidence: Evidence) -> dict[World, list[int]]:
-    """World -> its ranks that no process has, for each world that lacks some."""
-    missing_by_world = {}
+    """World -> its ranks that no process has, for each world that lacks some.
+
+    At most `limits.RANKS` ranks of all worlds together: world sizes come from files.
+    """
+    missing_by_world, most = {}, limits.RANKS
     world_ranks = worlds(evidence)
     for world, ranks in world_ranks.items():
         held_ranks = set(ranks)
         for peer, peer_ranks in world_ranks.items():  # one world whose processes did not all record where they meet
             if peer[1:] == world[1:] and not (peer[0] and world[0]):
                 held_ranks |= set(peer_ranks)
-        if missing := [rank for rank in range(world[2]) if rank not in held_ranks]:
+        if missing := list(islice((rank for rank in range(world[2]) if rank not in held_ranks), most)):
             missing_by_world[world] = missing
+            most -= len(missing)
     return missing_by_world
 
 

@@ -210,6 +210,7 @@ def test_no_secret_of_a_foreign_recording_is_in_it(tmp_path: Path) -> None:
     write_manifest(run, {"command": marker})
     with start(run, role="trainer") as recorder:
         recorder.event("note", text=marker)
+        recorder.event("weights", source=marker)  # a kind that our own recorder does not look through
         recorder.frame("rollout", step=0, fields={"finish": [marker]}, arrays={"sample": Flat.of([1], "i8")})
     journal = next((run / "events").glob("trainer*"))
     without_checksums = re.sub(r',"crc":"[0-9a-f]{8}"', "", journal.read_text())  # as a writer of format 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
@@ -157,6 +158,7 @@ def test_without_an_index_a_copy_is_told_by_when_its_process_began(tmp_path: Pat
         (lambda file: file.write_bytes(file.read_bytes().replace(b'"bytes": 1', b'"bytes": 2')), "checksum"),
         (lambda file: file.write_bytes(encode_manifest({"files": []})), "lists no files"),
         (lambda file: file.write_bytes(encode_manifest({"files": {}, "run": "other"})), "another run"),
+        (lambda file: os.truncate(file, 2 << 30), "more than 64 MiB"),
     ],
 )  # fmt: skip
 def test_an_index_that_is_gone_or_damaged_is_told(damage: object, words: str, recorded: Path, tmp_path: Path) -> None:

@@ -461,3 +461,16 @@ def test_a_connection_to_somebody_else_cuts_nobody_off(
     monkeypatch.setitem(ADDRESSES, "bridge", "172.17.0.1")
     verdict = wedged(job, [("b", "tracker"), ("c", "bridge"), ("d", "bridge")])
     assert "the network between 4 hosts or a device, not a rank" in verdict.reason, verdict.reason
+
+
+def test_worlds_of_a_file_size_no_list() -> None:
+    """Two hundred worlds of nearly a million ranks, one process of each."""
+    processes = tuple(
+        dataclasses.replace(make.rank(0, WAIT, world=1_000_000 - number), host="a", pid=number) for number in range(200)
+    )
+    evidence = Evidence("", "directory", TAKEN, 0.0, processes)
+    missing = nodes.missing_ranks(evidence)
+    assert 0 < sum(map(len, missing.values())) <= 1_000_000
+    # Control: a world of an ordinary size is complete in its list.
+    [ranks] = nodes.missing_ranks(dataclasses.replace(evidence, processes=(make.rank(1, WAIT, world=4),))).values()
+    assert ranks == [0, 2, 3]
