@@ -136,14 +136,14 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
     """The evidence in pasted stacks; None if the words are something else: pids, evidence, a watch, recorder dumps."""
     if pasted.STDIN not in words and not all(path.exists() for path in paths):
         return None
-    others = [path for word, path in zip(words, paths, strict=True) if word != pasted.STDIN]
-    if not words or any(is_bundle(word) for word in words) or any(map(_recognised, others)):
+    files = [path for word, path in zip(words, paths, strict=True) if word != pasted.STDIN]
+    if not words or any(is_bundle(word) for word in words) or any(map(_recognised, files)):
         return None
-    if absent := [path for path in others if not path.exists()]:
+    if absent := [path for path in files if not path.exists()]:
         raise _absent(absent[0])
     stacks = pasted.evidence([word if word == pasted.STDIN else str(path)
                               for word, path in zip(words, paths, strict=True)])  # fmt: skip
-    if stacks is None and (pasted.STDIN in words or (len(others) > 1 and any(path.is_file() for path in others))):
+    if stacks is None and (pasted.STDIN in words or (len(files) > 1 and any(path.is_file() for path in files))):
         raise _no_stacks(words)
     return stacks
 
@@ -160,7 +160,8 @@ def _recognised(path: Path) -> bool:
 def _no_stacks(words: list[str]) -> BadInput:
     names = "the standard input" if words == [pasted.STDIN] else " ".join(words[:MAX_DRIVERS])
     return BadInput(
-        f"no stack was recognised in {names}: pasted text is that of py-spy dump or of Python's faulthandler",
+        f"nothing was recognised in {names}: pasted text is that of py-spy dump, of Python's faulthandler, "
+        "or NCCL's lines about a timeout",
         fix="harness triage --help   # lists what it reads",
     )
 
@@ -202,7 +203,7 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
 def _refuse_file(path: Path) -> NoReturn:
     beside = shlex.quote(str(path.parent))
     raise BadInput(
-        f"{path} is one file without stacks: triage reads stacks of py-spy or faulthandler, the directory with the "
+        f"{path} is one file without stacks or lines about a timeout: triage reads those, the directory with the "
         "recorder dumps of every rank, or evidence",
         fix=f"harness triage {beside}" if directory.readable(path.parent) else directory.READS,
     )

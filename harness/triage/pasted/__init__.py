@@ -5,13 +5,18 @@ A paste is one look without a time. What it lacks is named in the evidence, and 
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from harness import exit_cleanup
 from harness.triage.archive import MAX_FILES
 from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
@@ -22,12 +27,16 @@ from harness.triage.pasted import naming
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
+from harness.triage.pasted.watchdog import Watchdog
 from harness.triage.stacks import trail
+from probes.files import write_whole
 
 STDIN = "-"
 MAX_WRITERS = 20_000  # of one file
 MAX_BYTES = 256 << 20  # of all files together
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
+NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
+SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
 _LIST = re.compile(r"\s*\[\s*[\[{\]]")
 _FILE = re.compile(r"==> (.{1,500}) <==")  # what `tail` and `head` print before each of several files
 
@@ -41,15 +50,11 @@ class Look:
     file: str
 
 
-def holds(path: Path) -> bool:
-    """Whether a file, or any file of a folder, holds stacks."""
-    return any(_looks(str(file), _read(file)) for file in _files(path))
-
-
 def evidence(words: Sequence[str]) -> Evidence | None:
     """The evidence in files, folders and `-`, the standard input; None if they hold no stack."""
     looks: list[Look] = []
     notes: list[str] = []
+    watchdog = Watchdog()
     size = 0
     for name, file in _named(words):
         if size > MAX_BYTES:
@@ -57,12 +62,15 @@ def evidence(words: Sequence[str]) -> Evidence | None:
             break
         pasted = _read(file)
         size += len(pasted.text)
-        its = _looks(name, pasted)
+        entries = watchdog.entries
+        its = _looks(name, pasted, watchdog)
         notes += [f"{name}: {pasted.note}"] if pasted.note else []
-        notes += [] if its else [f"{name}: no stack was recognised in it"]
+        notes += [] if its or watchdog.entries > entries else [f"{name}: nothing was recognised in it"]
         looks += its
-    if not looks:
+    dumps = watchdog.dumps()
+    if not looks and not watchdog.entries:
         return None
+    notes += [SEVERAL] if watchdog.several else [NO_MEMBERS] if dumps else []
     processes, repeated = _processes(looks)
     worlds = {world for look in looks if (world := naming.world_in(look.dump.command))}
     return Evidence(
@@ -71,9 +79,21 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         taken="",
         stall_s=0.0,
         processes=tuple(processes),
+        dumps=_written(dumps),
         expected_world=worlds.pop() if len(worlds) == 1 else None,
-        notes=(LACKS, *repeated, *notes),
+        notes=(*([LACKS] if looks else []), *repeated, *notes),
     )
+
+
+def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
+    """Write the dumps into a temporary folder, which goes when this process ends. Name -> path."""
+    if not dumps:
+        return {}
+    folder = Path(tempfile.mkdtemp(prefix="harness-pasted-")).resolve()
+    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    for rank, dump in dumps.items():
+        write_whole(folder / f"rank_{rank}", json.dumps(dump).encode())
+    return {f"rank_{rank}": str(folder / f"rank_{rank}") for rank in dumps}
 
 
 def _named(words: Sequence[str]) -> Iterator[tuple[str, Path | None]]:
@@ -108,7 +128,7 @@ def _read(file: Path | None) -> Pasted:
         return Pasted("", f"it cannot be read: {error.strerror or error}")
 
 
-def _looks(file: str, pasted: Pasted) -> list[Look]:
+def _looks(file: str, pasted: Pasted, watchdog: Watchdog) -> list[Look]:
     """The dumps in one text, each with its writer."""
     if _LIST.match(pasted.text):
         try:
@@ -122,6 +142,7 @@ def _looks(file: str, pasted: Pasted) -> list[Look]:
             place = header[1]
             continue
         writer, rest = naming.split(line)
+        watchdog.feed(writer, rest)
         parser = parsers.get((place, writer))
         if parser is None and len(parsers) < MAX_WRITERS:
             parser = parsers[place, writer] = Parser()

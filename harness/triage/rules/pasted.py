@@ -131,9 +131,9 @@ def _headline(places: list[Place], twice: int | None) -> str:
     if len(places) == 1:
         alone = len(places[0].subjects) == 1
         return f"{places[0].who} at {places[0].words}: {'one stack only' if alone else 'nobody stands elsewhere'}"
-    first, others = places[0], sorted(places[1:], key=lambda place: len(place.subjects))
-    rest = len(others) - (MAX_PLACES - 1)
-    displayed = [first, *others[: MAX_PLACES - 1]]
+    first, rarer = places[0], sorted(places[1:], key=lambda place: len(place.subjects))
+    rest = len(rarer) - (MAX_PLACES - 1)
+    displayed = [first, *rarer[: MAX_PLACES - 1]]
     return "; ".join(f"{place.who} at {place.words}" for place in displayed) + (f"; {rest} more" if rest > 0 else "")
 
 
