@@ -44,6 +44,16 @@ def test_the_rank_that_enqueued_nothing_more_is_the_one_that_has_not_come(tmp_pa
     assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0])
 
 
+def test_a_stack_beside_the_lines_says_where_the_missing_rank_stands(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("\n".join([*waits(1), *waits(2), SIGNAL.format(0, 7309, 7309)]))
+    for rank, line in enumerate((10, 12, 12)):
+        stack = f'Process 20{rank}: python train.py\nThread 20{rank} (idle): "MainThread"\n    step (train.py:{line})\n'
+        (tmp_path / f"rank{rank}.txt").write_text(stack)
+    verdict = triage([str(tmp_path)])
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0]) and verdict.triage is not None
+    assert verdict.triage.culprits[0].frame == "train.py:10 in step"
+
+
 def test_without_its_line_the_missing_rank_is_not_guessed(tmp_path: Path) -> None:
     verdict = judged(tmp_path, *waits(1), *waits(2))
     assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
