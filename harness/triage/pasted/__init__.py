@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +193,8 @@ def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:
     for look in looks:
         rank = look.writer.rank if look.writer.rank is not None else naming.rank_in(look.dump.command)
         of_path = naming.of_path(look.file)
-        alone = len(writers.get(look.file, ())) == 1 and _role(look.dump) != "launcher"
-        rank = of_path.rank if rank is None and alone else rank
+        if rank is None and len(writers.get(look.file, ())) == 1 and _role(look.dump) != "launcher":
+            rank = of_path.rank
         yield look, replace(look.writer, rank=rank, host=look.writer.host or of_path.host)
 
 
@@ -207,7 +208,7 @@ def _process(look: Look, name: Name) -> Process:
         ppid=-1,  # not known; 0 would be the parent's pid in another dump without a pid
         command=redact.command(dump.command.split()),
         role=name.role if role == "process" and name.role else role,
-        engine=engine_of(_facts(dump)),
+        engine=engine_of(_facts(dump.command)),
         rank=name.rank,
         world_size=naming.world_in(dump.command) if role != "launcher" else None,
         samples=(Sample(0.0, "", threads=dump.threads),),
@@ -215,15 +216,16 @@ def _process(look: Look, name: Name) -> Process:
 
 
 def _role(dump: Dump) -> str:
-    return role_of(_facts(dump)) if dump.command else "process"
+    return role_of(_facts(dump.command)) if dump.command else "process"
 
 
-def _facts(dump: Dump) -> Facts:
-    argv = tuple(dump.command.split())
+@lru_cache(maxsize=1024)  # it is asked several times for one process
+def _facts(command: str) -> Facts:
+    argv = tuple(command.split())
     if argv[:1] and re.search(r"(^|/)python[\d.]*$", argv[0]):
         argv = tuple(word for word in argv if not (word.startswith("-") and word in ("-u", "-m", "-X", "-I", "-E")))
-    title = dump.command if argv and "::" in argv[0] else ""
-    return Facts(dump.pid, argv=argv, title=title)
+    title = command if argv and "::" in argv[0] else ""
+    return Facts(0, argv=argv, title=title)
 
 
 def _main_tid(dump: Dump) -> int:

@@ -77,8 +77,9 @@ def _places(subjects: Iterable[Subject]) -> list[Place]:
     grouped: dict[tuple[str, tuple[str, ...]], list[Subject]] = {}
     for subject in subjects:
         threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
-        main = next((thread for thread in threads if classify(thread) == subject.doing), None)
-        words = _words(subject, main, threads)
+        doings = [(thread, classify(thread)) for thread in threads]
+        main = next((thread for thread, doing in doings if doing == subject.doing), None)
+        words = _words(subject, main, doings)
         grouped.setdefault((words, _callers(main)), []).append(subject)
     twice = Counter(words for words, _ in grouped)
     places = [
@@ -88,14 +89,10 @@ def _places(subjects: Iterable[Subject]) -> list[Place]:
     return sorted(places, key=lambda place: -len(place.subjects))
 
 
-def _words(subject: Subject, main: Thread | None, threads: Sequence[Thread]) -> str:
+def _words(subject: Subject, main: Thread | None, doings: Sequence[tuple[Thread, Doing]]) -> str:
     """Where a process stands: "train.py:12 all_reduce"; a side thread in a collective of its own is added."""
     words = _place(subject.doing, main)
-    beside = (
-        _place(doing, thread)
-        for thread in threads
-        if thread is not main and (doing := classify(thread)).kind == "collective"
-    )
+    beside = (_place(doing, thread) for thread, doing in doings if thread is not main and doing.kind == "collective")
     return " and ".join([words, *dict.fromkeys(place for place in beside if place != words)][:2])
 
 
