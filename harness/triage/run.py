@@ -137,7 +137,12 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
     if pasted.STDIN not in words and not all(path.exists() for path in paths):
         return None
     files = [path for word, path in zip(words, paths, strict=True) if word != pasted.STDIN]
-    if not words or any(is_bundle(word) for word in words) or any(map(_recognised, files)):
+    if not words or any(is_bundle(word) for word in words):
+        return None
+    if evidence := [path for path in files if _recognised(path)]:
+        if plain := [path for path in files if path not in evidence and path.is_file()]:
+            raise BadInput(f"{evidence[0]} is evidence, and {plain[0]} was pasted: they are judged apart",
+                           fix=shlex.join(["harness", "triage", str(evidence[0])]))  # fmt: skip
         return None
     if absent := [path for path in files if not path.exists()]:
         raise _absent(absent[0])
@@ -149,12 +154,12 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
 
 
 def _recognised(path: Path) -> bool:
-    """Whether it is something else than text that was pasted: a pid, evidence, a zip, a watch, recorder dumps."""
+    """Whether it is something else than text that was pasted: a pid, evidence, a zip, a watch."""
     if str(path).isdigit() or directory.is_evidence(path):
         return True
     if path.is_file():
         return zipfile.is_zipfile(path)
-    return bool(_of_nodes(path)) or directory.readable(path) or any((path / name).exists() for name in (*LIVE, *SIDES))
+    return bool(_of_nodes(path)) or any((path / name).exists() for name in (*LIVE, *SIDES))
 
 
 def _no_stacks(words: list[str]) -> BadInput:

@@ -22,9 +22,9 @@ from harness.triage.archive import MAX_FILES
 from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
-from harness.triage.directory import MAX_PROCESSES
+from harness.triage.directory import MAX_PROCESSES, is_dump
 from harness.triage.evidence import PASTED, Evidence, Process, Sample
-from harness.triage.pasted import naming
+from harness.triage.pasted import naming, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
@@ -38,6 +38,7 @@ MAX_BYTES = 256 << 20  # of all files together
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
+_SIGNS = ("Thread ", "thread ", '"frames"', *watchdog.WORDS)  # each text that is read has one of these
 _LIST = re.compile(r"\s*\[\s*[\[{\]]")
 _FILE = re.compile(r"==> (.{1,500}) <==")  # what `tail` and `head` print before each of several files
 
@@ -52,26 +53,33 @@ class Look:
 
 
 def evidence(words: Sequence[str]) -> Evidence | None:
-    """The evidence in files, folders and `-`, the standard input; None if they hold no stack."""
+    """The evidence in files, folders and `-`, the standard input; None if they hold neither stacks nor such lines.
+
+    Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
+    """
     looks: list[Look] = []
     notes: list[str] = []
-    watchdog = Watchdog()
+    log = Watchdog()
+    recorded: dict[str, str] = {}
     size = 0
     for name, file in _named(words):
         if size > MAX_BYTES:
             notes.append(f"only the first {MAX_BYTES >> 20} MiB of text are read: {name} and what follows it is not")
             break
+        if file is not None and is_dump(file):
+            recorded |= {name: str(file.resolve())} if file.stat().st_size else {}
+            continue
         pasted = _read(file)
         size += len(pasted.text)
-        entries = watchdog.entries
-        its = _looks(name, pasted, watchdog)
+        entries = log.entries
+        its = _looks(name, pasted, log)
         notes += [f"{name}: {pasted.note}"] if pasted.note else []
-        notes += [] if its or watchdog.entries > entries else [f"{name}: nothing was recognised in it"]
+        notes += [] if its or log.entries > entries else [f"{name}: nothing was recognised in it"]
         looks += its
-    dumps = watchdog.dumps()
-    if not looks and not watchdog.entries:
+    dumps = {} if recorded else log.dumps()
+    if not looks and not log.entries:
         return None
-    notes += [SEVERAL] if watchdog.several else [NO_MEMBERS] if dumps else []
+    notes += [SEVERAL] if log.several else [NO_MEMBERS] if dumps else []
     processes, repeated = _processes(looks)
     worlds = {world for look in looks if (world := naming.world_in(look.dump.command))}
     return Evidence(
@@ -80,7 +88,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         taken="",
         stall_s=0.0,
         processes=tuple(processes),
-        dumps=_written(dumps),
+        dumps=recorded or _written(dumps),
         expected_world=worlds.pop() if len(worlds) == 1 else None,
         notes=(*([LACKS] if looks else []), *repeated, *notes),
     )
@@ -129,8 +137,10 @@ def _read(file: Path | None) -> Pasted:
         return Pasted("", f"it cannot be read: {error.strerror or error}")
 
 
-def _looks(file: str, pasted: Pasted, watchdog: Watchdog) -> list[Look]:
+def _looks(file: str, pasted: Pasted, log: Watchdog) -> list[Look]:
     """The dumps in one text, each with its writer."""
+    if not any(words in pasted.text for words in _SIGNS):
+        return []  # at once: a folder may hold gigabytes of other text
     if _LIST.match(pasted.text):
         try:
             return [Look(dump, NOBODY, file) for dump in of_json(pasted.text) if dump.stacked]
@@ -143,7 +153,7 @@ def _looks(file: str, pasted: Pasted, watchdog: Watchdog) -> list[Look]:
             place = header[1]
             continue
         writer, rest = naming.split(line)
-        watchdog.feed(writer, rest)
+        log.feed(writer, rest)
         parser = parsers.get((place, writer))
         if parser is None and len(parsers) < MAX_WRITERS:
             parser = parsers[place, writer] = Parser()

@@ -17,7 +17,7 @@ from probes.limits import RANKS
 
 DEFAULT = "default_pg"  # torch's description of the group of all ranks
 MAX_ENTRIES = 1_000_000  # lines that are kept
-_WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint")  # each line that is read has one of these
+WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint")  # each line that is read has one of these
 _NUMBER = r"(-?\d{1,15})"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,20}) (?:PG GUID ([\w:.-]{1,100}))?\(([\w:. -]{0,100})\) Rank (\d{1,7})\]")
 _RANK = re.compile(r"\[Rank (\d{1,7})\]")
@@ -62,7 +62,7 @@ class Watchdog:
 
     def feed(self, writer: Name, line: str) -> None:
         """Take the next line. `writer`: whom its prefix names."""
-        if not any(words in line for words in _WORDS) or self.entries > MAX_ENTRIES:
+        if not any(words in line for words in WORDS) or self.entries > MAX_ENTRIES:
             return
         for rank, seq, op, shape in _PRINT.findall(line):
             sizes = tuple(int(size) for size in re.findall(r"\d{1,18}", shape))
