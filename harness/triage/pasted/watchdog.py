@@ -9,14 +9,16 @@ that of torch 2.4 to 2.13 (ProcessGroupNCCL.cpp, ProcessGroupWrapper.cpp).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from harness.triage.pasted.naming import Name
 from probes.limits import RANKS
 
 DEFAULT = "default_pg"  # torch's description of the group of all ranks
-MAX_ENTRIES = 1_000_000  # lines that are kept
+T = TypeVar("T")
+MAX_ENTRIES = 100_000  # ranks times groups of which lines are kept
 WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint")  # each line that is read has one of these
 _NUMBER = r"(-?\d{1,15})"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,20}) (?:PG GUID ([\w:.-]{1,100}))?\(([\w:. -]{0,100})\) Rank (\d{1,7})\]")
@@ -60,6 +62,8 @@ class Watchdog:
     waiting: dict[tuple[int, Group], set[_Operation]] = field(default_factory=dict)  # (rank, group) -> operations
     counters: dict[tuple[int, Group], set[tuple[int, int]]] = field(default_factory=dict)  # -> (enqueued, completed)
 
+    counted: dict[int, set[Group]] = field(default_factory=dict)  # rank -> groups of which it wrote counters
+
     def feed(self, writer: Name, line: str) -> None:
         """Take the next line. `writer`: whom its prefix names."""
         if not any(words in line for words in WORDS) or self.entries > MAX_ENTRIES:
@@ -79,6 +83,7 @@ class Watchdog:
             self._add(self.waiting, rank, its_group, _Operation(int(seq), op, (int(size_in),), (int(size_out),)))
         if group and (status := _STATUS.search(line)):
             self._add(self.counters, rank, its_group, (int(status[1]), int(status[2])))
+            self.counted.setdefault(rank, set()).add(its_group)
 
     def _add(self, table: dict[tuple[int, Group], set[Any]], rank: int, group: Group, value: object) -> None:
         if rank <= RANKS:
@@ -92,44 +97,61 @@ class Watchdog:
     @property
     def several(self) -> bool:
         """Whether a rank has lines of several incidents, such as before and after a restart."""
-        return any(len(values) > 1 for table in (self.waiting, self.counters) for values in table.values())
+        return any(len(values) > 1 for table in (self._in_groups(), self.counters) for values in table.values())
 
     def dumps(self) -> dict[int, dict[str, Any]]:
         """Rank -> its flight recorder dump; empty without such lines, or if they are of several incidents."""
         if self.several:
             return {}
-        waiting = {(rank, self._group_of(rank, group)): values for (rank, group), values in self.waiting.items()}
-        apart = {group for (_, group), values in waiting.items() if {each.op for each in values} & _POINT_TO_POINT}
-        groups = sorted({group for _, group in (*waiting, *self.counters)} - apart)
+        waiting, counters = _by_group(self._in_groups()), _by_group(self.counters)
         dumps: dict[int, dict[str, Any]] = {}
-        for number, group in enumerate(groups):
-            members = self._members(group, waiting)
-            ranks = sorted({rank for table in (waiting, self.counters) for rank, its in table if its == group})
-            for rank in ranks:
+        for number, group in enumerate(sorted({*waiting, *counters})):
+            operations, counted = waiting.get(group, {}), counters.get(group, {})
+            if any(operation.op in _POINT_TO_POINT for operation in operations.values()):
+                continue
+            members = _members(operations, counted)
+            for rank in sorted({*operations, *counted}):
                 dump = dumps.setdefault(rank, {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []})
                 config = {"name": group.uid or str(number), "desc": group.desc}
-                dump["pg_config"][str(number)] = config | ({"ranks": str(members)} if members else {})
-                for enqueued, completed in self.counters.get((rank, group), ()):
+                dump["pg_config"][str(number)] = config | ({"ranks": members} if members else {})
+                if rank in counted:
+                    enqueued, completed = counted[rank]
                     dump["pg_status"][str(number)] = {
                         "last_enqueued_collective": enqueued, "last_started_collective": -1,
                         "last_completed_collective": completed}  # fmt: skip
-                dump["entries"] += [_entry(number, group, operation) for operation in waiting.get((rank, group), ())]
+                dump["entries"] += [_entry(number, group, operations[rank])] if rank in operations else []
         return dumps
+
+    def _in_groups(self) -> dict[tuple[int, Group], set[_Operation]]:
+        """The operations, each with the group that the rank's counters name."""
+        table: dict[tuple[int, Group], set[_Operation]] = {}
+        for (rank, group), operations in self.waiting.items():
+            table.setdefault((rank, self._group_of(rank, group)), set()).update(operations)
+        return table
 
     def _group_of(self, rank: int, group: Group) -> Group:
         """The group of an operation whose line names none: the only one of which the rank wrote counters."""
-        named = [name for number, name in self.counters if number == rank]
-        return named[0] if group == UNNAMED and len(named) == 1 else group
+        named = self.counted.get(rank, set())
+        return next(iter(named)) if group == UNNAMED and len(named) == 1 else group
 
-    def _members(self, group: Group, waiting: dict[tuple[int, Group], set[_Operation]]) -> list[int]:
-        """Ranks that wrote counters of the group, if one of them says that it never enqueued what another waits in.
 
-        A log does not say who is a member. So without such a rank the members stay unknown, and the missing one may
-        not be in the log.
-        """
-        pending = max((each.seq for (_, its), values in waiting.items() if its == group for each in values), default=0)
-        enqueued = {rank: last for (rank, its), values in self.counters.items() if its == group for last, _ in values}
-        return sorted(enqueued) if any(last < pending for last in enqueued.values()) else []
+def _by_group(table: Mapping[tuple[int, Group], set[T]]) -> dict[Group, dict[int, T]]:
+    """The table, in which each rank has one value in a group, by group and rank."""
+    grouped: dict[Group, dict[int, T]] = {}
+    for (rank, group), values in table.items():
+        grouped.setdefault(group, {})[rank] = next(iter(values))
+    return grouped
+
+
+def _members(operations: Mapping[int, _Operation], counted: Mapping[int, tuple[int, int]]) -> str:
+    """Ranks that wrote counters of a group, as torch writes them, if one of them says that it never enqueued what
+    another waits in; else empty.
+
+    A log does not say who is a member. So without such a rank the members stay unknown, and the missing one may not
+    be in the log.
+    """
+    pending = max((operation.seq for operation in operations.values()), default=0)
+    return str(sorted(counted)) if any(enqueued < pending for enqueued, _ in counted.values()) else ""
 
 
 def _entry(number: int, group: Group, operation: _Operation) -> dict[str, Any]:

@@ -81,6 +81,12 @@ def test_lines_of_two_incidents_are_not_mixed(tmp_path: Path) -> None:
     assert any("several incidents" in line for line in verdict.missing)
 
 
+def test_a_timeout_with_its_group_and_one_without_are_of_two_incidents(tmp_path: Path) -> None:
+    later = TIMEOUT.format(1, 44, "ALLREDUCE", 8).replace("[Rank 1]", "[PG ID 0 PG GUID 0(default_pg) Rank 1]")
+    verdict = judged(tmp_path, *waits(1), *waits(2), later, SIGNAL.format(0, 7309, 7309))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+
+
 def test_groups_of_one_description_are_told_apart_by_their_name(tmp_path: Path) -> None:
     """Two tensor-parallel groups: what one enqueued says nothing of the other."""
     lines = [COUNTERS.format(rank, 2, 3 + rank // 2, "tp", rank % 2, 50 if rank < 2 else 9, 40 if rank < 2 else 9)
