@@ -18,7 +18,7 @@ from probes.limits import RANKS
 
 DEFAULT = "default_pg"  # torch's description of the group of all ranks
 T = TypeVar("T")
-MAX_ENTRIES = 100_000  # ranks times groups of which lines are kept
+MAX_ENTRIES = 20_000  # ranks times groups of which lines are kept
 WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint")  # each line that is read has one of these
 _NUMBER = r"(-?\d{1,15})"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,20}) (?:PG GUID ([\w:.-]{1,100}))?\(([\w:. -]{0,100})\) Rank (\d{1,7})\]")
@@ -109,11 +109,12 @@ class Watchdog:
             operations, counted = waiting.get(group, {}), counters.get(group, {})
             if any(operation.op in _POINT_TO_POINT for operation in operations.values()):
                 continue
-            members = _members(operations, counted)
+            members = _members(operations, counted)  # in the first dump only: their text is as long as they are many
             for rank in sorted({*operations, *counted}):
                 dump = dumps.setdefault(rank, {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []})
                 config = {"name": group.uid or str(number), "desc": group.desc}
                 dump["pg_config"][str(number)] = config | ({"ranks": members} if members else {})
+                members = ""
                 if rank in counted:
                     enqueued, completed = counted[rank]
                     dump["pg_status"][str(number)] = {
