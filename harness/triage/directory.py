@@ -126,7 +126,7 @@ def adopt(file: Path, into: Path) -> Evidence:
 def readable(path: Path) -> bool:
     """Whether a directory holds evidence or flight recorder dumps."""
     try:
-        return is_evidence(path) or any(_is_dump(file) and file.stat().st_size for file in path.iterdir())
+        return is_evidence(path) or any(is_dump(file) and file.stat().st_size for file in path.iterdir())
     except OSError:  # it may not be listed
         return False
 
@@ -218,7 +218,7 @@ def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:
 
 def _bare(folder: Path, source: Path) -> Evidence:
     """The evidence of a bare directory of flight recorder dumps: one file per rank, JSON or pickle."""
-    dumps = {file.name: file.name for file in sorted(folder.iterdir()) if _is_dump(file)}
+    dumps = {file.name: file.name for file in sorted(folder.iterdir()) if is_dump(file)}
     if not dumps:
         raise BadInput(
             f"{source} holds neither evidence ({INDEX}) nor flight recorder dumps (one JSON or pickle file a rank) "
@@ -228,7 +228,7 @@ def _bare(folder: Path, source: Path) -> Evidence:
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
 
 
-def _is_dump(file: Path) -> bool:
+def is_dump(file: Path) -> bool:
     """Whether a file is a dump by its first byte: `{` for JSON, 0x80 for a pickle. An empty file with a number is a
     lost dump."""
     if file.name.startswith(".") or file.is_symlink() or not file.is_file():

@@ -136,31 +136,37 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
     """The evidence in pasted stacks; None if the words are something else: pids, evidence, a watch, recorder dumps."""
     if pasted.STDIN not in words and not all(path.exists() for path in paths):
         return None
-    others = [path for word, path in zip(words, paths, strict=True) if word != pasted.STDIN]
-    if not words or any(is_bundle(word) for word in words) or any(map(_recognised, others)):
+    files = [path for word, path in zip(words, paths, strict=True) if word != pasted.STDIN]
+    if not words or any(is_bundle(word) for word in words):
         return None
-    if absent := [path for path in others if not path.exists()]:
+    if evidence := [path for path in files if _recognised(path)]:
+        if plain := [path for path in files if path not in evidence and path.is_file()]:
+            raise BadInput(f"{evidence[0]} is evidence, and {plain[0]} was pasted: they are judged apart",
+                           fix=shlex.join(["harness", "triage", str(evidence[0])]))  # fmt: skip
+        return None
+    if absent := [path for path in files if not path.exists()]:
         raise _absent(absent[0])
     stacks = pasted.evidence([word if word == pasted.STDIN else str(path)
                               for word, path in zip(words, paths, strict=True)])  # fmt: skip
-    if stacks is None and (pasted.STDIN in words or (len(others) > 1 and any(path.is_file() for path in others))):
+    if stacks is None and (pasted.STDIN in words or (len(files) > 1 and any(path.is_file() for path in files))):
         raise _no_stacks(words)
     return stacks
 
 
 def _recognised(path: Path) -> bool:
-    """Whether it is something else than text that was pasted: a pid, evidence, a zip, a watch, recorder dumps."""
+    """Whether it is something else than text that was pasted: a pid, evidence, a zip, a watch."""
     if str(path).isdigit() or directory.is_evidence(path):
         return True
     if path.is_file():
         return zipfile.is_zipfile(path)
-    return bool(_of_nodes(path)) or directory.readable(path) or any((path / name).exists() for name in (*LIVE, *SIDES))
+    return bool(_of_nodes(path)) or any((path / name).exists() for name in (*LIVE, *SIDES))
 
 
 def _no_stacks(words: list[str]) -> BadInput:
     names = "the standard input" if words == [pasted.STDIN] else " ".join(words[:MAX_DRIVERS])
     return BadInput(
-        f"no stack was recognised in {names}: pasted text is that of py-spy dump or of Python's faulthandler",
+        f"nothing was recognised in {names}: pasted text is that of py-spy dump, of Python's faulthandler, "
+        "or NCCL's lines about a timeout",
         fix="harness triage --help   # lists what it reads",
     )
 
@@ -202,7 +208,7 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
 def _refuse_file(path: Path) -> NoReturn:
     beside = shlex.quote(str(path.parent))
     raise BadInput(
-        f"{path} is one file without stacks: triage reads stacks of py-spy or faulthandler, the directory with the "
+        f"{path} is one file without stacks or lines about a timeout: triage reads those, the directory with the "
         "recorder dumps of every rank, or evidence",
         fix=f"harness triage {beside}" if directory.readable(path.parent) else directory.READS,
     )

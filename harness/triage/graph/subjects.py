@@ -142,7 +142,9 @@ def subject(
     around: motion.Surroundings = motion.ANY,
 ) -> Subject:
     """Build the node of one process. `children`: key -> processes that it started."""
-    now, before = stacks.doing(process), stacks.doing(process, 0)
+    now = stacks.doing(process)
+    once = len(process.samples) == 1 and not process.native  # then the first look is the last
+    before = now if once else stacks.doing(process, 0)
     # `.item()` and the like wait for the device without a frame of torch: the source line has to say it.
     if around.gpu and now.kind == "user" and not process.native and _at_device(process):
         now = replace(now, kind="device", op="synchronize")

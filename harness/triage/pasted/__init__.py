@@ -5,29 +5,40 @@ A paste is one look without a time. What it lacks is named in the evidence, and 
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from harness import exit_cleanup
 from harness.triage.archive import MAX_FILES
 from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
-from harness.triage.directory import MAX_PROCESSES
+from harness.triage.directory import MAX_PROCESSES, is_dump
 from harness.triage.evidence import PASTED, Evidence, Process, Sample
-from harness.triage.pasted import naming
+from harness.triage.pasted import naming, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
+from harness.triage.pasted.watchdog import Watchdog
 from harness.triage.stacks import trail
+from probes.files import write_whole
 
 STDIN = "-"
 MAX_WRITERS = 20_000  # of one file
 MAX_BYTES = 256 << 20  # of all files together
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
+NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
+SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
+_SIGNS = ("Thread ", "thread ", '"frames"', *watchdog.WORDS)  # each text that is read has one of these
 _LIST = re.compile(r"\s*\[\s*[\[{\]]")
 _FILE = re.compile(r"==> (.{1,500}) <==")  # what `tail` and `head` print before each of several files
 
@@ -41,28 +52,34 @@ class Look:
     file: str
 
 
-def holds(path: Path) -> bool:
-    """Whether a file, or any file of a folder, holds stacks."""
-    return any(_looks(str(file), _read(file)) for file in _files(path))
-
-
 def evidence(words: Sequence[str]) -> Evidence | None:
-    """The evidence in files, folders and `-`, the standard input; None if they hold no stack."""
+    """The evidence in files, folders and `-`, the standard input; None if they hold neither stacks nor such lines.
+
+    Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
+    """
     looks: list[Look] = []
     notes: list[str] = []
+    log = Watchdog()
+    recorded: dict[str, str] = {}
     size = 0
     for name, file in _named(words):
         if size > MAX_BYTES:
             notes.append(f"only the first {MAX_BYTES >> 20} MiB of text are read: {name} and what follows it is not")
             break
+        if file is not None and is_dump(file):
+            recorded |= {name: str(file.resolve())} if file.stat().st_size else {}
+            continue
         pasted = _read(file)
         size += len(pasted.text)
-        its = _looks(name, pasted)
+        entries = log.entries
+        its = _looks(name, pasted, log)
         notes += [f"{name}: {pasted.note}"] if pasted.note else []
-        notes += [] if its else [f"{name}: no stack was recognised in it"]
+        notes += [] if its or log.entries > entries else [f"{name}: nothing was recognised in it"]
         looks += its
-    if not looks:
+    dumps = {} if recorded else log.dumps()
+    if not looks and not log.entries:
         return None
+    notes += [SEVERAL] if log.several else [NO_MEMBERS] if dumps else []
     processes, repeated = _processes(looks)
     worlds = {world for look in looks if (world := naming.world_in(look.dump.command))}
     return Evidence(
@@ -71,9 +88,21 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         taken="",
         stall_s=0.0,
         processes=tuple(processes),
+        dumps=recorded or _written(dumps),
         expected_world=worlds.pop() if len(worlds) == 1 else None,
-        notes=(LACKS, *repeated, *notes),
+        notes=(*([LACKS] if looks else []), *repeated, *notes),
     )
+
+
+def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
+    """Write the dumps into a temporary folder, which goes when this process ends. Name -> path."""
+    if not dumps:
+        return {}
+    folder = Path(tempfile.mkdtemp(prefix="harness-pasted-")).resolve()
+    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    for rank, dump in dumps.items():
+        write_whole(folder / f"rank_{rank}", json.dumps(dump).encode())
+    return {f"rank_{rank}": str(folder / f"rank_{rank}") for rank in dumps}
 
 
 def _named(words: Sequence[str]) -> Iterator[tuple[str, Path | None]]:
@@ -108,8 +137,10 @@ def _read(file: Path | None) -> Pasted:
         return Pasted("", f"it cannot be read: {error.strerror or error}")
 
 
-def _looks(file: str, pasted: Pasted) -> list[Look]:
+def _looks(file: str, pasted: Pasted, log: Watchdog) -> list[Look]:
     """The dumps in one text, each with its writer."""
+    if not any(words in pasted.text for words in _SIGNS):
+        return []  # at once: a folder may hold gigabytes of other text
     if _LIST.match(pasted.text):
         try:
             return [Look(dump, NOBODY, file) for dump in of_json(pasted.text) if dump.stacked]
@@ -122,6 +153,7 @@ def _looks(file: str, pasted: Pasted) -> list[Look]:
             place = header[1]
             continue
         writer, rest = naming.split(line)
+        log.feed(writer, rest)
         parser = parsers.get((place, writer))
         if parser is None and len(parsers) < MAX_WRITERS:
             parser = parsers[place, writer] = Parser()
@@ -171,8 +203,8 @@ def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:
     for look in looks:
         rank = look.writer.rank if look.writer.rank is not None else naming.rank_in(look.dump.command)
         of_path = naming.of_path(look.file)
-        alone = len(writers.get(look.file, ())) == 1 and _role(look.dump) != "launcher"
-        rank = of_path.rank if rank is None and alone else rank
+        if rank is None and len(writers.get(look.file, ())) == 1 and _role(look.dump) != "launcher":
+            rank = of_path.rank
         yield look, replace(look.writer, rank=rank, host=look.writer.host or of_path.host)
 
 
@@ -186,7 +218,7 @@ def _process(look: Look, name: Name) -> Process:
         ppid=-1,  # not known; 0 would be the parent's pid in another dump without a pid
         command=redact.command(dump.command.split()),
         role=name.role if role == "process" and name.role else role,
-        engine=engine_of(_facts(dump)),
+        engine=engine_of(_facts(dump.command)),
         rank=name.rank,
         world_size=naming.world_in(dump.command) if role != "launcher" else None,
         samples=(Sample(0.0, "", threads=dump.threads),),
@@ -194,15 +226,16 @@ def _process(look: Look, name: Name) -> Process:
 
 
 def _role(dump: Dump) -> str:
-    return role_of(_facts(dump)) if dump.command else "process"
+    return role_of(_facts(dump.command)) if dump.command else "process"
 
 
-def _facts(dump: Dump) -> Facts:
-    argv = tuple(dump.command.split())
+@lru_cache(maxsize=1024)  # it is asked several times for one process
+def _facts(command: str) -> Facts:
+    argv = tuple(command.split())
     if argv[:1] and re.search(r"(^|/)python[\d.]*$", argv[0]):
         argv = tuple(word for word in argv if not (word.startswith("-") and word in ("-u", "-m", "-X", "-I", "-E")))
-    title = dump.command if argv and "::" in argv[0] else ""
-    return Facts(dump.pid, argv=argv, title=title)
+    title = command if argv and "::" in argv[0] else ""
+    return Facts(0, argv=argv, title=title)
 
 
 def _main_tid(dump: Dump) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import io
 import re
 import zlib
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ MAX_MEMBERS = 100  # of a gzip file; a log that is appended to has some
 MAX_LINE = 4_096  # characters that are read of one line; a command line may have thousands
 HEAD = 4_096  # bytes at the beginning of a file that are searched for the zero byte, which no text has
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+_END = re.compile(r"[\r\n]")  # a lone carriage return ends what a progress bar wrote
 _GZIP = b"\x1f\x8b"
 # CSI and OSC sequences, two-character escapes, then every control character but the tab and the line feed.
 _ESCAPES = re.compile(
@@ -33,10 +33,14 @@ class Pasted:
 
     def lines(self) -> Iterator[str]:
         """Its lines, each without its end and without what exceeds MAX_LINE."""
-        for number, line in enumerate(io.StringIO(self.text, newline=None)):
-            if number == MAX_LINES:
+        begin = 0
+        for _ in range(MAX_LINES):
+            match = _END.search(self.text, begin)
+            end = match.start() if match else len(self.text)
+            yield self.text[begin : min(end, begin + MAX_LINE)]
+            if match is None:
                 return
-            yield line[:MAX_LINE].rstrip("\n")
+            begin = end + 1
 
 
 def read(stream: BinaryIO) -> Pasted:

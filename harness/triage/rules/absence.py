@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.triage import source
-from harness.triage.evidence import Frame, Process
+from harness.triage.evidence import PASTED, Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.sockets import main_frames
@@ -253,7 +253,7 @@ def _absent(case: Case) -> list[Subject]:
         and not sink.progress
         and not sink.stuck
         and not sink.launcher
-        and (sink.ended or sink.process is None or len(sink.process.samples) != 1)  # one look shows no standstill
+        and (sink.ended or not _once(sink) or _counted(case, sink))  # one look shows no standstill
         and not _asked_just_now(case, sink)
         and not awaits_tasks(sink)
         and not in_client(case, sink)
@@ -261,6 +261,16 @@ def _absent(case: Case) -> list[Subject]:
         and (sink.doing.kind != "unknown" or sink.process is None or _recorded(case, sink))
         and (sink.doing.kind != "unknown" or sink.before.kind == "unknown")  # the second look at its stack failed
     ]
+
+
+def _once(subject: Subject) -> bool:
+    """Whether it was looked at once."""
+    return subject.process is not None and len(subject.process.samples) == 1
+
+
+def _counted(case: Case, subject: Subject) -> bool:
+    """Whether lines of a log gave the counters of its recorder: they were written after a collective had timed out."""
+    return case.evidence.source == PASTED and _recorded(case, subject)
 
 
 def _fetches(case: Case, subject: Subject) -> bool:

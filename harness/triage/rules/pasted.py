@@ -77,8 +77,9 @@ def _places(subjects: Iterable[Subject]) -> list[Place]:
     grouped: dict[tuple[str, tuple[str, ...]], list[Subject]] = {}
     for subject in subjects:
         threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
-        main = next((thread for thread in threads if classify(thread) == subject.doing), None)
-        words = _words(subject, main, threads)
+        doings = [(thread, classify(thread)) for thread in threads]
+        main = next((thread for thread, doing in doings if doing == subject.doing), None)
+        words = _words(subject, main, doings)
         grouped.setdefault((words, _callers(main)), []).append(subject)
     twice = Counter(words for words, _ in grouped)
     places = [
@@ -88,14 +89,10 @@ def _places(subjects: Iterable[Subject]) -> list[Place]:
     return sorted(places, key=lambda place: -len(place.subjects))
 
 
-def _words(subject: Subject, main: Thread | None, threads: Sequence[Thread]) -> str:
+def _words(subject: Subject, main: Thread | None, doings: Sequence[tuple[Thread, Doing]]) -> str:
     """Where a process stands: "train.py:12 all_reduce"; a side thread in a collective of its own is added."""
     words = _place(subject.doing, main)
-    beside = (
-        _place(doing, thread)
-        for thread in threads
-        if thread is not main and (doing := classify(thread)).kind == "collective"
-    )
+    beside = (_place(doing, thread) for thread, doing in doings if thread is not main and doing.kind == "collective")
     return " and ".join([words, *dict.fromkeys(place for place in beside if place != words)][:2])
 
 
@@ -131,9 +128,9 @@ def _headline(places: list[Place], twice: int | None) -> str:
     if len(places) == 1:
         alone = len(places[0].subjects) == 1
         return f"{places[0].who} at {places[0].words}: {'one stack only' if alone else 'nobody stands elsewhere'}"
-    first, others = places[0], sorted(places[1:], key=lambda place: len(place.subjects))
-    rest = len(others) - (MAX_PLACES - 1)
-    displayed = [first, *others[: MAX_PLACES - 1]]
+    first, rarer = places[0], sorted(places[1:], key=lambda place: len(place.subjects))
+    rest = len(rarer) - (MAX_PLACES - 1)
+    displayed = [first, *rarer[: MAX_PLACES - 1]]
     return "; ".join(f"{place.who} at {place.words}" for place in displayed) + (f"; {rest} more" if rest > 0 else "")
 
 

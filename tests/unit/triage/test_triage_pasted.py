@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import BadInput
-from harness.triage import pasted
+from harness.triage import directory, pasted
+from harness.triage.evidence import Evidence
+from harness.triage.flight import synthesis
 from harness.triage.pasted import naming, text
 from harness.triage.run import triage
 from reports.model import Verdict
@@ -203,6 +205,24 @@ def test_what_is_no_paste_is_refused_as_before(tmp_path: Path) -> None:
     for words in ([str(file)], [str(file), str(file)], [str(tmp_path)]):
         with pytest.raises(BadInput):
             triage(words)
+
+
+def test_recorder_dumps_beside_the_stacks_decide(tmp_path: Path) -> None:
+    job(tmp_path, *[waiting(12)] * 5, FORWARD, waiting(12), waiting(12))
+    simulated = synthesis.simulate(8, 40, synthesis.Fault("dead", rank=5, at=20))
+    for rank in range(8):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(synthesis.encoded(simulated, rank))
+    verdict = triage([str(tmp_path)])
+    assert verdict.verdict == "HUNG" and verdict.triage is not None
+    assert [(party.rank, party.frame) for party in verdict.triage.culprits] == [(5, "train.py:10 in forward")]
+
+
+def test_evidence_and_a_paste_are_not_one_job(tmp_path: Path) -> None:
+    directory.write(Evidence("", "live", "", 0.0), tmp_path / "evidence")
+    file = tmp_path / "stack.txt"
+    file.write_text(dump(5, waiting(12)))
+    with pytest.raises(BadInput, match="judged apart"):
+        triage([str(tmp_path / "evidence"), str(file)])
 
 
 def test_a_bomb_and_a_long_line_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

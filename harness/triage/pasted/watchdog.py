@@ -1,0 +1,167 @@
+"""Reads what NCCL's watchdog in torch writes to a log when a collective times out, and what
+TORCH_DISTRIBUTED_DEBUG=DETAIL writes when ranks run different collectives.
+
+These lines give the counters of a flight recorder: which operation a rank waits in, and the last one that it enqueued
+and completed. They become dumps in the recorder's own format, so that the same comparison reads them. Their form is
+that of torch 2.4 to 2.13 (ProcessGroupNCCL.cpp, ProcessGroupWrapper.cpp).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from harness.triage.pasted.naming import Name
+from probes.limits import RANKS
+
+DEFAULT = "default_pg"  # torch's description of the group of all ranks
+T = TypeVar("T")
+MAX_ENTRIES = 20_000  # ranks times groups of which lines are kept
+WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint")  # each line that is read has one of these
+_NUMBER = r"(-?\d{1,15})"
+_GROUP = re.compile(r"\[PG (?:ID )?(\w{1,20}) (?:PG GUID ([\w:.-]{1,100}))?\(([\w:. -]{0,100})\) Rank (\d{1,7})\]")
+_RANK = re.compile(r"\[Rank (\d{1,7})\]")
+_TIMEOUT = re.compile(r"caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,40}), "
+                      r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})")  # fmt: skip
+_STATUS = re.compile(rf"last enqueued (?:NCCL )?work: {_NUMBER}, last completed (?:NCCL )?work: {_NUMBER}", re.I)
+_PRINT = re.compile(r"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,15}), "
+                    r"OpType=(\w{1,40})(?:, TensorShape=\[([\d, ]{0,200})\])?")  # fmt: skip
+# Names of the operations in the recorder, where the lower-case name is not its own.
+_OPS = {"ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",
+        "_ALLGATHER_BASE": "_all_gather_base", "_REDUCE_SCATTER_BASE": "_reduce_scatter_base"}  # fmt: skip
+
+
+class Group(NamedTuple):
+    """A process group by torch's name for it, the same on all ranks, and its description, which others may share."""
+
+    uid: str
+    desc: str
+
+
+UNNAMED = Group("", "")
+
+
+# Operations that count in a series of their own, which the same words of a line give: such a group is left out.
+_POINT_TO_POINT = frozenset({"SEND", "RECV", "COALESCED"})
+
+
+@dataclass(frozen=True)
+class _Operation:
+    seq: int
+    op: str
+    sizes_in: tuple[int, ...]
+    sizes_out: tuple[int, ...]
+
+
+@dataclass
+class Watchdog:
+    """Takes the lines of a log, of all ranks in any order."""
+
+    waiting: dict[tuple[int, Group], set[_Operation]] = field(default_factory=dict)  # (rank, group) -> operations
+    counters: dict[tuple[int, Group], set[tuple[int, int]]] = field(default_factory=dict)  # -> (enqueued, completed)
+
+    counted: dict[int, set[Group]] = field(default_factory=dict)  # rank -> groups of which it wrote counters
+
+    def feed(self, writer: Name, line: str) -> None:
+        """Take the next line. `writer`: whom its prefix names."""
+        if not any(words in line for words in WORDS) or self.entries > MAX_ENTRIES:
+            return
+        for rank, seq, op, shape in _PRINT.findall(line):
+            sizes = tuple(int(size) for size in re.findall(r"\d{1,18}", shape))
+            self._add(self.waiting, int(rank), UNNAMED, _Operation(int(seq), op, sizes, sizes))
+        group = _GROUP.search(line)
+        its_group = Group(group[2] or group[1], group[3]) if group else UNNAMED
+        place = group or _RANK.search(line)
+        in_group = place[place.re.groups] if place else None
+        if writer.rank is None and (in_group is None or its_group.desc not in ("", DEFAULT)):
+            return  # the number is that of the rank in the group
+        rank = writer.rank if writer.rank is not None else int(in_group or 0)
+        if timeout := _TIMEOUT.search(line):
+            seq, op, size_in, size_out = timeout.groups()
+            self._add(self.waiting, rank, its_group, _Operation(int(seq), op, (int(size_in),), (int(size_out),)))
+        if group and (status := _STATUS.search(line)):
+            self._add(self.counters, rank, its_group, (int(status[1]), int(status[2])))
+            self.counted.setdefault(rank, set()).add(its_group)
+
+    def _add(self, table: dict[tuple[int, Group], set[Any]], rank: int, group: Group, value: object) -> None:
+        if rank <= RANKS:
+            table.setdefault((rank, group), set()).add(value)
+
+    @property
+    def entries(self) -> int:
+        """How many ranks and groups it has lines of."""
+        return len(self.waiting) + len(self.counters)
+
+    @property
+    def several(self) -> bool:
+        """Whether a rank has lines of several incidents, such as before and after a restart."""
+        return any(len(values) > 1 for table in (self._in_groups(), self.counters) for values in table.values())
+
+    def dumps(self) -> dict[int, dict[str, Any]]:
+        """Rank -> its flight recorder dump; empty without such lines, or if they are of several incidents."""
+        if self.several:
+            return {}
+        waiting, counters = _by_group(self._in_groups()), _by_group(self.counters)
+        dumps: dict[int, dict[str, Any]] = {}
+        for number, group in enumerate(sorted({*waiting, *counters})):
+            operations, counted = waiting.get(group, {}), counters.get(group, {})
+            if any(operation.op in _POINT_TO_POINT for operation in operations.values()):
+                continue
+            members = _members(operations, counted)  # in the first dump only: their text is as long as they are many
+            for rank in sorted({*operations, *counted}):
+                dump = dumps.setdefault(rank, {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []})
+                config = {"name": group.uid or str(number), "desc": group.desc}
+                dump["pg_config"][str(number)] = config | ({"ranks": members} if members else {})
+                members = ""
+                if rank in counted:
+                    enqueued, completed = counted[rank]
+                    dump["pg_status"][str(number)] = {
+                        "last_enqueued_collective": enqueued, "last_started_collective": -1,
+                        "last_completed_collective": completed}  # fmt: skip
+                dump["entries"] += [_entry(number, group, operations[rank])] if rank in operations else []
+        return dumps
+
+    def _in_groups(self) -> dict[tuple[int, Group], set[_Operation]]:
+        """The operations, each with the group that the rank's counters name."""
+        table: dict[tuple[int, Group], set[_Operation]] = {}
+        for (rank, group), operations in self.waiting.items():
+            table.setdefault((rank, self._group_of(rank, group)), set()).update(operations)
+        return table
+
+    def _group_of(self, rank: int, group: Group) -> Group:
+        """The group of an operation whose line names none: the only one of which the rank wrote counters."""
+        named = self.counted.get(rank, set())
+        return next(iter(named)) if group == UNNAMED and len(named) == 1 else group
+
+
+def _by_group(table: Mapping[tuple[int, Group], set[T]]) -> dict[Group, dict[int, T]]:
+    """The table, in which each rank has one value in a group, by group and rank."""
+    grouped: dict[Group, dict[int, T]] = {}
+    for (rank, group), values in table.items():
+        grouped.setdefault(group, {})[rank] = next(iter(values))
+    return grouped
+
+
+def _members(operations: Mapping[int, _Operation], counted: Mapping[int, tuple[int, int]]) -> str:
+    """Ranks that wrote counters of a group, as torch writes them, if one of them says that it never enqueued what
+    another waits in; else empty.
+
+    A log does not say who is a member. So without such a rank the members stay unknown, and the missing one may not
+    be in the log.
+    """
+    pending = max((operation.seq for operation in operations.values()), default=0)
+    return str(sorted(counted)) if any(enqueued < pending for enqueued, _ in counted.values()) else ""
+
+
+def _entry(number: int, group: Group, operation: _Operation) -> dict[str, Any]:
+    """An operation that is not done, as the recorder writes it."""
+    return {
+        "frames": [], "record_id": 0, "pg_id": number, "process_group": [group.uid or str(number), group.desc],
+        "collective_seq_id": operation.seq, "p2p_seq_id": 0, "op_id": 0,
+        "profiling_name": f"nccl:{_OPS.get(operation.op, operation.op.lower())}", "time_created_ns": 0,
+        "input_sizes": [list(operation.sizes_in)], "output_sizes": [list(operation.sizes_out)], "state": "scheduled",
+        "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False,
+        "timeout_ms": 0, "is_p2p": False,
+    }  # fmt: skip

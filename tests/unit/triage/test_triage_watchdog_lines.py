@@ -1,0 +1,115 @@
+"""Lines of NCCL's watchdog in a log: counters of a recorder, which may prove who has not come, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.triage.run import triage
+from reports.model import Verdict
+
+TIMEOUT = (
+    "[rank{0}]:[E606 09:09:08.164985344 ProcessGroupNCCL.cpp:757] [Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum={1}, OpType={2}, "
+    "NumelIn={3}, NumelOut={3}, Timeout(ms)=600000) ran for 600004 milliseconds"
+)
+COUNTERS = (
+    "[rank{0}]:[E606 09:09:08.169193689 ProcessGroupNCCL.cpp:2395] [PG ID {1} PG GUID {2}({3}) Rank {4}]  failure "
+    "detected by watchdog at work sequence id: 7 PG status: last enqueued work: {5}, last completed work: {6}"
+)
+SIGNAL = (
+    "[rank{0}]:[E606 09:09:08.172524105 ProcessGroupNCCL.cpp:1987] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a "
+    "dump signal due to a collective timeout from  rank 1. Last enqueued NCCL work: {1}, last completed NCCL work: {2}."
+)
+
+
+def waits(rank: int, seq: int = 7310, op: str = "ALLREDUCE", size: int = 8, done: int = 7309) -> list[str]:
+    return [TIMEOUT.format(rank, seq, op, size), COUNTERS.format(rank, 0, 0, "default_pg", rank, seq + 3, done)]
+
+
+def judged(folder: Path, *lines: str) -> Verdict:
+    (folder / "job.log").write_text("step 1\n" + "\n".join(lines) + "\n")
+    verdict = triage([str(folder / "job.log")])
+    assert verdict.triage is not None
+    return verdict
+
+
+def culprits(verdict: Verdict) -> list[int | None]:
+    return [party.rank for party in verdict.triage.culprits] if verdict.triage else []
+
+
+def test_the_rank_that_enqueued_nothing_more_is_the_one_that_has_not_come(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *waits(1), *waits(2), SIGNAL.format(0, 7309, 7309))
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0])
+
+
+def test_a_stack_beside_the_lines_says_where_the_missing_rank_stands(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("\n".join([*waits(1), *waits(2), SIGNAL.format(0, 7309, 7309)]))
+    for rank, line in enumerate((10, 12, 12)):
+        stack = f'Process 20{rank}: python train.py\nThread 20{rank} (idle): "MainThread"\n    step (train.py:{line})\n'
+        (tmp_path / f"rank{rank}.txt").write_text(stack)
+    verdict = triage([str(tmp_path)])
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0]) and verdict.triage is not None
+    assert verdict.triage.culprits[0].frame == "train.py:10 in step"
+
+
+def test_without_its_line_the_missing_rank_is_not_guessed(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *waits(1), *waits(2))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+
+
+def test_all_that_wrote_wait_in_one_operation_and_nobody_is_named(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *waits(0), *waits(1), *waits(2))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+
+
+@pytest.mark.parametrize("change", [{"op": "BROADCAST"}, {"size": 9}])
+def test_the_rank_with_another_operation_at_the_same_place_is_named(tmp_path: Path, change: dict[str, int]) -> None:
+    verdict = judged(tmp_path, *waits(0), *waits(1), *waits(2, **change))
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [2])
+
+
+def test_sends_and_receives_count_in_another_series(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *waits(0, op="SEND"), *waits(1, op="RECV"), *waits(2), SIGNAL.format(3, 9, 9))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+
+
+def test_lines_of_two_incidents_are_not_mixed(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *waits(1), *waits(2), *waits(1, 44, done=43), SIGNAL.format(0, 7309, 7309))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+    assert any("several incidents" in line for line in verdict.missing)
+
+
+def test_a_timeout_with_its_group_and_one_without_are_of_two_incidents(tmp_path: Path) -> None:
+    later = TIMEOUT.format(1, 44, "ALLREDUCE", 8).replace("[Rank 1]", "[PG ID 0 PG GUID 0(default_pg) Rank 1]")
+    verdict = judged(tmp_path, *waits(1), *waits(2), later, SIGNAL.format(0, 7309, 7309))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+
+
+def test_groups_of_one_description_are_told_apart_by_their_name(tmp_path: Path) -> None:
+    """Two tensor-parallel groups: what one enqueued says nothing of the other."""
+    lines = [COUNTERS.format(rank, 2, 3 + rank // 2, "tp", rank % 2, 50 if rank < 2 else 9, 40 if rank < 2 else 9)
+             for rank in range(4)]  # fmt: skip
+    lines += [TIMEOUT.format(rank, 41, "ALLREDUCE", 8) for rank in (0, 1)]
+    assert culprits(judged(tmp_path, *lines)) == []
+
+
+def test_without_a_prefix_the_rank_in_a_smaller_group_is_no_rank_of_the_job(tmp_path: Path) -> None:
+    lines = [line.partition("] ")[2] for line in (COUNTERS.format(5, 2, 3, "tp", 1, 50, 40),)]
+    (tmp_path / "job.log").write_text("\n".join(lines))
+    from harness.triage.pasted import evidence
+
+    assert evidence([str(tmp_path / "job.log")]) is None
+
+
+def test_the_mismatch_of_the_detailed_debug_level(tmp_path: Path) -> None:
+    text = (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=911, OpType=BROADCAST, TensorShape=[4096000], TensorDtypes=BFloat16), "
+        "but Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=911, OpType=BROADCAST, "
+        "TensorShape=[4194304])"
+    )
+    verdict = judged(tmp_path, text)
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [])
+    assert any("4096000" in line for line in verdict.evidence) and "nobody is named" in " ".join(verdict.evidence)
