@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import BinaryIO
@@ -29,9 +30,12 @@ def make_new_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def open_new(file: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for writing that only its owner may read; what it held is gone. Raises OSError."""
+    """Open a file for writing that only its owner may read; what it held is gone. A device or a pipe keeps its mode.
+    Raises OSError.
+    """
     stream = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE), "wb")
-    os.fchmod(stream.fileno(), FILE_MODE)  # of a file that was there
+    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):  # /dev/null is everybody's
+        os.fchmod(stream.fileno(), FILE_MODE)  # of a file that was there
     return stream
 
 

@@ -120,6 +120,19 @@ def test_writers(work: Path) -> None:
     assert not wrong_modes(work) and (work / "d").read_bytes() == b"e"
 
 
+def test_a_device_keeps_its_mode(tmp_path: Path) -> None:
+    """As root, /dev/null would be closed to everybody else on the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    os.chmod(pipe, 0o666)
+    reader = os.open(pipe, os.O_RDWR)  # so that opening it for writing does not wait
+    try:
+        open_new(pipe).close()
+    finally:
+        os.close(reader)
+    assert pipe.stat().st_mode & 0o777 == 0o666
+
+
 def _nights(folder: Path) -> None:
     make_folder(folder)
     hostile_inputs.nights(folder)
