@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from harness.triage.flight.mismatches import DEFAULT
 from harness.triage.pasted.naming import Name
 from probes.limits import RANKS
 
-DEFAULT = "default_pg"  # torch's description of the group of all ranks
 T = TypeVar("T")
 MAX_ENTRIES = 20_000  # ranks times groups of which lines are kept
 WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint")  # each line that is read has one of these
