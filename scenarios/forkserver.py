@@ -53,6 +53,7 @@ def main(descriptor: int, modules: Sequence[str]) -> None:
         order, streams = _received(client)
         if order and os.fork() == 0:
             listener.close()
+            os.setpgid(0, 0)  # Ray kills the process group of an actor that ends (raylet's `KillProcessGroup`)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _become(order, streams, client)
             return

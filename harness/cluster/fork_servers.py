@@ -7,7 +7,7 @@ import shlex
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,10 +30,14 @@ class ForkServers:
     """Started by `start`; `end` ends them, but not the processes that they forked.
 
     For an interpreter without a fork server, the command is the interpreter itself.
+
+    lent: sockets of fork servers that another process keeps, by interpreter.
+    sockets: those, and the sockets of the servers that `start` started.
     """
 
-    def __init__(self, wanted: Iterable[Preload]) -> None:
+    def __init__(self, wanted: Iterable[Preload], lent: Mapping[str, str] | None = None) -> None:
         self._wanted = {preload.python: preload for preload in wanted}
+        self.sockets = dict(lent or {})
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._servers: list[subprocess.Popen[bytes]] = []
 
@@ -42,9 +46,10 @@ class ForkServers:
             return
         self._folder = tempfile.TemporaryDirectory(prefix="rlhf-fork-", ignore_cleanup_errors=True)
         nothing = subprocess.DEVNULL
-        for python, preload in self._wanted.items():
+        for place, (python, preload) in enumerate(self._wanted.items()):
+            self.sockets[python] = f"{self._folder.name}/{place}"
             with socket.socket(socket.AF_UNIX) as listener:  # a process that connects before the server is ready waits
-                listener.bind(self._socket(python))
+                listener.bind(self.sockets[python])
                 listener.listen(WAITING)
                 argv = [python, "-P", "-m", "scenarios.forkserver", str(listener.fileno()), *preload.modules]
                 self._servers.append(
@@ -61,19 +66,15 @@ class ForkServers:
 
     def command(self, python: str) -> str:
         """A shell command that runs a script as `python SCRIPT` would."""
-        if self._folder is None or python not in self._wanted:
+        if python not in self.sockets:
             return shlex.quote(python)
-        return shlex.join([python, "-I", "-S", str(Path(forked.__file__)), self._socket(python), python])
+        return shlex.join([python, "-I", "-S", str(Path(forked.__file__)), self.sockets[python], python])
 
     def end(self) -> None:
         for server in self._servers:
             server.kill()
             server.wait()
-        self._servers = []
+        self._servers, self.sockets = [], {}
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
-
-    def _socket(self, python: str) -> str:
-        assert self._folder is not None
-        return f"{self._folder.name}/{[*self._wanted].index(python)}"

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,19 @@ class Cluster:
 
     `address`: join that cluster instead of starting one. `ours`: we started the cluster to join (`harness up`).
     `preload`: what the actors of a cluster that is started here import before they are forked.
+    `fork_sockets`: the fork servers of the cluster to join, by interpreter.
     """
 
-    def __init__(self, address: str | None = None, *, ours: bool = False, preload: Sequence[Preload] = ()) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        ours: bool = False,
+        preload: Sequence[Preload] = (),
+        fork_sockets: Mapping[str, str] | None = None,
+    ) -> None:
         self._address = address
-        self._forks = ForkServers(() if address else preload)
+        self._forks = ForkServers(() if address else preload, fork_sockets)
         self._ours = ours or address is None
         self._before: set[int] = set()
         self._actors: list[Any] = []
@@ -170,6 +178,10 @@ class Cluster:
             self._scratch.cleanup()
         if self._logs and exc[0] is None:  # the logs of a failed run are kept
             shutil.rmtree(self._logs, ignore_errors=True)
+
+    @property
+    def fork_sockets(self) -> dict[str, str]:
+        return dict(self._forks.sockets)
 
     @property
     def actor_cpus(self) -> float:

@@ -162,6 +162,7 @@ def _started(
         processes=state.below(os.getpid()),
         engines=tuple(engines),
         spares=spares.names if spares is not None else (),
+        fork_sockets=cluster.fork_sockets,
     )
     return kept, spares
 

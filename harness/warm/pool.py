@@ -28,7 +28,7 @@ class Pool:
     def __init__(self, kept: state.Kept, chosen: dict[Place, state.KeptEngine], say: Callable[[str], None]) -> None:
         self._kept, self._chosen, self._say = kept, chosen, say
         self._started_anew: dict[Place, str] = {}
-        self.address, self.raylet = kept.address, kept.raylet.pid
+        self.address, self.raylet, self.fork_sockets = kept.address, kept.raylet.pid, kept.fork_sockets
         self.becoming: list[Future] = []  # learners in warm processes; each is still a spare until its future is done
 
     def has(self, side: Side, stage: state.Stage) -> bool:

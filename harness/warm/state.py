@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -80,6 +80,7 @@ class Kept:
     processes: the keeper and its descendants, when they were last stored.
     engines: the engines.
     spares: names of the actors that become a run's learners.
+    fork_sockets: of the keeper's fork servers, by interpreter: a run that finds no spare forks its learners there.
     """
 
     boot: str
@@ -92,6 +93,7 @@ class Kept:
     processes: tuple[Process, ...]
     engines: tuple[KeptEngine, ...]
     spares: tuple[str, ...] = ()
+    fork_sockets: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> str:

@@ -31,7 +31,7 @@ def cluster_for(
                 claim(sides, device=options.device, native=native, refused=refused, say=options.say)
             )
         if warm is not None:
-            cluster = Cluster(warm.address, ours=True)
+            cluster = Cluster(warm.address, ours=True, fork_sockets=warm.fork_sockets)
         else:
             cluster = Cluster(options.address, preload=() if options.address else preloads(sides, options.device))
         yield opened.enter_context(cluster), warm
