@@ -55,6 +55,25 @@ def test_a_fork_has_the_arguments_environment_folder_and_streams_of_whoever_aske
     assert facts["imported"] and facts["ppid"] == servers._servers[0].pid
 
 
+def test_a_killed_process_group_of_a_fork_leaves_the_server_and_the_other_forks(
+    servers: ForkServers, tmp_path: Path
+) -> None:
+    """Ray ends an actor with its process group."""
+    script = tmp_path / "script.py"
+    script.write_text("import os, signal; os.killpg(os.getpgid(0), signal.SIGKILL)")
+    subprocess.run(f"exec {servers.command(sys.executable)} {script}", shell=True, cwd=tmp_path, timeout=60, check=True)
+    facts, _ = _run(servers.command(sys.executable), tmp_path)
+    assert facts["imported"] and servers._servers[0].poll() is None
+
+
+def test_a_fork_server_is_lent_to_another_process(servers: ForkServers, tmp_path: Path) -> None:
+    borrower = ForkServers((), servers.sockets)
+    borrower.start()
+    facts, _ = _run(borrower.command(sys.executable), tmp_path)
+    borrower.end()
+    assert facts["imported"] and servers._servers[0].poll() is None
+
+
 def test_without_its_server_the_interpreter_runs_the_script(servers: ForkServers, tmp_path: Path) -> None:
     command = servers.command(sys.executable)
     servers.end()
