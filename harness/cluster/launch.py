@@ -28,7 +28,7 @@ from typing import Any
 from harness.cluster import ray_token
 from harness.cluster.fork_servers import ForkServers, Preload
 from harness.cluster.ray_output import warnings_aside
-from harness.cluster.ray_start import job, lean, on_loopback
+from harness.cluster.ray_start import FIND_GCS, job, lean, on_loopback
 from harness.errors import HarnessError
 from scenarios.engines.processes import alive, descendants
 from scenarios.ports import free_port, refused
@@ -45,7 +45,6 @@ OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 16, 0.125, 1.0
 # A raylet waits 15 s for its agents to report which ports they found free, and then dies. On a busy machine this
 # happens in one of some tens of starts.
 STARTS = 3
-RAY_STATUS = "ray status   # or leave out --address"
 NAMESPACE = "rlhf-harness"  # of the actors that are kept up
 # Of a path to a socket Linux takes 107 bytes (unix(7)); vLLM's is its directory and a UUID.
 LONGEST_SCRATCH = 60
@@ -128,7 +127,7 @@ class Cluster:
                 what = f"joined at {self._address}" if self._address else "started"
                 raise LaunchFailed(
                     f"the Ray cluster could not be {what}: {_first_line(error)}",
-                    fix=RAY_STATUS,
+                    fix=FIND_GCS,
                 ) from error
             except BaseException:  # an interrupt: no `__exit__` follows an `__enter__` that raises
                 self._forks.end()
@@ -224,7 +223,7 @@ class Cluster:
             have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
             raise LaunchFailed(
                 f"the cluster cannot hold {demand}: it has {total:g} cores, and free are {have}",
-                fix="ray status   # add nodes, or lower ppo.world_size and engine.engines",
+                fix=f"{ray_token.command('ray status')}   # add nodes, or lower ppo.world_size and engine.engines",
             ) from error
 
     def offering(self, place: str) -> list[str]:
@@ -437,7 +436,7 @@ def _reachable(address: str) -> None:
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit() and (why := refused(host, int(port), 5)):
-        raise LaunchFailed(f"the Ray cluster at {address} could not be joined: {why}", fix=RAY_STATUS)
+        raise LaunchFailed(f"the Ray cluster at {address} could not be joined: {why}", fix=FIND_GCS)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,20 @@ def authenticate() -> None:
         logger.disabled = was_disabled
 
 
+def in_use() -> bool:
+    """Whether this process sends a token."""
+    try:
+        from ray._private.authentication import authentication_utils
+    except ImportError:
+        return False
+    return bool(authentication_utils.is_token_auth_enabled())
+
+
+def command(line: str) -> str:
+    """Return a command line of Ray that reaches the cluster as this process does: Ray's own sends no token unasked."""
+    return f"RAY_AUTH_MODE=token {line}" if in_use() else line
+
+
 def unwanted() -> bool:
     """Whether this process sends a token to a cluster, just joined, that has none.
 
@@ -37,15 +51,13 @@ def unwanted() -> bool:
     """
     import ray
 
-    def in_use() -> bool:
+    if not in_use():
+        return False
+
+    def in_use_there() -> bool:  # Ray sends the code of a nested function: a node need not have the harness
         from ray._private.authentication import authentication_utils
 
         return authentication_utils.is_token_auth_enabled()
 
-    try:
-        if not in_use():
-            return False
-    except ImportError:
-        return False
-    remote = ray.remote(num_cpus=0)(in_use)
+    remote = ray.remote(num_cpus=0)(in_use_there)
     return not ray.get(remote.remote(), timeout=ANSWER_S)

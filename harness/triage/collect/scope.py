@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.cluster.ray_start import FIND_GCS
 from harness.errors import BadInput
 from harness.triage.collect import beats, connections, journals, proc, ray, roles
 from probes.format import EVENTS
@@ -207,7 +208,7 @@ def _cluster(text: str) -> Scope:
     if text.startswith("ray://"):
         port = str(RAY_PORT)  # ray:// names the client server's port; the GCS has its own
     if why := refused(host, int(port), 3):
-        raise BadInput(f"nothing answers at {host}:{port}: {why}", fix="ray status")
+        raise BadInput(f"nothing answers at {host}:{port}: {why}", fix=FIND_GCS)
     if speaks_http(host, int(port), 1):
         raise BadInput(
             f"what answers at {host}:{port} is an HTTP server and no Ray cluster's GCS",

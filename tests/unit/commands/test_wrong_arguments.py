@@ -79,10 +79,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["report", "a b/baseline", "--format", "json", "--out", "x y.json"], "--out belongs to --export",
          "harness report 'a b/baseline' --format json > 'x y.json'"),
         (["report", "empty"], "empty holds neither a verdict (verdict.json) nor a run", "harness report RUN "),
-        (["triage", "a..b:6379"], "nothing answers at a..b:6379: ", "ray status"),
+        (["triage", "a..b:6379"], "nothing answers at a..b:6379: ", "pgrep -af gcs_server"),
         (["watch", "--serve", "a..b:7700", "--", "true"], "evidence cannot be served at a..b:7700: ", "--serve 0"),
         (["run", "rollout-tiny", "--backend", "hf", "--address", "a..b:6379"],
-         "the Ray cluster at a..b:6379 could not be joined: ", "ray status"),
+         "the Ray cluster at a..b:6379 could not be joined: ", "pgrep -af gcs_server"),
         (["parity", "hf", "hf", "--fault", "tempratur"], "there is no fault 'tempratur'", "harness faults list"),
     ],
 )  # fmt: skip
