@@ -99,4 +99,4 @@ def test_a_run_that_the_cluster_cannot_hold_is_refused_and_on_one_that_may_grow_
             Cluster("somebody's").reserve([{"CPU": 1.0}] * many, [""] * many, said.append)
     [line] = said
     assert line.startswith("waiting for nodes") and f"the cluster has {OWN_CLUSTER_CPUS} cores" in line
-    assert str(refused.value.fix).startswith("ray status")
+    assert "ray status" in str(refused.value.fix)
