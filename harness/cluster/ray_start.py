@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 # The advice where nothing answers at a cluster's address.
-FIND_GCS = (
-    "pgrep -af gcs_server   # on that host: its --gcs_server_port is the port to ask; none: no cluster"
-)
+FIND_GCS = "pgrep -af gcs_server   # on that host: its --gcs_server_port is the port to ask; none: no cluster"
 
 # Ray gives a node the loopback address if it supports only one node, as on macOS and Windows. Its servers then bind to
 # that address (ray/_private/services.py, get_node_ip_address). The option `_node_ip_address="127.0.0.1"` of ray.init

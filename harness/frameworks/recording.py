@@ -102,13 +102,17 @@ def _hooks(run: Run, adapter: Adapter) -> Hooks:
         str(k): str(v) for event in hook_events for k, v in (event.get("moved") or {}).items() if k not in installed
     }
     adapter_hooks = adapter.hooks_of(version)
+    silent = (hook for hook in adapter_hooks if hook.symbol not in fired and hook.symbol not in moved)
     return Hooks(
-        version, len({event["pid"] for event in hook_events}), len(run._journals),
-        any(True for _ in run.frames("rollout")), dict(fired),
-        {hook.symbol: hook.when for hook in adapter_hooks if hook.symbol not in fired and hook.symbol not in moved},
-        {symbol: why for symbol, why in moved.items() if symbol not in fired},
-        {str(event.get("hook")): str(event.get("error")) for event in run.events("hook_off")},
-    )  # fmt: skip
+        version=version,
+        processes=len({event["pid"] for event in hook_events}),
+        journals=len(run._journals),
+        rollouts=any(True for _ in run.frames("rollout")),
+        fired=dict(fired),
+        never={hook.symbol: hook.when for hook in silent},
+        moved={symbol: why for symbol, why in moved.items() if symbol not in fired},
+        off={str(event.get("hook")): str(event.get("error")) for event in run.events("hook_off")},
+    )
 
 
 def _process_fields(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:

@@ -188,18 +188,18 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
     )
     environ = opening.get("env")
     environ = {str(name): str(value) for name, value in environ.items()} if isinstance(environ, dict) else {}
-    began = opening["t_ns"], opening["start_ticks"]
     ppid = opening.get("ppid")
     return Recording(
-        host,
-        pid,
-        (role,),
-        journal,
-        rank,
-        world,
-        *began,
-        redact.variables(environ),
-        ppid if isinstance(ppid, int) else 0,
+        host=host,
+        pid=pid,
+        roles=(role,),
+        journal=journal,
+        rank=rank,
+        world_size=world,
+        opened_ns=opening["t_ns"],
+        start_ticks=opening["start_ticks"],
+        environ=redact.variables(environ),
+        ppid=ppid if isinstance(ppid, int) else 0,
     )
 
 
