@@ -11,7 +11,7 @@ from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.polls import fills, reads, takes_orders
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import YOUNG_S, Case, Ruling, brief
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Ruling, brief
 from harness.triage.stacks import EVENT_LOOP
 
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
@@ -231,7 +231,7 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
         missing=tuple(f"for whom {waiter.label} waits" for waiter in waiters[:8]),
         place=waiters[0].state(),
         next=(
-            "give each wait for an answer a timeout, and say in its error who was asked"
+            NAME_WHO_IS_ASKED
             if watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
             "py-spy dump --native --pid PID   # what it waits for in C; in a container it takes --cap-add SYS_PTRACE",

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Ruling
 from harness.triage.rules.untested import MOMENT_S, unnamed, untested
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
@@ -188,6 +188,8 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
         missing=tuple(holes),
         next=(
             f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else "",
-            "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",
+            NAME_WHO_IS_ASKED
+            if any(subject.process and subject.process.beat for subject in case.live())
+            else "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",
         ),
     )

@@ -16,6 +16,8 @@ NO_MAJORITY = "neither side has a majority, so nobody is named"
 MAX_RUNS = 3  # ranges of ranks in a headline: "0, 2-7, 9 and 4 more"
 MAX_ROOTS = 8  # pids that a printed command names
 YOUNG_S = 3.0  # a younger wait or transition, at one look at a live job, proves nothing
+# Advice where a watched job waits for somebody whom nothing names.
+NAME_WHO_IS_ASKED = "give each wait for an answer a timeout, and say in its error who was asked"
 
 
 @dataclass(frozen=True)
