@@ -1,4 +1,4 @@
-"""Evidence from what people paste: stacks that `py-spy dump` and Python's faulthandler print, in files of any name.
+"""Evidence from what people paste: stacks and log lines, in files of any name.
 
 A paste is one look without a time. What it lacks is named in the evidence, and no stall is read into it.
 """

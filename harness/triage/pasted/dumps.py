@@ -1,6 +1,6 @@
-"""Parses the stacks that tools print: `py-spy dump` as text and JSON, and Python's faulthandler.
+"""Parses the stacks that tools print. What a tool's lines look like is in `formats`; here they become dumps.
 
-Lines that are neither are passed over. Values of variables, which `py-spy dump --locals` prints, are dropped.
+Lines of no tool are passed over. Values of variables and lines of source, which some tools print, are dropped.
 """
 
 from __future__ import annotations
@@ -8,28 +8,27 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from harness.triage.collect.stacks import MAX_FRAMES, MAX_NAME, parse
 from harness.triage.evidence import Frame, Thread
+from harness.triage.pasted.formats import GDB, PY_SPY, PYSTACK, ThreadHeader, begun
 
 MAX_THREADS = 1_000  # of one process
 MAX_FILE = 1_000  # characters of a file's name in a frame
 MAX_LISTS = 20_000  # of one file of JSON
 MAX_JSON = 16 << 20  # characters of JSON; the worst case, empty lists, takes 395 MiB for a moment
 
-_PROCESS = re.compile(r"Process (\d{1,10}): (.*)")
+_PROCESS = re.compile(r"Process (\d{1,10}): (.*)")  # py-spy
 _VERSION = re.compile(r"Python v\d+\.\d+")
-_THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]{1,16}|\d{1,10}) \((active|idle)([+\w]*)\)(?:: "(.*)")?')
-_FAULT_THREAD = re.compile(r"(Current thread|Thread) 0x([0-9A-Fa-f]{1,16})(?: \[(.*)\])? \(most recent call first\):")
-_FAULT_BEGINS = re.compile(r"Timeout \(|Fatal Python error: |Python Fatal Error")
-_FRAME = re.compile(r"(.+) \(([^()]*?)(?::(\d{1,9}))?\)")
-_FAULT_FRAME = re.compile(r'File "([^"]*)", line (\d{1,9}|\?\?\?) in (.+)')
+# What begins another process: faulthandler's first line, and what gdb prints before and after one.
+_NEXT_PROCESS = re.compile(
+    r"Timeout \(|Fatal Python error: |Python Fatal Error|Using host libthread_db|Attaching to process|\[Inferior \d"
+)
 _SPACE = re.compile(r"\s*")
-_VARIABLE = re.compile(r"(Arguments|Locals):$|[A-Za-z_.]\w*: ")
 # py-spy prints paths below sys.path, so that the library of a short path has to be recognised by its name.
 _INSTALLED = re.compile(
     r"(accelerate|aiohttp|anyio|click|datasets|deepspeed|fastapi|filelock|flask|fsspec|grpc|httpcore|httpx"
@@ -53,12 +52,41 @@ class Dump:
 
 
 @dataclass
-class _Open:
-    """The thread whose frames come next. `fault`: it is of faulthandler."""
+class _OpenThread:
+    """A thread whose frames are read, in the order in which its tool prints them.
 
-    raw: dict[str, Any]
-    fault: bool
+    indent: of its first frame, in characters; None before that.
+    """
+
+    header: ThreadHeader
+    frames: list[Frame] = field(default_factory=list)
     indent: int | None = None
+
+    def take(self, line: str, words: str) -> bool:
+        """Take a line, `words` without its indentation. False: the thread has ended."""
+        indent = len(line) - len(line.lstrip())
+        printed_by = self.header.format
+        if (self.indent is not None and indent > self.indent) or printed_by.between.match(words):
+            return True
+        frame = printed_by.frame(words) if self.indent in (None, indent) else None
+        if frame is None:
+            return False
+        self.indent = indent
+        if len(self.frames) < MAX_FRAMES or printed_by.innermost_last:
+            self.frames.append(Frame(frame.function[:MAX_NAME], frame.file[:MAX_FILE], frame.line))
+        if len(self.frames) > MAX_FRAMES:
+            del self.frames[0]
+        return True
+
+    @property
+    def innermost_first(self) -> tuple[Frame, ...]:
+        return tuple(reversed(self.frames) if self.header.format.innermost_last else self.frames)
+
+    @property
+    def bootstrapped(self) -> bool:
+        """Whether `threading` started it."""
+        python = [frame for frame in self.innermost_first if frame.file.endswith(".py")]
+        return bool(python) and python[-1].function == "_bootstrap" and python[-1].file.endswith("threading.py")
 
 
 @dataclass
@@ -68,40 +96,85 @@ class Parser:
     dumps: list[Dump] = field(default_factory=list)
     _pid: int = 0
     _command: str = ""
-    _threads: list[_Open] = field(default_factory=list)
-    _thread: _Open | None = None
+    _threads: list[_OpenThread] = field(default_factory=list)
+    _thread: _OpenThread | None = None
 
     def feed(self, line: str) -> None:
         """Take the next line."""
         words = line.strip()
         if not words or _VERSION.match(words):
             return
-        if header := _PROCESS.fullmatch(words):
+        if process := _PROCESS.fullmatch(words):
             self.close()
-            self._pid, self._command = int(header[1]), header[2]
-        elif words.startswith(("Thread ", "Current thread ")) and (opened := _opened(words)):
-            self._open(opened)
-        elif _FAULT_BEGINS.match(words):
+            self._pid, self._command = int(process[1]), process[2]
+        elif header := begun(words):
+            self._begin(header)
+        elif _NEXT_PROCESS.match(words):
             self.close()
-        elif self._thread is not None and not _take(self._thread, line, words):
+        elif self._thread is not None and not self._thread.take(line, words):
             self._thread = None
 
     def close(self) -> None:
         """End the dump of one process."""
         if self._threads:
-            faults = self._threads[0].fault
-            threads = _faults(self._threads) if faults else parse([each.raw for each in self._threads], self._pid)
-            main = next((thread.tid for thread in threads if thread.main and not faults), 0)
-            self.dumps.append(Dump(self._pid or main, self._command, _placed(threads, self._command)))
+            printed_by = self._threads[0].header.format
+            threads = _of_py_spy(self._threads, self._pid) if printed_by is PY_SPY else _of_others(self._threads)
+            # On Linux the id of a process is that of its main thread.
+            main_tid = next((thread.tid for thread in threads if thread.main and printed_by.system_ids), 0)
+            self.dumps.append(Dump(self._pid or main_tid, self._command, _placed(threads, self._command)))
         self._pid, self._command, self._threads, self._thread = 0, "", [], None
 
-    def _open(self, thread: _Open) -> None:
-        number, fault = thread.raw["number"], thread.fault
-        if any(each.fault is not fault or each.raw["number"] == number for each in self._threads[:1]):
-            self.close()  # the first thread again: the next dump, without a header
-        self._thread = thread if len(self._threads) < MAX_THREADS else None
+    def _begin(self, header: ThreadHeader) -> None:
+        if self._threads and _is_of_another_dump(header, self._threads):
+            self.close()
+        self._thread = _OpenThread(header) if len(self._threads) < MAX_THREADS else None
         if self._thread is not None:
             self._threads.append(self._thread)
+
+
+def _is_of_another_dump(header: ThreadHeader, threads: Sequence[_OpenThread]) -> bool:
+    """Whether a thread belongs to the next dump, though no line says that one begins."""
+    first, last = threads[0].header, threads[-1]
+    if header.format is not first.format or header.number == first.number:
+        return True
+    if header.format is PYSTACK:
+        return not last.bootstrapped  # the main thread is printed last
+    return header.format is GDB and last.header.first and len(threads) > 1  # so it is here
+
+
+def _of_py_spy(opened: Sequence[_OpenThread], pid: int) -> tuple[Thread, ...]:
+    raw_threads = [
+        {
+            "os_thread_id": thread.header.tid,
+            "thread_name": thread.header.name,
+            "active": thread.header.active,
+            "owns_gil": thread.header.gil,
+            "frames": [{"name": frame.function, "filename": frame.file, "line": frame.line} for frame in thread.frames],
+        }
+        for thread in opened
+    ]
+    return parse(raw_threads, pid)
+
+
+def _of_others(opened: Sequence[_OpenThread]) -> tuple[Thread, ...]:
+    """Threads of a tool that does not name the main thread.
+
+    It is the last whose stack does not begin in `threading`: the interpreter lists the newest thread first.
+    """
+    mains = [at for at, thread in enumerate(opened) if thread.frames and not thread.bootstrapped]
+    firsts = [at for at, thread in enumerate(opened) if thread.header.first]
+    main = (firsts or mains or [len(opened) - 1])[-1]
+    return tuple(
+        Thread(
+            name=thread.header.name[:MAX_NAME],
+            tid=thread.header.tid,
+            frames=thread.innermost_first,
+            main=at == main,
+            gil=thread.header.gil,
+            native=any(not frame.file.endswith((".py", ">")) for frame in thread.frames),
+        )
+        for at, thread in enumerate(opened)
+    )
 
 
 def of_json(text: str) -> Iterator[Dump]:
@@ -133,59 +206,6 @@ def _of_value(value: Any) -> Iterator[Dump]:
             yield Dump(pid, command, _placed(parse(threads, pid), command))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError("no list of py-spy dump --json") from error
-
-
-def _opened(words: str) -> _Open | None:
-    """The thread that a line begins; None if it begins none."""
-    if thread := _THREAD.fullmatch(words):
-        number, state, more, name = thread.groups()
-        tid = 0 if number.startswith("0x") else int(number)
-        raw: dict[str, Any] = {"number": number, "os_thread_id": tid, "thread_name": name, "active": state == "active",
-               "owns_gil": "gil" in more, "frames": []}  # fmt: skip
-        return _Open(raw, fault=False)
-    if thread := _FAULT_THREAD.fullmatch(words):
-        return _Open({"number": thread[2], "thread_name": thread[3] or "", "frames": [],
-                      "current": thread[1] != "Thread"}, fault=True)  # fmt: skip
-    return None
-
-
-def _take(thread: _Open, line: str, words: str) -> bool:
-    """Take a line as a frame of the thread, or as a value of a variable. False: the thread has ended."""
-    frames: list[dict[str, Any]] = thread.raw["frames"]
-    if thread.fault:
-        frame = _FAULT_FRAME.fullmatch(words)
-        if frame and len(frames) < MAX_FRAMES:
-            number = int(frame[2]) if frame[2].isdigit() else 0
-            frames.append({"name": frame[3], "filename": frame[1][:MAX_FILE], "line": number})
-        return frame is not None or words in ("...", "<no Python frame>")
-    indent = len(line) - len(line.lstrip())
-    thread.indent = indent if thread.indent is None else thread.indent
-    if indent > thread.indent or _VARIABLE.match(words):
-        return True
-    frame = _FRAME.fullmatch(words) if indent == thread.indent else None
-    if frame and len(frames) < MAX_FRAMES:
-        frames.append({"name": frame[1], "filename": frame[2][:MAX_FILE], "line": int(frame[3] or 0)})
-    return frame is not None
-
-
-def _faults(opened: list[_Open]) -> tuple[Thread, ...]:
-    """Threads of a faulthandler dump. The main thread is the last whose stack does not begin in `threading`: the
-    interpreter lists the newest thread first."""
-    mains = [at for at, each in enumerate(opened) if each.raw["frames"] and not _bootstrapped(each)]
-    return tuple(
-        Thread(
-            name=each.raw["thread_name"][:MAX_NAME],
-            tid=int(each.raw["number"], 16) & ((1 << 62) - 1),
-            frames=tuple(Frame(raw["name"][:MAX_NAME], raw["filename"], raw["line"]) for raw in each.raw["frames"]),
-            main=at == (mains or [len(opened) - 1])[-1],
-        )
-        for at, each in enumerate(opened)
-    )
-
-
-def _bootstrapped(thread: _Open) -> bool:
-    outer = thread.raw["frames"][-1]
-    return bool(outer["name"] == "_bootstrap" and outer["filename"].endswith("threading.py"))
 
 
 def _placed(threads: tuple[Thread, ...], command: str) -> tuple[Thread, ...]:

@@ -163,6 +163,74 @@ def test_faulthandler_with_the_prefixes_of_ranks_whose_lines_are_mixed(tmp_path:
     assert line.startswith("rank 0 ") and "train.py:70 all_reduce" in line
 
 
+PYSTACK = """\
+Traceback for thread {worker} (python) [] (most recent call last):
+    (C) File "./nptl/pthread_create.c", line 442, in start_thread (/usr/lib/x86_64-linux-gnu/libc.so.6)
+    (Python) File "/usr/lib/python3.11/threading.py", line 1002, in _bootstrap
+        self._bootstrap_inner()
+      Arguments:
+        self: <Thread at 0x7f70835cb890>
+    (Python) File "/job/train.py", line 4, in fetch
+        q.get()
+      Arguments:
+        secret: "hunter2"
+
+Traceback for thread {pid} (python) [Has the GIL] (most recent call last):
+    (C) File "???", line 0, in _start (/usr/bin/python3.11)
+    (Python) File "/job/train.py", line 60, in <module>
+        main()
+    (Python) File "/job/train.py", line 12, in step
+        dist.all_reduce(x)
+      Locals:
+        token: "hunter2"
+    (C) File "./nptl/futex-internal.c", line 57, in __futex_abstimed_wait (inlined) (/usr/lib/libc.so.6)
+"""
+GDB = """\
+Using host libthread_db library "/lib/x86_64-linux-gnu/libthread_db.so.1".
+
+Thread 2 (Thread 0x7f29741b56c0 (LWP {worker}) "python"):
+Traceback (most recent call first):
+  File "/job/train.py", line 4, in fetch
+    q.get("hunter2")
+  File "/usr/lib/python3.11/threading.py", line 1002, in _bootstrap
+    self._bootstrap_inner()
+
+Thread 1 (Thread 0x7f2974c21b80 (LWP {pid}) "python"):
+Traceback (most recent call first):
+  <built-in method acquire of _thread.lock object at remote 0x7f>
+  File "/job/train.py", line 12, in step
+    dist.all_reduce(x)
+  File "/job/train.py", line 60, in <module>
+    main()
+[Inferior 1 (process {pid}) detached]
+"""
+GDB_OF_C = """\
+Thread 2 (Thread 0x7f708353d6c0 (LWP {worker}) "python"):
+#0  0x00007f7083927860 in pthread_cond_wait () from /usr/lib/libc.so.6
+#1  0x00007f7083927866 in c10d::ProcessGroupNCCL::ncclCommWatchdog() () from /opt/torch/lib/libtorch_cuda.so
+
+Thread 1 (Thread 0x7f708408cb80 (LWP {pid}) "python"):
+#0  __futex_abstimed_wait (private=<optimized out>, futex_word=0x5643ccd17010) at ./nptl/futex-internal.c:57
+#1  0x1b3 in _PyEval (f=Frame 0x55, for file /job/train.py, line 12, in step (token='hunter2')) at Python/ceval.c:47
+#2  0x1b4 in _PyEval (f=Frame 0x56, for file /job/train.py, line 60, in <module> ()) at Python/ceval.c:47
+"""
+
+
+@pytest.mark.parametrize("text_of_tool", [PYSTACK, GDB, GDB_OF_C])
+def test_stacks_of_other_tools_with_two_processes_in_one_file(tmp_path: Path, text_of_tool: str) -> None:
+    file = tmp_path / "stacks.txt"
+    file.write_text("".join(text_of_tool.format(worker=pid + 1, pid=pid) for pid in (700, 800)))
+    evidence = pasted.evidence([str(file)])
+    assert evidence is not None
+    assert [process.pid for process in evidence.processes] == [700, 800]
+    for process in evidence.processes:
+        main, worker = sorted(process.samples[-1].threads, key=lambda thread: not thread.main)
+        python = [(frame.function, frame.line) for frame in main.frames if frame.file == "/job/train.py"]
+        assert main.main and not worker.main and python == [("step", 12), ("<module>", 60)]
+        assert (main.tid, worker.tid) == (process.pid, process.pid + 1)
+    assert "hunter2" not in repr(evidence)
+
+
 def test_gzip_escapes_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     colored = dump(5, waiting(12)).replace("Thread", "\x1b[1;34mThread\x1b[0m").replace("\n", "\r\n").encode()
     (tmp_path / "rank_3").write_bytes(gzip.compress(colored))

@@ -1,0 +1,142 @@
+"""How each tool prints threads and frames: py-spy, faulthandler, pystack, and gdb with or without Python frames.
+
+`ray stack` prints what py-spy does. gdb was run here with CPython 3.11's `py-bt` and plain `bt`, pystack with 1.6.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.triage.evidence import Frame
+
+_TID = (1 << 62) - 1  # largest id of a thread that evidence holds; faulthandler prints 64 bits of an address
+
+
+@dataclass(frozen=True)
+class ThreadHeader:
+    """The line that begins a thread.
+
+    format: the tool's.
+    number: what identifies the thread within one dump, as printed.
+    tid: the id of the thread; 0 where the tool prints none.
+    first: whether the tool says that it is the main thread.
+    """
+
+    format: Format
+    number: str
+    tid: int
+    name: str = ""
+    active: bool = False
+    gil: bool = False
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class Format:
+    """The lines of one tool.
+
+    thread: matches the first line of a thread.
+    header: the thread that such a line begins.
+    frames: patterns with the groups `function`, `file`, `line` and, of compiled code, `library`.
+    between: lines between frames that say nothing.
+    innermost_last: whether the outermost frame is printed first.
+    system_ids: whether `tid` is the system's id of a thread.
+    """
+
+    thread: re.Pattern[str]
+    header: Callable[[re.Match[str]], ThreadHeader]
+    frames: Sequence[re.Pattern[str]]
+    between: re.Pattern[str]
+    innermost_last: bool = False
+    system_ids: bool = True
+
+    def frame(self, words: str) -> Frame | None:
+        """The frame that a line without its indentation shows; None if it shows none."""
+        for pattern in self.frames:
+            if match := pattern.fullmatch(words):
+                groups = match.groupdict()
+                library = groups.get("library") or ""
+                file = library or groups.get("file") or "native"
+                number = "" if library else groups.get("line") or ""  # a line of source, not of the library
+                return Frame(groups["function"], file, int(number) if number.isdigit() else 0)
+        return None
+
+
+def begun(words: str) -> ThreadHeader | None:
+    """The thread that a line without its indentation begins; None if it begins none."""
+    if not words.startswith(_BEGINNINGS):
+        return None
+    for each in FORMATS:
+        if match := each.thread.fullmatch(words):
+            return each.header(match)
+    return None
+
+
+def _of_py_spy(match: re.Match[str]) -> ThreadHeader:
+    number, state, more, name = match.groups()
+    tid = 0 if number.startswith("0x") else int(number)
+    return ThreadHeader(PY_SPY, number, tid, name or "", active=state == "active", gil="gil" in more)
+
+
+def _of_faulthandler(match: re.Match[str]) -> ThreadHeader:
+    return ThreadHeader(FAULTHANDLER, match[1], int(match[1], 16) & _TID, match[2] or "")
+
+
+def _of_pystack(match: re.Match[str]) -> ThreadHeader:
+    return ThreadHeader(PYSTACK, match[1], int(match[1]), gil="Has the GIL" in match[2])
+
+
+def _of_gdb(match: re.Match[str]) -> ThreadHeader:
+    return ThreadHeader(GDB, match[1], int(match[2]), first=match[1] == "1")
+
+
+_NUMBER = r"\d{1,9}"
+_PYTHON_FRAME = re.compile(rf'File "(?P<file>[^"]*)", line (?P<line>{_NUMBER}|\?\?\?),? in (?P<function>.+)')
+PY_SPY = Format(
+    thread=re.compile(r'Thread (0x[0-9A-Fa-f]{1,16}|\d{1,10}) \((active|idle)([+\w]*)\)(?:: "(.*)")?'),
+    header=_of_py_spy,
+    frames=(re.compile(rf"(?P<function>.+) \((?P<file>[^()]*?)(?::(?P<line>{_NUMBER}))?\)"),),
+    between=re.compile(r"(Arguments|Locals):$|[A-Za-z_.]\w*: "),
+)
+FAULTHANDLER = Format(
+    thread=re.compile(r"(?:Current thread|Thread) 0x([0-9A-Fa-f]{1,16})(?: \[(.*)\])? \(most recent call first\):"),
+    header=_of_faulthandler,
+    frames=(_PYTHON_FRAME,),
+    between=re.compile(r"\.\.\.$|<no Python frame>$"),
+    system_ids=False,
+)
+PYSTACK = Format(
+    thread=re.compile(r"Traceback for thread (\d{1,10}) \(.*?\) \[(.*?)\] \(most recent call last\):"),
+    header=_of_pystack,
+    frames=(
+        re.compile(rf"\(Python\) {_PYTHON_FRAME.pattern}"),
+        re.compile(
+            rf'\((?:C|C\+\+|Cython)\) File "(?P<file>[^"]*)", line (?P<line>{_NUMBER}), in (?P<function>.+?)'
+            r"(?: \(inlined\))?(?: \((?P<library>[^()]+)\))?"
+        ),
+    ),
+    between=re.compile(r"(?!)"),
+    innermost_last=True,
+)
+GDB = Format(
+    thread=re.compile(rf'Thread ({_NUMBER}) \(Thread 0x[0-9a-f]+ \(LWP (\d{{1,10}})\)(?: ".*")?(?: \(.*\))?\):'),
+    header=_of_gdb,
+    frames=(
+        _PYTHON_FRAME,
+        # What python-gdb shows in the arguments of the interpreter's own frame, up to Python 3.10.
+        re.compile(
+            rf"#{_NUMBER} .*Frame 0x[0-9a-f]+, for file (?P<file>.+?), line (?P<line>{_NUMBER}), "
+            r"in (?P<function>\S+) .*"
+        ),
+        re.compile(
+            rf"#{_NUMBER} +(?:0x[0-9a-f]+ in )?(?P<function>.+?) \(.*\)"
+            rf"(?: at (?P<file>\S+?):(?P<line>{_NUMBER})| from (?P<library>\S+))?"
+        ),
+    ),
+    # What python-gdb says where there is no frame of Python (its `print_summary` and `is_other_python_frame`).
+    between=re.compile(r"Traceback \(most recent call first\):$|[(<]|Waiting for the GIL$|Garbage-collecting$"),
+)
+FORMATS = (PY_SPY, FAULTHANDLER, PYSTACK, GDB)
+_BEGINNINGS = ("Thread ", "Current thread ", "Traceback for thread ")
