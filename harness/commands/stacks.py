@@ -22,7 +22,7 @@ def stacks(
         list[str],
         typer.Argument(
             help="whose stacks: pids of a job that runs here, files or folders with pasted stacks (py-spy dump, "
-            "faulthandler), - for the standard input, or evidence",
+            "pystack, gdb, faulthandler), - for the standard input, or evidence",
             show_default=False,
         ),
     ],

@@ -17,8 +17,8 @@ def triage(
             help="what to judge: pids, a Ray address, a run directory, an evidence directory or its zip, the evidence "
             "directories of all nodes of a job (or the directory that holds them), the URLs of watches that serve "
             "theirs (harness watch --serve), a bundle, a directory of flight recorder dumps, or stacks that somebody "
-            "pasted: files or folders with the output of py-spy dump or of faulthandler, logs with NCCL's lines "
-            "about a timeout, - for the standard input; "
+            "pasted: files, folders or archives with the output of py-spy dump, pystack, gdb or faulthandler, logs "
+            "with NCCL's lines about a timeout, - for the standard input; "
             "default: the Ray cluster of this host",
             show_default=False,
         ),

@@ -222,7 +222,7 @@ def _bare(folder: Path, source: Path) -> Evidence:
     if not dumps:
         raise BadInput(
             f"{source} holds neither evidence ({INDEX}) nor flight recorder dumps (one JSON or pickle file a rank) "
-            "nor stacks of py-spy or faulthandler",
+            "nor stacks of py-spy, pystack, gdb or faulthandler",
             fix=READS,
         )
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)

@@ -114,7 +114,7 @@ def _evidence(
     """The evidence, and the folder that it was taken into now; None where it was there before."""
     if urls := [word for word in what if gather.is_url(word)]:
         return _served(urls, [Path(word) for word in what if word not in urls], out, token_file)
-    paths = [resolve(word) for word in what]
+    paths = [_opened(word) for word in what]
     existing_paths = [path for path in paths if path.exists() and not str(path).isdigit()]
     if pasted_evidence := _pasted(what, paths):
         return pasted_evidence, None
@@ -130,6 +130,13 @@ def _evidence(
         raise _absent(Path(what[0]))
     evidence = _live(what, out, tell)
     return evidence, Path(evidence.path)
+
+
+def _opened(word: str) -> Path:
+    """The path that a word names: of a bundle its side, of other archives without evidence what they unpack to."""
+    path = resolve(word)
+    packed = path.is_file() and (archive.is_tar(path) or (zipfile.is_zipfile(path) and not archive.is_evidence(path)))
+    return archive.unpack(path) if packed else path
 
 
 def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
@@ -165,8 +172,8 @@ def _recognised(path: Path) -> bool:
 def _no_stacks(words: list[str]) -> BadInput:
     names = "the standard input" if words == [pasted.STDIN] else " ".join(words[:MAX_DRIVERS])
     return BadInput(
-        f"nothing was recognised in {names}: pasted text is that of py-spy dump, of Python's faulthandler, "
-        "or NCCL's lines about a timeout",
+        f"nothing was recognised in {names}: pasted text is the stacks of py-spy, pystack, gdb or "
+        "faulthandler, or NCCL's lines about a timeout",
         fix="harness triage --help   # lists what it reads",
     )
 

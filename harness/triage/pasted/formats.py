@@ -1,6 +1,6 @@
 """How each tool prints threads and frames: py-spy, faulthandler, pystack, and gdb with or without Python frames.
 
-`ray stack` prints what py-spy does. gdb was run here with CPython 3.11's `py-bt` and plain `bt`, pystack with 1.6.
+`ray stack` prints what py-spy does. gdb was run here with CPython 3.11's `py-bt` and plain `bt`, pystack with 1.7.
 """
 
 from __future__ import annotations

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import io
 import json
 import stat
+import tarfile
 import tempfile
 import types
 import typing
@@ -132,8 +135,49 @@ def test_a_zip_that_swells_is_refused(tmp_path: Path) -> None:
         zipped.writestr("evidence.json", b"0" * 3_000_000)
     with pytest.raises(BadInput, match="too large when it is unpacked"):
         archive.unpack(tmp_path / "bomb.zip", max_bytes=2_000_000)
-    with pytest.raises(BadInput, match="1 files; evidence has at most 0"):
+    with pytest.raises(BadInput, match="more than 0 files"):
         archive.unpack(tmp_path / "bomb.zip", max_files=0)
+
+
+def _tar(file: Path, *members: tuple[tarfile.TarInfo, bytes], mode: str = "w:gz") -> Path:
+    with tarfile.open(file, mode) as tarred:  # type: ignore[call-overload]
+        for member, content in members:
+            member.size = len(content)
+            tarred.addfile(member, io.BytesIO(content))
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_a_tar_is_unpacked_without_its_links(tmp_path: Path, mode: str) -> None:
+    link = tarfile.TarInfo("job/latest")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+    file = _tar(tmp_path / "stacks.any", (tarfile.TarInfo("./job/rank_0.txt"), b"text"), (link, b""), mode=mode)
+    assert archive.is_tar(file)
+    folder = archive.unpack(file)
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*")] == ["job", "job/rank_0.txt"]
+    assert (folder / "job/rank_0.txt").read_bytes() == b"text"
+
+
+@pytest.mark.slow
+def test_a_tar_that_leaves_the_folder_or_swells_is_refused(tmp_path: Path) -> None:
+    for name in ("../out", "/tmp/out", "a/" * 9 + "x"):
+        with pytest.raises(BadInput):
+            archive.unpack(_tar(tmp_path / "bad.tgz", (tarfile.TarInfo(name), b"owned")))
+    bomb = _tar(tmp_path / "bomb.tgz", *[(tarfile.TarInfo(str(number)), b"0" * 3_000_000) for number in range(2)])
+    with pytest.raises(BadInput):
+        archive.unpack(bomb, max_bytes=5_000_000)
+    with pytest.raises(BadInput):
+        archive.unpack(bomb, max_files=1)
+    torn = tmp_path / "torn.tgz"
+    torn.write_bytes(bomb.read_bytes()[:300])
+    with pytest.raises(BadInput):
+        archive.unpack(torn)
+
+
+def test_a_compressed_log_is_no_tar(tmp_path: Path) -> None:
+    (tmp_path / "job.log.gz").write_bytes(gzip.compress(b"step 1\n" * 1000))
+    assert not archive.is_tar(tmp_path / "job.log.gz")
 
 
 @pytest.mark.slow
@@ -142,7 +186,7 @@ def test_what_is_no_zip_or_a_torn_one_is_a_sentence(tmp_path: Path) -> None:
     whole = directory.pack(tmp_path / "evidence").read_bytes()
     for cut in (0, 10, len(whole) // 2, len(whole) - 1):
         (tmp_path / "torn.zip").write_bytes(whole[:cut])
-        with pytest.raises(BadInput, match="is not a readable zip of evidence"):
+        with pytest.raises(BadInput, match="is not a readable zip or tar"):
             directory.read(tmp_path / "torn.zip")
 
 

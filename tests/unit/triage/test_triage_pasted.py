@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,16 @@ def test_ranks_in_command_lines() -> None:
     assert naming.rank_in("python t.py --local_rank=3 --lora-rank 8") is None
     assert naming.world_in("torchrun --nnodes 2 --nproc_per_node=8 t.py") == 16
     assert naming.world_in("torchrun --nnodes 1:4 --nproc_per_node=8 t.py") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["zip", "gztar"])
+def test_an_archive_of_stacks_is_read_as_its_folder(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "stacks"
+    folder.mkdir()
+    job(folder, *[waiting(12)] * 3, waiting(10, "broadcast"))
+    file = shutil.make_archive(str(tmp_path / "sent"), kind, folder)
+    assert judged(Path(file)).reason == judged(folder).reason
 
 
 def test_what_is_no_paste_is_refused_as_before(tmp_path: Path) -> None:
