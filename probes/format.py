@@ -73,7 +73,6 @@ __all__ = [
 ]  # fmt: skip
 
 AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
-NOT_REGULAR = "it is not a regular file"
 UNWRITTEN = "the run did not write it, by its index: it was not read"
 # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json; 1 to 3: no index of the files
 FORMAT_VERSION = 4
@@ -275,7 +274,7 @@ class Run:
         for path in sorted((self.path / folder).glob(pattern)):
             name = f"{folder}/{path.name}"
             if not os.path.isfile(path):
-                self._damage(name, NOT_REGULAR)
+                self._damage(name, limits.NOT_REGULAR)
             elif self._index is not None and name not in self._index:
                 self.torn.append((name, UNWRITTEN))
             else:
@@ -453,8 +452,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
     installation does not read.
     """
     file = path / MANIFEST
-    if os.path.lexists(file) and not os.path.isfile(file):
-        raise FormatError(f"{file}: {NOT_REGULAR}", AGAIN)
     try:
         data = limits.read_file(file)
         manifest = decode_json(data)
