@@ -21,6 +21,7 @@ WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
 
 NOT_REGULAR = "it is not a regular file"
 
+EARLIER = 100  # versions of one run.json; a run writes one to three
 FILES = 200_000  # of a run: two of each process, and 100,000 processes
 
 FILE_BYTES = 64 << 20  # of a file that is read whole: run.json, a verdict, TOML; those of real runs have some 100 KiB
