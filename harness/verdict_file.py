@@ -24,8 +24,6 @@ def read(path: Path) -> Verdict:
     """
     takes = "harness report RUN   # of harness run, parity or record, a verdict.json, or a bundle"
     file = path / NAME if path.is_dir() else path
-    if file.exists() and not file.is_file():  # reading a pipe may never end
-        raise BadInput(f"{file} is not a regular file", fix=takes)
     try:
         verdict = Verdict.from_dict(json.loads(limits.read_file(file).decode()))
     except (FileNotFoundError, NotADirectoryError) as error:

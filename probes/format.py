@@ -67,13 +67,15 @@ __all__ = [
     "read_extents",
     "read_lines",
     "read_manifest",
+    "read_sealed_manifest",
     "run_id",
+    "successor",
     "whole",
     "write_manifest",
 ]  # fmt: skip
 
 AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
-NOT_REGULAR = "it is not a regular file"
+EARLIER = "earlier"  # key of run.json: checksums of those that it replaced
 UNWRITTEN = "the run did not write it, by its index: it was not read"
 # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json; 1 to 3: no index of the files
 FORMAT_VERSION = 4
@@ -87,16 +89,19 @@ def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) ->
     """Write run.json into the run directory `path`, without secrets, completely or not at all.
 
     The format version, the id of the run and the file's own checksum are added; a run.json that is there already keeps
-    its id. `index` of the manifest promises an index of the files (`seal`), which is renewed where there is one. Raises
-    RecordingError when it cannot be written.
+    its id, and its checksum joins the `earlier` ones, by which journals know it. `index` of the manifest promises an
+    index of the files (`seal`), which is renewed where there is one. Raises RecordingError when it cannot be written.
     """
     from probes import redaction  # only writers need these: readers do not import them
     from probes.files import make_folder, write_whole
 
     folder = Path(path)
     scrubbed = redaction.scrub(dict(manifest))
-    identity = scrubbed.pop("id", None) or run_id(folder) or secrets.token_hex(8)
+    before, checksum = _replaced(folder)
+    identity = scrubbed.pop("id", None) or before.get("id") or secrets.token_hex(8)
     required: dict[str, Any] = {"format_version": FORMAT_VERSION, "id": identity, "index": False, "records": []}
+    if before.get("id") == identity:
+        scrubbed = successor(scrubbed, before, checksum)
     try:
         make_folder(folder)
         write_whole(folder / MANIFEST, encode_manifest(required | scrubbed))
@@ -104,6 +109,19 @@ def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) ->
         raise RecordingError.of(folder / MANIFEST, error) from error
     if os.path.isfile(folder / INDEX):
         seal(folder)
+
+
+def successor(manifest: Mapping[str, Any], before: Mapping[str, Any], checksum: str) -> dict[str, Any]:
+    """The manifest that replaces the one `before`, which has this checksum."""
+    return {**manifest, EARLIER: [*names(before.get(EARLIER)), checksum][-limits.EARLIER :]}
+
+
+def _replaced(folder: Path) -> tuple[dict[str, Any], str]:
+    """The run.json that is in a folder, and its checksum; ({}, "") where there is none that can be read."""
+    try:
+        return read_sealed_manifest(folder)
+    except FormatError:
+        return {}, ""
 
 
 def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
@@ -126,11 +144,14 @@ def unseal(path: str | os.PathLike[str]) -> None:
 
 def run_id(path: str | os.PathLike[str]) -> str:
     """Return the id of the run that a directory records; empty where its run.json is missing or has no id."""
-    try:
-        identity = read_manifest(Path(path)).get("id")
-    except FormatError:
-        return ""
-    return identity if isinstance(identity, str) else ""
+    return identity_of(path)[0]
+
+
+def identity_of(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """The id of the run that a directory records, and the checksum of its run.json; empty where there is none."""
+    manifest, checksum = _replaced(Path(path))
+    identity = manifest.get("id")
+    return identity if isinstance(identity, str) else "", checksum
 
 
 @dataclass
@@ -188,7 +209,7 @@ class Run:
         self.torn: list[tuple[str, str]] = []
         self.incomplete: list[str] = []
         self.unchecked: list[str] = []
-        self.manifest = read_manifest(self.path)
+        self.manifest, self._checksum = read_sealed_manifest(self.path)
         if not self.sealed:
             self.unchecked.append(MANIFEST)
         self.indexed = self.manifest.get("index") is True
@@ -202,6 +223,7 @@ class Run:
         self._drop_copies()
         self._compare_with_close()
         self._compare_with_version()
+        self._compare_with_manifest()
         self._compare_with_index()
 
     @property
@@ -275,7 +297,7 @@ class Run:
         for path in sorted((self.path / folder).glob(pattern)):
             name = f"{folder}/{path.name}"
             if not os.path.isfile(path):
-                self._damage(name, NOT_REGULAR)
+                self._damage(name, limits.NOT_REGULAR)
             elif self._index is not None and name not in self._index:
                 self.torn.append((name, UNWRITTEN))
             else:
@@ -346,6 +368,14 @@ class Run:
         checked += [log.name for log in self._logs if any(extent.seq is not None for extent in log.extents)]
         if checked and not self.sealed:
             self.torn.append((MANIFEST, f"it says format {version}, and {checked[0]} has what only format 3 has"))
+
+    def _compare_with_manifest(self) -> None:
+        """Name a run.json that is another than its processes began with: it was exchanged or edited since."""
+        versions = {self._checksum, *names(self.manifest.get(EARLIER))}
+        for journal in self._journals:
+            if journal.opening.get("manifest", self._checksum) not in versions:
+                self.torn.append((MANIFEST, f"it is not the one that {journal.name} began with, nor its successor"))
+                return
 
     def _compare_with_index(self) -> None:
         """Compare the files with the index: which are gone, are others than the run wrote, or came later."""
@@ -452,9 +482,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises FormatError where it is missing, where its content does not match its checksum, and for a format that this
     installation does not read.
     """
+    return read_sealed_manifest(path)[0]
+
+
+def read_sealed_manifest(path: Path) -> tuple[dict[str, Any], str]:
+    """Return what `read_manifest` does, and the checksum; "" for a format without one. Raises FormatError."""
     file = path / MANIFEST
-    if os.path.lexists(file) and not os.path.isfile(file):
-        raise FormatError(f"{file}: {NOT_REGULAR}", AGAIN)
     try:
         data = limits.read_file(file)
         manifest = decode_json(data)
@@ -475,11 +508,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
             "read it with the rlhf-harness that wrote it, or a newer one",
         )
     try:
-        sealed.check(data, required=version >= CHECKED_FROM)
+        checksum = sealed.check(data, required=version >= CHECKED_FROM)
         limits.check_manifest(manifest, typed=version >= INDEXED_FROM)
     except FormatError as error:
         raise FormatError(f"{file}: {error}", AGAIN) from error
-    return {key: value for key, value in manifest.items() if key != "checksum"}
+    return {key: value for key, value in manifest.items() if key != "checksum"}, checksum
 
 
 def number(value: Any, default: float = math.nan) -> float:

@@ -16,8 +16,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Any, BinaryIO, ClassVar
 
 from probes.errors import FormatError, Torn
-from probes.limits import WHOLE, bounded
-from probes.lines import decode_json, encode_json
+from probes.lines import bound_numbers, decode_json, encode_json
 
 MAGIC = b"RLF1"
 PREFIX = struct.Struct("<4sIQII")  # magic, header length, payload length, crc32 of the 16 bytes before it, zero
@@ -269,8 +268,7 @@ def decode_header(data: bytes) -> dict[str, Any]:
     for key, kind in required.items():
         if not isinstance(header, dict) or not isinstance(header.get(key), kind):
             raise FormatError(f"the header of the frame has no {key!r} of type {kind.__name__}")
-    for key in ("step", "rank"):
-        bounded(header[key], WHOLE, f"{key} of the frame's header", least=-WHOLE - 1)
+    bound_numbers(data, header)
     if not isinstance(header.get("seq", 0), int) or not isinstance(header.get("run", ""), str):
         raise FormatError("`seq` of the frame's header is not an integer, or its `run` is not a string")
     return header

@@ -125,8 +125,6 @@ def read(run: Path, identity: Any) -> dict[str, Entry]:
     Raises FormatError, one sentence without the file's name, where it is damaged or belongs to another run; OSError.
     """
     file = run / INDEX
-    if not os.path.isfile(file):
-        raise FormatError("it is not a regular file")
     data = limits.read_file(file)
     try:
         content = decode_json(data)

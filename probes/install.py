@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from probes import collectives, environment, memory, shapes, tokens
 from probes.errors import RecordingError
-from probes.format import EVENTS, FORMAT_VERSION, TOKENS, Flat, Ragged, run_id
+from probes.format import EVENTS, FORMAT_VERSION, TOKENS, Flat, Ragged, identity_of
 from probes.identity import started
 from probes.journal import Journal
 from probes.spans import Span, error_text
@@ -45,7 +45,8 @@ class Recorder:
         if not re.fullmatch(r"[A-Za-z0-9_.]+", role):
             raise ValueError(f"role {role!r} names files: use letters, digits, dots and underscores")
         self.run_dir, self.role, self.rank, self.world_size = Path(run_dir), role, rank, world_size
-        self.run = run_id(run_dir)  # empty where the directory has no run.json yet
+        # The id of the run and the checksum of its run.json; empty where the directory has none yet.
+        self.run, self.manifest = identity_of(run_dir)
         self._journal = _create(self.run_dir, f"{role}-{rank}-{os.getpid()}")
         self._tokens: tokens.TokenLog | None = None
         self._lock = threading.Lock()
@@ -237,7 +238,7 @@ def start(
             "open", wall_ns=time.time_ns(), host=socket.gethostname(), pid=os.getpid(), ppid=os.getppid(),
             start_ticks=started(), role=role, rank=rank, world_size=world_size, python=sys.version.split()[0],
             packages=fields["packages"], env=fields["env"], format=FORMAT_VERSION,
-            **({"run": recorder.run} if recorder.run else {}),
+            **({"run": recorder.run, "manifest": recorder.manifest} if recorder.run else {}),
         )  # fmt: skip
         recorder.event("environment", **fields)
         if groups:

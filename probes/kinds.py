@@ -42,7 +42,7 @@ EVENT_KEYS: dict[str, frozenset[str] | None] = {
     "learner": _keys("step actor critic batch norms"),
     "model": _keys("tensors"),
     "note": None,
-    "open": _keys("role rank pid wall_ns host ppid start_ticks world_size python packages env run format"),
+    "open": _keys("role rank pid wall_ns host ppid start_ticks world_size python packages env run format manifest"),
     "probe_cost": _keys("step self_ns"),
     "resume": _keys("step path"),
     "sampling": _keys("canonical native mode given unlike mapping moves"),
@@ -112,6 +112,7 @@ MANIFEST_KEYS = frozenset(
     [
         "backend",
         "command",
+        "earlier",
         "environment",
         "exit_code",
         "format_version",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from probes.errors import FormatError
 
@@ -18,19 +19,46 @@ STEPS = 1_000_000  # of a run; a run of one step a minute would take two years
 SAMPLES = 100_000_000  # of one step
 WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
 
+NOT_REGULAR = "it is not a regular file"
+
+EARLIER = 100  # versions of one run.json; a run writes one to three
 FILES = 200_000  # of a run: two of each process, and 100,000 processes
 
 FILE_BYTES = 64 << 20  # of a file that is read whole: run.json, a verdict, TOML; those of real runs have some 100 KiB
 LINE_BYTES = 64 << 20  # of a journal; the longest that was seen, the digests of a large model, has some 100 KiB
 
 
+def open_file(file: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError for anything else: a pipe waits for a writer, and a device need
+    not end.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)  # opening a pipe waits too
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(file))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(file))
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
 def read_file(file: str | os.PathLike[str]) -> bytes:
-    """A file of at most `FILE_BYTES`. Raises OSError (EFBIG) where it is larger, whatever it says of its size."""
-    with open(file, "rb") as stream:
+    """A regular file of at most `FILE_BYTES`. Raises OSError (EFBIG) where it is larger, whatever it says of its size,
+    and what `open_file` raises.
+    """
+    with open_file(file) as stream:
         data = stream.read(FILE_BYTES + 1)
     if len(data) > FILE_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {FILE_BYTES >> 20} MiB", os.fspath(Path(file)))
     return data
+
+
+def read_text(file: str | os.PathLike[str]) -> str:
+    """The text of a file of UTF-8. Raises what `read_file` does, and UnicodeDecodeError."""
+    return read_file(file).decode()
 
 
 def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:

@@ -11,7 +11,10 @@ from typing import Any
 from probes.errors import FormatError
 from probes.lines import decode_json, encode_json
 
-_CHECKSUM = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{64})"\s*\}\s*\Z')  # how such a file ends
+# How such a file ends, to the byte: as `encode` writes it, and on one line as Python's json does, with and without
+# blanks. Any other blank behind the sealed bytes is damage: it would change the file unnoticed.
+_ENDINGS = (b',\n  "checksum": "%b"\n}\n', b', "checksum": "%b"}', b',"checksum":"%b"}')
+_CHECKSUM = re.compile(b"(?:%b)\\Z" % b"|".join(re.escape(ending) % b"([0-9a-f]{64})" for ending in _ENDINGS))
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
@@ -31,7 +34,7 @@ def check(data: bytes, *, required: bool = True) -> str:
         if required:
             raise FormatError("it does not end with its checksum: it was damaged or edited")
         return ""
-    checksum = seal[1].decode()
+    checksum = seal[seal.lastindex or 0].decode()
     if hashlib.sha256(data[: seal.start()]).hexdigest() != checksum:
         raise FormatError("its checksum does not match its content: it was damaged or edited")
     return checksum

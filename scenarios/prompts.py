@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from probes import limits
 from scenarios.settings import BUILTIN, Prompts, Scenario
 
 FILE = "--prompts FILE.jsonl   # or FILE.parquet"
@@ -166,7 +167,7 @@ def read(settings: Prompts) -> Iterator[tuple[str, Any]]:
 
 
 def _jsonl(path: Path, column: str) -> Iterator[tuple[str, Any]]:
-    with open(path, "rb") as lines:
+    with limits.open_file(path) as lines:
         for number, line in enumerate(lines, start=1):
             place = f"{path}:{number}"
             if not line.strip():

@@ -28,6 +28,8 @@ from probes.format import (
     encode_manifest,
     read_extents,
     read_manifest,
+    read_sealed_manifest,
+    successor,
 )
 from probes.frames import TRAILER
 from probes.lines import check_seal, is_sealed
@@ -55,11 +57,20 @@ def copy(name: str, source: Path, target: Path, events: Events, frames: Frames) 
         elif path.parent.name == RECORDER:
             sink.write(redact.dump(source.read_bytes()))
         elif path.name == MANIFEST:
-            sink.write(encode_manifest(redaction.scrub(read_manifest(source.parent))))
+            sink.write(_manifest(source.parent))
         elif path.name == INDEX:
             sink.write(_index(source.parent, target.parent))
         else:
             sink.write(f"{encode_json(redaction.scrub(decode_json(source.read_bytes())))}\n".encode("ascii"))
+
+
+def _manifest(run: Path) -> bytes:
+    """run.json without secrets. Where that changes it, it names the one that it replaces, which the journals know."""
+    manifest, checksum = read_sealed_manifest(run)
+    scrubbed = redaction.scrub(manifest)
+    copied = encode_manifest(scrubbed)
+    is_same = not checksum or copied == (run / MANIFEST).read_bytes()
+    return copied if is_same else encode_manifest(successor(scrubbed, manifest, checksum))
 
 
 def _index(run: Path, copied: Path) -> bytes:

@@ -12,6 +12,7 @@ from harness.cluster.fork_servers import Preload
 from harness.cluster.launch import driver_seat
 from harness.cluster.side import Side
 from harness.envs.install import nvidia_gpu
+from probes import limits
 
 # Not Ray: when its core is loaded, it reads variables of its worker, such as its job and its token.
 LEARNER = ("scenarios.stage", "scenarios.ppo.roles")
@@ -36,5 +37,5 @@ def _modeling(path: str) -> str:
     """The module of Transformers with this model's classes. Our own models are Qwen2's."""
     kind = "qwen2"
     with contextlib.suppress(OSError, ValueError):
-        kind = str(json.loads((Path(path).expanduser() / "config.json").read_text()).get("model_type", kind))
+        kind = str(json.loads(limits.read_text(Path(path).expanduser() / "config.json")).get("model_type", kind))
     return f"transformers.models.{kind}.modeling_{kind}"

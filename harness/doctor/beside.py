@@ -14,6 +14,7 @@ from harness.doctor.checks.cluster import packages
 from harness.doctor.facts import Facts
 from harness.doctor.outcome import Asked, Outcome, Unseen
 from harness.errors import BadInput
+from probes import limits
 from probes.files import make_folder, write_whole
 from reports import codec
 
@@ -33,7 +34,7 @@ def compare(folder: Path, mine: Facts) -> list[tuple[str, Outcome]]:
     peers, outcomes = [], list[tuple[str, Outcome]]()
     for file in sorted({*folder.glob("software-*.json")} - {own_file}):
         try:
-            peers.append(Facts.from_dict(json.loads(file.read_text())))
+            peers.append(Facts.from_dict(json.loads(limits.read_text(file))))
         except (OSError, ValueError) as error:
             outcomes.append((file.name, Unseen(f"it cannot be read: {error}")))
     places = [facts for facts in (mine, *peers) if facts.software is not None]

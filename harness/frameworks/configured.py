@@ -10,6 +10,7 @@ from typing import Any
 from harness.doctor.outcome import Unseen
 from harness.frameworks.examine import SETTINGS, Item, items, trapped
 from harness.frameworks.spec import Framework
+from probes import limits
 from probes.format import EVENTS, FormatError, Run
 from probes.lines import decode_json
 from probes.plugins import PluginError
@@ -60,7 +61,7 @@ class Configured:
 
     def _take(self, file: Path) -> None:
         try:
-            with open(file, "rb") as stream:
+            with limits.open_file(file) as stream:
                 stream.seek(self._read.get(file, 0))
                 lines = stream.read().splitlines(keepends=True)
         except OSError:  # its folder does not exist yet

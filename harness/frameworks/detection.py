@@ -17,6 +17,7 @@ from harness.errors import BadInput, closest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.installed import Installation, ask
 from harness.frameworks.spec import Framework, frameworks, names, refused
+from probes import limits
 from probes.adapters import DIGESTS, VARIABLE, Adapter
 
 AUTO = "auto"
@@ -174,7 +175,7 @@ def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ)
 def _shebang(path: str) -> str:
     """The Python in a program's first line; empty if it names none."""
     try:
-        with open(path, "rb") as stream:
+        with limits.open_file(path) as stream:
             first = stream.readline(500).decode(errors="replace")
     except OSError:
         return ""

@@ -18,7 +18,7 @@ from typing import Any
 from harness.commands.showing import say
 from harness.errors import BadInput
 from probes import files as files_of
-from probes import redaction
+from probes import limits, redaction
 from probes.errors import FULL
 
 WRITTEN_BY = "# Written by this command; edit the command, not the file:"
@@ -38,8 +38,7 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
     stdout. One that holds a secret of the user's words or manifest is readable by the user alone, and said on stderr.
     Raises BadInput rather than replace a file that no such command wrote."""
     for path in (out / name for name in files):
-        head = path.read_bytes().removeprefix(SHEBANG.encode()) if path.exists() else b""
-        if path.exists() and not head.startswith(WRITTEN_BY.encode()):
+        if path.exists() and not _is_rendered(path):
             raise BadInput(f"{path} was not written by harness render", fix="--out DIR   # or move the file away")
     try:
         files_of.make_folder(out)
@@ -60,6 +59,16 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
         why = error.strerror
         fix = f"df -h {shlex.quote(str(out))}   # free some space, or --out DIR" if error.errno in FULL else "--out DIR"
         raise BadInput(f"{error.filename or out} cannot be written: {why}", fix=fix) from error
+
+
+def _is_rendered(path: Path) -> bool:
+    """Whether `harness render` wrote this file."""
+    try:
+        with limits.open_file(path) as stream:
+            head = stream.read(len(SHEBANG) + len(WRITTEN_BY.encode()))
+    except OSError:
+        return False
+    return head.removeprefix(SHEBANG.encode()).startswith(WRITTEN_BY.encode())
 
 
 def _values(name: str, text: str) -> list[Any]:

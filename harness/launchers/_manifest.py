@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.errors import BadInput
+from probes import limits
 
 Base = Annotated[
     Path | None,
@@ -33,7 +34,7 @@ def load(base: Path | None) -> dict[str, Any]:
     if base is None:
         return {}
     try:
-        value = yaml.safe_load(base.read_text("utf-8"))
+        value = yaml.safe_load(limits.read_text(base))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise BadInput(f"{base} cannot be read as a manifest: {reason}", fix="--base task.yaml") from error

@@ -29,6 +29,7 @@ from harness import dates, extras, verdict_file
 from harness.errors import HarnessError
 from harness.nightly.judge import WINDOW, Past
 from harness.nightly.observation import Facts, Observation
+from probes import limits
 from probes.files import FILE_MODE, make_folder
 from probes.format import number
 from reports import codec
@@ -145,6 +146,8 @@ class History:
             file = Path(str(url.database))
             if file.is_dir():
                 raise HistoryUnusable(f"the history {file} is a directory", fix=f"--history {file / 'history.db'}")
+            if file.exists() and not file.is_file():
+                raise HistoryUnusable(f"the history {file}: {limits.NOT_REGULAR}", fix=ANOTHER)
             if not create and not file.exists():
                 raise _none_at(where)
             try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probes import limits
 from probes.format import SIDES, number
 from reports.model import BETWEEN, OPEN, Parity, Verdict
 from reports.text import flatten
@@ -176,7 +177,7 @@ def _manifests(folder: Path) -> dict[str, dict[str, Any]]:
     manifests = {}
     for side in SIDES:
         with contextlib.suppress(OSError, ValueError):
-            manifests[side] = json.loads((folder / side / "run.json").read_text(encoding="utf-8"))
+            manifests[side] = json.loads(limits.read_text(folder / side / "run.json"))
     return manifests
 
 

@@ -35,7 +35,7 @@ from probes.format import (
     number,
 )
 from probes.kinds import unread_of_frame
-from probes.lines import RESERVED
+from probes.lines import RESERVED, bound_numbers
 
 # A verdict goes through a run step by step, and reads all that it needs of a step together. So the last tables up to
 # this size are kept, and always the last two: the rollout and the experience of a step.
@@ -345,6 +345,7 @@ class Recording(Run):
         """The event of one line; None for a broken line, which is added to `torn`."""
         try:
             event: dict[str, Any] = decode_json(line)
+            bound_numbers(line, event)
         except (ValueError, RecursionError) as error:
             self._broken(journal, error)
             return None
@@ -352,7 +353,7 @@ class Recording(Run):
         return event
 
     def _broken(self, journal: JournalIndex, error: Exception) -> None:
-        note = (journal.name, f"a line is not JSON: {error}")
+        note = (journal.name, f"a line cannot be read: {error}")
         if note not in self.torn:
             self.torn.append(note)
 

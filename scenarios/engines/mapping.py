@@ -15,9 +15,9 @@ import shlex
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from probes import limits
 from scenarios.engines import native_arguments, registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.engine import ParameterRefused
@@ -72,7 +72,7 @@ class ParameterMap:
         file, source = str(spec.get("file", "")), str(spec.get("source", ""))
         if file and not source:
             try:
-                source = Path(file).read_text(encoding="utf-8")
+                source = limits.read_text(file)
             except OSError as error:
                 raise ParameterRefused(
                     f"the mapping {file} cannot be read: {error.strerror}",

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from probes import limits
 from probes.files import close_to_others, make_folder
 
 FORMAT = 1  # of the manifest
@@ -81,7 +82,7 @@ def save(
 def load(path: Path, scenario: dict[str, Any]) -> Checkpoint:
     """Read and verify the checkpoint at `path`, which the same `scenario` must have made. Raises CheckpointError."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = json.loads(limits.read_text(path / MANIFEST))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path / MANIFEST}: cannot be read: {error}", fix=ANOTHER) from error
     if manifest.get("format") != FORMAT:

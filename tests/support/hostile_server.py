@@ -68,10 +68,12 @@ class Server:
         self._process.kill()
         self._process.communicate()
 
-    def run(self, words: tuple[str, ...], folder: Path, *, function: str = "", debug: bool = False) -> Answer:
-        """`harness WORDS` in `folder`, or a function of tests/support/hostile_inputs.py."""
+    def run(
+        self, words: tuple[str, ...], folder: Path, *, function: str = "", debug: bool = False, clock_s: float = CLOCK_S
+    ) -> Answer:
+        """`harness WORDS` in `folder`, or a function of tests/support/hostile_inputs.py; ended after `clock_s`."""
         assert self._process.stdin and self._process.stdout
-        request = {"words": words, "folder": str(folder), "function": function, "debug": debug}
+        request = {"words": words, "folder": str(folder), "function": function, "debug": debug, "clock_s": clock_s}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
@@ -96,7 +98,7 @@ def _answered(request: dict[str, Any]) -> dict[str, Any]:
     descriptor = os.pidfd_open(child)
     began = time.monotonic()
     while not select.select([descriptor], [], [], 1.0)[0]:
-        if time.monotonic() - began > CLOCK_S:
+        if time.monotonic() - began > request["clock_s"]:
             os.killpg(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
     os.close(descriptor)

@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.parity import judge
 from probes import weights
-from probes.format import Flat, Ragged, encode_frame, encode_lines, run_id, seal, write_manifest
+from probes.format import Flat, Ragged, encode_frame, encode_lines, identity_of, seal, write_manifest
 from reports.model import Cause, Check, Verdict
 from scenarios.lifted import FOLDER, lifted, steps
 from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
@@ -138,14 +138,15 @@ class Recording:
         if self.made:
             _tell_again(self)
         write_manifest(path, self.manifest)
-        run = run_id(path)
+        run, checksum = identity_of(path)
         if self.stage is not None:
             self.stage.write(path / FOLDER)
+        begun = {"run": run, "manifest": checksum}
         for folder in ("events", "tokens"):
             (path / folder).mkdir(exist_ok=True)
         for stem, log, beside in self._by_file():
             with open(path / "events" / f"{stem}.jsonl", "wb") as stream:
-                events = [(kind, {**fields, "run": run} if kind == "open" else fields) for kind, fields in log.events]
+                events = [(kind, {**fields, **begun} if kind == "open" else fields) for kind, fields in log.events]
                 if log.closed:
                     counts = {
                         "frames": len(log.frames),

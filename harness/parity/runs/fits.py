@@ -18,6 +18,7 @@ from harness.envs.accepted import accepted
 from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
 from harness.errors import BadInput, closest
+from probes import limits
 from scenarios import tiny
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
@@ -69,7 +70,7 @@ class Shape:
             cached = huggingface_hub.try_to_load_from_cache(path, "config.json")
             file = Path(cached) if isinstance(cached, str) else file
         try:
-            config = json.loads(file.read_text(encoding="utf-8"))
+            config = json.loads(limits.read_text(file))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise BadInput(f"{file} cannot be read: {why}", fix="--model DIR   # of a model") from error

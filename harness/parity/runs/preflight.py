@@ -14,6 +14,7 @@ from harness.envs.environment import Environment
 from harness.errors import BadInput
 from harness.parity.runs import user_mapping
 from harness.parity.runs.fits import check_fit
+from probes import limits
 from reports.text import counted
 from scenarios import memory, prompts
 from scenarios.engines import parameters, processes
@@ -157,7 +158,7 @@ def check_resume(resume: str, scenario: Scenario) -> None:
     """
     path, fix = Path(resume) / "manifest.json", "--resume RUN/checkpoints/step-N"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(limits.read_text(path))
     except FileNotFoundError as error:
         raise BadInput(f"{resume} is not a checkpoint: it has no manifest.json", fix=fix) from error
     except (OSError, ValueError) as error:

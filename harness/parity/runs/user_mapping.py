@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInput
+from probes import limits
 from scenarios.engines.mapping import NAMES
 
 
@@ -25,7 +26,7 @@ def load(path: str, engine: str) -> dict[str, Any]:
         hint, right = (f"; did you mean {near[0]}?", Path(path).with_name(near[0])) if near else ("", "FILE.py")
         raise BadInput(f"the mapping {path} does not exist{hint}", fix=f"--mapping {shlex.quote(str(right))}")
     try:
-        source = file.read_text(encoding="utf-8")
+        source = limits.read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"the mapping {path} cannot be read: {why}", fix=fix) from error

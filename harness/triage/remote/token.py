@@ -10,6 +10,7 @@ import secrets
 from io import BufferedIOBase
 
 from harness.errors import BadInput
+from probes import limits
 
 VARIABLE = "RLHF_HARNESS_TOKEN"
 PATH = "/evidence"  # path of the evidence
@@ -27,7 +28,7 @@ def read(file: str) -> bytes:
     where = file or f"the environment's {VARIABLE}"
     if file:
         try:
-            with open(file, "rb") as stream:
+            with limits.open_file(file) as stream:
                 token = stream.read(MAX_LENGTH + 1).strip()
         except OSError as error:
             raise BadInput(

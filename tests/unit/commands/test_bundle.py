@@ -26,7 +26,7 @@ from harness.bundle.prompts import PromptHash
 from harness.errors import BadInput, HarnessError
 from harness.parity.runs.run import diff
 from harness.triage import directory
-from probes.format import Flat, FormatError, Run, write_manifest
+from probes.format import Flat, FormatError, Run, encode_manifest, read_manifest, seal, write_manifest
 from probes.install import start
 from reports.model import Triage, Verdict
 
@@ -225,6 +225,19 @@ def test_no_secret_of_a_foreign_recording_is_in_it(tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / f"{number}.zip") as zipped:
             for name in zipped.namelist():
                 assert planted.value.encode() not in zipped.read(name), (planted.kind, name)
+
+
+def test_a_bundle_of_a_run_whose_run_json_holds_a_secret_is_whole(tmp_path: Path) -> None:
+    """Its journals name the run.json with the secret, which the one without replaces."""
+    run, secret = tmp_path / "run", PLANTED[0]
+    write_manifest(run, {"index": True})
+    manifest = read_manifest(run) | {"command": secret.text}
+    (run / "run.json").write_bytes(encode_manifest(manifest))  # as a foreign writer does
+    start(run, role="trainer").close()
+    seal(run)
+    pack([run], tmp_path / "b.zip")
+    copied = Run(opening.resolve(tmp_path / "b.zip"))
+    assert copied.complete and secret.value not in str(copied.manifest)
 
 
 def _again(bundle: Path, change: Callable[[dict[str, bytes]], None]) -> Path:

@@ -667,7 +667,7 @@ def test_a_step_of_slurm_has_the_variables_of_its_script(folder: Path, programs:
         (["ray-job", "--submit=no option", "--", "x"], "is no option of ray job submit"),
         (["kuberay", "--", "x"], "a RayJob needs an image"),
         (["dstack", "--base", "none.yaml", "--", "x"], "none.yaml cannot be read as a manifest: No such file"),
-        (["dstack", "--base", "/dev/null", "--", "x"], "/dev/null holds no manifest"),
+        (["dstack", "--base", "/dev/null", "--", "x"], "cannot be read as a manifest: it is not a regular file"),
         (["slurm", "--time", "1:00:00", "--early", "9000", "--", "x"], "--time 1:00:00 is over before its last 9000 s"),
         (["slurm", "--time", "5", "--", "x"], "--time 5 is over before its last 300 s begin"),
         (["slurm", "--time", "abc", "--", "x"], "--time abc is not a time limit of sbatch"),

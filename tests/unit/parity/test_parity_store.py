@@ -83,7 +83,7 @@ def test_a_line_that_is_broken_behind_its_kind_is_found_when_it_is_parsed(tmp_pa
     file.write_bytes(file.read_bytes().replace(b'"x":5', b'"x":,'))
     found = Recording(tmp_path)
     assert found.all("step") == []
-    assert found.torn and "not JSON" in found.torn[0][1]
+    assert found.torn and "cannot be read" in found.torn[0][1]
 
 
 @pytest.mark.slow
