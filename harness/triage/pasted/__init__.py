@@ -24,7 +24,7 @@ from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
 from harness.triage.directory import MAX_PROCESSES, is_dump
 from harness.triage.evidence import PASTED, Evidence, Process, Sample
-from harness.triage.pasted import naming, watchdog
+from harness.triage.pasted import naming, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
@@ -38,7 +38,7 @@ MAX_BYTES = 256 << 20  # of all files together
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
-_SIGNS = ("Thread ", "thread ", '"frames"', *watchdog.WORDS)  # each text that is read has one of these
+_SIGNS = ("Thread ", "thread ", '"frames"', torchrun.SIGN, *watchdog.WORDS)  # each text that is read has one of these
 _LIST = re.compile(r"\s*\[\s*[\[{\]]")
 _FILE = re.compile(r"==> (.{1,500}) <==")  # what `tail` and `head` print before each of several files
 
@@ -60,6 +60,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     looks: list[Look] = []
     notes: list[str] = []
     log = Watchdog()
+    failures = torchrun.Failures()
     recorded: dict[str, str] = {}
     size = 0
     for name, file in _named(words):
@@ -71,16 +72,19 @@ def evidence(words: Sequence[str]) -> Evidence | None:
             continue
         pasted = _read(file)
         size += len(pasted.text)
-        entries = log.entries
-        its = _looks(name, pasted, log)
+        before = log.entries, len(failures.rows)
+        its = _looks(name, pasted, log, failures)
         notes += [f"{name}: {pasted.note}"] if pasted.note else []
-        notes += [] if its or log.entries > entries else [f"{name}: nothing was recognised in it"]
+        recognised = its or (log.entries, len(failures.rows)) != before
+        notes += [] if recognised else [f"{name}: nothing was recognised in it"]
         looks += its
     dumps = {} if recorded else log.dumps()
-    if not looks and not log.entries:
+    if not looks and not log.entries and not failures.rows:
         return None
     notes += [SEVERAL] if log.several else [NO_MEMBERS] if dumps else []
     processes, repeated = _processes(looks)
+    stacked = {process.rank for process in processes}
+    processes += [process for process in torchrun.processes(failures.rows) if process.rank not in stacked]
     worlds = {world for look in looks if (world := naming.world_in(look.dump.command))}
     return Evidence(
         path=words[0] if len(words) == 1 and words[0] != STDIN else "",
@@ -137,8 +141,8 @@ def _read(file: Path | None) -> Pasted:
         return Pasted("", f"it cannot be read: {error.strerror or error}")
 
 
-def _looks(file: str, pasted: Pasted, log: Watchdog) -> list[Look]:
-    """The dumps in one text, each with its writer."""
+def _looks(file: str, pasted: Pasted, log: Watchdog, failures: torchrun.Failures) -> list[Look]:
+    """The dumps in one text, each with its writer. Other lines go to `log` and `failures`."""
     if not any(words in pasted.text for words in _SIGNS):
         return []  # at once: a folder may hold gigabytes of other text
     if _LIST.match(pasted.text):
@@ -154,11 +158,13 @@ def _looks(file: str, pasted: Pasted, log: Watchdog) -> list[Look]:
             continue
         writer, rest = naming.split(line)
         log.feed(writer, rest)
+        failures.feed(rest)
         parser = parsers.get((place, writer))
         if parser is None and len(parsers) < MAX_WRITERS:
             parser = parsers[place, writer] = Parser()
         if parser is not None:
             parser.feed(rest)
+    failures.close()
     looks = []
     for (place, writer), parser in parsers.items():
         parser.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+
 from harness.triage.evidence import ENDED, Process
 from harness.triage.graph.subjects import ended
-from harness.triage.rules.processes import local_error
+from harness.triage.rules.processes import OUT_OF_MEMORY, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Ruling, brief
 
 DISK_FULL = "stopped recording because the disk was full"
@@ -33,8 +35,13 @@ def over(case: Case) -> Ruling | None:
     if not bad:
         return Ruling("HEALTHY", f"the run has ended in good order{ago}: {count}, and nothing waits")
     # A launcher's error comes from its rank, and a rank's error may echo that of a peer. So launchers come last, and
-    # ranks with an error of their own first.
-    first = min(bad, key=lambda key: (case.subject(key).launcher, not local_error(case.subject(key).process)))
+    # ranks with an error of their own first; among equals the oldest error.
+    by_key = {process.key: process for process in processes}
+    first = min(
+        bad,
+        key=lambda key: (case.subject(key).launcher, not local_error(by_key[key]), -error_age_s(by_key[key])),
+    )
+    killed = by_key[first].exit_code == -signal.SIGKILL
     more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
     return Ruling(
         "INSUFFICIENT",
@@ -44,7 +51,10 @@ def over(case: Case) -> Ruling | None:
             f"it ended{ago}; no evidence of a stall was taken before",
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
-        next=("read the end of its log for the first error", "harness watch -- COMMAND   # looks before the end"),
+        next=(
+            OUT_OF_MEMORY if killed else "read the end of its log for the first error",
+            "harness watch -- COMMAND   # looks before the end",
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Ruling, brief
 
+OUT_OF_MEMORY = "SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom"
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
 # What the death or the silence of a peer looks like in the error of a victim: never a first error.
 _ECHO = re.compile(
@@ -94,7 +95,7 @@ def died(case: Case) -> Ruling | None:
     reason = f"{case.names(why)} {brief(next(iter(why.values())), 12)}"
     steps = ["read the end of its own log: the first error is there, not in its peers' timeouts"]
     if any(subject.process and subject.process.exit_code == -9 for subject in map(case.subject, why)):
-        steps.append("SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom")
+        steps.append(OUT_OF_MEMORY)
     return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
 
 
@@ -150,7 +151,7 @@ def _to_blame(case: Case, dead: list[Subject]) -> list[Subject]:
 def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:
     """Those that failed first. `apart`: choose on each host, because nothing tells on which host the first error
     happened."""
-    age = {subject.key: _age(subject.process) for subject in failed if subject.process}
+    age = {subject.key: error_age_s(subject.process) for subject in failed if subject.process}
     hosts = {subject.key: subject.process.host if apart and subject.process else "" for subject in failed}
     oldest = {host: max(age[key] for key in age if hosts[key] == host) for host in hosts.values()}
     return [subject for subject in failed if age[subject.key] == oldest[hosts[subject.key]]]
@@ -180,7 +181,8 @@ def local_error(process: Process | None) -> str:
     return ""
 
 
-def _age(process: Process) -> float:
+def error_age_s(process: Process) -> float:
+    """The age of its first error in seconds; 0 where nothing dates one."""
     if process.error_age_s is not None:
         return process.error_age_s
     return process.journal.errors[0][0] if process.journal and process.journal.errors else 0.0

@@ -268,6 +268,54 @@ def test_ranks_in_command_lines() -> None:
     assert naming.world_in("torchrun --nnodes 1:4 --nproc_per_node=8 t.py") is None
 
 
+FAILURE = """\
+[{number}]:
+  time      : 2026-11-28_04:49:{second:02}
+  host      : node-1
+  rank      : {rank} (local_rank: {rank})
+  exitcode  : {code} (pid: {pid})  (SIGNAL)
+  error_file: <N/A>
+  traceback : Traceback (most recent call last):
+    File "/job/train.py", line 12, in main
+      dist.barrier()
+  {error}
+"""
+ECHO = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:27811."
+
+
+def table(*failures: tuple[int, int, int, str]) -> str:
+    """What torchrun prints of (rank, second, exit code, error); the last one is its root cause."""
+    rows = [
+        FAILURE.format(number=number, rank=rank, second=second, code=code, pid=900 + rank, error=error)
+        for number, (rank, second, code, error) in enumerate(failures)
+    ]
+    border = "=" * 60
+    return "\n".join([border, "train.py FAILED", "-" * 60, "Failures:", *rows[:-1], "-" * 60,
+                      "Root Cause (first observed failure):", rows[-1], border, ""])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("failures", "first", "said"),
+    [
+        ([(0, 5, -15, ECHO), (2, 5, -15, ECHO), (1, 5, 1, "ValueError: reward is NaN")], 1, "reward is NaN"),
+        ([(0, 7, -15, ECHO), (1, 6, -6, ECHO)], 1, "closed by peer"),  # echoes alone: the oldest
+        ([(0, 5, -15, ECHO), (3, 5, -9, "Signal 9 (SIGKILL) received by PID 903")], 3, "SIGKILL"),
+    ],
+)
+def test_the_table_of_torchrun_names_the_first_failure(
+    tmp_path: Path, failures: list[tuple[int, int, int, str]], first: int, said: str
+) -> None:
+    file = tmp_path / "job.log"
+    file.write_text("step 7 loss 0.3\n" + table(*failures) + "srun: error: task 1 exited\n")
+    verdict = triage([str(file)])
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None and not verdict.triage.culprits
+    assert f"rank {first} ended with" in verdict.reason and said in verdict.evidence[0]
+    evidence = pasted.evidence([str(file)])
+    assert evidence is not None and {p.rank: p.exit_code for p in evidence.processes} == {
+        rank: code for rank, _, code, _ in failures
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zip", "gztar"])
 def test_an_archive_of_stacks_is_read_as_its_folder(tmp_path: Path, kind: str) -> None:

@@ -1,0 +1,81 @@
+"""Reads the tables that torchrun prints when ranks failed: `ChildFailedError.format_msg` of torch 2.13.
+
+torchrun stops the other ranks when one has failed, so a table has the first failure and its echoes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from harness.triage.collect import redact
+from harness.triage.evidence import Process
+from probes.limits import RANKS
+
+SIGN = "Root Cause (first observed failure)"
+MAX_FAILURES = 20_000  # of all tables
+MAX_MESSAGE = 2_000  # characters of the last line of a traceback
+_BEGIN = re.compile(r"\[\d{1,7}\]:")
+_FIELD = re.compile(r"(time|host|rank|exitcode|error_file|traceback) *: (.*)")
+_BORDER = re.compile(r"[=-]{20,}")
+_RANK = re.compile(r"(\d{1,7}) \(local_rank: \d+\)")
+_EXIT = re.compile(r"(-?\d{1,5}) *\(pid: (\d{1,10})\)")
+_NOTHING = "<N/A>"
+
+
+@dataclass
+class Failures:
+    """Takes the lines of one writer, in order. `rows`: the fields of each failed rank; `close` completes the last."""
+
+    rows: list[dict[str, str]] = field(default_factory=list)
+    _row: dict[str, str] | None = None
+
+    def feed(self, line: str) -> None:
+        """Take the next line."""
+        words = line.strip()
+        if _BEGIN.fullmatch(words):
+            self.close()
+            self._row = {}
+        elif self._row is None or not words:
+            return
+        elif _BORDER.fullmatch(words):
+            self.close()
+        elif (pair := _FIELD.match(words)) and "traceback" not in self._row:
+            self._row[pair[1]] = pair[2]
+        elif "traceback" in self._row:
+            self._row["traceback"] = words[:MAX_MESSAGE]  # its last line is the error
+
+    def close(self) -> None:
+        """End one failure."""
+        if self._row and "rank" in self._row and len(self.rows) < MAX_FAILURES:
+            self.rows.append(self._row)
+        self._row = None
+
+
+def processes(rows: list[dict[str, str]]) -> Iterator[Process]:
+    """A process that has ended for each failed rank; its last failure where it failed several times."""
+    failures = {(row.get("host", ""), row["rank"]): row for row in rows}
+    times = [at for row in failures.values() if (at := _time(row)) is not None]
+    for (host, _), row in failures.items():
+        rank, ending = _RANK.match(row["rank"]), _EXIT.match(row.get("exitcode", ""))
+        if rank is None or ending is None or int(rank[1]) > RANKS:
+            continue
+        error, at = row.get("traceback", "").strip(), _time(row)
+        yield Process(
+            host=host,
+            pid=int(ending[2]),
+            ppid=-1,  # not known
+            rank=int(rank[1]),
+            exit_code=int(ending[1]),
+            error="" if error == _NOTHING else redact.text(error),
+            error_age_s=(max(times) - at).total_seconds() if at is not None else None,
+        )
+
+
+def _time(row: dict[str, str]) -> datetime | None:
+    try:
+        return datetime.fromisoformat(row.get("time", "").replace("_", "T")).replace(tzinfo=None)
+    except ValueError:
+        return None
