@@ -6,12 +6,14 @@ their way at that moment.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import PurePath
 
-from harness.triage.evidence import PASTED, Thread
+from harness.triage.evidence import PASTED, Frame, Thread
 from harness.triage.graph import Subject
 from harness.triage.places import match, plain, users
 from harness.triage.rules.ruling import Case, Ruling
@@ -20,6 +22,8 @@ from reports.sections.triage import ranks
 
 MAX_PLACES = 3  # in the headline, of at most 20 words
 MAX_LINES = 16  # places in the evidence of the verdict
+# The C library and its sources: a wait ends there, and whoever called it says more.
+_SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdeps|nptl)/|^native$")
 MAX_NAMED = 3  # ranks of a place that the headline names; of more it says the count
 
 
@@ -100,8 +104,16 @@ def _place(doing: Doing, thread: Thread | None) -> str:
     line, _, function = doing.frame.partition(" in ")
     if doing.kind == "unknown":
         return "an unknown place"
+    if not doing.frame and thread is not None and thread.frames:
+        return _native_place(thread.frames)
     what = plain(function) if doing.kind == "user" else _called(doing, thread) or doing.op or doing.kind
     return "".join(line.split()) + (" " if line else "") + "_".join(what.split())
+
+
+def _native_place(frames: Sequence[Frame]) -> str:
+    """Where a thread without a frame of Python stands: "libiomp5.so __kmp_lock_suspend_mx"."""
+    frame = next((frame for frame in frames if not _SYSTEM.search(frame.file)), frames[0])
+    return f"{PurePath(frame.file).name} {frame.function}"
 
 
 def _called(doing: Doing, thread: Thread | None) -> str:

@@ -268,6 +268,16 @@ def test_ranks_in_command_lines() -> None:
     assert naming.world_in("torchrun --nnodes 1:4 --nproc_per_node=8 t.py") is None
 
 
+def test_a_stack_of_c_alone_says_who_called_the_wait(tmp_path: Path) -> None:
+    (tmp_path / "gdb.txt").write_text(
+        'Thread 1 (Thread 0x7f0 (LWP 26346) "python"):\n'
+        "#0  __lll_lock_wait () at ../sysdeps/unix/sysv/linux/x86_64/lowlevellock.S:135\n"
+        "#1  0x00007fc73a873dbd in pthread_mutex_lock (mutex=0x56) at ../nptl/pthread_mutex_lock.c:80\n"
+        "#2  0x00007fc733b1b7b1 in __kmp_lock_suspend_mx () from libiomp5.so\n"
+    )
+    assert judged(tmp_path / "gdb.txt").reason == "pid 26346 at libiomp5.so __kmp_lock_suspend_mx: one stack only"
+
+
 FAILURE = """\
 [{number}]:
   time      : 2026-11-28_04:49:{second:02}
