@@ -249,6 +249,31 @@ class FileLock:
 
 
 @dataclass(frozen=True)
+class LogError:
+    """A line of a log that says that a process failed.
+
+    file: the log's name.
+    line: the line's number, from 1.
+    what: what happened to the process, as the verb of a sentence.
+    text: the line, without secrets.
+    rank, host, pid, role: whom the line is of, as far as it says.
+    fix: what to do first.
+    echo: whether it tells of another process's end.
+    """
+
+    file: str
+    line: int
+    what: str
+    text: str
+    rank: Ranks | None = None
+    host: str = ""
+    pid: int = 0
+    role: str = ""
+    fix: str = ""
+    echo: bool = False
+
+
+@dataclass(frozen=True)
 class Silence:
     """Why a watch gave no evidence, in words that follow a colon. `up`: its host answered, if only to refuse."""
 
@@ -279,4 +304,5 @@ class Evidence:
     )
     unreached: dict[str, Silence] = field(default_factory=dict)  # by the address of the watch
     locks: tuple[FileLock, ...] = ()  # of files, whoever holds them
+    errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

@@ -24,7 +24,7 @@ from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
 from harness.triage.directory import MAX_PROCESSES, is_dump
 from harness.triage.evidence import PASTED, Evidence, Process, Sample
-from harness.triage.pasted import naming, torchrun, watchdog
+from harness.triage.pasted import errors, naming, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
@@ -34,11 +34,19 @@ from probes.files import write_whole
 
 STDIN = "-"
 MAX_WRITERS = 20_000  # of one file
+MAX_ERRORS_TOLD = 3  # beside what the recorders' counters say
 MAX_BYTES = 256 << 20  # of all files together
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
-_SIGNS = ("Thread ", "thread ", '"frames"', torchrun.SIGN, *watchdog.WORDS)  # each text that is read has one of these
+_SIGNS = (
+    "Thread ",
+    "thread ",
+    '"frames"',
+    torchrun.SIGN,
+    *watchdog.WORDS,
+    *errors.WORDS,
+)  # each text that is read has one of these
 _LIST = re.compile(r"\s*\[\s*[\[{\]]")
 _FILE = re.compile(r"==> (.{1,500}) <==")  # what `tail` and `head` print before each of several files
 
@@ -61,6 +69,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     notes: list[str] = []
     log = Watchdog()
     failures = torchrun.Failures()
+    failed = errors.Errors()
     recorded: dict[str, str] = {}
     size = 0
     for name, file in _named(words):
@@ -72,16 +81,19 @@ def evidence(words: Sequence[str]) -> Evidence | None:
             continue
         pasted = _read(file)
         size += len(pasted.text)
-        before = log.entries, len(failures.rows)
-        its = _looks(name, pasted, log, failures)
+        before = log.entries, len(failures.rows), len(failed.entries)
+        its = _looks(name, pasted, log, failures, failed)
         notes += [f"{name}: {pasted.note}"] if pasted.note else []
-        recognised = its or (log.entries, len(failures.rows)) != before
+        recognised = its or (log.entries, len(failures.rows), len(failed.entries)) != before
         notes += [] if recognised else [f"{name}: nothing was recognised in it"]
         looks += its
     dumps = {} if recorded else log.dumps()
-    if not looks and not log.entries and not failures.rows:
+    if not (looks or log.entries or failures.rows or failed.entries):
         return None
     notes += [SEVERAL] if log.several else [NO_MEMBERS] if dumps else []
+    if log.entries:  # otherwise the verdict tells of the errors
+        own = [error for error in failed.entries if not error.echo][:MAX_ERRORS_TOLD]
+        notes += [f"{error.file}:{error.line} also says: {error.text}" for error in own]
     processes, repeated = _processes(looks)
     stacked = {process.rank for process in processes}
     processes += [process for process in torchrun.processes(failures.rows) if process.rank not in stacked]
@@ -94,6 +106,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         processes=tuple(processes),
         dumps=recorded or _written(dumps),
         expected_world=worlds.pop() if len(worlds) == 1 else None,
+        errors=tuple(failed.entries),
         notes=(*([LACKS] if looks else []), *repeated, *notes),
     )
 
@@ -141,8 +154,8 @@ def _read(file: Path | None) -> Pasted:
         return Pasted("", f"it cannot be read: {error.strerror or error}")
 
 
-def _looks(file: str, pasted: Pasted, log: Watchdog, failures: torchrun.Failures) -> list[Look]:
-    """The dumps in one text, each with its writer. Other lines go to `log` and `failures`."""
+def _looks(file: str, pasted: Pasted, log: Watchdog, failures: torchrun.Failures, failed: errors.Errors) -> list[Look]:
+    """The dumps in one text, each with its writer. Other lines go to `log`, `failures` and `failed`."""
     if not any(words in pasted.text for words in _SIGNS):
         return []  # at once: a folder may hold gigabytes of other text
     if _LIST.match(pasted.text):
@@ -152,13 +165,15 @@ def _looks(file: str, pasted: Pasted, log: Watchdog, failures: torchrun.Failures
             return []
     parsers: dict[tuple[str, Name], Parser] = {}
     place = file
-    for line in pasted.lines():
+    failed.begin(file, pasted.text)
+    for number, line in enumerate(pasted.lines(), 1):
         if header := _FILE.fullmatch(line):
             place = header[1]
             continue
         writer, rest = naming.split(line)
         log.feed(writer, rest)
         failures.feed(rest)
+        failed.feed(number, writer, rest)
         parser = parsers.get((place, writer))
         if parser is None and len(parsers) < MAX_WRITERS:
             parser = parsers[place, writer] = Parser()

@@ -42,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     nodes.moments,  # INSUFFICIENT
     pauses.debugger,
     pasted.one_look,  # INSUFFICIENT
+    pasted.first_error,  # INSUFFICIENT
     pauses.flowing,
     engines.refused,  # K13
     processes.blocked,  # K9

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 
+from harness.triage.echoes import OUT_OF_MEMORY
 from harness.triage.evidence import ENDED, Process
 from harness.triage.graph.subjects import ended
-from harness.triage.rules.processes import OUT_OF_MEMORY, error_age_s, local_error
+from harness.triage.rules.processes import error_age_s, local_error
 from harness.triage.rules.ruling import Case, Ruling, brief
 
 DISK_FULL = "stopped recording because the disk was full"

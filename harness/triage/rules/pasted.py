@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import PurePath
 
-from harness.triage.evidence import PASTED, Frame, Thread
+from harness.triage.evidence import PASTED, Frame, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.places import match, plain, users
 from harness.triage.rules.ruling import Case, Ruling
@@ -52,7 +52,7 @@ class Place:
 
 def one_look(case: Case) -> Ruling | None:
     """INSUFFICIENT: says who stands where, and who stands elsewhere than the most."""
-    if case.evidence.source != PASTED or case.groups:
+    if case.evidence.source != PASTED or case.groups or not case.live():
         return None
     working = [subject for subject in case.live() if subject.doing.kind != "join"]  # the others wait for their children
     places = _places(working or case.live() or list(case.graph.subjects.values()))
@@ -62,7 +62,7 @@ def one_look(case: Case) -> Ruling | None:
     return Ruling(
         "INSUFFICIENT",
         _headline(places, twice),
-        evidence=tuple(_line(case, place, most) for place in places[:MAX_LINES]),
+        evidence=(*(_line(case, place, most) for place in places[:MAX_LINES]), *_failures(case)),
         missing=tuple(_missing(case)),
         place=places[0].words if places else "",
         next=(
@@ -71,6 +71,42 @@ def one_look(case: Case) -> Ruling | None:
             "for the next run: harness watch -- COMMAND, which takes the evidence when the job stops",
         ),
     )
+
+
+def first_error(case: Case) -> Ruling | None:
+    """INSUFFICIENT: a log says which process failed first; nothing was pasted that says who waits.
+
+    Errors that tell of another process's end come last. In several logs the order of lines says nothing, so the first
+    of each is told.
+    """
+    logged = case.evidence.errors
+    if case.evidence.source != PASTED or case.groups or not logged:
+        return None
+    own = [error for error in logged if not error.echo] or list(logged)
+    firsts = list({error.file: error for error in reversed(own)}.values())[::-1]
+    first, more = firsts[0], len(logged) - 1
+    later = f"; {more} more line{'s' if more > 1 else ''}" if more else ""
+    return Ruling(
+        "INSUFFICIENT",
+        f"first failure in {PurePath(first.file).name}: {_who(first)} {first.what}{later}",
+        evidence=tuple(f"{error.file}:{error.line}: {error.text}" for error in firsts[:MAX_LINES]),
+        missing=("stacks of the processes that still stand, if any does",),
+        place=f"{PurePath(first.file).name}:{first.line}",
+        next=(first.fix, "harness triage PID   # of any process of the job that still stands"),
+    )
+
+
+def _failures(case: Case) -> list[str]:
+    own = [error for error in case.evidence.errors if not error.echo]
+    return [f"{_who(error)} {error.what} ({error.file}:{error.line})" for error in own[:MAX_PLACES]]
+
+
+def _who(error: LogError) -> str:
+    if error.rank is not None:
+        return f"rank {error.rank}"
+    if error.role:
+        return f"{error.role} (pid {error.pid})" if error.pid else error.role
+    return f"pid {error.pid}" if error.pid else "a process"
 
 
 def _places(subjects: Iterable[Subject]) -> list[Place]:

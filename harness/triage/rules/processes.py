@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import re
-
+from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import superseded
@@ -12,14 +11,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Ruling, brief
 
-OUT_OF_MEMORY = "SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom"
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
-# What the death or the silence of a peer looks like in the error of a victim: never a first error.
-_ECHO = re.compile(
-    r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
-    r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|aborted|SIGTERM|KeyboardInterrupt",
-    re.I,
-)
 
 
 def blocked(case: Case) -> Ruling | None:
@@ -172,11 +164,11 @@ def local_error(process: Process | None) -> str:
     """The first error of a process that is its own and not the echo of a peer's failure; empty without one."""
     if process is None:
         return ""
-    if process.error and not _ECHO.search(process.error):
+    if process.error and not is_echo(process.error):
         return process.error.strip().splitlines()[-1]
     journal = process.journal
     for age, text in journal.errors[-1:] if journal else ():
-        if journal and age - journal.last_age_s < LAST_S and not _ECHO.search(text):
+        if journal and age - journal.last_age_s < LAST_S and not is_echo(text):
             return text
     return ""
 

@@ -1,0 +1,155 @@
+"""Errors in a log that end a process, in the words of whoever writes them, and those that only echo another's end.
+
+The words are those of torch 2.13, vLLM 0.32, SGLang 0.5.23 and Ray 2.60 as installed; of the kernel, Slurm and CUDA as
+their documentation prints them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.triage.collect import redact
+from harness.triage.echoes import OUT_OF_MEMORY, is_echo
+from harness.triage.evidence import LogError
+from harness.triage.pasted.naming import Name
+from probes.limits import RANKS
+
+MAX_ERRORS = 1_000  # of all files
+MAX_TEXT = 300  # characters of a line that are kept
+READ_ON = "read the log from that line on"
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A line that says that a process failed.
+
+    words: what the line contains.
+    pattern: what it matches; its groups `pid` and `rank` name the process that failed.
+    what: what happened, as the verb of a sentence.
+    fix: what to do first.
+    echo: whether it tells of another process's end.
+    """
+
+    words: str
+    what: str
+    fix: str = READ_ON
+    pattern: re.Pattern[str] = re.compile("")
+    echo: bool = False
+
+
+SIGNS = (
+    Sign(
+        "CUDA out of memory", "ran out of GPU memory",
+        "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?",
+    ),
+    Sign(
+        "ut of memory: Killed process", "was killed by the kernel for memory", OUT_OF_MEMORY,
+        re.compile(r"Killed process (?P<pid>\d{1,10})"),
+    ),
+    Sign("oom_kill event", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less"),
+    Sign("oom-kill event", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less"),
+    Sign("killed due to the node running low on memory", "was killed by Ray because its node ran low on memory",
+         "ray memory   # what holds it; RAY_memory_usage_threshold moves Ray's limit"),
+    Sign("NVRM: Xid", "has a GPU that failed (Xid)", "dmesg | grep -i xid   # NVIDIA's list says what the number means",
+         re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?")),
+    Sign("No space left on device", "found a full disk or /dev/shm", "df -h /dev/shm /tmp ."),
+    Sign("DUE TO TIME LIMIT", "was ended at the time limit of its job",
+         "harness render slurm --time LIMIT -- COMMAND   # takes evidence before the limit"),
+    Sign("CUDA error: ", "met a CUDA error", "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"),
+    Sign("Segmentation fault", "ended with a segmentation fault", "python -X faulthandler ...   # prints where"),
+    Sign("Worker proc ", "lost a worker of vLLM", "read the worker's own lines above it",
+         re.compile(r"Worker proc \S+ died unexpectedly")),
+    Sign(" watchdog timeout (", "made no progress within SGLang's watchdog time",
+         "harness triage PID   # of the scheduler, while it stands"),
+    Sign("No available shared memory broadcast block found", "waits for a worker of vLLM that does not read its orders",
+         "harness triage PID   # of the engine core, while it stands", echo=True),
+    Sign("RPC call to ", "had no answer from a worker of vLLM", echo=True,
+         pattern=re.compile(r"RPC call to \w+ timed out")),
+    Sign("EngineDeadError", "found its engine dead", echo=True),
+    Sign("ActorDiedError", "found an actor dead", echo=True),
+    Sign("ActorUnavailableError", "could not reach an actor", echo=True),
+    Sign("WorkerCrashedError", "found a worker of Ray dead", echo=True),
+    Sign("worker died or was killed while executing a task", "found a worker of Ray dead", echo=True),
+)  # fmt: skip
+# What precedes the traceback of an engine's process: where the error was raised.
+PLACES = {
+    "WorkerProc hit an exception": "in a worker of vLLM",
+    "EngineCore encountered a fatal error": "in vLLM's engine core",
+    "DataParallelController hit an exception": "in SGLang's controller",
+    "DetokenizerManager hit an exception": "in SGLang's detokenizer",
+    "TokenizerManager hit an exception": "in SGLang's tokenizer",
+    "Scheduler hit an exception": "in SGLang's scheduler",
+}
+TRACEBACK = "Traceback (most recent call last):"
+WORDS = (*(sign.words for sign in SIGNS), TRACEBACK)
+# What vLLM, SGLang and Python's logging print before a line.
+_LOGGED = re.compile(
+    r"(?:(?:ERROR|CRITICAL|WARNING|INFO) [\d-]{5,10} [\d:.,]{8,15} \[[\w./-]{1,100}:\d{1,6}\] ?"
+    r"|\[\d{4}-\d\d-\d\d[ T][\d:.,]{8,15}[^\]]{0,40}\] ?)"
+)
+_PARALLEL = re.compile(r"\[[\d-]{10} [\d:]{8} ((?:[DTPE]P\d{1,5} ?)+)\]")  # SGLang: which of its schedulers
+_RAISED = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w*\.){0,10}[A-Z]\w*(?:Error|Exception|Fault|Timeout))(?::\s*(?P<text>.*))?"
+)
+
+
+@dataclass
+class Errors:
+    """Takes the lines of a file, in order. `entries`: the errors of all files."""
+
+    entries: list[LogError] = field(default_factory=list)
+    _signs: Sequence[Sign] = ()
+    _file: str = ""
+    _tracebacks: set[Name] = field(default_factory=set)  # writers in whose traceback the next line is
+    _places: dict[Name, str] = field(default_factory=dict)
+
+    def begin(self, file: str, text: str) -> None:
+        """Begin a file. Only signs that its text has anywhere are looked for in its lines."""
+        self._signs = [sign for sign in SIGNS if sign.words in text]
+        self._file = file
+        self._tracebacks.clear()
+        self._places.clear()
+
+    def feed(self, number: int, writer: Name, line: str) -> None:
+        """Take a line. `number`: from 1 in its file; `writer`: whom its prefix names."""
+        if len(self.entries) >= MAX_ERRORS:
+            return
+        if place := next((place for words, place in PLACES.items() if words in line), ""):
+            parallel = _PARALLEL.match(line)
+            self._places[writer] = f"{place} ({parallel[1]})" if parallel else place
+        for sign in self._signs:
+            if sign.words in line and (match := sign.pattern.search(line)):
+                pid = int(match.groupdict().get("pid") or 0)
+                self._add(number, writer, line, sign, pid)
+                return
+        words = _LOGGED.sub("", line, count=1)
+        if TRACEBACK in words:
+            self._tracebacks.add(writer)
+        elif (
+            writer in self._tracebacks
+            and words
+            and not words[0].isspace()
+            and (raised := _RAISED.fullmatch(words.strip()))
+        ):
+            sign = Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", echo=is_echo(words))
+            self._add(number, writer, words, sign)
+
+    def _add(self, number: int, writer: Name, line: str, sign: Sign, pid: int = 0) -> None:
+        self._tracebacks.discard(writer)
+        place = self._places.pop(writer, "")
+        self.entries.append(
+            LogError(
+                file=self._file,
+                line=number,
+                what=f"{sign.what} {place}".strip(),
+                text=redact.text(line.strip()[:MAX_TEXT]),
+                rank=writer.rank if writer.rank is None or writer.rank <= RANKS else None,
+                host=writer.host,
+                pid=pid or writer.pid,
+                role=writer.role,
+                fix=sign.fix,
+                echo=sign.echo,
+            )
+        )
