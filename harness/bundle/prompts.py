@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.subjects.recording.observed_step_consistency import StepTables, batch_digest, prompt_digests
+from harness.parity.subjects.prompts.observed_digests import prompt_digests
+from harness.parity.subjects.recording.observed_step_consistency import StepTables, batch_digest
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from probes.format import Frame, Ragged

@@ -194,6 +194,14 @@ def text(ids: Any) -> str:
     return "".join(f" w{int(one)}" for one in ids)
 
 
+def other_prompts(recording: Recording, step: int) -> None:
+    """Every prompt of a step begins with another id, as it was sent and as the engine saw it."""
+    arrays = recording.frame("rollout", step).arrays
+    for name in ("prompt", "prompt_seen"):
+        column = _jagged(arrays[name])
+        column.values[column.offsets[:-1]] += 1
+
+
 def digest(*parts: Any) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 

@@ -433,13 +433,23 @@ class Evidence:
     def tail(self, key: DivergenceKey) -> Tail:
         return self.tails.setdefault(key, Tail())
 
-    def weigh(self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray) -> Weighed:
-        """Hold one step's |differences| of log-probabilities against the tolerance, and add them to the run's tail."""
+    def extreme(self, kind: Kind) -> float:
+        """Return the difference, in nats, that no single token may exceed in this kind of comparison."""
+        tolerance = self.tolerated(kind)
+        return tolerance.extreme if kind.stage is Stage.NATIVE else tolerance.extreme_drawn
+
+    def weigh(
+        self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray, *, step: int, samples: np.ndarray
+    ) -> Weighed:
+        """Hold one step's |differences| of log-probabilities against the tolerance, and add them to the run's tail.
+
+        `samples`: the sample number of each row of the grid.
+        """
         tolerance = self.tolerated(key.kind)
         spared = tolerance.spared(int(np.count_nonzero(compared)))
-        extreme = tolerance.extreme if key.kind.stage is Stage.NATIVE else tolerance.extreme_drawn
-        weighed = Weighed.of(grid, compared, size, Bounds(tolerance.value, extreme, tolerance.share, spared))
-        self.tail(key).add(weighed)
+        bounds = Bounds(tolerance.value, self.extreme(key.kind), tolerance.share, spared, tolerance.most)
+        weighed = Weighed.of(grid, compared, size, bounds)
+        self.tail(key).add(weighed, step, samples)
         return weighed
 
     def settle(self) -> None:

@@ -19,7 +19,7 @@ from harness.recordings.records.values import (
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """One `open` event. `variables`: of its environment; `wall_ns`: when it started, Unix time."""
+    """One `open` event. `variables`: of its environment; `wall_ns`: when it started, Unix time. `file`: its journal."""
 
     role: str | None
     rank: int
@@ -29,6 +29,7 @@ class ProcessStart:
     python: str | None
     packages: Mapping[str, str]
     variables: Mapping[str, str]
+    file: str
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> ProcessStart:
@@ -41,6 +42,7 @@ class ProcessStart:
             python=filled_text(event.get("python")),
             packages=texts_by_name(event.get("packages")),
             variables=texts_by_name(event.get("env")),
+            file=str(event.get("file")),
         )
 
 
@@ -82,13 +84,17 @@ class GroupMembership:
 
 @dataclass(frozen=True)
 class ProcessEnvironment:
-    """One `environment` event: packages with their versions, and what the process says of its machine and device."""
+    """One `environment` event: packages with their versions, and what the process says of its machine and device.
+
+    `file`: its journal.
+    """
 
     role: str | None
     python: str | None
     packages: Mapping[str, str]
     machine: Parameters
     device: Parameters
+    file: str
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> ProcessEnvironment:
@@ -98,4 +104,5 @@ class ProcessEnvironment:
             packages=texts_by_name(event.get("packages")),
             machine=parameters(event.get("machine")),
             device=parameters(event.get("device")),
+            file=str(event.get("file")),
         )

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from recordings import check, make, pair, put, scenario
+from recordings import check, make, other_prompts, pair, put, scenario
 
 from harness.parity import judge
 from probes.format import encode_manifest, read_manifest
@@ -81,8 +81,26 @@ def test_other_data_of_runs_that_do_not_train_is_a_confounder_in_any_step(tmp_pa
     baseline.manifest["scenario"]["train"] = False
     for recording in (baseline, candidate):
         recording.drop("experience")
-    next(candidate.events("data", step=3))["prompts"] = "0" * 32
+    other_prompts(candidate, 3)
     assert [one.name for one in put(tmp_path, baseline, candidate).confounders] == ["data"]
+
+
+def test_a_digest_of_no_prompts_that_were_rolled_out_is_damage_and_no_confounder(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    candidate.made = {}
+    next(candidate.events("data", step=3))["prompts"] = "0" * 32
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and not verdict.confounders
+    assert any("the prompts of step 3" in line for line in verdict.missing)
+
+
+def test_a_process_that_says_two_versions_of_a_package_is_damage_and_no_confounder(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    environment = next(candidate.events("environment"))
+    environment["packages"] = {**environment["packages"], "torch": "2.13.1"}
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and not verdict.confounders
+    assert any("torch 2.13.0 and 2.13.1" in line for line in verdict.missing)
 
 
 @pytest.mark.slow
@@ -165,6 +183,8 @@ def test_the_prompts_of_every_rank_are_compared(tmp_path: Path, rank: int) -> No
         trainer.events = [event for events in twice for event in events]
     told = [event for event in sides[1].events("data") if event["step"] == 2]
     assert len(told) == 2
+    sides[1].made = {}
+    other_prompts(sides[1], 2)
     told[rank]["prompts"] = "0" * 32
     verdict = put(tmp_path, *sides)
     assert [one.summary for one in verdict.confounders] == ["the prompts differ in step 2"]

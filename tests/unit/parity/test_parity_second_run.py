@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from framework_recordings import PLAN, job
-from recordings import Recording, causes, check, digest, jagged, make, scenario
+from recordings import Recording, causes, check, digest, jagged, make, other_prompts, scenario
 
 from harness.parity import judge
 from harness.parity.subjects.precision.observed_floor import CAPS
@@ -197,6 +197,8 @@ def test_a_second_run_with_other_settings_is_none(tmp_path: Path) -> None:
 
 def test_a_second_run_with_other_prompts_says_from_where_on(tmp_path: Path) -> None:
     def plant(recording: Recording) -> None:
+        recording.made = {}
+        other_prompts(recording, 2)
         next(recording.events("data", step=2))["prompts"] = digest("other")
 
     verdict = judged(tmp_path, again=plant)

@@ -44,8 +44,8 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 keys((Kind.FLOOR, Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
             )
             continue
-        if untried_cache(e, side, so_far):
-            continue  # no recording tells the engine from its cache, so UNEXPLAINED reports both
+        if untried_cache(e, side, so_far) or floor.of_one_sample(e.of_engines):
+            continue  # no recording tells the engine from its cache, or from one wrong number: UNEXPLAINED reports them
         # Noise of this size explains differences up to a multiple of it. Larger ones stay open.
         reach = HEADROOM * max(floor.largest, e.of_engines.cap)
         within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= reach

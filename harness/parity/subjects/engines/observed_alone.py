@@ -135,7 +135,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     side.to_learner.add(pairs, step=rollout.step, version=version_of(rollout))
     observed_drifts.against_learner(e, side, aligned, pairs)
     kind = Kind.ENGINE.of(side.name)
-    weighed = e.weigh(kind, grid, tokens_equal, pairs.size)
+    weighed = e.weigh(kind, grid, tokens_equal, pairs.size, step=rollout.step, samples=match.sample)
     if not len(weighed.beyond):
         return
     first = weighed.deciding[0]

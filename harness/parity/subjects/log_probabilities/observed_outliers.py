@@ -96,14 +96,15 @@ THOUSANDTH = Share()
 class Bounds:
     """The bounds of a comparison, in nats.
 
-    `share`: how many tokens may lie beyond `tolerance`. `spared`: how many may lie beyond `extreme`. NaN and infinity
-    are never allowed.
+    `share`: how many tokens may lie beyond `tolerance`. `spared`: how many may lie beyond `extreme`, up to `most`. NaN
+    and infinity are never allowed.
     """
 
     tolerance: float
     extreme: float
     share: Share = THOUSANDTH
     spared: int = 0
+    most: float = math.inf
 
 
 @dataclass
@@ -111,6 +112,7 @@ class Tail:
     """The tokens beyond the tolerance of one comparison, over all steps.
 
     `quiet`: the steps that do not diverge by themselves. `kept`: samples and place of the differences tolerated there.
+    `samples`: (step, sample) of every sample with such tokens. `largest`: its largest |difference|, in nats.
     """
 
     compared: int = 0
@@ -119,14 +121,18 @@ class Tail:
     further: np.ndarray | None = None  # sums of `Share.counted` over all steps
     quiet: list[Weighed] = field(default_factory=list)
     kept: list[tuple[Any, Place]] = field(default_factory=list)
+    samples: list[np.ndarray] = field(default_factory=list)
+    largest: list[np.ndarray] = field(default_factory=list)
 
     @property
     def too_many(self) -> bool:
         return bool(self.quiet) and Weighed.together(self.quiet).crowded
 
-    def add(self, weighed: Weighed) -> None:
-        """Add one step."""
+    def add(self, weighed: Weighed, step: int, samples: np.ndarray) -> None:
+        """Add one step. `samples`: the sample number of each row."""
         self.share = weighed.share
+        self.samples.append(np.stack([np.full(len(weighed.rows), step), samples[weighed.rows]], axis=1))
+        self.largest.append(weighed.largest)
         self.compared += weighed.compared
         self.beyond += len(weighed.beyond)
         self.further = weighed.further if self.further is None else self.further + weighed.further
@@ -148,7 +154,7 @@ class Tail:
 @dataclass(frozen=True)
 class Weighed:
     """One step's differences held against its bounds. `deciding`: flat positions that would be reported for a
-    divergence.
+    divergence. `rows`: the rows with a token beyond the tolerance. `largest`: the largest |difference| of each.
     """
 
     compared: int
@@ -157,6 +163,8 @@ class Weighed:
     extreme: bool
     share: Share = THOUSANDTH
     further: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # how many beyond each rung of `share`
+    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    largest: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     @property
     def crowded(self) -> bool:
@@ -189,7 +197,9 @@ class Weighed:
         heavy[row[far]] = True
         deciding = beyond[heavy[row]]
         deciding = deciding if len(deciding) else beyond
-        too_far = bool(np.count_nonzero(far) > bounds.spared or not np.isfinite(size[beyond]).all())
+        rows, begins = np.unique(row, return_index=True)
+        farther = bool((~(size[beyond] <= bounds.most)).any()) or not np.isfinite(size[beyond]).all()
+        too_far = bool(np.count_nonzero(far) > bounds.spared or farther)
         return Weighed(
             compared=int(np.count_nonzero(compared)),
             beyond=beyond,
@@ -197,4 +207,6 @@ class Weighed:
             extreme=too_far,
             share=bounds.share,
             further=bounds.share.counted(size[beyond]),
+            rows=rows,
+            largest=np.maximum.reduceat(size[beyond], begins) if len(begins) else np.zeros(0),
         )

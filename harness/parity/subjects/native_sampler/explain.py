@@ -22,7 +22,8 @@ from harness.parity.subjects.native_sampler.observed_meaning import RAW, evidenc
 from harness.parity.subjects.native_sampler.observed_repeats import EXCHANGED
 from harness.parity.subjects.native_sampler.observed_samples import tables
 from harness.parity.subjects.order.causes import ORDER
-from harness.parity.subjects.prompts.causes import UNDONE, prompt_key
+from harness.parity.subjects.prompts.causes import UNDONE, is_of_one_sample, prompt_key
+from harness.parity.subjects.prompts.observed import OF_ONE_REQUEST
 from harness.parity.subjects.sampling.causes import SAMPLING_PARAM
 from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
@@ -56,6 +57,8 @@ def native_prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         kinds = side.native_prompts.kinds
         for kind, where in kinds.items():
             samples = len(set(where))
+            if kind == OF_ONE_REQUEST or is_of_one_sample(kind, samples):
+                continue
             yield Explanation(
                 Cause.of(
                     prompt_key(kind),

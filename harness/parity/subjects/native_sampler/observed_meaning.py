@@ -97,7 +97,7 @@ def _note_sound(e: Evidence, side: Side, parts: list[Tokens], column: str, resul
     if facts["recognised"] != RAW:
         result.findings.append(_as_documented(facts["engine"] or side.name, facts["recognised"], side))
     for part in parts:
-        e.weigh(Kind.NATIVE_LEARNER.of(side.name), part.grid, *_difference(e, part, column))
+        _weigh(e, side, part, column)
 
 
 def _unscored_temperature(e: Evidence, parts: list[Tokens]) -> bool:
@@ -205,7 +205,7 @@ def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[n
 def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
     share = e.tolerated(Kind.NATIVE_LEARNER).share
     spared = e.tolerance.spared(sum(int(np.count_nonzero(comparable)) for comparable, _ in differences))
-    bounds = Bounds(e.tolerance.value, e.tolerance.extreme, share, spared)
+    bounds = Bounds(e.tolerance.value, e.tolerance.extreme, share, spared, e.tolerance.most)
     pairs = zip(parts, differences, strict=True)
     return Weighed.together([Weighed.of(part.grid, comparable, size, bounds) for part, (comparable, size) in pairs])
 
@@ -215,10 +215,15 @@ def _largest(e: Evidence, part: Tokens, name: str) -> float:
     return float(np.nanmax(size)) if np.isfinite(size).any() else float("nan")
 
 
+def _weigh(e: Evidence, side: Side, part: Tokens, column: str) -> Weighed:
+    """Add the distance of one draw's numbers from the learner's to the run's tail."""
+    kind, samples = Kind.NATIVE_LEARNER.of(side.name), part.table.sample[part.rows]
+    return e.weigh(kind, part.grid, *_difference(e, part, column), step=part.table.step, samples=samples)
+
+
 def _note(e: Evidence, side: Side, part: Tokens) -> None:
     assert part.reported is not None
-    kind = Kind.NATIVE_LEARNER.of(side.name)
-    weighed = e.weigh(kind, part.grid, *_difference(e, part, "learner_logprob"))
+    kind, weighed = Kind.NATIVE_LEARNER.of(side.name), _weigh(e, side, part, "learner_logprob")
     if not len(weighed.beyond):
         return
     first = int(weighed.deciding[0])

@@ -5,7 +5,7 @@ only.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from harness.parity.causes.family import CauseFamily, OnBench, contradicted
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explained, Explanation
+from harness.parity.facts.explanation import Explained, Explanation, among
+from harness.parity.subjects.log_probabilities.observed_outliers import outliers
 from harness.parity.subjects.precision.observed_lifted import STAGE, LiftedResult
+from harness.parity.subjects.precision.observed_rounding import BELIEVED, FARTHEST
 from harness.recordings.tables import Table
 from reports.model import Cause
 from reports.text import figure
@@ -64,8 +66,9 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find differences of log-probabilities that float32 does not show and that are no larger than the learner's own
     rounding.
 
-    In the native stage they may be few only, and none beyond what a tail of rounding reaches. Tokens, lengths and
-    finish reasons that differ are not explained: rounding is only one of their possible reasons.
+    A sample with a token that is further off than rounding reaches (`_out_of_reach`) is not explained. In the native
+    stage such differences may be few only. Tokens, lengths and finish reasons that differ are not explained: rounding
+    is only one of their possible reasons.
     """
     result = e.lifted
     if result is None or not result.equal:
@@ -96,15 +99,31 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             {"kinds": [key.label for key in kinds], "mean": means, "rounding of the learner": rounding},
         ),
         kinds,
+        beyond={key: _out_of_reach(e, key) for key in kinds},
     )
+
+
+def _out_of_reach(e: Evidence, key: DivergenceKey) -> Callable[[np.ndarray], np.ndarray]:
+    """Select the samples with a token further off than rounding reaches, or with NaN or infinity.
+
+    Rounding reaches as far as a single token may be off. Where many tokens are far off it reaches `FARTHEST` times the
+    largest of them without the allowed outliers, since rounding has a tail: a token far beyond that of all others has
+    another reason.
+    """
+    tail = e.tails.get(key)
+    if tail is None or not tail.samples:
+        return lambda items: np.ones(len(items), bool)
+    samples, largest = np.concatenate(tail.samples), np.concatenate(tail.largest)
+    allowed = outliers(tail.compared)
+    ordered = np.sort(largest[np.isfinite(largest)])
+    level = min(float(ordered[-1 - allowed]), BELIEVED * e.tolerance.cap) if len(ordered) > allowed else 0.0
+    return among(samples[~(largest <= max(e.extreme(key.kind), FARTHEST * level))])
 
 
 def _tail(e: Evidence, side: str) -> bool:
     """Whether the native stage's log-probabilities differ from the learner's by a tail of rounding only."""
-    tail, result = e.tails.get(Kind.NATIVE_LEARNER.of(side)), e.native
-    if tail is None or result is None or tail.beyond > NATIVE_TAIL * tail.compared:
-        return False
-    return bool(result.learner_delta.get(side, np.inf) <= e.tolerance.extreme)
+    tail = e.tails.get(Kind.NATIVE_LEARNER.of(side))
+    return tail is not None and tail.beyond <= NATIVE_TAIL * tail.compared
 
 
 def _rounding(side: Side) -> float:

@@ -7,6 +7,7 @@ log-probability| before the first difference of tokens, without the allowed outl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,14 @@ from harness.parity.subjects.log_probabilities.observed_outliers import (
     Share,
     outliers,
 )
-from harness.parity.subjects.precision.observed_rounding import BULK, FARTHEST, Rounding, as_far, of_the_floor
+from harness.parity.subjects.precision.observed_rounding import (
+    BELIEVED,
+    BULK,
+    FARTHEST,
+    Rounding,
+    as_far,
+    of_the_floor,
+)
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from scenarios.lifted import HALF
@@ -79,7 +87,9 @@ class EngineFloor:
 
     `largest`: the largest |Δ|. `level`: the largest without the allowed outliers. `mean`: the mean. `unrounded`: the
     largest at a token where the learner's own rounding in half precision does not account for it; None where that was
-    not recorded. `sharded`: for an engine of several ranks, which cannot be asked for the numbers of one rank.
+    not recorded. `elsewhere`: the largest of the other samples than the one with the largest. `not_finite_samples`: the
+    samples with NaN or infinity. `sharded`: for an engine of several ranks, which cannot be asked for the numbers of
+    one rank.
     """
 
     largest: float = float("nan")
@@ -91,6 +101,8 @@ class EngineFloor:
     where: dict[str, Any] = field(default_factory=dict)  # step, sample, position, rank, variant, base, other
     unrounded: float | None = None
     mean: float = float("nan")
+    elsewhere: float = 0.0
+    not_finite_samples: int = 0
     sharded: Sharded | None = None
 
     @property
@@ -115,6 +127,11 @@ class EngineFloor:
         """Whether finite numbers lie beyond the cap: more than the outliers allowed, or one that is far beyond."""
         largest = self.largest if self.unrounded is None or not allowed.half else self.unrounded
         return self.tokens > 0 and (self.level > allowed.cap or largest > allowed.extreme_drawn)
+
+    def of_one_sample(self, allowed: Tolerance) -> bool:
+        """Whether everything that exceeds the cap is of one sample, which is no property of an engine."""
+        within = not self.level > allowed.cap and self.elsewhere <= allowed.extreme_drawn
+        return within and self.not_finite_samples <= (0 if self.noisy(allowed) else 1)
 
     @property
     def absent(self) -> list[str]:
@@ -144,13 +161,16 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     """
     sizes: list[np.ndarray] = []
     not_finite = 0
+    samples = _Samples()
     variants: dict[str, dict[str, Any]] = {}
     where: dict[str, Any] = {}
     largest = unrounded = 0.0
-    own_pairs = ((pair, of_the_floor(recording, pair[0], pair[2])) for pair in _own(recording))
+    half = recording.records.settings.model.dtype in HALF
+    own_pairs = ((pair, of_the_floor(recording, pair[0], pair[2]) if half else None) for pair in _own(recording))
     for (step, variant, base, variant_table), rounding in (*own_pairs, *((pair, None) for pair in repeated)):
         comparison = _against(base, variant_table, rounding)
         unrounded = max(unrounded, comparison["unrounded"])
+        samples.add(step, comparison["samples"], comparison["far"])
         sums = variants.setdefault(variant, {"max": 0.0, "tokens": 0, "flips": 0})
         sums["max"] = max(sums["max"], comparison["max"])
         sums["tokens"] += len(comparison["sizes"])
@@ -163,7 +183,13 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     all_sizes = np.concatenate(sizes) if sizes else np.zeros(0)
     flips = sum(totals["flips"] for totals in variants.values()) if drawn else 0
     if not len(all_sizes):
-        return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
+        return EngineFloor(
+            flips=flips,
+            not_finite=not_finite,
+            not_finite_samples=samples.not_finite,
+            variants=variants,
+            where=where,
+        )
     level, mean = _level(all_sizes), float(all_sizes.mean())
     sharded = Sharded.of(recording)
     return EngineFloor(
@@ -176,8 +202,31 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
         where=where,
         unrounded=unrounded,
         mean=mean,
+        elsewhere=samples.elsewhere,
+        not_finite_samples=samples.not_finite,
         sharded=sharded,
     )
+
+
+@dataclass
+class _Samples:
+    """The largest |Δ| of each sample that was compared, (step, sample) -> nats; NaN where one of them is not finite."""
+
+    largest: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def add(self, step: int, samples: np.ndarray, largest: np.ndarray) -> None:
+        for sample, size in zip(samples.tolist(), largest.tolist(), strict=True):
+            self.largest[step, sample] = float(np.maximum(self.largest.get((step, sample), 0.0), size))
+
+    @property
+    def not_finite(self) -> int:
+        return sum(not math.isfinite(size) for size in self.largest.values())
+
+    @property
+    def elsewhere(self) -> float:
+        """Return the second largest of those that are finite; 0 where there are not two."""
+        finite = sorted((size for size in self.largest.values() if math.isfinite(size)), reverse=True)
+        return finite[1] if len(finite) > 1 else 0.0
 
 
 def _level(sizes: np.ndarray) -> float:
@@ -202,6 +251,7 @@ def _against(base: Table, variant_table: Table, rounding: Rows | None) -> dict[s
     `rounding`: the learner's rounding at each token of the base run.
     """
     nothing = {"max": 0.0, "unrounded": 0.0, "sizes": np.zeros(0), "flips": 0, "not_finite": 0, "where": {}}
+    nothing |= {"samples": np.zeros(0, np.int64), "far": np.zeros(0)}
     columns = [base.rows("output"), base.rows("logprob"), variant_table.rows("output"), variant_table.rows("logprob")]
     output, logprob, output2, logprob2 = columns
     if output is None or logprob is None or output2 is None or logprob2 is None:
@@ -225,8 +275,13 @@ def _against(base: Table, variant_table: Table, rounding: Rows | None) -> dict[s
         far = np.where(as_far(size, grid.take(rounding, match.a), CAPS["bfloat16"]), 0.0, size)
     at = int(np.where(finite, size, -1.0).argmax())
     row, position = int(grid.row[at]), int(grid.position[at])
+    farthest = np.zeros(len(match.sample))
+    with np.errstate(invalid="ignore"):  # NaN stays
+        np.maximum.at(farthest, grid.row, far)
     return {
         "max": float(size[at]) if finite[at] else 0.0,
+        "samples": match.sample,
+        "far": farthest,
         "unrounded": float(np.max(far[finite], initial=0.0)),
         "sizes": size[comparable & finite],
         "flips": flips,
@@ -291,8 +346,13 @@ class Tolerance:
         """Return the same where the learner rounds by at most `rounding` nats."""
         return max((EXTREME_HALF if self.half else EXTREME) * self.cap, FARTHEST * rounding)
 
+    @property
+    def most(self) -> float:
+        """Return the difference, in nats, that is no rounding, however many tokens there are."""
+        return self.farthest(BELIEVED * self.cap)
+
     def spared(self, tokens: int) -> int:
-        """Return how many of `tokens` tokens may lie beyond `extreme`.
+        """Return how many of `tokens` tokens may lie beyond `extreme`, up to `most`.
 
         That is none for as many tokens as the rounding was measured on, and one more for each further multiple. The
         largest of a heavy-tailed rounding grows with the number of tokens: vLLM's native stage against SGLang's, in

@@ -26,13 +26,14 @@ from harness.parity.facts.explanation import (
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
-from harness.parity.subjects.prompts.observed import ENCODED_AGAIN, PERMUTED, how
+from harness.parity.subjects.prompts.observed import ENCODED_AGAIN, OF_ONE_REQUEST, OTHER_IDS, PERMUTED, how
 from harness.parity.subjects.prompts.observed_text import by_sample
 from harness.parity.subjects.stop_conditions.causes import cut_earlier
 from reports.model import Cause, CauseKey, Proof
 from reports.text import counted
 from scenarios.bench.case import Alteration
 
+FEWEST = 2  # samples with other ids that are a fault of tokenization and not of one record
 # What turns the prompt that was seen into the one that was sent.
 UNDONE = {
     "double BOS": "leave out the first id that the engine saw",
@@ -59,13 +60,15 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find one cause for each kind of change of prompts."""
     for side in e.sides:
         for kind, where in _kinds(e, side).items():
-            if kind == PERMUTED:
-                continue  # belongs to ORDER
+            if kind in (PERMUTED, OF_ONE_REQUEST):
+                continue  # belongs to ORDER, or is no change that tokenization makes
             where = [(step, sample) for step, sample in where if step not in side.witnesses.seen_as_sent]
             if not where:
                 continue  # the rollouts are wrong about what was sent
             affected = np.array(where, np.int64)
-            retold = _same_text(e, side, where) if kind == "other ids" else 0
+            retold = _same_text(e, side, where) if kind == OTHER_IDS else 0
+            if is_of_one_sample(kind, len(where)) and not retold:
+                continue
             became = ENCODED_AGAIN if retold else kind
             evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
             native = side.native_prompts.kinds.get(kind, [])
@@ -90,6 +93,11 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 and_native(affected) if native else among(affected),
                 beyond={Kind.LENGTH.of(): among(limited)} if limited else {},
             )
+
+
+def is_of_one_sample(kind: str, samples: int) -> bool:
+    """Whether a change is no more than one wrong number may be: ids without a pattern, in one sample."""
+    return kind == OTHER_IDS and samples < FEWEST
 
 
 # A prompt that lost one end, by chance exactly the generation prompt or the BOS, counts as cut if all were cut to one
@@ -221,7 +229,7 @@ def _prompt_cause(s: Situation, number: int, sent_ids: tuple[int, ...], seen_ids
     if s.bench.reprompted(s.side, [number], "no BOS").get(number) == seen_ids:
         return prompt_key("no BOS")
     kind = how(np.array(sent_ids), np.array(seen_ids), tokenizer(s.evidence))
-    if kind == "other ids" and s.bench.reprompted(s.side, [number], "again").get(number) == seen_ids:
+    if kind == OTHER_IDS and s.bench.reprompted(s.side, [number], "again").get(number) == seen_ids:
         return prompt_key(ENCODED_AGAIN)
     return prompt_key(kind)
 

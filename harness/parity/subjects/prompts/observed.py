@@ -11,10 +11,12 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
 from harness.recordings.records.tokenizer_info import TokenizerInfo
-from harness.recordings.tables import Table
+from harness.recordings.tables import Rows, Table
 from reports.model import Place
 
 PERMUTED = "another sample's prompt"
+OTHER_IDS = "other ids"
+OF_ONE_REQUEST = "other ids of one request"  # the engine saw the same prompt of another sample as it was sent
 ENCODED_AGAIN = "other ids of the same text"
 MOST = 4096  # prompts of a step that are examined one by one at most
 
@@ -40,10 +42,13 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
     # Prompts count as exchanged only among samples that all got a wrong one. The samples of a group share a prompt, so
     # a changed prompt that by itself came out right again is like those of its siblings.
     exchanged = {sent.row(row).tobytes() for row in wrong[:MOST]}
+    right = _seen_right(rollout, sent, np.setdiff1d(np.flatnonzero(reported), wrong), exchanged)
     for row in wrong[:MOST]:
         kind = how(sent.row(row), observed.row(row), run_tokenizer)
-        if kind == "other ids" and observed.row(row).tobytes() in exchanged:
+        if kind == OTHER_IDS and observed.row(row).tobytes() in exchanged:
             kind = PERMUTED
+        elif kind == OTHER_IDS and (int(rollout.rank[row]), sent.row(row).tobytes()) in right:
+            kind = OF_ONE_REQUEST
         prompts.kinds.setdefault(kind, []).append((rollout.step, int(rollout.sample[row])))
         prompts.lengths.setdefault(kind, []).append(len(observed.row(row)))
     row = int(wrong[0])
@@ -82,7 +87,15 @@ def how(sent: np.ndarray, observed: np.ndarray, run_tokenizer: TokenizerInfo) ->
         return "no generation prompt" if cut else "truncated right"
     if extra < 0 and len(observed) and _is_cut_in_the_middle(sent, observed):
         return "truncated in the middle"
-    return "other ids"
+    return OTHER_IDS
+
+
+def _seen_right(rollout: Table, sent: Rows, rows: np.ndarray, prompts: set[bytes]) -> set[tuple[int, bytes]]:
+    """Return (engine, prompt) of those of these prompts that an engine saw as they were sent, in the given rows."""
+    lengths = {len(prompt) // sent.values.itemsize for prompt in prompts}
+    alike = rows[np.isin(sent.lengths[rows], sorted(lengths))]
+    pairs = {(int(rollout.rank[row]), sent.row(row).tobytes()) for row in alike.tolist()}
+    return {(engine, prompt) for engine, prompt in pairs if prompt in prompts}
 
 
 def _is_cut_in_the_middle(sent: np.ndarray, observed: np.ndarray) -> bool:

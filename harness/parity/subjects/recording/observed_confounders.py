@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.parity.subjects.prompts.observed_digests import equal_in_rollouts
 from harness.parity.subjects.ranks.observed import Ranks
 from harness.recordings.records.learner_update import DIGESTED, NOTHING_LEARNED, LearnerUpdate
 from harness.recordings.records.process_start import ProcessEnvironment, ProcessStart
@@ -153,16 +154,31 @@ def _gradients_told(baseline: Recording, candidate: Recording, step: float) -> b
 
 
 def learner_packages(recording: Recording) -> dict[str, str]:
-    """Return package -> version over every process but the engines'; several versions are joined."""
+    """Return package -> version over every process but the engines'; several versions are joined.
+
+    A package of which one process says two versions is left out for it.
+    """
     versions_by_name: dict[str, set[str]] = {}
+    for (_, role), versions in process_packages(recording).items():
+        if role != "rollout":
+            for name, of_process in versions.items():
+                versions_by_name.setdefault(name, set()).update(of_process if len(of_process) == 1 else ())
+    return {name: " and ".join(sorted(versions)) for name, versions in sorted(versions_by_name.items()) if versions}
+
+
+def process_packages(recording: Recording) -> dict[tuple[str, str | None], dict[str, set[str]]]:
+    """Return (file, role) of each process -> package -> the versions that it recorded, python's among them.
+
+    A sound process has one version of each.
+    """
+    by_process: dict[tuple[str, str | None], dict[str, set[str]]] = {}
     processes: list[ProcessStart | ProcessEnvironment] = [*recording.records.starts, *recording.records.environments]
     for process in processes:
-        if process.role != "rollout":
-            for name, version in process.packages.items():
-                versions_by_name.setdefault(name, set()).add(version)
-            if process.python:
-                versions_by_name.setdefault("python", set()).add(process.python)
-    return {name: " and ".join(sorted(versions)) for name, versions in sorted(versions_by_name.items())}
+        versions = by_process.setdefault((process.file, process.role), {})
+        for name, version in [*process.packages.items(), ("python", process.python)]:
+            if version:
+                versions.setdefault(name, set()).add(version)
+    return by_process
 
 
 def learner_devices(recording: Recording) -> dict[str, list[str]]:
@@ -301,7 +317,10 @@ def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
         for step in sorted(set(baseline_prompts) & set(candidate_prompts))
     }
     steps = [
-        step for step, batch_pairs in pairs.items() if any(all(pair) and pair[0] != pair[1] for pair in batch_pairs)
+        step
+        for step, batch_pairs in pairs.items()
+        if any(all(pair) and pair[0] != pair[1] for pair in batch_pairs)
+        and not equal_in_rollouts(baseline, candidate, step)
     ]
     if steps:
         several = f" and in {len(steps) - 1} more steps" if len(steps) > 1 else ""

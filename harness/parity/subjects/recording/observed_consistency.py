@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.recording.observed_confounders import process_packages
 from harness.recordings.records.weight_sync import LEARNER, RECEIVED
 from harness.recordings.store import Recording
 from probes import weights
@@ -37,7 +38,7 @@ def _first_of_each(side: Side) -> Iterator[str]:
     """Yield the first contradiction of each comparison in a fixed order; "" where there is none."""
     recording, steps = side.recording, side.witnesses.first
     yield steps.get("prompts", "")
-    for compare in (_weights, _counts, _arrivals, _settings):
+    for compare in (_weights, _counts, _arrivals, _settings, _packages):
         yield next(compare(recording), "")
     yield from (steps.get(name, "") for name in _OF_STEPS)
     if not recording.records.manifest.framework:
@@ -114,6 +115,14 @@ def _settings(recording: Recording) -> Iterator[str]:
         for name, value in request.requested.items():
             if name in run_sampling and _plain(value) != _plain(run_sampling[name]):
                 yield f"{name} was asked as {run_sampling[name]!r} by run.json and as {value!r} by the engine"
+
+
+def _packages(recording: Recording) -> Iterator[str]:
+    """Compare the packages of each process as it began with those of its environment."""
+    for (file, _), versions in process_packages(recording).items():
+        for name, of_process in versions.items():
+            if len(of_process) > 1:
+                yield f"{file} has {name} {' and '.join(sorted(of_process))}"
 
 
 def _plain(value: Any) -> Any:

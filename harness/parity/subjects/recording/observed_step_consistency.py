@@ -6,7 +6,6 @@ only once are not compared: its digests and means may be of other things than ou
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 
 from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACING
 from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
+from harness.parity.subjects.prompts.observed_digests import prompt_digests
 from harness.parity.subjects.recording.observed_replay import replayed
 from harness.recordings.records.values import integer
 from harness.recordings.records.weight_sync import LEARNER
@@ -117,7 +117,9 @@ class StepWitnesses:
             if batch.digest is None or batch.samples is None:
                 continue
             places = [tables.rollout_rows.get(sample) for sample in batch.samples]
-            if None in places:
+            if len(set(places)) < len(places):
+                yield f"the data of step {tables.step} names a sample twice"
+            elif None in places:
                 yield f"the prompts of step {tables.step} are not of the samples that its data names"
             elif batch.digest not in prompt_digests(rows, np.array(places, np.int64)):
                 yield f"the prompts of step {tables.step} are not those of which its data has the digest"
@@ -284,17 +286,6 @@ def _by_step(records: Iterable[tuple[int | None, T]]) -> dict[int, list[T]]:
 def rows_by_sample(table: Table) -> dict[int, int]:
     """Return sample -> its row, the last one for a sample that was recorded twice."""
     return {sample: row for row, sample in enumerate(table.sample.tolist())}
-
-
-def prompt_digests(prompts: Rows, rows: np.ndarray) -> Iterator[str]:
-    """Yield the digest of these rows as our trainer makes it, then as the adapters of other frameworks do.
-
-    Both are specified in docs/reference/format.md.
-    """
-    parts = {"tokens": prompts.joined_at(rows).astype(np.int32), "lengths": prompts.lengths[rows].astype(np.int32)}
-    yield weights.combine(weights.digests(parts))
-    plain = repr([prompts.row(row).tolist() for row in rows.tolist()]).encode()
-    yield hashlib.blake2b(plain, digest_size=16).hexdigest()
 
 
 def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | None:

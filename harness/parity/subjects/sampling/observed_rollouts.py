@@ -164,7 +164,7 @@ def _logprobs(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs, lookup: L
     if e.finer is None and within < e.tolerance.cap:
         e.counts.beyond_ten_floors += int(np.count_nonzero(tokens_equal & ~(size <= within)))
     key = Kind.LOGPROB.of()
-    weighed = e.weigh(key, grid, tokens_equal, size)
+    weighed = e.weigh(key, grid, tokens_equal, size, step=tokens.step, samples=tokens.match.sample)
     if not len(weighed.beyond):
         return
     first = weighed.deciding[:1]
