@@ -23,7 +23,7 @@ World = tuple[str, str, str, int | None, str]
 def comparison_of(evidence: Evidence) -> Comparison | None:
     """Compare all dumps of the evidence; None if there are none. A dump that cannot be read becomes a note."""
     if evidence.source == "dumps":
-        return flight.compare(flight.load_directory(evidence.path))
+        return flight.compare(flight.load_directory(evidence.path), strays=True)
     taken_ns = nanoseconds(evidence.taken)
     worlds: dict[World, list[Process]] = {}
     for process in evidence.processes:

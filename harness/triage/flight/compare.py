@@ -16,23 +16,30 @@ from harness.triage.flight.habit import habit
 from harness.triage.flight.loading import Flights
 from harness.triage.flight.mismatches import DEFAULT, against_siblings, mismatches, named
 from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
-from harness.triage.flight.worlds import MUTUAL, apart_s, worlds
+from harness.triage.flight.worlds import MUTUAL, apart_s, main_job, worlds
 
 NCCL = "nccl"  # the only backend whose pg_status can be trusted
 
 
-def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Iterable[Group] = ()) -> Comparison:
+def compare(
+    flights: Mapping[str, Flight] | Iterable[Flight], memberships: Iterable[Group] = (), *, strays: bool = False
+) -> Comparison:
     """Compare the ranks of one job. Flights without a rank are left out.
 
     If `flights` is a mapping, its keys name the flights, also in `RankState.key`. `memberships`: groups as recorded
     when they were created, for dumps without members (gloo's). Dumps of several jobs are not compared: `jobs` counts
-    the jobs, and `worlds` separates them.
+    the jobs, and `worlds` separates them. With `strays`, a few dumps beside those of one job are left out, and a note
+    names them.
     """
     flights_by_name = _keyed(flights)
     recorded_groups = tuple(dict.fromkeys(memberships))
     versions = tuple(sorted({flight.version for flight in flights_by_name.values() if flight.version}))
     notes = _reading_notes(flights, flights_by_name, versions)
     jobs = worlds(flights_by_name)
+    if strays and len(jobs) > 1 and (job := main_job(jobs)) is not None:
+        notes += [f"left out: {_listed(list(other))}, not of the job of the others{_when(job, other)}" for other in jobs
+                  if other is not job]  # fmt: skip
+        flights_by_name, jobs = dict(job), (dict(job),)
     if len(jobs) > 1:
         return _several_jobs(jobs, flights_by_name, versions, notes)
     readable = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harness.triage.evidence import Group
 from harness.triage.flight.flight import Flight
+from harness.triage.flight.loading import named_rank
 from harness.triage.flight.mismatches import DEFAULT
 
 CLOCKS_S = 60.0  # how far the clocks of two hosts may differ
@@ -19,10 +20,11 @@ def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
 
     Dumps of one series (file names that differ only by the rank) stay together unless they contradict each other.
     Contradictions are: the same rank twice, different world sizes, a group name with members that overlap and differ,
-    and operations with equal numbers that were enqueued further apart than in any one run (`apart_s`).
+    and operations with equal numbers that were enqueued further apart than in any one run (`apart_s`). Of two dumps of
+    one rank, the one with that rank in its name comes first.
     """
     series: dict[str, dict[str, Flight]] = {}
-    for name, flight in flights.items():
+    for name, flight in sorted(flights.items(), key=lambda item: named_rank(item[0])[1] != item[1].rank):
         if flight.rank is not None:
             series.setdefault(flight.series, {})[name] = flight
     job_worlds: list[_World] = []
@@ -44,6 +46,28 @@ def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
                     home.add(name, flight)
     job_worlds.sort(key=lambda world: -len(world.flights))
     return tuple(world.flights for world in job_worlds)
+
+
+def main_job(jobs: Sequence[Mapping[str, Flight]]) -> Mapping[str, Flight] | None:
+    """Return the job to judge where all other dumps are strays; None where they may be of jobs of their own.
+
+    It has more dumps than all others together, and the others have less than half of the ranks of their own world.
+    """
+    first, *others = jobs
+    if len(first) <= sum(map(len, others)) or not all(2 * len(job) < _ranks(job) for job in others):
+        return None
+    return first
+
+
+def _ranks(job: Mapping[str, Flight]) -> int:
+    """Return how many ranks a job has, as far as its dumps say; 0 where none does."""
+    flights = job.values()
+    sizes = [flight.world_size or 0 for flight in flights]
+    return max([*sizes, len({rank for flight in flights for rank in (*flight.mentioned, *_members(flight))})])
+
+
+def _members(flight: Flight) -> set[int]:
+    return {rank for group in flight.groups for rank in group.members}
 
 
 def apart_s(flight: Flight, peer: Flight) -> float:

@@ -81,6 +81,27 @@ def test_two_jobs_in_one_directory(dumps):
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
 
 
+@pytest.mark.parametrize("name", ["77", "1000000000000000", "00"])
+def test_a_stray_dump_is_left_out_by_name_and_the_job_is_judged(dumps, name):
+    """A copy of the dump of rank 1; 00 comes before it by name."""
+    folder, files = dumps()
+    files[1].with_name(f"nccl_trace_rank_{name}.json").write_bytes(files[1].read_bytes())
+    verdict = run.triage([str(folder)])
+    assert verdict.verdict == "HUNG" and [party.rank for party in verdict.triage.culprits] == [3]
+    left_out = [finding.summary for finding in verdict.findings if finding.summary.startswith("left out")]
+    assert len(left_out) == 1 and f"nccl_trace_rank_{name}.json" in left_out[0]
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_half_of_another_job_is_no_stray(dumps, size):
+    """Three of the other job's five ranks, or all of its three: nobody knows which job is meant."""
+    folder, _ = dumps()
+    for path in list(synthesis.write(synthesis.simulate(size, 50), folder, "json", prefix="other_rank_"))[3:]:
+        path.unlink()
+    verdict = run.triage([str(folder)])
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits and "2 jobs" in verdict.reason
+
+
 def test_evidence_is_read_with_its_verdict_written_where_asked(tmp_path):
     evidence, _ = trial.late(3, 1, "main:10 step:44 keep_alive")
     directory.write(dataclasses.replace(evidence, path=str(tmp_path / "ev")), tmp_path / "ev")

@@ -51,7 +51,7 @@ def _has_digest(run: Recording, step: int) -> bool:
     return all(
         batch.samples is not None
         and all(sample in places for sample in batch.samples)
-        and batch.digest is not None
-        and batch.digest in prompt_digests(rows, np.array([places[sample] for sample in batch.samples], np.int64))
+        and batch.digest
+        in tuple(prompt_digests(rows, np.array([places[sample] for sample in batch.samples], np.int64)))
         for batch in batches
     )
