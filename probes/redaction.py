@@ -18,12 +18,13 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from probes.secret_names import PROSE, is_harmless, is_secret, is_strong, looks_random
+from probes import secret_layouts
+from probes.secret_disguises import continuation, undisguised
+from probes.secret_names import PROSE, WITHHELD, is_harmless, is_secret, is_strong, looks_random
 from probes.secret_shapes import KEY_BODY, PUTTY_LINES, SHAPED, SHAPED_IN_FILE_NAME, SHORTEST
 
 __all__ = ["WITHHELD", "arguments", "event", "fields", "file_name", "learn", "line", "scrub", "text"]
 
-WITHHELD = "***"
 MAX_DEPTH = 100  # levels of nested dictionaries and lists; each takes three frames of the 1,000 that Python allows
 TOO_DEEP = f"{WITHHELD} (nested too deep)"
 MAX_TEXT = 4_000  # characters of a message or a command line
@@ -47,6 +48,7 @@ _NAMED = re.compile(
 # Names that say little by themselves: withheld where the value looks like nothing else (`looks_random`).
 _VAGUE_OPTIONS = frozenset({"--key", "-key"})
 _VAGUE_PARAMETERS = frozenset({"code", "session", "sid", "ticket"})
+_VAGUE_NAMES = frozenset({"pin", "sid"})  # of three letters; also the last part of a longer one: connect.sid
 # kaggle.json: {"username": "...", "key": "..."}, in either order.
 _KAGGLE = re.compile(
     r"(?<!\w)(?:username\\*+[\"']?\s*+:\s*+\\*+[\"'][^\"'\\]{0,100}+\\*+[\"']\s*+,\s*+\\*+[\"']key\\*+[\"']\s*+:\s*+"
@@ -59,7 +61,18 @@ _ENCODED = re.compile(
     r"(?P<value>(?:[^\s\"'&;,<>%]|%(?!(?:25){0,3}26))++)"
 )
 _ENCODED_LOGIN = re.compile(r"(?<=%3A%2F%2F)(?:[^\s\"'&%]|%(?!40|2F))*+%40", re.IGNORECASE)
-_ELEMENT = re.compile(r"<([A-Za-z][\w.\-]{0,60}+)>([^<>]{1,4096}+)(?=</\1>)")  # <password>value</password>
+# <password>value</password>, <ns:apiKey type="text">value</ns:apiKey>
+_ELEMENT = re.compile(r"<([A-Za-z][\w.\-:]{0,60}+)((?:[ ][^<>]{0,200}+)?+)>([^<>]{1,4096}+)(?=</\1>)")
+_DIGEST = re.compile(  # Authorization: Digest username="me", response="VALUE"
+    r"(?<!\w)(digest[ \t]++)(?=[^\r\n]{0,400}?\b(?:response|username)=)"
+    r"(?:\w{1,30}+=(?:\\*+\"[^\"\\\r\n]*+\\*+\"|[^\s,\"\\]++)[ \t]*+(?:,[ \t]*+)?+)++",
+    re.IGNORECASE,
+)
+_COMPARED = re.compile(r"([\"'])([^\"'\r\n]{1,400}+)(\1[ \t]*+[!=]=[ \t]*+)([\w.]++)")  # 'VALUE' == cfg.api_key
+# 密码为VALUE: no blank, and no sign between them.
+_SPOKEN_WITHOUT_BLANKS = re.compile(
+    r"((?:密码|密碼|口令|パスワード|비밀번호)[ \t]*+(?:设为|是|为|為|は|은|는)[ \t]*+[\"'「]?)([!-&(-~]{4,200}+)"
+)
 # A JSON web key: {"kty": "RSA", "d": "VALUE"}.
 _WEB_KEY = re.compile(r"(?<!\w)((?:d|p|q|dp|dq|qi|k)\\*+[\"']\s*+:\s*+\\*+[\"'])(?=[\w\-]{16})[\w\-]++")
 _PRIVATE_OF_WEB_KEY = ("d", "p", "q", "dp", "dq", "qi", "k")
@@ -102,10 +115,10 @@ _SPOKEN = re.compile(
 _SENTENCE_WORD = re.compile(r"[a-z\-]{1,30}+[.,:;!?)]*+")
 _OPAQUE = re.compile(r"(?!0[xX])(?=[A-Za-z_.~+/=\-]*+\d)(?=[\d_.~+/=\-]*+[A-Za-z])[\w\-.~+/=]{10,200}+", re.ASCII)
 _COMPOUND = re.compile(r"[\w\-]*\Z")
-# What may stand before a value: a line that is continued, a here-string, what YAML has there, a type, a call around
+# What may stand before a value: a here-string, what YAML has there, a type, a call around
 # it, the letters of Python's texts.
 _BEFORE_VALUE = re.compile(
-    r"(?:\\\r?\n[ \t]*+)?+(?:<<<[ \t]*+|[|>][+\-\d]{0,2}[ \t]++)?+(?:!!?\w*+[ \t]++)?+(?:&\w++[ \t]++)?+"
+    r"(?:<<<[ \t]*+|[|>][+\-\d]{0,2}[ \t]++)?+(?:!!?\w*+[ \t]++)?+(?:&\w++[ \t]++)?+"
     r"(?:&?[A-Za-z_][\w.]{0,60}+(?:\[[\w., |\[]{0,60}+\]++)?+(?:[ ]?\|[ ]?\w{1,40}+){0,5}+[ \t]*+=[ \t]*+"
     r"(?=[rbfu]?\\*+[\"']))?+"
     r"(?:[A-Za-z_][\w.:]{0,60}+\([ \t]*+(?=[rbfu]?\\*+[\"']))?+"
@@ -115,7 +128,7 @@ _REFERENCE = re.compile(r"(?:os\.|process\.)?(?:environ|getenv|env)\b[.\[(]|[\w.
 _BLOCK = re.compile(r"[|>][+\-\d]{0,2}[ \t]*+(?:#[^\r\n]*+)?(?=\r?\n|\\+n)")  # YAML: key: |
 _ITEMS = re.compile(r"-[ \t]++[^\s:]++(?:\r?\n[ \t]*+-[ \t]++[^\s:]++)*+")  # YAML: key: and - value below it
 _NEXT_LINE = re.compile(r"(?:\r?\n|\\+n)(?:[^\r\n\\]|\\(?!n))*+")
-_PIECES = re.compile(r"[\"'](?:[ \t]*+\\?\r?\n[ \t]*+[rbfu]?[\"'][^\"'\r\n]*+(?=[\"'](?!\s*+:)))++")  # 'one' 'text'
+_PIECES = re.compile(r"[\"'](?:[ ]*+(?:\r?\n|\t)[ \t]*+[rbfu]?[\"'][^\"'\r\n]*+(?=[\"'](?!\s*+:)))++")  # 'one' 'text'
 _WORDS_OF_LIST = re.compile(r"[^\s\"',:\[\](){}]++")
 MOST_INDENT, MOST_LISTED = 200, 4_096  # characters that are looked at, before a block and of a list
 _OPENING = re.compile(r"(\\*)([\"'])")
@@ -164,13 +177,13 @@ _LOGGED_IN = re.compile(
     r"(\b(?:docker|podman|az)[ \t]++login\b(?:[ \t]++(?!-p\b)\S++){0,12}+[ \t]++-p[ \t]*+"
     r"|--from-literal[ =][\w.\-]++=|\blftp\b(?:[ \t]++(?!-u\b)\S++){0,12}+[ \t]++-u[ \t]++[^\s,]++,"
     r"|\bhttps?[ \t]++-a[ \t]++(?=[^\s:]++:)"
-    r"|\bmysql(?:dump)?\b(?:[ \t]++(?!-p)\S++){0,12}+[ \t]++-p"
+    r"|\b(?:mysql(?:dump)?|7z[arz]?|(?:un)?rar)\b(?:[ \t]++(?!-p)\S++){0,12}+[ \t]++-p"
     r"|\b(?:wandb|swanlab|vault)[ \t]++login[ \t]++(?:--?[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
     r"|\b(?:smbclient|smbget|rpcclient)\b(?:[ \t]++(?!-U|--user)\S++){0,12}+[ \t]++(?:-U|--user)[ \t=]*+[^\s%]++%"
     r"|\blogin\s++[^\s:]++\s++password\s++" + _AFTER_PROGRAM + r")(?!-)\S++"
 )
 _LOGIN_PROGRAMS = (
-    "login", "mysql", "sshpass", "smb", "rpcclient", "lftp", "from-literal", "http -a", "https -a",
+    "login", "mysql", "7z", "rar ", "sshpass", "smb", "rpcclient", "lftp", "from-literal", "http -a", "https -a",
     *(program for programs in _OPTIONS_OF_PROGRAMS.values() for program in programs),
 )  # fmt: skip
 _PIPED = re.compile(  # echo VALUE | docker login
@@ -209,7 +222,7 @@ _CURL_USER = re.compile(r"-[a-zA-Z]{1,8}[uU]")  # short options written together
 _KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login"), ("vault", "login")}
 _PASSWORD_OPTION = {*((program, "login") for program in ("docker", "podman", "az")), ("helm", "registry")}
 _PASSWORD_OPTION |= {("mysql", ""), ("mysqldump", "")}
-_PASSWORD_JOINED = frozenset({"mysql", "mysqldump", "sshpass"})
+_PASSWORD_JOINED = frozenset({"mysql", "mysqldump", "sshpass", "7z", "7za", "7zr", "7zz", "rar", "unrar"})
 _OF_A_VALUE = re.compile(r"[\s\"'/?&:{]")  # characters that a text, a URL or JSON has before a =, and a name does not
 _SCALAR = (bool, int, float, type(None))
 _NUMBERS = frozenset(_SCALAR)
@@ -328,6 +341,9 @@ def _without_pairs(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
             mapping = {**mapping, "value": WITHHELD}
     if "username" in mapping and not is_harmless("api_key", mapping.get("key")):  # kaggle.json
         mapping = {**mapping, "key": WITHHELD}
+    if mapping.get("kind") == "Secret":  # of Kubernetes
+        hidden = {key: mapping[key] for key in ("data", "stringData") if isinstance(mapping.get(key), Mapping)}
+        mapping = {**mapping, **{key: dict.fromkeys(data, WITHHELD) for key, data in hidden.items()}}
     if "kty" in mapping:  # a JSON web key
         private = {key: WITHHELD for key in _PRIVATE_OF_WEB_KEY if isinstance(mapping.get(key), str)}
         mapping = {**mapping, **private}
@@ -483,11 +499,29 @@ def _cached(message: str) -> str:
 
 def _scrubbed(message: str) -> str:
     for _ in range(PASSES):
-        cleaned = _once(message)
+        cleaned = _disclosed(message)
         if cleaned == message:
             break
         message = cleaned
     return message
+
+
+def _disclosed(message: str) -> str:
+    """Scrub a text. One with a secret is shown as a person reads it, without colours and escapes in names; any other
+    stays as it is."""
+    plain = undisguised(message)
+    if plain is not message and (cleaned := _continued(plain)) != plain:
+        return cleaned
+    return _continued(message)
+
+
+def _continued(message: str) -> str:
+    """Scrub a text in which a line may go on behind a backslash, as if it were one line."""
+    if "\\" in message:
+        ending, blanks = continuation(message)
+        if ending:
+            return _continued(message.replace(ending, blanks)).replace(blanks, ending)
+    return _once(message)
 
 
 def _once(message: str) -> str:
@@ -496,7 +530,7 @@ def _once(message: str) -> str:
     if len(message) < SHORTEST and message.isalnum():
         return message
     lowered = message.lower()
-    for marks, scrubbed in _RULES:
+    for marks, scrubbed in _RULES if message.isascii() else (*_RULES, *_RULES_OF_OTHER_LETTERS):
         for mark in marks:
             if mark in lowered:
                 message = scrubbed(message)
@@ -577,8 +611,18 @@ def _names_secret(sentence: re.Match[str]) -> bool:
     return not before or not before[0] or is_secret(f"{before[0]}{sentence['word']}")
 
 
+def _without_compared(comparison: re.Match[str]) -> str:
+    mark, value, between, name = comparison.groups()
+    hidden = is_secret(name) and not is_harmless(name, value) and (is_strong(name) or looks_random(value))
+    return f"{mark}{WITHHELD}{between}{name}" if hidden else comparison[0]
+
+
 def _without_host_password(entry: re.Match[str]) -> str:
     return f"{entry[1]}{WITHHELD}" if looks_random(entry[2]) else entry[0]
+
+
+def _without_columns(message: str) -> str:
+    return secret_layouts.without_columns(message) if "\n" in message else message
 
 
 def _without_column(pair: re.Match[str]) -> str:
@@ -587,8 +631,9 @@ def _without_column(pair: re.Match[str]) -> str:
 
 
 def _without_content(element: re.Match[str]) -> str:
-    name, content = element.groups()
-    return f"<{name}>{WITHHELD}" if is_secret(name) and not is_harmless(name, content) else element[0]
+    name, attributes, content = element.groups()
+    hidden = is_secret(name) and not is_harmless(name, content)
+    return f"<{name}{attributes}>{WITHHELD}" if hidden else element[0]
 
 
 def _without_encoded(parameter: re.Match[str]) -> str:
@@ -626,12 +671,14 @@ class _Label(NamedTuple):
 def _without_named(message: str, pattern: re.Pattern[str]) -> str:
     """Withhold the values behind secret names. `pattern` matches a name and the separator before its value."""
     parts, done, at = [], 0, 0
+    lists: _Lists | None = None
     while match := pattern.search(message, at):
         at = match.end()
         label = _secret_label(match)
         if label is None or not _announces_secret(label, match):
             continue
-        begin, end = _value(message, at, label.name)
+        lists = lists or _Lists(message)
+        begin, end = _value(message, at, label.name, lists)
         if label.is_option and label.written.endswith("=") and (long_value := _UNTIL_SPACE.match(message, begin)):
             end = max(end, long_value.end())  # a list with commas
         at = max(at, end)
@@ -650,6 +697,7 @@ def _secret_label(match: re.Match[str]) -> _Label | None:
     in_query = before in ("?", "&")
     is_key = in_query and name.lower() == "key"
     is_vague = (in_query and name.lower() in _VAGUE_PARAMETERS) or (is_option and name in _VAGUE_OPTIONS)
+    is_vague = is_vague or (name[-3:].lower() in _VAGUE_NAMES and name[-4:-3] in ("", "."))
     in_connection = before == ";" and name == "PWD"  # of ODBC, not the shell's folder
     if not is_key and not is_vague and not in_connection and not is_secret(name):
         return None
@@ -695,7 +743,7 @@ def _of_text(before: str) -> bool:
     return bool(word) and not is_secret(f"{word[0]}_token")
 
 
-def _value(message: str, at: int, name: str) -> tuple[int, int]:
+def _value(message: str, at: int, name: str, lists: _Lists) -> tuple[int, int]:
     """Where the value at `at` begins and ends, without its quotes; the same place twice where there is none."""
     if _REFERENCE.match(message, at):
         return at, at
@@ -706,9 +754,8 @@ def _value(message: str, at: int, name: str) -> tuple[int, int]:
         return _quoted(message, opening)
     first = message[at : at + 1]
     if first and first in "[{(":
-        end = _closed(message, at) if is_strong(name) else _closed(message, at, MOST_LISTED)
-        is_list = is_strong(name) or any(map(looks_random, _WORDS_OF_LIST.findall(message, at, end)))
-        return (at, end) if is_list else (at, at)
+        end = lists.end(at, sys.maxsize if is_strong(name) else MOST_LISTED)
+        return (at, end) if is_strong(name) or lists.holds_random(at, end) else (at, at)
     if first == "-" and (items := _ITEMS.match(message, at)):
         return at, items.end()
     if name.lower().endswith(("cookie", "authorization")) or _is_whole_line(message, at, name):
@@ -756,15 +803,41 @@ def _is_whole_line(message: str, at: int, name: str) -> bool:
     return begin > 0 and message[max(0, begin - MOST_INDENT) : begin].rstrip(" \t").endswith("\n")
 
 
-def _closed(message: str, at: int, most: int = sys.maxsize) -> int:
-    """Where the list or object that begins at `at` ends; the end of the text, or of its first `most` characters, where
-    it is not closed."""
-    depth, limit = 0, min(len(message), at + most)
-    for bracket in _BRACKET.finditer(message, at, limit):
-        depth += 1 if bracket[0] in "[{(" else -1
-        if depth == 0:
-            return bracket.end()
-    return limit
+class _Lists:
+    """The lists and objects in a text. Where each ends, and which words look random, is found once for all of them:
+    lists that are not closed lie within each other."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+        self._ends: dict[int, int] | None = None  # by the place of its opening bracket; those that are closed
+        self._plain = range(0)  # where no word looks random
+
+    def end(self, at: int, most: int) -> int:
+        """Where the list that begins at `at` ends; the end of the text, or of its first `most` characters, where it is
+        not closed."""
+        if self._ends is None:
+            self._ends = self._matched()
+        length = len(self._message)
+        return min(self._ends.get(at, length), at + most, length)
+
+    def _matched(self) -> dict[int, int]:
+        ends, opened = {}, []
+        for bracket in _BRACKET.finditer(self._message):
+            if bracket[0] in "[{(":
+                opened.append(bracket.start())
+            elif opened:
+                ends[opened.pop()] = bracket.end()
+        return ends
+
+    def holds_random(self, at: int, end: int) -> bool:
+        """Whether a word between these places looks random."""
+        begin = self._plain.stop if at in self._plain else at
+        for word in _WORDS_OF_LIST.finditer(self._message, begin, end):
+            if looks_random(word[0]):
+                return True
+            begin = word.start()  # the last one may go on behind the end
+        self._plain = range(self._plain.start if at in self._plain else at, begin)
+        return False
 
 
 Rule = tuple[tuple[str, ...], Callable[[str], str]]
@@ -781,6 +854,10 @@ _RULES: tuple[Rule, ...] = (
     ((" key",), partial(_API_KEY.sub, rf"\1{WITHHELD}")),
     (("curl",), partial(_USER_JOINED.sub, rf"\1{WITHHELD}")),
     (("%",), _without_encoded_secrets),
+    (("digest ",), partial(_DIGEST.sub, rf"\1{WITHHELD}")),
+    (("kind",), secret_layouts.without_manifests),
+    (("input_value=",), secret_layouts.without_refused),
+    (("==", "!="), partial(_COMPARED.sub, _without_compared)),
     (("username",), partial(_KAGGLE.sub, _without_kaggle)),
     (("kty",), partial(_WEB_KEY.sub, rf"\1{WITHHELD}")),
     (
@@ -795,9 +872,13 @@ _RULES: tuple[Rule, ...] = (
     (("_",), partial(_COLUMN.sub, _without_column)),
     (("mii", "mig", "mih", "mc4c", "mhcc", "mhqc", "b3blbn"), partial(KEY_BODY.sub, WITHHELD)),
     (("private-lines",), partial(PUTTY_LINES.sub, rf"\1 {WITHHELD}")),
+    (("pass", "token", "secret", "key", "credential", "pwd", "passwort"), _without_columns),
     (("value",), _without_values_of_names),
     (("</",), partial(_ELEMENT.sub, _without_content)),
     (("hook", "/bot"), partial(_WEBHOOK.sub, WITHHELD)),
+)
+_RULES_OF_OTHER_LETTERS: tuple[Rule, ...] = (
+    (("密码", "密碼", "口令", "パスワード", "비밀번호"), partial(_SPOKEN_WITHOUT_BLANKS.sub, rf"\1{WITHHELD}")),
 )
 
 

@@ -17,18 +17,25 @@ MAX_NAME = 200  # characters of a name that are read, from its end
 MAX_DEPTH = 20  # levels of nested lists and dictionaries below a secret's name
 
 
+WITHHELD = "***"  # what is shown in the place of a secret
+
+
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # Parts of names that decide wherever they are, the name's words joined.
 _PARTS = re.compile(
-    r"password|passwd|passphrase|secret|credential|apikey|accesskey|privatekey|authkey|authtoken|accesstoken"
+    r"password|passwd|passphrase|passcode|secret|credential|apikey|accesskey|privatekey|authkey|authtoken|accesstoken"
     r"|connectionstring|licensekey|encryptionkey|signingkey|kubeconfig(?:data|base64|b64|content|json|yaml)"
+    r"|(?:ssh|db|my|pg|sql|ftp|smtp|mail|user|root|admin|store|key|proxy|http|ldap|git|svn|redis|auth)pass\b"
+    r"|passwort|kennwort|contrasena|motdepasse|wachtwoord"
 )
+# Passwords in letters that are no ASCII; not cryptography (密码学).
+_FOREIGN = re.compile("contraseña|пароль|密[码碼](?![学學])|口令|パスワード|비밀번호")
 _WORDS = _words("""
     pwd pw cookie cookies authorization auth oauth bearer jwt signature sig dsn webhook netrc otp totp mnemonic
-    creds cred psw sessionid phpsessid jsessionid
+    creds cred psw sessionid phpsessid jsessionid passe senha
 """)
 _WEAK_WORDS = _words("""
     private cert
@@ -121,6 +128,8 @@ def _kind(name: str) -> str:
         return "strong"
     words = [word.lower() for word in _WORD.findall(leaf)]
     all_words = [word.lower() for word in _WORD.findall(bare)]
+    if not bare.isascii() and _FOREIGN.search(bare.lower()):
+        return "strong"
     if _PARTS.search("".join(all_words)) or _WORDS.intersection(all_words):
         about = _WORDS.intersection(all_words) <= {"auth", "oauth"} and all_words[-1] in _AUTH_ABOUT
         return "" if about and not _PARTS.search("".join(all_words)) else "strong"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -118,11 +119,12 @@ def _scrubbed(line: bytes, events: Events, *, before: int | None) -> bytes:
     """Return a line without secrets. `before`: CRC-32 of the copied lines; None for a line without a checksum."""
     event = decode_line(line)
     head = {key: event.pop(key) for key in ("seq", "t_ns", "kind")}
-    changed = events({**head, **redaction.scrub(event)})  # what is written as it is in a run's own hot path too
+    copied_head = head | {"kind": redaction.text(head["kind"], 0)}
+    changed = events({**copied_head, **redaction.scrub(event)})  # what a run's own hot path writes as it is too
     if before is None and changed == {**head, **event}:
         return line
     fields = {key: value for key, value in changed.items() if key not in head}
-    return encode_line(head["seq"], head["t_ns"], head["kind"], fields, before=before)
+    return encode_line(head["seq"], head["t_ns"], copied_head["kind"], fields, before=before)
 
 
 def _frames(stream: BinaryIO, frames: Frames) -> Iterator[bytes]:
@@ -147,14 +149,22 @@ def _frames(stream: BinaryIO, frames: Frames) -> Iterator[bytes]:
         except FormatError:
             yield _DAMAGE
             return
-        fields = redaction.scrub(frame.fields)
         changed = frames(frame)
-        if fields == frame.fields and changed is frame:
-            yield data
-        else:
-            place = frame.kind, frame.step, frame.role, frame.rank
-            yield encode_frame(*place, fields, changed.arrays, seq=frame.seq, run=frame.run)
+        copied = dataclasses.replace(
+            changed,
+            kind=redaction.text(frame.kind, 0),
+            role=redaction.text(frame.role, 0),
+            run=redaction.text(frame.run, 0),
+            fields=redaction.scrub(frame.fields),
+            arrays={redaction.text(name, 0): array for name, array in changed.arrays.items()},
+        )
+        yield data if copied == frame else _encoded(copied)
     yield tail
+
+
+def _encoded(frame: Frame) -> bytes:
+    place = frame.kind, frame.step, frame.role, frame.rank
+    return encode_frame(*place, frame.fields, frame.arrays, seq=frame.seq, run=frame.run)
 
 
 def _length(extent: Extent) -> int:
