@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,13 @@ from typing import Any
 
 import hypothesis
 import pytest
+
+# One thread for NumPy: the other threads of OpenBLAS spin after each small matrix product, which was 60 of the 150 ms
+# of CPU time that judging a small pair with a native stage took. OpenBLAS reads the variable when it is loaded; the
+# processes that tests start do not get it.
+with pytest.MonkeyPatch.context() as _patch:
+    _patch.setenv("OPENBLAS_NUM_THREADS", "1")
+    import numpy  # noqa: F401
 
 # No test depends on timing: an example may take as long as a busy machine makes it take. By day few examples, the same
 # ones every time, so that a change is not refused for what was there before it; at night (.ci/nightly) many others.
@@ -28,6 +36,16 @@ NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 
 
+SLOW_AS_A_WHOLE = re.compile(r"^pytestmark = pytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where slow tests are left out, do not import a module that is slow as a whole."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return bool(SLOW_AS_A_WHOLE.search(collection_path.read_text())) or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """By day the tests marked `night` are skipped: what they show is shown in part by a shorter one beside them, or by
     the main job, as that an environment draws."""
@@ -36,6 +54,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="at night only: TEST_PROFILE=nightly"))
     # The longest files first: at the end no worker waits for one that the other has just begun.
     items.sort(key=lambda item: item.get_closest_marker("engines") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Freeze what imports and collection made: garbage collections, and Python's end, took 4 s a process over it."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

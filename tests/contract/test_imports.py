@@ -75,6 +75,25 @@ def test_harness_imports_without(package: str) -> None:
 
 
 @pytest.mark.slow
+def test_fast_tests_import_no_transformers() -> None:
+    """That import takes 2 s in each process of `make unit`; modules that need it are slow as a whole."""
+    collect = [
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+        "tests/unit",
+        "tests/contract",
+    ]
+    modules = loaded(f"import os, pytest; os.chdir({str(ROOT)!r}); assert pytest.main({collect}) == 0")
+    assert "pytest" in modules and "transformers" not in modules
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["triage.run", "triage.watch", "doctor", "frameworks.record", "commands.report", "commands.adapters"]
 )

@@ -58,6 +58,7 @@ def made(tree: ast.AST) -> Iterator[ast.Call]:
             yield node
 
 
+@pytest.mark.slow
 def test_no_writer_leaves_the_mode_to_the_umask() -> None:
     wrong = [
         f"{file.relative_to(ROOT)}:{call.lineno}"

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import built_in_tokenizer
 import torch
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
 from scenarios.engines.make import EngineOptions
-from scenarios.models import tokenizer as bpe
 from scenarios.models.quiet import quiet
 from scenarios.ppo.beginning import Beginning
 from scenarios.ppo.roles import ActorRole, CriticRole, ReferenceRole, RewardRole
@@ -26,7 +26,7 @@ CLASSES = {"actor": ActorRole, "critic": CriticRole, "reward": RewardRole, "refe
 
 def random_models(home: Path, *, tied: bool = False) -> dict[str, str]:
     """A policy and a reward model of two thin layers with random weights: settings of a role."""
-    tokenizer = bpe.train(0)
+    tokenizer = built_in_tokenizer.trained()
     shape: dict[str, Any] = {
         "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 1, "intermediate_size": 48, "max_position_embeddings": 256, "tie_word_embeddings": tied,

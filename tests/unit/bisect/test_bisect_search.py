@@ -55,6 +55,7 @@ def test_what_was_skipped_is_among_the_suspects_as_git_says_it(data: st.DataObje
     assert bad in found.suspects and len(set(row.asked)) == len(row.asked)
 
 
+@pytest.mark.slow
 @given(st.integers(10, 2000), st.data())
 def test_a_block_that_cannot_be_built_does_not_cost_a_step_each(count: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(1, count - 2))

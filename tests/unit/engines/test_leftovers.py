@@ -14,6 +14,8 @@ import torch
 from scenarios.engines import coupling, leftovers
 from scenarios.engines.hf import engine
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 
 class Model(torch.nn.Module):
     def __init__(self) -> None:
@@ -69,7 +71,6 @@ def test_a_change_of_the_model_is_found(change: Callable[[Any], Any], words: str
     assert line.startswith("the model's ") and words in line and line.endswith("changed")
 
 
-@pytest.mark.slow
 def test_a_patched_function_is_found_and_named_wherever_it_was_put(monkeypatch: pytest.MonkeyPatch) -> None:
     assert leftovers.of_process() == []
     original = coupling.choose

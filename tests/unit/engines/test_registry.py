@@ -29,6 +29,8 @@ from scenarios.remote import Local, call
 from scenarios.session import EngineSession
 from scenarios.settings import Rollout, Sampling, Scenario
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -108,7 +110,6 @@ def test_a_broken_entry_point_is_named(name: str, value: str, monkeypatch: pytes
             envs.parse(name)
 
 
-@pytest.mark.slow
 def test_an_engine_of_a_package_runs_as_ours_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed(monkeypatch, theirs=f"{__name__}:SPEC")
     environment = envs.resolve("theirs")

@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from scenarios.engines.layers import PROJECTIONS, Capture, projections
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 IDS = (1, 7, 30, 31, 5, 9)
 
 
@@ -63,7 +65,6 @@ class Fused(torch.nn.Module):
         return self.model.norm(output, residual)[0]  # type: ignore[no-any-return]
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_hooks_see_what_transformers_says(model: Any) -> None:
     said = model(input_ids=torch.tensor([IDS]), output_hidden_states=True).hidden_states

@@ -94,6 +94,7 @@ def test_a_switch_and_a_value(words: str, expected: tuple[str, bool]) -> None:
     assert (first.value, first.bare) == expected
 
 
+@pytest.mark.slow
 @given(
     names=st.lists(st.from_regex(r"[a-z]{1,6}(\.[a-z_]{1,6}){1,3}", fullmatch=True), min_size=1, max_size=4),
     values=st.lists(st.text("abc019 ,'\"{}[]:|<>;&#()\\", max_size=12), min_size=4, max_size=4),

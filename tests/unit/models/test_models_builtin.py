@@ -15,6 +15,8 @@ from scenarios import models
 from scenarios.models import builtin, grammar
 from scenarios.models import tokenizer as bpe
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 
 @pytest.fixture(scope="module")
 def short() -> None:
@@ -33,14 +35,12 @@ def content(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
-@pytest.mark.slow
 def test_one_seed_gives_the_same_bytes(policy: Path, tmp_path: Path) -> None:
     assert content(models.build(0, tmp_path)) == content(policy)
     assert content(models.build(1, tmp_path)) != content(policy)
     assert content(models.build_reward(0, tmp_path / "a")) == content(models.build_reward(0, tmp_path / "b"))
 
 
-@pytest.mark.slow
 def test_a_built_model_is_found_again_and_nothing_half_made_stays(policy: Path) -> None:
     stamp = (policy / "model.safetensors").stat().st_mtime_ns
     assert models.build(0, policy.parent) == policy
@@ -59,7 +59,6 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_two_builders_at_once_both_get_the_model(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def overtaken(seed: int, path: Path) -> None:
         """Another process finishes the same model while we still write ours."""
@@ -72,7 +71,6 @@ def test_two_builders_at_once_both_get_the_model(policy: Path, tmp_path: Path, m
     assert content(models.build(0, tmp_path)) == content(policy)
 
 
-@pytest.mark.slow
 def test_building_leaves_the_caller_s_torch_as_it_was(short: None, tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -83,7 +81,6 @@ def test_building_leaves_the_caller_s_torch_as_it_was(short: None, tmp_path: Pat
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (threads, strict)
 
 
-@pytest.mark.slow
 def test_configuration_and_generation_configuration_agree(policy: Path) -> None:
     model = models.load_policy(policy)
     tokenizer = models.load_tokenizer(policy)
@@ -95,7 +92,6 @@ def test_configuration_and_generation_configuration_agree(policy: Path) -> None:
     assert not any(word in written for word in ("temperature", "top_p", "top_k", "do_sample"))
 
 
-@pytest.mark.slow
 def test_the_tokenizer_reads_back_as_it_was_trained(policy: Path) -> None:
     made, read = bpe.train(0), AutoTokenizer.from_pretrained(policy)
     rng = random.Random(0)
@@ -106,7 +102,6 @@ def test_the_tokenizer_reads_back_as_it_was_trained(policy: Path) -> None:
     assert len(read) == len(made)
 
 
-@pytest.mark.slow
 def test_text_that_went_through_the_template_gets_a_second_bos(policy: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(policy)
     chat = grammar.messages(random.Random(0))

@@ -13,6 +13,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from scenarios import models
 from scenarios.models import ModelError
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -83,7 +85,6 @@ def test_the_value_head_follows_the_seed_alone(paths: dict[str, str]) -> None:
     assert not torch.equal(first, models.load_value(paths["policy"], seed=5).head.weight)
 
 
-@pytest.mark.slow
 def test_values_are_the_head_on_the_policy_s_trunk(paths: dict[str, str]) -> None:
     ids = torch.tensor([[1, 30, 40, 50]])
     value = models.load_value(paths["policy"], seed=0)

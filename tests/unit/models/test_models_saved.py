@@ -9,6 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from scenarios.models import saved
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 SIZE = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 1, "intermediate_size": 48, "head_dim": 16}  # fmt: skip
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 4, "num_local_experts": 4}
@@ -25,7 +27,6 @@ def made(kind: str, seed: int, **changes: object) -> object:
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SIZE, **KINDS[kind], **changes})).float()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_and_values_are_those_of_the_checkpoint_on_disk(kind: str, tmp_path: Path) -> None:
     model = made(kind, 0)
@@ -36,7 +37,6 @@ def test_names_and_values_are_those_of_the_checkpoint_on_disk(kind: str, tmp_pat
     assert all(torch.equal(named[name], written[name]) and named[name].is_contiguous() for name in written)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_that_takes_all_of_another_is_that_one(kind: str) -> None:
     one, other = made(kind, 0), made(kind, 1)
@@ -68,7 +68,6 @@ def test_a_name_that_no_checkpoint_has_is_refused() -> None:
         saved.restore(made("mixtral", 0), {"nonsense": torch.zeros(1)})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wider_copy_says_the_same(kind: str) -> None:
     model, twin = made(kind, 0).eval(), made(kind, 0).eval()

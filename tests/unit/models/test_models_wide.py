@@ -10,6 +10,8 @@ from torch import nn
 
 from scenarios.models import wide
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 
 def model(dtype: torch.dtype) -> nn.Sequential:
     torch.manual_seed(0)

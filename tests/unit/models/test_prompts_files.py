@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import built_in_tokenizer
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -15,12 +16,14 @@ from scenarios.models import tokenizer as bpe
 from scenarios.prompts import PromptError, PromptSet
 from scenarios.settings import Prompts, Rollout, Scenario
 
-TOKENIZER = bpe.train(0)
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 CHAT = [{"role": "user", "content": "Tell me about the mill."}]
 
 
-def load(path: Path, tokenizer: Any = TOKENIZER, **settings: Any) -> PromptSet:
-    return prompts.load(Scenario(prompts=Prompts(path=str(path), **settings)), tokenizer)
+def load(path: Path, tokenizer: Any = None, **settings: Any) -> PromptSet:
+    scenario = Scenario(prompts=Prompts(path=str(path), **settings))
+    return prompts.load(scenario, tokenizer or built_in_tokenizer.trained())
 
 
 def jsonl(tmp_path: Path, *lines: Any) -> Path:
@@ -32,15 +35,17 @@ def jsonl(tmp_path: Path, *lines: Any) -> Path:
 
 def test_text_gets_the_tokenizer_s_own_special_tokens(tmp_path: Path) -> None:
     loaded = load(jsonl(tmp_path, {"prompt": "The mill"}, {"prompt": "The park is warm"}))
-    assert loaded.ids == [tuple(TOKENIZER.encode("The mill")), tuple(TOKENIZER.encode("The park is warm"))]
-    assert loaded.ids[0][0] == TOKENIZER.bos_token_id
+    tokenizer = built_in_tokenizer.trained()
+    assert loaded.ids == [tuple(tokenizer.encode("The mill")), tuple(tokenizer.encode("The park is warm"))]
+    assert loaded.ids[0][0] == tokenizer.bos_token_id
     assert loaded.longest == len(loaded.ids[1])
 
 
 def test_chat_messages_go_through_the_template_once(tmp_path: Path) -> None:
     loaded = load(jsonl(tmp_path, {"chat": CHAT}), column="chat", chat=True)
-    assert list(loaded.ids[0]) == bpe.chat_ids(TOKENIZER, CHAT, generate=True)
-    assert loaded.ids[0].count(TOKENIZER.bos_token_id) == 1
+    tokenizer = built_in_tokenizer.trained()
+    assert list(loaded.ids[0]) == bpe.chat_ids(tokenizer, CHAT, generate=True)
+    assert loaded.ids[0].count(tokenizer.bos_token_id) == 1
 
 
 def test_parquet_holds_the_same_prompts(tmp_path: Path) -> None:
@@ -122,7 +127,8 @@ def test_a_path_that_holds_no_prompts(path: str, message: str) -> None:
 
 
 def test_built_in_prompts_follow_the_seed() -> None:
-    zero, again, one = (prompts.load(Scenario(seed=seed), TOKENIZER) for seed in (0, 0, 1))
+    tokenizer = built_in_tokenizer.trained()
+    zero, again, one = (prompts.load(Scenario(seed=seed), tokenizer) for seed in (0, 0, 1))
     assert zero.ids == again.ids != one.ids
     assert zero.longest <= Prompts().max_tokens
     assert zero.batch(3) == again.batch(3)

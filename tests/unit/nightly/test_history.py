@@ -79,7 +79,7 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "history.db")
@@ -378,6 +378,7 @@ def test_an_older_night_that_was_cut_is_resumed_until_its_cells_have_run(place: 
         assert history.unfinished("trial") is None
 
 
+@pytest.mark.slow
 def test_a_reader_of_a_team_s_history_need_not_be_a_writer(postgresql: str) -> None:
     with History.at(postgresql) as history:
         night = history.begin("trial", [], [])

@@ -19,6 +19,8 @@ from scenarios.planted.differences.engine import FaultyEngine, Wrapper, wrap
 from scenarios.planted.differences.request import PlantedRequest
 from scenarios.settings import Sampling
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 SCENARIO = scenario()
 SAMPLING = Sampling(max_tokens=8)
 
@@ -67,14 +69,12 @@ def same(one: list[Completion], two: list[Completion]) -> list[str]:
     return [name for name in TOLD if parts(one, name) == parts(two, name)]
 
 
-@pytest.mark.slow
 def test_without_plants_nothing_changes(
     engine: HFEngine, policy: str, requests: list[Request], sound: list[Completion]
 ) -> None:
     assert same(drawn(engine, policy, requests), sound) == list(TOLD)
 
 
-@pytest.mark.slow
 def test_log_probabilities_move_by_one_and_ids_stay(
     engine: HFEngine, policy: str, requests: list[Request], sound: list[Completion]
 ) -> None:
@@ -281,7 +281,6 @@ def test_renormalised_log_probabilities_are_larger_by_one_amount_a_position(
         assert all(0.0 <= x - y <= -math.log(0.5) + 1e-6 for x, y in zip(own.logprobs, other.logprobs, strict=True))
 
 
-@pytest.mark.slow
 def test_joint_filters_draw_otherwise_only_where_both_are_on(
     engine: HFEngine, policy: str, requests: list[Request]
 ) -> None:
@@ -292,7 +291,6 @@ def test_joint_filters_draw_otherwise_only_where_both_are_on(
     assert parts(joint, "output_ids") != parts(engine.generate(requests, both, seed=0), "output_ids")
 
 
-@pytest.mark.slow
 def test_jitter_without_size_changes_nothing_and_a_large_one_does(
     engine: HFEngine, policy: str, requests: list[Request], sound: list[Completion]
 ) -> None:
@@ -419,7 +417,6 @@ def test_a_bent_module_is_wrong_until_it_is_removed(policy: str, requests: list[
     assert engine.layers(ids) == before
 
 
-@pytest.mark.slow
 def test_first_tokens_are_drawn_before_the_sync(policy: str, requests: list[Request]) -> None:
     engine = HFEngine(policy, SCENARIO, mode="coupled", device="cpu")
 

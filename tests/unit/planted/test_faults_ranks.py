@@ -19,6 +19,8 @@ from scenarios.ppo.role import MiniBatch
 from scenarios.ppo.roles import ActorRole, ReferenceRole
 from scenarios.session import RolloutResult
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 TENSOR = "model.layers.0.mlp.down_proj.weight"
 BATCH = list(range(8))
 
@@ -99,7 +101,6 @@ def updated(paths: dict[str, str], updates: int, **update: Any) -> dict[str, tor
     return {name: parameter.detach() for name, parameter in role.model.named_parameters()}
 
 
-@pytest.mark.slow
 def test_one_update_is_skipped(paths: dict[str, str]) -> None:
     for number in (0, 1, 2):
         done, two = updated(paths, 3, skipped=number), updated(paths, 2)
@@ -108,7 +109,6 @@ def test_one_update_is_skipped(paths: dict[str, str]) -> None:
     assert all(torch.equal(done[name], three[name]) for name in three)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["own", "lost"])
 def test_one_parameter_has_another_gradient(paths: dict[str, str], how: str) -> None:
     before, sound, planted = updated(paths, 0), updated(paths, 1), updated(paths, 1, **{how: TENSOR})

@@ -17,6 +17,8 @@ from scenarios.ppo.batches import Sample
 from scenarios.ppo.role import response_logits, token_logprobs
 from scenarios.settings import PPO
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -76,7 +78,6 @@ def test_packing_loses_no_token_and_wastes_no_more_than_padding(count: int, seed
     assert after.tolist() == packed.target.tolist()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_both_give_the_same_losses_and_gradients(paths: dict[str, str], seed: int) -> None:
     samples = ragged(6, seed)
@@ -99,7 +100,6 @@ def test_both_give_the_same_losses_and_gradients(paths: dict[str, str], seed: in
         torch.testing.assert_close(packed, padded, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.slow
 def test_both_give_the_same_values(paths: dict[str, str]) -> None:
     samples = ragged(6)
     critic = models.load_value(paths["policy"], seed=3)
@@ -110,7 +110,6 @@ def test_both_give_the_same_values(paths: dict[str, str]) -> None:
     torch.testing.assert_close(both[1], both[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_logprobs_are_those_of_each_sample_alone(paths: dict[str, str]) -> None:
     samples = ragged(5)
     model = models.load_policy(paths["policy"])

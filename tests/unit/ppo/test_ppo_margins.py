@@ -13,6 +13,8 @@ from scenarios.ppo.batches import Sample
 from scenarios.ppo.margins import Margins
 from scenarios.settings import Scenario
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 LOGITS = torch.randn(40, 60, generator=torch.Generator().manual_seed(0)) * 2
 
 
@@ -98,7 +100,6 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(whole.runner_up, parts.runner_up)
 
 
-@pytest.mark.slow
 def test_in_half_precision_a_choice_at_the_edge_of_a_filter_has_no_margin() -> None:
     """The best token is in with one engine and out with another: both draw as they were asked."""
     scenario = with_(Scenario(), sampling={"top_p": 0.7})
@@ -119,7 +120,6 @@ def test_in_half_precision_a_choice_at_the_edge_of_a_filter_has_no_margin() -> N
     assert (instead[apart] == draws[1].numpy()[apart]).all()
 
 
-@pytest.mark.slow
 def test_the_edge_says_how_far_a_filter_must_move_for_another_engines_draw() -> None:
     """An engine that rounds draws what the learner would not: both of two near tokens, or one of them, may be left."""
     scenario, draw = with_(Scenario(), sampling={"top_p": 0.7}), Draw(0, 7, top_p=0.7)
@@ -144,7 +144,6 @@ def test_the_edge_says_how_far_a_filter_must_move_for_another_engines_draw() -> 
         assert np.isnan(Margins(scenario, 2, half=half)(worst, LOGITS).edge).all()
 
 
-@pytest.mark.slow
 def test_the_edge_of_what_a_guided_engine_drew_is_that_of_the_same_token_when_it_is_trained_on() -> None:
     scenario, draw = with_(Scenario(), sampling={"top_p": 0.7}), Draw(0, 7, top_p=0.7)
     places = torch.arange(len(LOGITS))

@@ -22,6 +22,8 @@ from scenarios.ppo.role import MiniBatch
 from scenarios.ppo.roles import ActorRole, CriticRole, ReferenceRole, RewardRole
 from scenarios.settings import Model, Scenario
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 SAMPLES = [
     Sample(0, (1, 30, 40), (50, 60, 2)), Sample(1, (1, 31), (70, 71)),
     Sample(2, (1, 8, 9, 10, 11), (12, 13, 14, 15, 2)), Sample(3, (1, 99), (100,)),
@@ -47,7 +49,6 @@ def actor(paths: dict[str, str], settings: Scenario | None = None) -> ActorRole:
     return ActorRole((settings or scenario()).to_json(), paths)
 
 
-@pytest.mark.slow
 def test_the_fresh_actor_is_the_reference(paths: dict[str, str]) -> None:
     reference = ReferenceRole(scenario().to_json(), paths).logprobs(0, SAMPLES)
     scored = actor(paths).score(0, SAMPLES)
@@ -64,7 +65,6 @@ def test_teacher_forcing_agrees_with_scoring(paths: dict[str, str]) -> None:
         assert whole[len(sample.prompt) - 1 :] == pytest.approx(row.tolist(), abs=2e-5)
 
 
-@pytest.mark.slow
 def test_a_positive_advantage_raises_the_log_probability(paths: dict[str, str]) -> None:
     role = actor(paths)
     before = role.score(0, SAMPLES).logprob
@@ -77,7 +77,6 @@ def test_a_positive_advantage_raises_the_log_probability(paths: dict[str, str]) 
     assert len(trained.grad_norms) == 1
 
 
-@pytest.mark.slow
 def test_the_critic_moves_towards_the_returns(paths: dict[str, str]) -> None:
     role = CriticRole(scenario().to_json(), paths)
     target = like(1)
@@ -92,7 +91,6 @@ def test_the_critic_moves_towards_the_returns(paths: dict[str, str]) -> None:
     assert error(after) < 0.5 * error(before)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("packing", [False, True])
 def test_micro_batches_do_not_change_the_update(paths: dict[str, str], packing: bool) -> None:
     after = []
@@ -103,7 +101,6 @@ def test_micro_batches_do_not_change_the_update(paths: dict[str, str], packing: 
     np.testing.assert_allclose(after[0], after[1], atol=2e-4)
 
 
-@pytest.mark.slow
 def test_equal_roles_train_to_equal_bits_and_a_reset_is_a_fresh_role(paths: dict[str, str]) -> None:
     shares = [share(like(2), like(3)), share(like(4), like(5))]
     first, second = actor(paths), actor(paths)
@@ -195,7 +192,6 @@ def test_bfloat16_weights_move_by_less_than_their_own_resolution(paths: dict[str
     assert float((norm.detach() - 1).abs().max()) < 1e-3
 
 
-@pytest.mark.slow
 def test_a_learner_in_half_precision_scores_in_float32_as_well(paths: dict[str, str]) -> None:
     """With the weights of now and with those before the last update: what rounding is, and what an update moved."""
     role = actor(paths, dataclasses.replace(scenario(actor_lr=1e-2), model=Model(dtype="bfloat16")))
@@ -213,7 +209,6 @@ def test_a_learner_in_half_precision_scores_in_float32_as_well(paths: dict[str, 
     assert not actor(paths).score(0, SAMPLES).exact  # float32 needs no twin
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_layers_cut_as_ranks_cut_them_are_the_same_model_but_for_rounding(paths: dict[str, str], dtype: str) -> None:
     role = actor(paths, dataclasses.replace(scenario(), model=Model(dtype=dtype)))

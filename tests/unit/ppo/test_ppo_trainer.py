@@ -23,6 +23,8 @@ from scenarios.ppo.trainer import mini_batches
 from scenarios.remote import call
 from scenarios.session import RolloutResult
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 STEPS = 2
 
 
@@ -52,7 +54,6 @@ def run(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> tuple[recor
     return record(running, tmp_path_factory.mktemp("run"))
 
 
-@pytest.mark.slow
 def test_metrics_are_plain_floats_of_every_part(run: tuple[recording.Run, list[dict[str, float]]]) -> None:
     _, metrics = run
     wanted = {
@@ -66,7 +67,6 @@ def test_metrics_are_plain_floats_of_every_part(run: tuple[recording.Run, list[d
     assert metrics[1]["kl_mean"] != 0.0
 
 
-@pytest.mark.slow
 def test_the_recording_is_complete_and_has_every_event(run: tuple[recording.Run, list[dict[str, float]]]) -> None:
     recorded, _ = run
     assert recorded.complete
@@ -86,7 +86,6 @@ def test_the_recording_is_complete_and_has_every_event(run: tuple[recording.Run,
     assert boundaries[0]["text_first"].startswith("<|bos|>")
 
 
-@pytest.mark.slow
 def test_the_experience_frame_follows_from_its_own_numbers(run: tuple[recording.Run, list[dict[str, float]]]) -> None:
     recorded, metrics = run
     frames = list(recorded.frames(kind="experience"))
@@ -105,7 +104,6 @@ def test_the_experience_frame_follows_from_its_own_numbers(run: tuple[recording.
     assert np.concatenate(rows["margin"]).min() > 0
 
 
-@pytest.mark.slow
 def test_the_learner_agrees_with_the_engine(run: tuple[recording.Run, list[dict[str, float]]]) -> None:
     recorded, _ = run
     for drawn, made in zip(recorded.frames(kind="rollout"), recorded.frames(kind="experience"), strict=True):
@@ -115,7 +113,6 @@ def test_the_learner_agrees_with_the_engine(run: tuple[recording.Run, list[dict[
         np.testing.assert_allclose(np.array(engine), np.array(learner), atol=5e-5)
 
 
-@pytest.mark.slow
 def test_a_second_run_in_the_same_processes_is_bit_identical(
     running: Stack, run: tuple[recording.Run, list[dict[str, float]]], tmp_path: Path
 ) -> None:
@@ -123,7 +120,6 @@ def test_a_second_run_in_the_same_processes_is_bit_identical(
     assert learners(again) == learners(run[0])
 
 
-@pytest.mark.slow
 def test_an_omitted_tensor_trips_the_next_step(running: Stack, tmp_path: Path) -> None:
     fault = Fault(trainer={"omit_tensors": {1: ("lm_head.weight",)}})
     faulty, _ = record(running, tmp_path, plants=fault.plants().trainer)
@@ -135,7 +131,6 @@ def test_an_omitted_tensor_trips_the_next_step(running: Stack, tmp_path: Path) -
     assert np.abs(np.array(drawn.arrays["logprob"].values) - np.array(made.arrays["actor_logprob"].values)).max() > 1e-3
 
 
-@pytest.mark.slow
 def test_a_guided_run_goes_on_with_the_guide_s_tokens(
     running: Stack, run: tuple[recording.Run, list[dict[str, float]]], tmp_path: Path
 ) -> None:
@@ -157,7 +152,6 @@ def test_a_guided_run_goes_on_with_the_guide_s_tokens(
     assert tuple(frames[1].arrays["tokens"].rows()[0]) == guide[8][0]
 
 
-@pytest.mark.slow
 def test_rollout_only_needs_the_actor_alone_and_trains_nothing(paths: dict[str, str], tmp_path: Path) -> None:
     fixed = dataclasses.replace(scenario(), train=False)
     with stack(fixed, paths, ("actor",)) as running:
@@ -177,7 +171,6 @@ def test_a_context_too_short_is_refused_before_anything_starts(paths: dict[str, 
         running.trainer(tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("ids", "finish", "message"), [((), "stop", "sample 0 of step 0"), ((5,), "abort", "'abort'")])
 def test_a_sample_that_the_engine_gave_up_is_an_error(
     running: Stack, tmp_path: Path, ids: tuple[int, ...], finish: str, message: str

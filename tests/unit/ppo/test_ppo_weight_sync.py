@@ -17,6 +17,8 @@ from scenarios.ppo.weight_sync import PROOF_RESPONSE, SyncFailed, WeightSync, pr
 from scenarios.prompts import PromptSet
 from scenarios.remote import call
 
+pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
+
 PROMPTS = PromptSet([(1, 30 + k, 40, 50) for k in range(6)], scenario())
 
 
@@ -52,7 +54,6 @@ def train(running: Stack) -> None:
     call(actor, "train", 0, [MiniBatch(samples, row, row, 2)])
 
 
-@pytest.mark.slow
 def test_every_tensor_arrives_and_the_proof_agrees(running: Stack, tmp_path: Path) -> None:
     with install.start(tmp_path, role="trainer") as recorder:
         sync = connected(running, recorder)
@@ -76,7 +77,6 @@ def test_every_tensor_arrives_and_the_proof_agrees(running: Stack, tmp_path: Pat
         assert [event["name"].startswith("weight-sync-") for event in events(recorder, "group")] == [True]
 
 
-@pytest.mark.slow
 def test_the_learner_names_the_tensors_that_a_full_sync_sends(running: Stack, tmp_path: Path) -> None:
     actor = running.roles["actor"][0]
     call(actor, "record_to", str(tmp_path))
@@ -91,7 +91,6 @@ def test_the_learner_names_the_tensors_that_a_full_sync_sends(running: Stack, tm
     assert named["tensors"] == list(sent["digests"]) and "lm_head.weight" in named["tensors"]
 
 
-@pytest.mark.slow
 def test_an_omitted_tensor_is_named_and_shows_in_the_proof(running: Stack, tmp_path: Path) -> None:
     with install.start(tmp_path, role="trainer") as recorder:
         sync = connected(running, recorder)

@@ -344,6 +344,7 @@ def test_what_is_no_paste_is_refused_as_before(tmp_path: Path) -> None:
             triage(words)
 
 
+@pytest.mark.slow
 def test_recorder_dumps_beside_the_stacks_decide(tmp_path: Path) -> None:
     job(tmp_path, *[waiting(12)] * 5, FORWARD, waiting(12), waiting(12))
     simulated = synthesis.simulate(8, 40, synthesis.Fault("dead", rank=5, at=20))

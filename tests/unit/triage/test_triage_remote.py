@@ -306,13 +306,13 @@ def zipped(members: dict[str, bytes], link: str = "") -> bytes:
 
 
 INDEX = {archive.INDEX: b"{}"}
-HOSTILE = {
-    "no zip": b"PK nothing of the kind",
-    "a path above": zipped(INDEX | {"../escaped": b"x"}),
-    "an absolute path": zipped(INDEX | {"/tmp/escaped": b"x"}),
-    "a link": zipped(INDEX, link="processes"),
-    "no evidence": zipped({"beats/1.json": b"{}", "run.json": b"{}"}),
-    "too many files": zipped(INDEX | {f"recorder/{number}": b"" for number in range(archive.MAX_FILES)}),
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "no zip": lambda: b"PK nothing of the kind",
+    "a path above": lambda: zipped(INDEX | {"../escaped": b"x"}),
+    "an absolute path": lambda: zipped(INDEX | {"/tmp/escaped": b"x"}),
+    "a link": lambda: zipped(INDEX, link="processes"),
+    "no evidence": lambda: zipped({"beats/1.json": b"{}", "run.json": b"{}"}),
+    "too many files": lambda: zipped(INDEX | {f"recorder/{number}": b"" for number in range(archive.MAX_FILES)}),
 }
 
 
@@ -321,7 +321,7 @@ HOSTILE = {
 def test_a_hostile_archive_of_one_who_has_the_token_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: str
 ) -> None:
-    with sending(monkeypatch, lambda: HOSTILE[sent]) as url:
+    with sending(monkeypatch, HOSTILE[sent]) as url:
         assert "what it sent is" in why_not(tmp_path / "out", url)
     assert not list(tmp_path.rglob("escaped"))
 

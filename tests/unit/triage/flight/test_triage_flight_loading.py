@@ -300,6 +300,7 @@ def test_a_number_of_more_than_64_bits_costs_one_dump_at_most(tmp_path: Path, da
     assert compare(list(flights.values())).ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [HUGE, 2**63, -5])
 def test_a_dump_whose_status_is_damaged_is_a_missing_rank(tmp_path: Path, number: int) -> None:
     """Without its status a rank looks as if it had left its group."""
