@@ -16,6 +16,7 @@ from typing import Annotated, Protocol
 import typer
 
 from harness.errors import BadInput
+from harness.launchers._templates import rendered
 from harness.quantities import seconds
 
 EARLY_S = 300  # before the time limit: a look takes some seconds a node, and a job may still save itself
@@ -111,19 +112,28 @@ class Job:
     def script(
         self, head: str, directives: str = "", launcher: str = "", doctor: str = "", watch: str = "", before: str = ""
     ) -> str:
-        """The script. `head`: what is the launcher's own, in the shell. `launcher`: words of shell before the command,
-        torchrun and its options say; `doctor`, `watch`: of their options. `before`: lines
-        of shell between --setup and the command."""
+        """Return the script.
+
+        head: the launcher's own shell. directives: lines of comment at the top, for its scheduler.
+        launcher: words of shell before the command: torchrun and its options, say.
+        doctor, watch: further options of these commands, as words of shell.
+        before: shell between --setup and the command.
+        """
         watch = f" {watch}" if watch else ""
         command = f"{launcher} {' '.join(map(self._word, self.words))}".strip()
         wrapper = "record" if self.record else "watch"
-        return _SCRIPT.format(
-            directives=directives, head=head, setup=prepared(self.setup), early=self.early,
+        return rendered(
+            "job.sh",
+            directives=directives,
+            head=head,
+            setup=prepared(self.setup),
             before=before,
-            doctor=f"{doctor} {shlex.join(shlex.split(self.doctor))}".strip(), stall_s=f"{seconds(self.stall):g}",
+            early=self.early,
+            doctor=f"{doctor} {shlex.join(shlex.split(self.doctor))}".strip(),
+            stall_s=f"{seconds(self.stall):g}",
             job=f'{wrapper} --stall {shlex.quote(self.stall)} --on-stall end{watch} --out "$HARNESS_OUT/$NODE" '
             f"-- {command}",
-        )  # fmt: skip
+        )
 
     def _word(self, word: str) -> str:
         if not self.variables:
@@ -190,126 +200,3 @@ def _escape(char: str) -> str:
     if char in "\\'":
         return "\\" + char
     return "".join(f"\\x{byte:02x}" for byte in char.encode())
-
-
-# A launcher's head defines NODES, HARNESS_OUT and four functions. `first` and `start` run look_first and job on every
-# node, `look_everywhere` runs look there, and `stop` ends what a hang has left. NODE is set wherever those run.
-_SCRIPT = """\
-#!/bin/bash
-{directives}
-set -u
-
-refuse() {{ # CODE SENTENCE
-    echo "harness: $2" >&2
-    exit "$1"
-}}
-
-look_first() {{
-    {setup}
-    code=$?
-    [ "$code" = 0 ] || echo "harness: $NODE: the last command of --setup ended with $code" >&2
-    harness doctor --nodes "$HARNESS_OUT" {doctor} > "$HARNESS_OUT/doctor-$NODE.txt" 2>&1 && return
-    code=$?
-    [ "$code" = 127 ] && echo "no harness is in PATH: its environment is not active here; fix: give harness" \
-        "render --setup 'source ENVIRONMENT/bin/activate'" >> "$HARNESS_OUT/doctor-$NODE.txt"
-    sed "s/^/$NODE: /" "$HARNESS_OUT/doctor-$NODE.txt" >&2
-    exit "$code"
-}}
-
-job() {{
-    {setup}
-    {before}exec harness {job}
-}}
-
-look() {{
-    {setup}
-    harness triage --out "$LOOK/$NODE" "$HARNESS_OUT/$NODE" > /dev/null
-}}
-export -f look_first job look
-
-judge() ( # FOLDER EVIDENCE...
-    {setup}
-    harness triage --out "$1" "${{@:2}}" > "$1/verdict.txt"
-)
-
-look_together() {{ # at the job on all nodes at one time; its exit code is 1 where it hangs
-    export LOOK="$HARNESS_OUT/$1"
-    mkdir -p "$LOOK"
-    look_everywhere
-    judge "$LOOK" "$LOOK"/*/
-}}
-
-hangs() {{
-    look_together "look-$1"
-    local code=$? look="$HARNESS_OUT/look-$1"
-    [ -e "$look/verdict.json" ] || return
-    [ "$code" != 3 ] || say_unclear "$look"
-    [ "$code" = 1 ]
-}}
-
-said=
-say_unclear() {{ # FOLDER of a look that cannot say whether the job hangs: why, and which nodes gave no evidence; once
-    local silent why
-    why=$(sed -n 's/^  "reason": "\\(.*\\)",$/\\1/; T; s/\\\\"/"/g; p' "$1/verdict.json")
-    [[ "$why" == *"gave no evidence"* ]] ||
-        while read -r silent; do why+="; $silent"; done < <(grep -o 'no evidence from http[^"]*' "$1/verdict.json")
-    [[ "$said" == *"<$why>"* ]] && return
-    said+="<$why>"
-    echo "harness: INSUFFICIENT evidence of all nodes ($1/verdict.json): $why" >&2
-}}
-
-await() {{ # PID: its exit code. A signal ends a wait; bash keeps the code of a process that has ended
-    while kill -0 "$1" 2> /dev/null; do
-        wait "$1"
-    done
-    wait "$1"
-}}
-
-pause() {{ # which a signal can end
-    sleep "$1" &
-    sleeper=$!
-    wait "$sleeper"
-}}
-
-end_across_nodes() {{ # a hang whose culprit is on another node; it is told twice, as in harness watch
-    sleeper=
-    trap 'kill $sleeper 2> /dev/null; exit' TERM
-    [ "$NODES" = 1 ] && return
-    looked=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json) number=0
-    while pause 5; do # until a watch has looked: what it left is not of one moment, so all nodes are looked at again
-        seen=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json)
-        [ "$seen" = "$looked" ] && continue
-        looked=$seen number=$((number + 2))
-        if hangs $((number - 1)) && pause {stall_s} && hangs "$number"; then
-            cat "$HARNESS_OUT/look-$number/verdict.txt" >&2
-            kill -USR2 $$
-            return
-        fi
-    done
-}}
-
-tell_others() {{ :; }} # that the job hangs, where they do not learn it by themselves
-
-at_the_limit() {{
-    echo "harness: the time limit is {early} s away; evidence is taken in $HARNESS_OUT" >&2
-    look_together at-the-limit
-    cat "$HARNESS_OUT/at-the-limit/verdict.txt" >&2
-}}
-
-trap 'refuse 1 "the time limit is {early} s away, and the job has not started: see $HARNESS_OUT"' USR1
-{head}
-if ! first; then
-    refuse 1 "the job was not started: see $HARNESS_OUT/doctor-*.txt"
-fi
-trap at_the_limit USR1
-trap 'trap "" USR1 USR2; echo "harness: the job hangs and is ended" >&2; code=86; tell_others; exit 86' USR2
-
-start &
-step=$!
-end_across_nodes &
-judge=$!
-trap 'kill "$judge" 2> /dev/null; stop' EXIT
-await "$step"
-code=$?
-exit "$code"
-"""

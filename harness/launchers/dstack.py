@@ -10,6 +10,7 @@ import typer
 
 from harness.launchers import _job, _manifest, _node, write
 from harness.launchers._options import of_options
+from harness.launchers._templates import rendered
 from harness.triage.remote import token
 
 CHECKED = "dstack 0.22.5"
@@ -61,7 +62,9 @@ def command(context: typer.Context, options: Options) -> None:
     }
     if _node.are_served(job, options.nodes, options.shared, options.ray):
         task["env"] = _with_token(base_manifest, options.base)
-    script = _node.script(job, _VARIABLES, nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray)
+    script = _node.script(
+        job, rendered("dstack.sh"), nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray
+    )
     write(
         {file: script, f"{job.title}.dstack.yml": _manifest.text(task, CHECKED)},
         options.out,
@@ -78,11 +81,3 @@ def _with_token(manifest: dict[str, Any], base: Path | None) -> list[str]:
         variables = [f"{name}={value}" for name, value in variables.items()]
     env: list[str] = _manifest.part({"env": variables}, "env", list, base)
     return env if token.VARIABLE in {name.partition("=")[0] for name in env} else [*env, token.VARIABLE]
-
-
-_VARIABLES = """\
-[ "${DSTACK_RUN_NAME:-}" ] || refuse 2 "no dstack runs this script; fix: dstack apply -f ${0%.sh}.yml"
-NODES=${DSTACK_NODES_NUM:-1} NODE_RANK=${DSTACK_NODE_RANK:-0} RUN_ID=$DSTACK_RUN_NAME RECOVERS=1
-NODE_ADDRS=${DSTACK_NODES_IPS:-}
-export NODE_RANK MASTER_ADDR=${DSTACK_MASTER_NODE_IP:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
-"""

@@ -11,6 +11,7 @@ import typer
 
 from harness.launchers import _job, _manifest, _node, github, write
 from harness.launchers._options import of_options
+from harness.launchers._templates import rendered
 
 LIMIT = f"{github.MINUTES}m"
 
@@ -64,24 +65,14 @@ def command(context: typer.Context, options: Options) -> None:
     steps = [
         *github.start(options.install or github.install(options.source), options.python),
         {"name": "Job", "timeout-minutes": minutes, "run": f"bash {shlex.quote(str(options.out / script))}"},
-        github.summary("harness-*/*/verdict.json", f"{_job.prepared(options.setup)}\n{_SUMMARY}"),
+        github.summary(
+            "harness-*/*/verdict.json", f"{_job.prepared(options.setup)}\n{rendered('github_job_summary.sh')}"
+        ),
         github.upload(title, "harness-*/"),
     ]
     schedule = {"schedule": [{"cron": options.at}]} if options.at else {}
     events = {"workflow_dispatch": None, **dict.fromkeys(options.on or ())} | schedule
     workflow = github.workflow(title, events, {"job": github.job(options.runner, steps, minutes + 10)})
-    text = _node.script(job, _VARIABLES, nodes=1, shared="", limit=limit)
+    text = _node.script(job, rendered("github_job.sh"), nodes=1, shared="", limit=limit)
     files = {script: text, f"{title}.yml": _manifest.text(workflow)}
     write(files, options.out, _job.command_line(context))
-
-
-_VARIABLES = """\
-[ "${GITHUB_RUN_ID:-}" ] || refuse 2 "no GitHub runner runs this script; fix: commit the workflow that names it"
-NODES=1 NODE_RANK=0 RUN_ID=$GITHUB_RUN_ID-${GITHUB_RUN_ATTEMPT:-1}
-"""
-_SUMMARY = """\
-for verdict in harness-*/*/verdict.json; do
-    # the exit code is the verdict's, and would end the step, which GitHub runs with `bash -e`
-    [ ! -e "$verdict" ] || harness report "$(dirname "$verdict")" --format md >> "$GITHUB_STEP_SUMMARY" || :
-done
-"""

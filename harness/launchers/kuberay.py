@@ -12,6 +12,7 @@ import typer
 from harness.errors import BadInput
 from harness.launchers import _job, _manifest, _node, write
 from harness.launchers._options import of_options
+from harness.launchers._templates import rendered
 
 CHECKED = "KubeRay 1.7.0"
 START_S = 1800  # seconds to schedule pods and pull images, which the deadline includes
@@ -80,7 +81,7 @@ def command(context: typer.Context, options: Options) -> None:
             "rayClusterSpec": cluster,
         },
     }
-    script = _node.script(job, _VARIABLES, nodes=1, shared=results, limit=limit, doctor=_node.IN_A_RAY_JOB)
+    script = _node.script(job, rendered("kuberay.sh"), nodes=1, shared=results, limit=limit, doctor=_node.IN_A_RAY_JOB)
     place = {key: metadata[key] for key in ("namespace",) if key in metadata}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": title, **place}, "data": {"job.sh": script}}
     text = _manifest.text(manifest, CHECKED) + "---\n" + _manifest.text(config)
@@ -118,9 +119,3 @@ def _mount(cluster: dict[str, Any], title: str, claim: str, base: Path | None) -
                 mounts.append({"name": volume["name"], "mountPath": path})
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise BadInput(f"{base} has no pod with a container in spec.rayClusterSpec", fix="--image IMAGE") from error
-
-
-_VARIABLES = """\
-[ "${RAY_ADDRESS:-}" ] || refuse 2 "no Ray job runs this script; fix: kubectl apply -f the manifest that holds it"
-NODES=1 NODE_RANK=0 RUN_ID=$(hostname)-$(date +%Y%m%d-%H%M%S)
-"""

@@ -15,6 +15,7 @@ import typer
 from harness.errors import BadInput
 from harness.launchers import _job, _node, write
 from harness.launchers._options import of_options
+from harness.launchers._templates import rendered
 
 
 @dataclass(frozen=True)
@@ -68,41 +69,7 @@ def command(context: typer.Context, options: Options) -> None:
     job = _job.Job.of(options)
     file = f"{job.title}.ray-job.sh"
     to = shlex.quote(options.address) if options.address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
-    submitting = _SUBMIT.format(address=to, submit=shlex.join(options.submit or ()), file=file)
+    submitting = rendered("ray_job.sh", address=to, submit=shlex.join(options.submit or ()), file=file)
     limit = _node.limit_s(options.time, options.early)
     script = _node.script(job, submitting, nodes=1, shared=options.results, limit=limit, doctor=_node.IN_A_RAY_JOB)
     write({file: script}, options.out, _job.command_line(context))
-
-
-_SUBMIT = """\
-if [ "${{1:-}}" != in-the-job ]; then
-    ADDRESS={address}
-    RUN_ID=${{RUN_ID:-harness-$(date +%Y%m%d-%H%M%S)-$$}}
-    ray=$(command -v ray) || refuse 127 "there is no ray here to submit with; fix: pip install 'ray[default]'"
-    cd "$(dirname "$0")" || exit
-    # pipx and uv make links to a ray that is beside its Python
-    client() {{ "$(dirname "$(readlink -f "$ray")")/python" - "$ADDRESS" "$RUN_ID" 2> /dev/null; }}
-    client << 'END'
-import sys
-from ray.job_submission import JobSubmissionClient
-try:
-    JobSubmissionClient(sys.argv[1])
-except ConnectionError:
-    sys.exit(3)
-END
-    [ $? = 3 ] && refuse 1 "no Ray cluster answers at $ADDRESS; fix: ray start --head, or --address http://HEAD:8265"
-    "$ray" job submit --address "$ADDRESS" --submission-id "$RUN_ID" --working-dir . {submit} -- \\
-        bash ./{file} in-the-job "$RUN_ID"
-    code=$?
-    [ "$code" = 0 ] && exit # ray says 1 of every job that failed
-    exited=$(client << 'END'
-import sys
-from ray.job_submission import JobSubmissionClient
-print(JobSubmissionClient(sys.argv[1]).get_job_info(sys.argv[2]).driver_exit_code)
-END
-    )
-    [[ "$exited" =~ ^[0-9]+$ ]] && exit "$exited"
-    exit "$code"
-fi
-NODES=1 NODE_RANK=0 RUN_ID=$2
-"""

@@ -10,6 +10,7 @@ import typer
 
 from harness.launchers import _job, _manifest, _node, write
 from harness.launchers._options import of_options
+from harness.launchers._templates import rendered
 from harness.triage.remote import token
 
 CHECKED = "skypilot 0.14.1"
@@ -67,7 +68,9 @@ def command(context: typer.Context, options: Options) -> None:
     }
     if _node.are_served(job, options.nodes, options.shared, options.ray):
         task["secrets"] = _with_token(base_manifest, options.base)
-    script = _node.script(job, _VARIABLES, nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray)
+    script = _node.script(
+        job, rendered("skypilot.sh"), nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray
+    )
     write(
         {file: script, f"{job.title}.skypilot.yaml": _manifest.text(task, CHECKED)},
         options.out,
@@ -83,13 +86,3 @@ def _with_token(manifest: dict[str, Any], base: Path | None) -> dict[str, Any]:
     secrets: dict[str, Any] = _manifest.part({"secrets": base_secrets}, "secrets", dict, base)
     named = {**secrets, **_manifest.part(manifest, "envs", dict, base)}
     return secrets if token.VARIABLE in named else {**secrets, token.VARIABLE: None}
-
-
-# The job's Ray uses another port than SkyPilot's own Ray, which is on 6380.
-_VARIABLES = """\
-[ "${SKYPILOT_TASK_ID:-}" ] || refuse 2 "no SkyPilot runs this script; fix: sky launch ${0%.sh}.yaml"
-NODES=${SKYPILOT_NUM_NODES:-1} NODE_RANK=${SKYPILOT_NODE_RANK:-0} RUN_ID=${SKYPILOT_TASK_ID//[^A-Za-z0-9_.-]/-}
-RECOVERS=1
-NODE_ADDRS=${SKYPILOT_NODE_IPS:-}
-export NODE_RANK MASTER_ADDR=${SKYPILOT_NODE_IPS%%$'\\n'*} MASTER_PORT=${MASTER_PORT:-29500}
-"""

@@ -16,6 +16,7 @@ import typer
 from harness.errors import BadInput
 from harness.launchers import _job, _node, write
 from harness.launchers._options import of_options
+from harness.launchers._templates import rendered
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,15 @@ def command(context: typer.Context, options: Options) -> None:
     ]
     directives = [f"--job-name={job.title}", "--output=%x-%j.log", *sbatch_options, f"--signal=B:USR1@{options.early}"]
     served = bool(options.local) and not options.ray  # a Ray cluster's first node sees all nodes
-    start = (
-        f"{_node.on_ray(options.setup)}{_RAY.replace('SETUP', _job.prepared(options.setup))}"
-        if options.ray
-        else _ON_EVERY_NODE
-    )
-    head = _HEAD.replace("FOLDER", shlex.quote(options.local) if options.local else '"$SLURM_SUBMIT_DIR"') + start
+    if options.ray:
+        setup = _job.prepared(options.setup)
+        start = _node.on_ray(options.setup) + rendered("slurm_ray.sh", setup=setup)
+    else:
+        start = rendered("slurm_every_node.sh")
+    folder = shlex.quote(options.local) if options.local else '"$SLURM_SUBMIT_DIR"'
+    watches = rendered("served_watches.sh") + rendered("slurm_watches.sh") if served else ""
     script = job.script(
-        head + (f"{_node.SERVED}{_WATCHES}" if served else ""),
+        rendered("slurm.sh", folder=folder) + start + watches,
         directives="\n".join(f"#SBATCH {option}" for option in directives),
         watch=_node.SERVE if served else "",
     )
@@ -124,53 +126,3 @@ def _seconds(time: str) -> float:
     else:
         hours, (minutes, seconds) = 0.0, [*numbers, 0.0][:2]
     return ((24 * float(days or 0) + hours) * 60 + minutes) * 60 + seconds or math.inf
-
-
-_HEAD = """\
-[ "${SLURM_JOB_ID:-}" ] || refuse 2 "no Slurm runs this script; fix: sbatch $0"
-NODES=$SLURM_JOB_NUM_NODES
-export HARNESS_OUT=FOLDER/harness-$SLURM_JOB_ID
-[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || HARNESS_OUT+=-restart-$SLURM_RESTART_COUNT
-export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-mkdir -p "$HARNESS_OUT"
-
-on_every_node() { # COMMAND [OPTION OF SRUN]
-    srun ${2:-} --export=ALL --overlap --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 \\
-        bash -c 'export NODE=$SLURMD_NODENAME; mkdir -p "$HARNESS_OUT" && eval "$0"' "$1"
-}
-first() { on_every_node look_first; }
-stop() { :; } # Slurm ends what the job has left
-"""
-_ON_EVERY_NODE = """\
-start() { on_every_node job; }
-look_everywhere() { on_every_node look --time=10; } # minutes: a node that does not answer holds up no verdict for ever
-"""
-# The watches use ports below that of torchrun.
-_WATCHES = """\
-export RLHF_HARNESS_TOKEN WATCHES
-RLHF_HARNESS_TOKEN=$(head -c 32 /dev/urandom | base64)
-WATCHES=$(scontrol show node --oneliner "$SLURM_JOB_NODELIST" | grep -oE '(NodeName|NodeAddr)=[^ ]+' |
-    awk -F= '$1 == "NodeName" { name = $2 } $1 == "NodeAddr" { print name, $2 }' |
-    at_ports $((12000 + 16 * SLURM_JOB_ID % 8000)))
-"""
-# The batch script runs on the first node, as the command does. Its watch and its looks see all nodes through Ray.
-# RAY_CPUS is set because Ray would count the CPUs of the machine, not those of the allocation. The port is below
-# those that Ray uses for its dashboard (8265), its clients (10001) and its workers (from 10002 on).
-_RAY = """\
-RAY_PORT=$((6400 + SLURM_JOB_ID % 1800))
-export NODES ALL_NODES RAY_PORT
-export -f refuse await beside ray_node forget is_there until_there joined
-
-start() {
-    MASTER_ADDR=$(
-        {
-            SETUP
-        } >&2
-        python -c "import ray; print(ray.util.get_node_ip_address())"
-    ) || return
-    on_every_node 'export NODE_RANK=$SLURM_NODEID RAY_CPUS=$SLURM_CPUS_ON_NODE; ray_node'
-}
-look_everywhere() { (NODE=$SLURMD_NODENAME look); }
-end_across_nodes() { :; }
-"""

@@ -12,6 +12,7 @@ import typer
 from harness.errors import BadInput
 from harness.launchers import _job, _node, write
 from harness.launchers._options import of_options
+from harness.launchers._templates import rendered
 
 
 @dataclass(frozen=True)
@@ -64,21 +65,7 @@ def command(context: typer.Context, options: Options) -> None:
         )
     ranks = shlex.quote(options.nproc_per_node)
     torchrun = f"torchrun --nnodes {options.nodes} --nproc-per-node {ranks} {meeting} --no-python"
-    variables = (_SEVERAL if options.nodes > 1 else _ALONE).format(nodes=options.nodes)
+    variables = rendered("torchrun_nodes.sh" if options.nodes > 1 else "torchrun_one_node.sh", nodes=options.nodes)
     limit = _node.limit_s(options.time, options.early)
     script = _node.script(job, variables, nodes=options.nodes, shared=options.shared, limit=limit, launcher=torchrun)
     write({f"{job.title}.torchrun.sh": script}, options.out, _job.command_line(context))
-
-
-_ALONE = """\
-NODES=1 NODE_RANK=${{NODE_RANK:-0}} RUN_ID=${{RUN_ID:-$(date +%Y%m%d-%H%M%S)-$$}}
-"""
-_SEVERAL = """\
-NODE_ADDRS=${{NODE_ADDRS:-}}
-MASTER_ADDR=${{MASTER_ADDR:-${{NODE_ADDRS%%[[:space:]]*}}}}
-for variable in NODE_RANK MASTER_ADDR RUN_ID; do
-    [ "${{!variable:-}}" ] ||
-        refuse 2 "$variable is not set; fix: RUN_ID=first NODE_RANK=0 MASTER_ADDR=<node 0> bash $0   # on each node"
-done
-NODES={nodes} MASTER_PORT=${{MASTER_PORT:-29500}}
-"""

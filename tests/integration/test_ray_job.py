@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli
-from harness.launchers import _node
+from harness.launchers._templates import rendered
 from scenarios.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, cluster: dict[str, 
 @pytest.mark.night
 def test_a_node_that_never_joins_is_not_awaited_for_ever(cluster: dict[str, str]) -> None:
     environ = cluster | {"RAY_ADDRESS": "local"}
-    code = [sys.executable, "-c", _node.ALL_NODES]
+    code = [sys.executable, "-c", rendered("all_nodes.py")]
     alone, awaited = (
         subprocess.run([*code, nodes, "0"], env=environ, capture_output=True, text=True) for nodes in ("1", "2")
     )
