@@ -81,6 +81,7 @@ def test_two_jobs_in_one_directory(dumps):
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["77", "1000000000000000", "00"])
 def test_a_stray_dump_is_left_out_by_name_and_the_job_is_judged(dumps, name):
     """A copy of the dump of rank 1; 00 comes before it by name."""
@@ -92,6 +93,7 @@ def test_a_stray_dump_is_left_out_by_name_and_the_job_is_judged(dumps, name):
     assert len(left_out) == 1 and f"nccl_trace_rank_{name}.json" in left_out[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, 5])
 def test_half_of_another_job_is_no_stray(dumps, size):
     """Three of the other job's five ranks, or all of its three: nobody knows which job is meant."""
