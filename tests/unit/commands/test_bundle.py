@@ -26,7 +26,18 @@ from harness.bundle.prompts import PromptHash
 from harness.errors import BadInput, HarnessError
 from harness.parity.runs.run import diff
 from harness.triage import directory
-from probes.format import Flat, FormatError, Run, encode_manifest, read_manifest, seal, write_manifest
+from probes.format import (
+    Flat,
+    FormatError,
+    Run,
+    encode_frame,
+    encode_lines,
+    encode_manifest,
+    read_manifest,
+    run_id,
+    seal,
+    write_manifest,
+)
 from probes.install import start
 from reports.model import Triage, Verdict
 
@@ -225,6 +236,31 @@ def test_no_secret_of_a_foreign_recording_is_in_it(tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / f"{number}.zip") as zipped:
             for name in zipped.namelist():
                 assert planted.value.encode() not in zipped.read(name), (planted.kind, name)
+
+
+def test_no_secret_in_a_name_of_a_foreign_recording_is_in_it(tmp_path: Path) -> None:
+    """In kinds of events and frames, roles, names of fields and arrays, which a foreign writer may choose."""
+    run, token = tmp_path / "run", "hf_" + "aB3" * 11
+    write_manifest(run, {"index": True, "records": [f"kind {token}"], f"key {token}": 1})
+    begun = {"role": f"role {token}", "rank": 0, "pid": 1, "run": run_id(run), "format": 4}
+    counts = {"events": {"open": 1, f"kind {token}": 1}, "frame_kinds": {f"frame {token}": 1}, "frames": 1}
+    events = [("open", begun), (f"kind {token}", {f"field {token}": 1}), ("close", {"ok": True, **counts})]
+    frame = encode_frame(
+        f"frame {token}", 0, f"role {token}", 0, {f"field {token}": 1}, {f"array {token}": Flat.of([1], "i8")},
+        seq=0, run=run_id(run),
+    )  # fmt: skip
+    for folder in ("events", "tokens"):
+        (run / folder).mkdir()
+    (run / "events" / "a-0-1.jsonl").write_bytes(encode_lines((1, kind, fields) for kind, fields in events))
+    (run / "tokens" / "a-0-1.bin").write_bytes(frame)
+    seal(run)
+    assert Run(run).complete
+    pack([run], tmp_path / "b.zip")
+    with zipfile.ZipFile(tmp_path / "b.zip") as zipped:
+        assert not [name for name in zipped.namelist() if token.encode() in zipped.read(name)]
+    copied = Run(opening.resolve(tmp_path / "b.zip"))
+    assert copied.complete and [frame.kind for frame in copied.frames()] == ["frame ***"]
+    assert [event["kind"] for event in copied.events()] == ["open", "kind ***", "close"]
 
 
 def test_a_bundle_of_a_run_whose_run_json_holds_a_secret_is_whole(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,22 @@ def test_a_dump_is_scrubbed_and_still_one(form: str) -> None:
     assert not leaks(shown)
     flight = decode(shown, "rank0")
     assert len(flight) == len(SENTENCES) and flight.kinds[0].op == "all_reduce" and flight.version == "2.10"
+
+
+DUMP_OF_NOTHING = {"version": "2.10", "pg_config": {}, "entries": []}
+
+
+@pytest.mark.parametrize("encode", [
+    lambda dump: json.dumps(dump, indent=1).encode(), lambda dump: json.dumps(dump).encode(), torch_pickle,
+    lambda dump: pickle.dumps(dump, protocol=2), lambda dump: pickle.dumps(dump, protocol=5),
+])  # fmt: skip
+def test_a_text_behind_the_name_of_a_secret_leaves_a_dump(encode: Callable[[Any], bytes]) -> None:
+    kept = {"max_tokens": "many", "state": "completed", "pad_token": "<pad>", "HF_TOKEN_FILE": "/a/b"}
+    data = encode({**DUMP_OF_NOTHING, "HF_TOKEN": "plainhunter", "more": {"db_password": "hunterhunter", **kept}})
+    cleaned = redact.dump(data)
+    assert b"plainhunter" not in cleaned and b"hunterhunter" not in cleaned
+    assert cleaned.count(b"*") >= 6 and all(value.encode() in cleaned for value in kept.values())
+    assert decode(cleaned, "rank0").version == "2.10"
 
 
 @pytest.mark.parametrize("form", ["pickle", "json"])
