@@ -65,7 +65,8 @@ def apart(one: list[list[float]], two: list[list[float]]) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("backend", ["vllm", pytest.param("sglang", marks=pytest.mark.night)])
+@pytest.mark.night
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
 def test_what_a_real_engine_shows_of_its_forward_passes(backend: str, built_in: dict[str, str], tmp_path: Path) -> None:
     """The layer that computes otherwise is the first that differs; attention reads each token and those before it."""
     own = HFEngine(built_in["policy"], Scenario(), mode="coupled", device="cpu").layers(tuple(IDS))

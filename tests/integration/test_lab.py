@@ -16,11 +16,11 @@ from scenarios.planted.hangs.catalog import HANGS, VARIANTS, Hang
 
 STALL_S = 5.0
 # Another kind each, chosen for their speed: worlds of two where two are enough. All of them: `make faults`.
+BY_DAY = ("trip-publish", "order-pair", "dead-thread", "ray-pair", "state-stopped", "slow-shards")
 NAMES = (
-    "trip-publish", "order-pair", "replica-more", "branch-timeout", "dead-thread", "ray-pair", "http-pair",
-    "sleep-wake", "state-stopped", "replica-evaluation", "slow-shards", "order-pair+spin", "dead-keepalive+logger",
-    "async-lost",
-)  # fmt: skip
+    *BY_DAY, "replica-more", "branch-timeout", "http-pair", "sleep-wake", "replica-evaluation", "order-pair+spin",
+    "dead-keepalive+logger", "async-lost",
+) if os.environ.get("TEST_PROFILE") == "nightly" else BY_DAY  # fmt: skip
 MARK = "RLHF_HARNESS_LAB="
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -190,7 +190,6 @@ def test_two_filters_that_are_both_others(did: Sampling) -> None:
     min_tokens=st.sampled_from([0, 6]),
     ties=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
 def test_what_is_sorted_once_reads_as_what_is_written_out(
     temperature: float, top_k: int, top_p: float, min_p: float, penalty: float, joint: bool, blind: bool,
     min_tokens: int, ties: bool,

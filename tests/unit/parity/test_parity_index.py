@@ -48,7 +48,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded_pair(tmp_path_factory.mktemp("real"))
 
 
-@pytest.fixture(params=["recorded", "lifted", "real"])
+@pytest.fixture(params=["recorded", *(pytest.param(name, marks=pytest.mark.night) for name in ("lifted", "real"))])
 def pair(request: pytest.FixtureRequest) -> Path:
     folder: Path = request.getfixturevalue(request.param)
     return folder

@@ -336,7 +336,9 @@ def _seconds(text: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.night) if kind == "open lists" else kind for kind in LONG]
+)
 def test_the_time_grows_with_the_text_and_not_faster(kind: str) -> None:
     """Eight times the text takes at most 24 times as long (quadratic: 64); what takes no time is not compared."""
     small, large = _seconds(LONG[kind](20_000)), _seconds(LONG[kind](160_000))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.recordings.records.catalogue import Records
@@ -111,7 +111,6 @@ def read_whole(record: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_json_value_of_any_key_is_read_without_an_error(kind: str) -> None:
-    @settings(max_examples=60, deadline=None)
     @given(events(kind))
     def holds(event: dict[str, Any]) -> None:
         read_whole(KINDS[kind](event))
@@ -123,7 +122,6 @@ def test_any_json_value_of_any_key_is_read_without_an_error(kind: str) -> None:
 def test_any_header_of_a_frame_is_read_without_an_error() -> None:
     keys = ["weight_version", "mode", "guided", "uncompared", "request_seed", "fits", "order", "arrival"]
 
-    @settings(max_examples=60, deadline=None)
     @given(st.dictionaries(st.sampled_from(keys), VALUE))
     def holds(fields: dict[str, Any]) -> None:
         read_whole(FrameHeader.of(fields))
@@ -136,7 +134,6 @@ def test_any_header_of_a_frame_is_read_without_an_error() -> None:
 def test_any_run_json_is_read_without_an_error(part: Any) -> None:
     keys = {RunManifest: MANIFEST_KEYS, RunSettings: {field.name for field in dataclasses.fields(Scenario)}}[part]
 
-    @settings(max_examples=60, deadline=None)
     @given(st.dictionaries(st.sampled_from(sorted(keys)), VALUE))
     def holds(run_json: dict[str, Any]) -> None:
         read_whole(part.of(run_json))

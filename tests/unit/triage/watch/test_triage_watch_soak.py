@@ -21,7 +21,7 @@ from harness.triage.watch.watchdog import MAX_SAID, Means, Watchdog
 pytestmark = pytest.mark.slow
 
 DAY_S, TICK_S = 24 * 3600, 5.0
-WEEK_S = 7 * DAY_S
+DAYS = 7 if os.environ.get("TEST_PROFILE") == "nightly" else 3
 EVIDENCE_BYTES = 20_000
 
 
@@ -76,25 +76,25 @@ def used(directory: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def test_a_week_of_trouble_is_bounded_on_disk_in_memory_and_in_descriptors(
+def test_days_of_trouble_are_bounded_on_disk_in_memory_and_in_descriptors(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.triage.watch.retention.MAX_VERDICTS", 100)  # as in a year
     job = Weary(disk, Limits(count=8, size=2_000_000))
     descriptors = len(os.listdir("/proc/self/fd"))
     seen: list[tuple[int, int, int]] = []
-    while job.now < WEEK_S:
+    while job.now < DAYS * DAY_S:
         job.now += TICK_S
         job.dog.tick()
         if job.now % (DAY_S) < TICK_S:
             gc.collect()
             seen.append((*used(disk), sys.getallocatedblocks()))
-    assert job.looks > 1_000 and job.count > 1_000  # it was a week of trouble
+    assert min(job.looks, job.count) > 150 * DAYS  # they were days of trouble
     evidence = list((disk / "evidence").iterdir())
     assert sum((one / "evidence.json").exists() for one in evidence) == 8 and len(evidence) <= 108
     assert all(size <= 2_000_000 + 100_000 for _, size, _ in seen)
     files, size, memory = seen[-1]
-    assert files <= seen[1][0] + 10 and size <= seen[1][1] + 200_000  # no more after a week than after two days
+    assert files <= seen[1][0] + 10 and size <= seen[1][1] + 200_000  # no more at the end than after two days
     assert memory <= seen[1][2] + 10_000  # blocks of Python's allocator: a look that left anything would leave more
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 1  # the watchdog's own beat
     assert len(job.dog._said) <= MAX_SAID and MAX_VERDICTS == 1_000
