@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 from hostile_cases import Case, fault
@@ -18,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
-EXAMPLES = 200 if NIGHT else 4  # of each input; 200 take about a minute of processor time
+BATCH = 20 if NIGHT else 4  # cases; 200 take about a minute of processor time
+# Processor time of all inputs of a night. Each has the same share of it, whatever the ones before it cost.
+NIGHT_S = float(os.environ.get("TEST_FUZZ_SECONDS", 1_080 if NIGHT else 0))
 
 CHANGES = st.builds(
     Change,
@@ -48,13 +51,20 @@ def server() -> Iterator[Server]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INPUTS)
 def test_changed_files_are_answered(name: str, server: Server) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None)
+    numbers = count()
+
+    @settings(max_examples=BATCH, deadline=None)
     @given(case=cases(name))
     def answered(case: Case) -> None:
+        next(numbers)
         wrong = fault(case, server)
         assert not wrong, f"{wrong}\nagain: python tests/support/hostile_cases.py '{case}'"
 
+    end_s = server.seconds + NIGHT_S / len(INPUTS)
     answered()
+    while server.seconds < end_s:
+        answered()
+    print(f"{name}: {next(numbers)} cases")
 
 
 @pytest.mark.slow

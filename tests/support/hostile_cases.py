@@ -16,7 +16,7 @@ from hostile_changes import Change, apply, files_of
 from hostile_inputs import BAD_INPUT, INPUTS, PACKED, made, packed
 from hostile_server import Answer, Server
 
-from probes.format import EVENTS, MANIFEST, TOKENS
+from probes.format import EVENTS, INDEX, MANIFEST, TOKENS
 from reports.model import PASSES
 
 WRONG = ("Traceback (most recent call last)", "a defect of the harness", "MemoryError")
@@ -64,7 +64,7 @@ def _protected(folder: Path) -> dict[str, bytes]:
     return {
         str(name): file.read_bytes()
         for name, file in files.items()
-        if name.name == MANIFEST or name.parent.name in (EVENTS, TOKENS)
+        if name.name in (MANIFEST, INDEX) or name.parent.name in (EVENTS, TOKENS)
     }
 
 

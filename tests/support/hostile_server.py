@@ -50,7 +50,9 @@ class Answer:
 
 
 class Server:
-    """Use as a context manager; `run` answers one command at a time."""
+    """Use as a context manager; `run` answers one command at a time. `seconds`: of processor time, of all of them."""
+
+    seconds = 0.0
 
     def __enter__(self) -> Server:
         paths = os.pathsep.join((str(_ROOT), str(Path(__file__).parent)))
@@ -77,6 +79,7 @@ class Server:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
+        self.seconds += answer["seconds"]
         stdout, stderr = (folder.parent / name for name in ("stdout", "stderr"))
         return Answer(**answer, stdout=stdout.read_bytes(), stderr=stderr.read_text(errors="replace"))
 
