@@ -157,6 +157,7 @@ def table(found: dict[int, dict[str, Row]]) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.night
 @pytest.mark.benchmark
 def test_ours_is_right_and_three_times_as_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = os.environ.get("FLIGHT_SCALE", "")

@@ -90,6 +90,7 @@ def said(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.night
 @pytest.mark.benchmark
 def test_share_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, __file__, str(PAIRS), "", str(tmp_path)]

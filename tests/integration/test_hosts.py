@@ -142,6 +142,7 @@ def test_a_rank_that_stops_is_named_where_the_clocks_of_its_host_are_wrong(
         assert verdict.verdict == "HUNG" and culprits(verdict) == [(3, "hostb", culprit)], verdict.reason
 
 
+@pytest.mark.night
 def test_a_rank_that_stops_is_named_with_its_host_whatever_the_clocks_say(hosts: lab.Hosts, tmp_path: Path) -> None:
     job = Job(hosts, tmp_path, "stops", 1000, "4s")
     job.wait_until_under_way()
@@ -162,6 +163,7 @@ def test_a_rank_that_stops_is_named_with_its_host_whatever_the_clocks_say(hosts:
         run.triage([str(job.folders[1]), str(again)])
 
 
+@pytest.mark.night
 def test_a_partition_is_the_networks_and_no_ranks(hosts: lab.Hosts, tmp_path: Path) -> None:
     """Judged from the directory above both, as it is on a shared file system."""
     job = Job(hosts, tmp_path, "works", 100_000, "4s")
@@ -203,6 +205,7 @@ def test_a_rank_that_stops_is_named_by_evidence_that_each_watch_serves(hosts: la
     assert "rank 2-3 of 4" in wording(verdict)
 
 
+@pytest.mark.night
 def test_of_four_hosts_the_one_whose_rank_stops_is_named(tmp_path: Path) -> None:
     with lab.laboratory(4) as four:
         job = Job(four, tmp_path, "stops", 1000, "4s", ranks=1)
@@ -247,6 +250,7 @@ def test_of_four_hosts_none_is_named_where_the_network_between_all_is_down(tmp_p
     assert "the network between 4 hosts, not a rank" in verdict.reason, verdict.reason
 
 
+@pytest.mark.night
 def test_a_route_on_which_answers_are_lost_is_the_networks_and_no_ranks(tmp_path: Path) -> None:
     """Packets from the first host arrive, and those to it do not."""
     with lab.laboratory() as hosts:
