@@ -14,7 +14,13 @@ from probes.format import SIDES
 from reports.model import EXIT_CODES, RunSummary, Verdict
 
 NAME = "verdict.json"
+RECORDED = ("run.json", "events", "beats", *SIDES)  # in a folder that a run, a pair or a watch was recorded into
 AGAIN = "harness diff BASELINE CANDIDATE   # judges the recordings again"
+
+
+def recorded(folder: Path) -> bool:
+    """Whether a folder holds a recording, a pair or a watch, whose verdict no other command may replace."""
+    return any(os.path.lexists(folder / name) for name in RECORDED)
 
 
 def read(path: Path) -> Verdict:

@@ -225,9 +225,14 @@ class Judge:
             text = f"{target.name}={trial.varied[target.name]!r} whatever is asked"
         else:
             text = f"no {target.name}"
-        read = target.value_in(trial.varied)
-        then = " decides by itself" if read is None else f" then has {read!r}"
-        return self._arrival(trial, "dropped", f"{text}; {self.target.title}{then}", trial.varied)
+        setting, read = trial.setting, target.value_in(trial.varied)
+        then = f"{self.target.title} decides by itself"
+        if read is not None:
+            then = f"{setting.parameter.name} is then {read!r} in {self.target.title}"
+        # A constant that is right for one of the two values is wrong for the other one.
+        is_right = read is not None and setting.parameter.fits(setting.requested(setting.second), read)
+        value, native = (setting.first, trial.base) if is_right else (setting.second, trial.varied)
+        return self._arrival(trial, "dropped", f"{text}; {then}", native, value)
 
     def _without_image(self, trial: Trial) -> Arrival:
         kind: Kind = "renamed" if trial.followers else "dropped"

@@ -48,6 +48,7 @@ class Thread:
 NOT_PERMITTED = "ptrace is not permitted"
 NOT_PYTHON = "not a Python process"
 PASTED = "pasted"  # `source` of evidence from stacks that somebody pasted: one look without a time
+UNREAD = "it cannot be read"  # in a note, of a file that was pasted
 ENDED = ("gone", "Z", "X")  # states of a process that is over
 
 

@@ -10,6 +10,8 @@ import itertools
 import time
 from collections.abc import Callable
 
+from harness import extras
+from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Evidence
 from harness.triage.flight.model import Comparison
 from harness.triage.graph import Graph, Subject, build
@@ -107,6 +109,12 @@ def _unseen(case: Case) -> Ruling:
             f"{'no Python processes' if several else NOT_PYTHON}, and nothing else says what "
             f"{'they do' if several else 'it does'}",
             next=("pgrep -af python   # the job's Python processes, for harness triage PID",),
+        )
+    if any(NO_PY_SPY in note for note in notes):
+        return Ruling(
+            "INSUFFICIENT",
+            "py-spy is missing, so no stack says what these processes do",
+            next=(extras.repair_command("py-spy"), f"{case.again()}   # again, when it is there", watched),
         )
     return Ruling(
         "INSUFFICIENT",

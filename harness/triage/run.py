@@ -17,16 +17,18 @@ from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
 
-from harness import dates, exit_cleanup
+from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
 from harness.triage import archive, directory, judge, pasted
 from harness.triage.collect import collect, live, may_live
+from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import ENDED, Evidence, Silence
 from harness.triage.nodes import unite
 from harness.triage.remote import gather, token
 from harness.triage.watch.retention import order
 from harness.verdict_file import NAME as VERDICT
+from harness.verdict_file import recorded
 from probes import redaction
 from probes.files import make_folder, make_new_folder, write_whole
 from probes.format import SIDES
@@ -80,9 +82,10 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
     if any(thread.frames for process in evidence.processes for look in process.samples for thread in look.threads):
         return evidence
     why = next((note for process in evidence.processes for note in process.notes), "")
+    again = shlex.join(redaction.arguments(["harness", "triage", *what]))
     raise BadInput(
         f"no stack in {' '.join(what[:MAX_DRIVERS])}" + (f": {why}" if why else ""),
-        fix=shlex.join(redaction.arguments(["harness", "triage", *what])),
+        fix=extras.repair_command("py-spy") if NO_PY_SPY in why else again,
     )
 
 
@@ -98,6 +101,8 @@ def _check_writable(out: Path, what: list[str]) -> None:
     existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir():
         raise _unwritable(out, what, f"{existing} is no directory")
+    if recorded(out):
+        raise _unwritable(out, what, "it holds a recording, and a verdict never overwrites another")
     if not os.access(existing, os.W_OK | os.X_OK):
         read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
         raise _unwritable(out, what, os.strerror(errno.EROFS if read_only else errno.EACCES))
@@ -214,6 +219,10 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
 
 def _refuse_file(path: Path) -> NoReturn:
     beside = shlex.quote(str(path.parent))
+    if not os.access(path, os.R_OK):
+        raise BadInput(
+            f"{path} cannot be read: permission denied", fix=f"ls -l {shlex.quote(str(path))}   # whose it is"
+        )
     raise BadInput(
         f"{path} is one file without stacks or lines about a timeout: triage reads those, the directory with the "
         "recorder dumps of every rank, or evidence",

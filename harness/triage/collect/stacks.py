@@ -27,6 +27,7 @@ from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Frame, Thread
 TIMEOUT_S = 4.0  # chosen: half of the eight seconds of a look (`collect`)
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 MAX_FRAMES = 200  # innermost frames; a runaway recursion has thousands
+NO_PY_SPY = "no Python stacks: py-spy is not installed here"
 MAX_NAME = 200  # a C++ template's name may have thousands of characters
 # Files whose frames show by themselves what is waited for. An idle thread anywhere else may wait in C.
 EXPLAINED = re.compile(
@@ -87,7 +88,7 @@ def unexplained(threads: Sequence[Thread]) -> bool:
 def _dump(pid: int, mode: tuple[str, ...], timeout_s: float) -> Stacks:
     spy = program()
     if spy is None:
-        return Stacks(note="no Python stacks: py-spy is not installed here (pip install py-spy)")
+        return Stacks(note=f"{NO_PY_SPY} (pip install py-spy)")
     try:
         done = bounded.run([spy, "dump", "--pid", str(pid), "--json", *mode], timeout_s)
     except OSError as error:

@@ -6,6 +6,7 @@ A paste is one look without a time. What it lacks is named in the evidence, and 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -23,7 +24,7 @@ from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
 from harness.triage.directory import MAX_PROCESSES, is_dump
-from harness.triage.evidence import PASTED, Evidence, Process, Sample
+from harness.triage.evidence import PASTED, UNREAD, Evidence, Process, Sample
 from harness.triage.pasted import errors, naming, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
@@ -76,7 +77,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         if size > MAX_BYTES:
             notes.append(f"only the first {MAX_BYTES >> 20} MiB of text are read: {name} and what follows it is not")
             break
-        if file is not None and is_dump(file):
+        if file is not None and os.access(file, os.R_OK) and is_dump(file):
             recorded |= {name: str(file.resolve())} if file.stat().st_size else {}
             continue
         pasted = _read(file)
@@ -85,7 +86,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         its = _looks(name, pasted, log, failures, failed)
         notes += [f"{name}: {pasted.note}"] if pasted.note else []
         recognised = its or (log.entries, len(failures.rows), len(failed.entries)) != before
-        notes += [] if recognised else [f"{name}: nothing was recognised in it"]
+        if not recognised and not pasted.note.startswith(UNREAD):
+            notes.append(f"{name}: nothing was recognised in it")
         looks += its
     dumps = {} if recorded else log.dumps()
     if not (looks or log.entries or failures.rows or failed.entries):
@@ -151,7 +153,7 @@ def _read(file: Path | None) -> Pasted:
         with open(file, "rb") as stream:
             return read(stream)
     except OSError as error:
-        return Pasted("", f"it cannot be read: {error.strerror or error}")
+        return Pasted("", f"{UNREAD}: {error.strerror or error}")
 
 
 def _looks(file: str, pasted: Pasted, log: Watchdog, failures: torchrun.Failures, failed: errors.Errors) -> list[Look]:

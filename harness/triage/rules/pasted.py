@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import PurePath
 
-from harness.triage.evidence import PASTED, Frame, LogError, Thread
+from harness.triage.evidence import PASTED, UNREAD, Frame, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.places import match, plain, users
 from harness.triage.rules.ruling import Case, Ruling
@@ -61,7 +61,7 @@ def one_look(case: Case) -> Ruling | None:
     most = places[0] if twice is None and places and 2 * len(places[0].subjects) > size else None
     return Ruling(
         "INSUFFICIENT",
-        _headline(places, twice),
+        _headline(places, twice, all_read=not any(UNREAD in note for note in case.evidence.notes)),
         evidence=(*(_line(case, place, most) for place in places[:MAX_LINES]), *_failures(case)),
         missing=tuple(_missing(case)),
         place=places[0].words if places else "",
@@ -168,14 +168,15 @@ def _from(callers: tuple[str, ...]) -> str:
     return f" from {''.join(callers[1].partition(' in ')[0].split())}" if len(callers) > 1 else ""
 
 
-def _headline(places: list[Place], twice: int | None) -> str:
+def _headline(places: list[Place], twice: int | None, *, all_read: bool) -> str:
     if not places:
         return "the stacks are of launchers only: no rank of the job is among them"
     if twice is not None:
         return f"rank {twice} is there twice: stacks of two jobs, or of two roles of one"
     if len(places) == 1:
         alone = len(places[0].subjects) == 1
-        return f"{places[0].who} at {places[0].words}: {'one stack only' if alone else 'nobody stands elsewhere'}"
+        others = "nobody stands elsewhere" if all_read else "not every file could be read"
+        return f"{places[0].who} at {places[0].words}: {'one stack only' if alone else others}"
     first, rarer = places[0], sorted(places[1:], key=lambda place: len(place.subjects))
     rest = len(rarer) - (MAX_PLACES - 1)
     displayed = [first, *rarer[: MAX_PLACES - 1]]

@@ -32,12 +32,14 @@ from harness.triage.watch.hearing import STDERR, Hearing
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
+from harness.verdict_file import NAME as VERDICT
 from probes import engines, redaction
 from probes.errors import FULL_SUFFIX
 from probes.files import make_folder
-from probes.format import write_manifest
+from probes.format import SIDES, write_manifest
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
+from probes.index import MANIFEST
 from reports.text import counted
 from scenarios.engines import registry
 
@@ -422,7 +424,11 @@ def _claimed(out: Path | None, command: Sequence[str], *, indexed: bool = False)
 
 
 def _begin(directory: Path, command: Sequence[str], *, indexed: bool) -> None:
-    if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
+    filled = any(
+        (directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events", *SIDES)
+    )
+    of_no_watch = (directory / MANIFEST).exists() and not (directory / BEATS).exists()
+    if filled or of_no_watch or (directory / VERDICT).exists():
         raise BadInput(
             f"{directory} holds another recording",
             fix=f"harness watch --out {shlex.quote(f'{directory}-2')} -- {shlex.join(redaction.arguments(command))}",

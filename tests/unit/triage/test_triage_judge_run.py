@@ -17,7 +17,7 @@ import triage_trial as trial
 from harness import cli
 from harness.errors import BadInput
 from harness.triage import directory, run
-from harness.triage.collect import Scope, conduct
+from harness.triage.collect import Scope, conduct, live
 from harness.triage.collect.ray import Cluster
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight import synthesis
@@ -317,3 +317,31 @@ def test_the_advice_about_what_cannot_be_read_is_not_to_read_it_again(dumps, tmp
     assert "PID" not in fix and "DIR" not in fix
     if fix[:2] == ["harness", "triage"] and fix[2] != "--help":
         assert run.triage(fix[2:]).verdict == "HUNG"
+
+
+@pytest.mark.parametrize("name", ["run.json", "events", "baseline", "beats"])
+def test_a_verdict_is_never_written_into_a_recording(tmp_path: Path, name: str) -> None:
+    held = tmp_path / "recorded"
+    (held / name).mkdir(parents=True)
+    with pytest.raises(BadInput):
+        run.triage([str(os.getpid())], held)
+    assert [path.name for path in held.iterdir()] == [name]
+
+
+def test_the_pid_of_one_rank_finds_the_ranks_of_its_job() -> None:
+    """Two jobs of two ranks; each rank is a process that sleeps, with the variables that torchrun sets."""
+    ranks = []
+    try:
+        for port in ("29501", "29502"):
+            for rank in ("0", "1"):
+                place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": rank}
+                ranks.append(subprocess.Popen(["sleep", "60"], env={**os.environ, **place}))
+        pids = [process.pid for process in ranks]
+        assert sorted(live(str(pids[0])).roots) == pids[:2] and sorted(live(str(pids[3])).roots) == pids[2:]
+        alone = subprocess.Popen(["sleep", "60"], env={**os.environ, "WORLD_SIZE": "1", "RANK": "0"})
+        ranks.append(alone)
+        assert live(str(alone.pid)).roots == (alone.pid,)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -276,6 +279,23 @@ def test_a_stack_of_c_alone_says_who_called_the_wait(tmp_path: Path) -> None:
         "#2  0x00007fc733b1b7b1 in __kmp_lock_suspend_mx () from libiomp5.so\n"
     )
     assert judged(tmp_path / "gdb.txt").reason == "pid 26346 at libiomp5.so __kmp_lock_suspend_mx: one stack only"
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = job(tmp_path, *[waiting(12)] * 3)
+    closed = folder / "rank_2.txt"
+    access, opened = os.access, open
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed and access(path, mode))
+
+    def refusing(file: Any, *rest: Any, **more: Any) -> Any:
+        if file == closed:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(file, *rest, **more)
+
+    monkeypatch.setattr("builtins.open", refusing)
+    verdict = judged(folder)
+    assert "nobody stands elsewhere" not in verdict.reason
+    assert any("rank_2.txt" in line and "Permission denied" in line for line in verdict.missing)
 
 
 FAILURE = """\
