@@ -41,6 +41,7 @@ from harness.parity.verdict import asked, is_torn_manifest, kinds_of, not_tested
 from harness.recordings.store import Recording
 from probes.format import FormatError
 from reports.model import AUDIT_EXIT_CODES, Cause, Parity, Verdict
+from reports.quoting import bounded
 from reports.text import counted
 
 _NAMED = 3  # checks that a sentence names
@@ -113,7 +114,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         [summary(e, side)],
         {"against its learner": side.to_learner.result()} if side.to_learner.tokens else {},
     )
-    return Verdict(
+    full_verdict = Verdict(
         "audit",
         verdict,
         AUDIT_EXIT_CODES[verdict],
@@ -126,6 +127,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         fix=fix,
         evidence=answer.evidence,
     )
+    return bounded(full_verdict)
 
 
 def _unsound(e: Evidence, kinds: list[DivergenceKey], causes: list[Cause], wrong: list[Outcome]) -> Answer:
@@ -181,6 +183,7 @@ def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[s
 def _early(verdict: str, missing: list[str]) -> Verdict:
     """Return the verdict on a run that cannot be read."""
     answer = answers.unjudgeable(verdict, missing[0])
-    return Verdict(
+    early_verdict = Verdict(
         "audit", verdict, AUDIT_EXIT_CODES[verdict], answer.reason, evidence=answer.evidence, missing=missing
     )
+    return bounded(early_verdict)

@@ -51,6 +51,7 @@ from harness.parity.suspected import confirm_suspicions
 from harness.recordings.library import Library
 from probes.format import SIDES, FormatError, Run
 from reports.model import BETWEEN, EXIT_CODES, OPEN, Cause, Check, Parity, Verdict
+from reports.quoting import bounded
 from reports.text import counted
 
 
@@ -243,7 +244,7 @@ def _decide(
         paths={side.name: str(side.recording.path) for side in e.sides},
         evidence=answer.evidence,
     )
-    return confirm_suspicions(full_verdict)
+    return confirm_suspicions(bounded(full_verdict))
 
 
 def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum) -> _Grounds:
@@ -335,7 +336,7 @@ def _metrics(e: Evidence) -> dict[str, Any]:
 def _early(verdict: str, reason: str, paths: list[Path], missing: list[str] | None = None) -> Verdict:
     """Return a verdict from before anything could be compared."""
     answer = answers.unjudgeable(verdict, reason)
-    return Verdict(
+    early_verdict = Verdict(
         "parity",
         verdict,
         EXIT_CODES[verdict],
@@ -344,3 +345,4 @@ def _early(verdict: str, reason: str, paths: list[Path], missing: list[str] | No
         missing=missing or [reason],
         paths={name: str(path) for name, path in zip(SIDES, paths, strict=True)},
     )
+    return bounded(early_verdict)

@@ -183,9 +183,18 @@ class RunManifest:
             lifted_steps=_steps(lifted),
             lifted_skipped=str(lifted.get("skipped") or ""),
             hosts={kind: _hosts(place) for kind, place in parameters(manifest.get("placement")).items()},
-            promised_kinds=name_list(manifest.get("records")) or (),
+            promised_kinds=_promised(name_list(manifest.get("records")) or ()),
             unrecorded=name_list(manifest.get("missing")) or (),
         )
+
+
+# Events that each run that promises any has recorded, though the first of them did not promise these.
+_UNPROMISED = ("engine_stats", "group")
+_TRAINED = "learner"  # promised by the runs of the harness that train, which promise everything that they record
+
+
+def _promised(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*kinds, *_UNPROMISED))) if _TRAINED in kinds else kinds
 
 
 def _steps(part: Parameters) -> range | None:

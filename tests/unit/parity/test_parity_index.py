@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from recorded_pairs import recorded_pair
 from recordings import make, scenario, stage
+from resealed import drop_events, drop_frames, reseal
 
 from harness.parity import judge
 from harness.parity.audit import audit
@@ -122,6 +123,27 @@ def test_a_lifted_stage_cannot_be_deleted(lifted: Path, sides: tuple[str, ...], 
     for side in sides:
         shutil.rmtree(folder / side / LIFTED)
     assert passing(folder, set(sides)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sides", [("candidate",), SIDES])
+@pytest.mark.parametrize("kind", ["engine_stats", "group", "native", "native_score", "repeat"])
+def test_no_kind_of_records_can_be_deleted(real: Path, kind: str, sides: tuple[str, ...], tmp_path: Path) -> None:
+    folder = copied(real, tmp_path / "pair")
+    for side in sides:
+        drop_events(folder / side, kind)
+        drop_frames(folder / side, kind)
+    assert passing(folder, set(sides)) == []
+
+
+@pytest.mark.slow
+def test_a_run_without_a_native_stage_lacks_none_of_its_frames(real: Path, tmp_path: Path) -> None:
+    folder = copied(real, tmp_path / "pair")
+    for side in SIDES:
+        for file in [*(folder / side).glob("*/rollout-*-2.*"), *(folder / side).glob("*/trainer-1-*")]:
+            file.unlink()
+        reseal(folder / side)
+    assert passing(folder, set(SIDES))[0] == "EQUIVALENT"
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from one_number import change_column, change_leaf, columns, leaves
 from recorded_pairs import recorded_pair
+from resealed import change_column, change_leaf, columns, leaves
 
 from harness.parity import judge
 from probes.format import SIDES
@@ -90,6 +90,7 @@ def test_no_value_of_an_event_is_explained(pair: Path, copy: Path, side: str) ->
         *(("rollout logprob", new) for new in ("-0.3", "-1", "-8", "-20", math.nan, 0.5)),
         *(("experience actor_logprob", new) for new in ("-0.3", "-3", "-20", math.nan, 0.5)),
         *(("native logprob", new) for new in ("-3", "-20", math.nan)),
+        ("native_score learner_logprob", "-3"),
         *((f"{kind} {name}", "+1") for kind in ("native", "repeat") for name in ("prompt", "prompt_seen")),
         *((f"floor {variant} logprob", new) for variant in ("base", "prefill") for new in ("-3", math.nan)),
         *((f"{stage}rollout prompt_seen", "+1") for stage in ("", "lifted ")),

@@ -18,6 +18,7 @@ from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation
 from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
+from harness.parity.subjects.log_probabilities.observed_outliers import FEWEST_OUTLIERS
 from harness.parity.subjects.native_sampler.observed_meaning import RAW, evidence
 from harness.parity.subjects.native_sampler.observed_repeats import EXCHANGED
 from harness.parity.subjects.native_sampler.observed_samples import tables
@@ -180,6 +181,8 @@ def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if meaning in (None, "", RAW, facts["documented"]):
             continue
         before, after = facts["beyond"]["learner_logprob"], facts["beyond"][facts["column"]]
+        if before <= FEWEST_OUTLIERS:
+            continue  # a meaning is one of all numbers, and so few may be wrong by themselves
         yield Explanation(
             Cause.of(
                 LOGPROB_SEMANTICS.key(meaning),

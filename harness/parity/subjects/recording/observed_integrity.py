@@ -27,6 +27,8 @@ class Minimum:
 
 LEAST = Minimum()
 _RANKED = ("actor", "critic", "reference", "reward")
+NATIVE_MODE = "native"
+_STAGE = ("native", "repeat", "native_score")  # frames of a native stage
 # Settings that are used as numbers. A recording in which one is no number is unreadable.
 _NUMBERS = {
     "scenario": ("steps", "seed"),
@@ -55,6 +57,10 @@ def damage(recording: Recording, name: str) -> list[str]:
             if not recording.count(kind)
         ),
         *(
+            f"the {name}'s recording has no frames of kind {kind!r}, though its engine drew samples of its own"
+            for kind in _without_frames(recording)
+        ),
+        *(
             f"the {name}'s {end.role} ended badly: {end.reason or 'no reason given'}"
             for end in recording.records.ends
             if not end.succeeded
@@ -68,6 +74,13 @@ def damage(recording: Recording, name: str) -> list[str]:
             else []
         ),
     ]
+
+
+def _without_frames(recording: Recording) -> list[str]:
+    """Return the kinds of frames that a native stage lacks: a run with promises has all of them, or no such stage."""
+    manifest, mode = recording.records.manifest, recording.records.settings.rollout.mode
+    drew = mode != NATIVE_MODE and any(request.mode == NATIVE_MODE for request in recording.records.sampling)
+    return [kind for kind in _STAGE if not recording.steps(kind)] if manifest.promised_kinds and drew else []
 
 
 def _unreadable(recording: Recording, name: str) -> list[str]:

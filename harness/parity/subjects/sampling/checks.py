@@ -308,16 +308,16 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     their samples."""
     name, number = SUSPICIONS[7], 7
     findings = [finding for side in e.sides for finding in _sampling(e, side)]
-    given_otherwise = {(finding.details.get("name"), finding.where) for finding in findings}
+    given_otherwise = {finding.details.get("name") for finding in findings}
     # Values that differ between the sides, unless a finding about one side says so already.
     shared_modes = () if e.alone else sampling_requests(e.baseline).keys() & sampling_requests(e.candidate).keys()
     for mode in shared_modes:
         baseline_sampling, candidate_sampling = (sampling_request(side, mode).requested for side in e.sides)
         for key, (a, b) in differences(baseline_sampling, candidate_sampling).items():
-            if not any(key == altered_name for altered_name, _ in given_otherwise):
+            if key not in given_otherwise:
                 text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
                 findings.append(_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}))
-                given_otherwise.add((key, "both"))
+                given_otherwise.add(key)
     result = e.native
     silent = _silent(e)
     if findings:

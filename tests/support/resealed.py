@@ -1,10 +1,11 @@
-"""One number of a recording changed, in one frame or one event, with checksums, counts and index that fit."""
+"""Changes to a recording with checksums, counts and index that fit: one number, or all records of a kind."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,32 @@ def change_leaf(run: Path, leaf: Leaf) -> None:
     holder[leaf.path[-1]] = _other(leaf.value)
     write_events(file, events)
     reseal(run)
+
+
+def drop_events(run: Path, kind: str) -> None:
+    for file in run.rglob("*.jsonl"):
+        _write_closed(file, [event for event in read_events(file) if event["kind"] != kind])
+    reseal(run)
+
+
+def drop_frames(run: Path, kind: str) -> None:
+    for file in run.rglob("*.bin"):
+        kept = [frame for frame in read_frames(file) if frame.kind != kind]
+        if kept:
+            write_frames(file, kept)
+        else:
+            file.unlink()
+        journal = file.parents[1] / "events" / f"{file.stem}.jsonl"
+        counts = {"frames": len(kept), "frame_kinds": Counter(frame.kind for frame in kept)}
+        *events, close = read_events(journal)
+        _write_closed(journal, [*events, {**close, **counts}])
+    reseal(run)
+
+
+def _write_closed(file: Path, events: list[dict[str, Any]]) -> None:
+    """Write a journal that ends with its `close` event, which counts the others."""
+    *others, close = events
+    write_events(file, [*others, {**close, "events": Counter(event["kind"] for event in others)}])
 
 
 def read_frames(file: Path) -> list[Frame]:
