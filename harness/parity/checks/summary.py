@@ -189,8 +189,8 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         for key in differences(baseline_settings, candidate_settings)
         if key.rpartition(".")[2].replace("_", " ") not in {*rows, *_SHOWN}
     ]
-    settings = flatten(run.scenario)
-    return rows | {key: settings.get(key) for key in differing_keys}
+    values = flatten(run.scenario)
+    return rows | {key: values.get(key) for key in differing_keys}
 
 
 def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
