@@ -33,7 +33,7 @@ class EnvironmentUnusable(HarnessError):
 
 def closest(name: str, candidates: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: "; did you mean X or Y?"; empty if no candidate is similar."""
-    near = difflib.get_close_matches(name, list(candidates), n=3)
+    near = difflib.get_close_matches(name, dict.fromkeys(candidates), n=3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -75,9 +76,10 @@ def find(query: str) -> list[Entry]:
     """The entries of that name. Raises BadInput if there are none.
 
     A cause may have its details appended (STALE_WEIGHTS(lm_head.weight)), and a hang its title (K10 rank-conditional
-    collective). Both "3" and "exit code 3" find an exit code.
+    collective). A check of an audit has the run in its name (run-itself). Both "3" and "exit code 3" find an exit code.
     """
     all_entries, name = entries(), query.partition("(")[0].strip().casefold().removeprefix("exit code ")
+    name = re.sub("^run-", "baseline-", name)  # the checks of an audit are those of a baseline
     hang = name.partition(" ")[0]
     matches = [entry for entry in all_entries if entry.name.casefold() == (hang if entry.kind == "hang" else name)]
     if not matches:

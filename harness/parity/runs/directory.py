@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 
 from harness.errors import BadInput
-from probes.format import SIDES, TOKENS, FormatError, read_manifest
+from probes.format import EVENTS, SIDES, TOKENS, FormatError, read_manifest
 
 _TAKES = {"diff": "diff BASELINE CANDIDATE", "replay": "replay RUN", "audit": "audit RUN"}
 _RUN = "a run: a directory with run.json, from harness run or harness record, or a bundle"
@@ -49,6 +49,11 @@ def no_rollouts(path: Path, named: str | os.PathLike[str]) -> BadInput | None:
         return None
     if not watched or os.path.isdir(path / TOKENS):
         return None
+    if not (os.path.isdir(path / EVENTS) and os.listdir(path / EVENTS)):
+        return BadInput(
+            f"nothing was recorded in {named}: no process of its command wrote an event",
+            fix="harness record -- COMMAND   # with the command's first error mended",
+        )
     return BadInput(
         f"{named} is a record of harness watch, without rollouts", fix=f"harness triage {shlex.quote(str(named))}"
     )
