@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
+from harness.parity.causes.registry import family
 from harness.parity.checks.registry import Outcome, Registered, not_brought
 from harness.parity.checks.summary import mode_name, summary
 from harness.parity.coverage import failed_calls, limits, refused_calls
@@ -83,7 +84,8 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     wrong = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)
     outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
-    causes, open_ = [explanation.cause for explanation in explained.explanations], explain.remaining(explained, kinds)
+    causes = [replace(cause, fix=family(cause.key).fix) for cause in (each.cause for each in explained.explanations)]
+    open_ = explain.remaining(explained, kinds)
     fix = ""
     if stop:
         verdict, answer = "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", stop[0])
