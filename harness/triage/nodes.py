@@ -161,7 +161,7 @@ def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
             if before != path:
                 raise BadInput(
                     f"{before} and {path} are both evidence of {process.host} (process {process.pid} is in both)",
-                    fix=_without(parts, before),
+                    fix=_latest_look(parts) or _without(parts, before),
                 )
         for world, its in worlds(part).items():
             for rank, process in its.items():
@@ -174,6 +174,14 @@ def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
                         "another job, or of an older attempt of this one",
                         fix=_without(parts, first),
                     )
+
+
+def _latest_look(parts: Mapping[Path, Evidence]) -> str:
+    """The command that judges the latest of several looks at one host; empty where the parts are of several hosts."""
+    if len({process.host for part in parts.values() for process in part.processes}) > 1:
+        return ""
+    latest = max(parts, key=lambda path: parts[path].taken)
+    return f"harness triage {shlex.quote(str(latest))}   # the latest of these looks at one host"
 
 
 def _refuse_two_jobs(first_path: Path, first: Evidence, second_path: Path, second: Evidence) -> None:
