@@ -6,6 +6,7 @@ Interventions that need a live engine (flush, restart, put a parameter back) are
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -35,7 +36,7 @@ from harness.parity.subjects.sampling import causes_random_numbers
 from harness.parity.subjects.stop_conditions import causes as stop_conditions
 from harness.parity.subjects.weights import causes as weights
 from reports.model import Cause, Place
-from reports.text import counted
+from reports.text import counted, figure
 
 # A rule sees what earlier rules left open (`Explained.left`). Causes are listed in this order too.
 RULES: tuple[Rule | Slot, ...] = (
@@ -232,7 +233,8 @@ def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Ca
         None: "",
     }[equal_weights]
     suspected = [text for side in e.sides if (text := prefix_cache.untried_cache(e, side, so_far))]
-    evidence = "; ".join(filter(None, [evidence, *suspected, remark(e)]))
+    alone = "it is of one sample: one wrong record looks the same" if of_samples and len(items) == 1 else ""
+    evidence = "; ".join(filter(None, [evidence, *suspected, alone, _impossible(e, place) or remark(e)]))
     return Cause.of(
         UNEXPLAINED.key(),
         _party(e, first),
@@ -240,6 +242,13 @@ def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Ca
         evidence,
         {"kinds": {kind.label: len(items) for kind, items in open_.items()}},
     )
+
+
+def _impossible(e: Evidence, place: Place) -> str:
+    """Return which value of a place no log-probability has, since it is not finite or above 0; "" where none is."""
+    values = [value for value in (place.baseline, place.candidate) if isinstance(value, float)]
+    wrong = [value for value in values if not math.isfinite(value) or value > e.tolerance.extreme]
+    return f"{figure(wrong[0])} is no log-probability" if wrong and "logprob" in place.field else ""
 
 
 def _first_left(e: Evidence, kind: DivergenceKey, items: np.ndarray) -> tuple[Order, Place]:

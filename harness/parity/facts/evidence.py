@@ -414,8 +414,7 @@ class Evidence:
         if place.step not in earliest_by_step or divergence.order < earliest_by_step[place.step].order:
             earliest_by_step[place.step] = divergence
         samples = np.asarray(samples, np.int64).reshape(-1)
-        samples = samples if len(samples) else np.array([-1])
-        self.items.setdefault(key, []).append(np.stack([np.full(len(samples), place.step), samples], axis=1))
+        self.items.setdefault(key, []).append(items_of(place.step, samples if len(samples) else np.array([-1])))
 
     def differs(
         self, key: DivergenceKey, weighed: Weighed, samples: Any, place: Place, *, phase: str | None = None
@@ -439,17 +438,17 @@ class Evidence:
         return tolerance.extreme if kind.stage is Stage.NATIVE else tolerance.extreme_drawn
 
     def weigh(
-        self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray, *, step: int, samples: np.ndarray
+        self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray, items: np.ndarray
     ) -> Weighed:
         """Hold one step's |differences| of log-probabilities against the tolerance, and add them to the run's tail.
 
-        `samples`: the sample number of each row of the grid.
+        `items`: (step, sample) of each row of the grid.
         """
         tolerance = self.tolerated(key.kind)
         spared = tolerance.spared(int(np.count_nonzero(compared)))
         bounds = Bounds(tolerance.value, self.extreme(key.kind), tolerance.share, spared, tolerance.most)
         weighed = Weighed.of(grid, compared, size, bounds)
-        self.tail(key).add(weighed, step, samples)
+        self.tail(key).add(weighed, items)
         return weighed
 
     def settle(self) -> None:
@@ -490,6 +489,11 @@ class Evidence:
                 )
         if len(match.repeated):
             self.repeated.append(f"{where}: sample {int(match.repeated[0])} was recorded more than once")
+
+
+def items_of(step: int, samples: np.ndarray) -> np.ndarray:
+    """Return (step, sample) of each of these samples of a step."""
+    return np.stack([np.full(len(samples), step), samples], axis=1)
 
 
 def version_of(table: Table) -> int:

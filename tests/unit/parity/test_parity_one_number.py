@@ -107,6 +107,16 @@ def test_a_number_that_says_nothing_of_an_engine_is_unexplained(name: str, new: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("new", [0.5, math.nan, math.inf])
+def test_a_value_that_no_log_probability_has_is_said(new: float, copy: Path) -> None:
+    run = copy / "candidate"
+    change_column(run, next(column for column in columns(run) if str(column) == "native logprob"), new * 20)
+    [cause] = judged(copy).causes
+    assert cause.key.family == "UNEXPLAINED" and "is no log-probability" in cause.evidence
+    assert "arithmetic" not in cause.evidence
+
+
+@pytest.mark.slow
 def test_a_digest_that_its_own_frames_contradict_is_damage(copy: Path) -> None:
     run = copy / "candidate"
     change_leaf(run, next(leaf for leaf in leaves(run) if str(leaf) == "data prompts"))

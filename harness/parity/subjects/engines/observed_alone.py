@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Match, around, first_difference
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Far, Side, version_of
+from harness.parity.facts.evidence import Evidence, Far, Side, items_of, version_of
 from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.precision.observed_rounding import both, misrounded
@@ -135,7 +135,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     side.to_learner.add(pairs, step=rollout.step, version=version_of(rollout))
     observed_drifts.against_learner(e, side, aligned, pairs)
     kind = Kind.ENGINE.of(side.name)
-    weighed = e.weigh(kind, grid, tokens_equal, pairs.size, step=rollout.step, samples=match.sample)
+    weighed = e.weigh(kind, grid, tokens_equal, pairs.size, items_of(rollout.step, match.sample))
     if not len(weighed.beyond):
         return
     first = weighed.deciding[0]

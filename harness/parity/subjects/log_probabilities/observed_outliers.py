@@ -128,10 +128,10 @@ class Tail:
     def too_many(self) -> bool:
         return bool(self.quiet) and Weighed.together(self.quiet).crowded
 
-    def add(self, weighed: Weighed, step: int, samples: np.ndarray) -> None:
-        """Add one step. `samples`: the sample number of each row."""
+    def add(self, weighed: Weighed, items: np.ndarray) -> None:
+        """Add one step. `items`: (step, sample) of each row."""
         self.share = weighed.share
-        self.samples.append(np.stack([np.full(len(weighed.rows), step), samples[weighed.rows]], axis=1))
+        self.samples.append(items[weighed.rows])
         self.largest.append(weighed.largest)
         self.compared += weighed.compared
         self.beyond += len(weighed.beyond)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.evidence import Evidence, Side, items_of
 from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, Weighed
 from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS, shifted, tempered_bounds, vocabulary
 from harness.parity.subjects.native_sampler.observed import NativeResult
@@ -217,8 +217,8 @@ def _largest(e: Evidence, part: Tokens, name: str) -> float:
 
 def _weigh(e: Evidence, side: Side, part: Tokens, column: str) -> Weighed:
     """Add the distance of one draw's numbers from the learner's to the run's tail."""
-    kind, samples = Kind.NATIVE_LEARNER.of(side.name), part.table.sample[part.rows]
-    return e.weigh(kind, part.grid, *_difference(e, part, column), step=part.table.step, samples=samples)
+    items = items_of(part.table.step, part.table.sample[part.rows])
+    return e.weigh(Kind.NATIVE_LEARNER.of(side.name), part.grid, *_difference(e, part, column), items)
 
 
 def _note(e: Evidence, side: Side, part: Tokens) -> None:

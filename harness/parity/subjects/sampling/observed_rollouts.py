@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Match, equal_rows
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, version_of
+from harness.parity.facts.evidence import Evidence, items_of, version_of
 from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.order import observed as order_observed
@@ -164,7 +164,7 @@ def _logprobs(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs, lookup: L
     if e.finer is None and within < e.tolerance.cap:
         e.counts.beyond_ten_floors += int(np.count_nonzero(tokens_equal & ~(size <= within)))
     key = Kind.LOGPROB.of()
-    weighed = e.weigh(key, grid, tokens_equal, size, step=tokens.step, samples=tokens.match.sample)
+    weighed = e.weigh(key, grid, tokens_equal, size, items_of(tokens.step, tokens.match.sample))
     if not len(weighed.beyond):
         return
     first = weighed.deciding[:1]
