@@ -197,7 +197,7 @@ def _party(subject: Subject, why: str, frame: str = "") -> Party:
 
 
 def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ruling: Ruling) -> list[str]:
-    lines = [*ruling.missing, *(comparison.missing if comparison else ())]
+    lines = [*ruling.missing, *((*comparison.strays, *comparison.missing) if comparison else ())]
     seen_ranks = {process.rank for process in evidence.processes if process.rank is not None}
     seen_ranks |= set(comparison.ranks) if comparison else set()
     expected = range(evidence.expected_world or 0)

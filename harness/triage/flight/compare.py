@@ -28,18 +28,19 @@ def compare(
 
     If `flights` is a mapping, its keys name the flights, also in `RankState.key`. `memberships`: groups as recorded
     when they were created, for dumps without members (gloo's). Dumps of several jobs are not compared: `jobs` counts
-    the jobs, and `worlds` separates them. With `strays`, a few dumps beside those of one job are left out, and a note
-    names them.
+    the jobs, and `worlds` separates them. With `strays`, a few dumps beside those of one job are left out
+    (`Comparison.strays`).
     """
     flights_by_name = _keyed(flights)
     recorded_groups = tuple(dict.fromkeys(memberships))
     versions = tuple(sorted({flight.version for flight in flights_by_name.values() if flight.version}))
     notes = _reading_notes(flights, flights_by_name, versions)
-    jobs = worlds(flights_by_name)
+    jobs: Sequence[Mapping[str, Flight]] = worlds(flights_by_name)
+    left_out: list[str] = []
     if strays and len(jobs) > 1 and (job := main_job(jobs)) is not None:
-        notes += [f"left out: {_listed(list(other))}, not of the job of the others{_when(job, other)}" for other in jobs
-                  if other is not job]  # fmt: skip
-        flights_by_name, jobs = dict(job), (dict(job),)
+        left_out = [f"left out: {_listed(list(stray))}, not of the job of the others{_when(job, stray)}"
+                    for stray in jobs if stray is not job]  # fmt: skip
+        flights_by_name, jobs = dict(job), (job,)
     if len(jobs) > 1:
         return _several_jobs(jobs, flights_by_name, versions, notes)
     readable = {
@@ -68,6 +69,7 @@ def compare(
         notes=tuple(notes),
         missing=(*missing, *unread, *_without_members(states)),
         absent=tuple(absent),
+        strays=tuple(left_out),
         habits={flight.name: its for flight in readable.values() if (its := habit(flight)) is not None},
     )
 

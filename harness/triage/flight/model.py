@@ -111,4 +111,5 @@ class Comparison:
     notes: tuple[str, ...] = ()  # truncated files, versions that differ, rings too short to compare, ...
     missing: tuple[str, ...] = field(default=())  # "no recorder data from rank 3"
     absent: tuple[int, ...] = ()  # ranks below world_size, and members of groups, without a readable dump
+    strays: tuple[str, ...] = ()  # dumps beside those of the job, which were left out, in words
     habits: dict[str, Habit] = field(default_factory=dict)  # `RankState.key` -> habit, for ranks that have one

@@ -89,7 +89,7 @@ def test_a_stray_dump_is_left_out_by_name_and_the_job_is_judged(dumps, name):
     files[1].with_name(f"nccl_trace_rank_{name}.json").write_bytes(files[1].read_bytes())
     verdict = run.triage([str(folder)])
     assert verdict.verdict == "HUNG" and [party.rank for party in verdict.triage.culprits] == [3]
-    left_out = [finding.summary for finding in verdict.findings if finding.summary.startswith("left out")]
+    left_out = [line for line in verdict.missing if line.startswith("left out")]
     assert len(left_out) == 1 and f"nccl_trace_rank_{name}.json" in left_out[0]
 
 
