@@ -38,23 +38,26 @@ def test_a_sound_pair_is_left_as_it_is_and_its_baseline_is_clean(lab: Laboratory
             f"STALE_WEIGHTS({TENSOR})",
             "candidate",
         ),
-        (
+        pytest.param(
             Fault(
                 "dropped", side="baseline", scenario=("sampling.temperature=0.7",),
                 mapping={"edits": {"sampling": {"temperature": None}}},
             ),
             "SAMPLING_PARAM(temperature)",
             "mapping",
+            marks=pytest.mark.night,
         ),
-        (
+        pytest.param(
             Fault("refused", engine={"misloaded": {"names": [TENSOR], "how": "refused", "from": 1}}),
             f"STALE_WEIGHTS({TENSOR})",
             "candidate",
+            marks=pytest.mark.night,
         ),
-        (
+        pytest.param(
             Fault("permuted", engine={"misloaded": {"names": [TENSOR], "how": "permuted", "from": 1}}),
             f"WEIGHTS({TENSOR})",
             "candidate",
+            marks=pytest.mark.night,
         ),
         (Fault("mixed", engine={"drawn_before_sync": {"tokens": 6, "from": 1}}), "MIXED_VERSION", "candidate"),
     ],

@@ -33,8 +33,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     [
         (Fault("second", engine={"draw": {"second": 7}}), ["SAMPLER(another token now and then)"]),
         (Fault("limit", engine={"limit": 9}), ["LENGTH(context)"]),
-        (Fault("pairs", engine={"permute": "pairs"}), ["ORDER"]),
-        (Fault("unsaid", engine={"truncate": {"side": "left", "keep": 4, "unsaid": True}}), ["TRUNCATION(left)"]),
+        pytest.param(Fault("pairs", engine={"permute": "pairs"}), ["ORDER"], marks=pytest.mark.night),
+        pytest.param(Fault("unsaid", engine={"truncate": {"side": "left", "keep": 4, "unsaid": True}}),
+                     ["TRUNCATION(left)"], marks=pytest.mark.night),
         (Fault("late", engine={"misloaded": {"names": [TENSOR], "how": "late", "from": 1}}),
          [f"STALE_WEIGHTS({TENSOR})"]),
     ],

@@ -262,6 +262,7 @@ def test_a_route_on_which_answers_are_lost_is_the_networks_and_no_ranks(tmp_path
     assert not culprits(verdict) and "the network between hosta and hostb" in verdict.reason, verdict.reason
 
 
+@pytest.mark.night
 def test_a_firewall_that_drops_what_ranks_send_to_one_another_is_the_networks(tmp_path: Path) -> None:
     """All but the port of the rendezvous: the group never forms."""
     with lab.laboratory() as hosts:

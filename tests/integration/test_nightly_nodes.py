@@ -94,6 +94,7 @@ def test_cells_run_side_by_side_and_one_that_is_killed_ends_itself_only(nights: 
     assert nights.run()[0] == 0 and nights.results(2)["hf-sglang"]["status"] == "FIXED"
 
 
+@pytest.mark.night
 def test_a_cell_over_its_limit_leaves_no_process_and_is_tried_again(nights: Nights) -> None:
     (nights.folder / "matrix.toml").write_text(support.MATRIX + 'limit = "2s"\nretries = 1\n')
     support.play(nights.folder, hf_sglang="hang")

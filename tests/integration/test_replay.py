@@ -134,7 +134,9 @@ def test_it_ends_where_it_is_told_to(recorded: Path) -> None:
     assert sorted(learners(Path("replay"))) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("plant", [{"scale": 0.9, "first_step": 2}, {"shift": 1, "first_step": 2}])
+@pytest.mark.parametrize(
+    "plant", [{"scale": 0.9, "first_step": 2}, pytest.param({"shift": 1, "first_step": 2}, marks=pytest.mark.night)]
+)
 def test_a_faulty_trainer_is_told_from_faulty_rollouts(plan: Scenario, tmp_path: Path, plant: dict[str, Any]) -> None:
     faulty = record(tmp_path / "run", plan, Fault("trainer", trainer=plant))
     events: list[Any] = []
@@ -151,10 +153,10 @@ def test_a_faulty_trainer_is_told_from_faulty_rollouts(plan: Scenario, tmp_path:
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("late", engine={"shift": 1}),
-        Fault("noise", engine={"noise": 1e-2}),
+        pytest.param(Fault("late", engine={"shift": 1}), marks=pytest.mark.night),
+        pytest.param(Fault("noise", engine={"noise": 1e-2}), marks=pytest.mark.night),
         Fault("stale", trainer={"omit_tensors": {2: ("model.layers.0.mlp.down_proj.weight",)}}),
-        Fault("hot", mapping={"edits": {"sampling": {"temperature": 0.8}}}),
+        pytest.param(Fault("hot", mapping={"edits": {"sampling": {"temperature": 0.8}}}), marks=pytest.mark.night),
     ],
     ids=lambda fault: fault.name,
 )

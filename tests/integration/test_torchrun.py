@@ -54,7 +54,9 @@ def rendered(folder: Path, mode: str, *options: str) -> Path:
     return folder / "python.torchrun.sh"
 
 
-@pytest.mark.parametrize(("mode", "code"), [("succeeds", 0), ("fails", 1), ("hangs", 86)])
+@pytest.mark.parametrize(
+    ("mode", "code"), [("succeeds", 0), pytest.param("fails", 1, marks=pytest.mark.night), ("hangs", 86)]
+)
 def test_the_exit_code_is_torchrun_s_or_that_of_a_hang(tmp_path: Path, mode: str, code: int) -> None:
     script = rendered(tmp_path, mode, "--nproc-per-node", "2")
     with (tmp_path / "log").open("w") as log:
@@ -110,6 +112,7 @@ def on_hosts(root: Path, mode: str, *options: str) -> list[int]:
     return codes
 
 
+@pytest.mark.night
 @pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")
 def test_a_hang_across_hosts_that_share_no_folder_is_named_and_ended_on_all(tmp_path: Path) -> None:
     codes = on_hosts(tmp_path, "stops", "--stall", "3s")

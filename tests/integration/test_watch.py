@@ -148,6 +148,7 @@ def test_a_hang_is_noticed_named_and_ended(tmp_path: Path, train: list[str]) -> 
     assert left_over(out) == []
 
 
+@pytest.mark.night
 def test_a_hang_can_be_left_as_it_is(tmp_path: Path, train: list[str]) -> None:
     out = tmp_path / "out"
     words = ("--stall", "6s", "--on-stall", "exit", "--format", "json", "--out", str(out), "--", *train, "hang")
@@ -167,6 +168,7 @@ def test_a_hang_can_be_left_as_it_is(tmp_path: Path, train: list[str]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.night
 def test_slow_is_not_called_hung(tmp_path: Path, train: list[str]) -> None:
     done = watch("--stall", "6s", "--on-stall", "end", "--", *train, "slow", "20", cwd=tmp_path)
     assert sorted(done.stdout.splitlines()) == ["rank 0: 64", "rank 1: 64"]

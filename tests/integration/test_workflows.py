@@ -59,6 +59,7 @@ def steps(file: Path, job: str) -> dict[str, dict[str, Any]]:
     return {step["name"]: step for step in workflow["jobs"][job]["steps"] if "run" in step}
 
 
+@pytest.mark.night
 def test_the_gate_installs_the_harness_from_a_wheel_and_knows_every_option(project: Path) -> None:
     [wheel] = (project / "wheels").glob("*.whl")
     gate = "harness diff baseline candidate --format github"
