@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROOMS = ("harness", "reports", "scenarios", "probes")
 NONE = "‹None›"  # no fix, and in an f-string what its author excludes
+SHELL = re.compile(r"; fix: ([^\n]+?)\"(?:$|\n| >&2|;)")  # in a script that a launcher writes
 MOST = 24  # alternatives of one expression
 PARAMETER = re.compile(r"(?:^|_)fix$|^next$")  # next: what to try, of triage
 
@@ -93,6 +94,10 @@ class Source:
     def fixes(self) -> Iterator[Fix]:
         for module in self.modules.values():
             yield from self._of(module)
+        for path in sorted((ROOT / "harness/launchers/templates").iterdir()):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                for text in SHELL.findall(line):
+                    yield Fix(f"{path.relative_to(ROOT)}:{number}", re.sub(r"@\{ (\w+) \}@", r"‹\1›", text))
 
     def without(self, kinds: Container[str]) -> Iterator[str]:
         """FILE:LINE of every error of these kinds that is made without a fix."""
@@ -111,7 +116,7 @@ class Source:
             if isinstance(node, ast.JoinedStr):
                 yield from self._said(node, module, function)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and "; fix: " in node.value:
-                for text in re.findall(r"; fix: ([^\n]+?)\"(?:$|\n| >&2|;)", node.value):
+                for text in SHELL.findall(node.value):
                     yield Fix(f"{module.path.relative_to(ROOT)}:{node.lineno}", text)
 
     def _said(self, node: ast.JoinedStr, module: Module, function: ast.FunctionDef | None) -> Iterator[Fix]:

@@ -56,7 +56,7 @@ SIGNS = (
          re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?")),
     Sign("No space left on device", "found a full disk or /dev/shm", "df -h /dev/shm /tmp ."),
     Sign("DUE TO TIME LIMIT", "was ended at the time limit of its job",
-         "harness render slurm --time LIMIT -- COMMAND   # takes evidence before the limit"),
+         "harness render slurm --time 12:00:00 -- COMMAND   # takes evidence before the limit"),
     Sign("CUDA error: ", "met a CUDA error", "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"),
     Sign("Segmentation fault", "ended with a segmentation fault", "python -X faulthandler ...   # prints where"),
     Sign("Worker proc ", "lost a worker of vLLM", "read the worker's own lines above it",
