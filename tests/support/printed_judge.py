@@ -58,6 +58,7 @@ PLACEHOLDERS = {
     "HOST": "10.0.0.1",
     "IMAGE": "python:3.12",
     "K": "1",
+    "LIMIT": "04:00:00",
     "LOOK": "runs/look",
     "MATRIX.toml": "matrix.toml",
     "MODULE": "module",
