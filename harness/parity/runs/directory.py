@@ -44,12 +44,12 @@ def no_rollouts(path: Path, named: str | os.PathLike[str]) -> BadInput | None:
     others.
     """
     try:
-        watched = read_manifest(path).get("watch") is True
+        manifest = read_manifest(path)
     except FormatError:  # the judge reports what is damaged
         return None
-    if not watched or os.path.isdir(path / TOKENS):
+    if manifest.get("watch") is not True or os.path.isdir(path / TOKENS):
         return None
-    if not (os.path.isdir(path / EVENTS) and os.listdir(path / EVENTS)):
+    if manifest.get("index") is True and not os.path.isdir(path / EVENTS):  # `harness record` keeps an index
         return BadInput(
             f"nothing was recorded in {named}: no process of its command wrote an event",
             fix="harness record -- COMMAND   # with the command's first error mended",

@@ -10,6 +10,7 @@ import pytest
 from recordings import make
 
 from harness import cli
+from harness.parity.runs.directory import no_rollouts
 from probes.format import write_manifest
 
 pytestmark = pytest.mark.slow
@@ -119,3 +120,10 @@ def test_a_run_that_is_compared_with_itself_is_noticed(here: Path, capsys: pytes
 def test_a_command_that_is_none_names_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["render", "pbs", "--", "x"]) == 2
     assert "No such command 'pbs'. There are: dstack, github," in capsys.readouterr().err
+
+
+def test_a_record_of_a_command_that_failed_at_once_says_that_nothing_was_recorded(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {"command": "python train.py", "watch": True, "index": True})
+    (tmp_path / "beats").mkdir()
+    refusal = no_rollouts(tmp_path, "rec")
+    assert refusal is not None and str(refusal.fix).startswith("harness record -- COMMAND")
