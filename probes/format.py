@@ -371,9 +371,10 @@ class Run:
 
     def _compare_with_manifest(self) -> None:
         """Name a run.json that is another than its processes began with: it was exchanged or edited since."""
-        versions = {self._checksum, *names(self.manifest.get(EARLIER))}
+        versions = {*names(self.manifest.get(EARLIER))}
         for journal in self._journals:
-            if journal.opening.get("manifest", self._checksum) not in versions:
+            began = journal.opening.get("manifest", self._checksum)
+            if began != self._checksum and (not isinstance(began, str) or began not in versions):
                 self.torn.append((MANIFEST, f"it is not the one that {journal.name} began with, nor its successor"))
                 return
 

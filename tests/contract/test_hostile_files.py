@@ -74,6 +74,16 @@ def test_unchanged_files_are_answered(name: str, server: Server) -> None:
         assert not fault(Case(name, number, False, ()), server)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [
+    "run-shown 3 sealed 2.22.651.wrap 0.190.679.million 11.48.833.as-text",
+    "pair-framework 0 sealed 36.68.437.unwrap 30.154.745.file-rename 3.104.144.object-empty",
+])  # fmt: skip
+def test_what_a_night_found_is_answered(text: str, server: Server) -> None:
+    """A journal that names a list, or an object, as the run.json that it began with."""
+    assert not fault(Case.parse(text), server)
+
+
 def test_a_case_is_its_text() -> None:
     case = Case("pair", 1, True, (Change(3, 17, 0, OPERATIONS[0]), Change(0, 0, 2, "file-pipe")))
     assert Case.parse(str(case)) == case
