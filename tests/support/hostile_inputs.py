@@ -284,15 +284,22 @@ def packed(folder: Path, *, sealed: bool) -> None:
     with zipfile.ZipFile(folder / f"{PACKED}.zip", "w") as zipped:
         for file in sorted(files_of(place), key=lambda file: file != manifest):
             name = os.fsencode(file.relative_to(place).as_posix()).decode("cp437")  # names may be no UTF-8
-            zipped.writestr(zipfile.ZipInfo(name), file.read_bytes())
+            zipped.writestr(zipfile.ZipInfo(name), _read(file))
+
+
+def _read(file: Path) -> bytes:
+    """The bytes of a file. Raises OSError for a pipe or a device that a change put there: to open a pipe never ends."""
+    if not file.is_file():
+        raise FileNotFoundError(file)
+    return file.read_bytes()
 
 
 def _list_files(manifest: Path) -> None:
     try:
-        content = json.loads(manifest.read_bytes())
+        content = json.loads(_read(manifest))
         listed = content["files"].items()
         for name, member in listed:
-            data = (manifest.parent / name).read_bytes()
+            data = _read(manifest.parent / name)
             member |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return  # a change of this case: the bundle stays as it is
