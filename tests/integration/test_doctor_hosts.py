@@ -28,13 +28,19 @@ def hosts() -> Iterator[lab.Hosts]:
 
 
 def told(hosts: lab.Hosts, host: int, root: Path, *words: str, **environ: str) -> dict[tuple[str, str], str]:
-    """What `harness doctor` finds wrong from a host: check and place -> the fix."""
+    """What `harness doctor` finds wrong from a host: check and place -> what it measured and the fix, a line each."""
     log = root / f"doctor-{host}.json"
     command = [sys.executable, "-m", "harness.cli", "doctor", "--no-imports", "--format", "json", *words]
     hosts.start(host, command, log, **environ).wait(120)
     said = log.read_text()
     hazards = json.loads(said[said.index("{") :])["hazards"]
-    return {(one["check"], where): f"{one['measured']}; {one['fix']}" for one in hazards for where in one["where"]}
+    lines: dict[tuple[str, str], str] = {}
+    for hazard in hazards:
+        for where in hazard["where"]:
+            # One check may find several disks: this machine's own may be nearly full beside the planted one.
+            earlier = lines.get((hazard["check"], where), "")
+            lines[hazard["check"], where] = f"{earlier}{hazard['measured']}; {hazard['fix']}\n"
+    return lines
 
 
 def test_variables_that_a_nodes_workers_lost_are_told_with_its_host(hosts: lab.Hosts, tmp_path: Path) -> None:
