@@ -110,7 +110,7 @@ def test_every_example_renders(example, format):
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="html, issue, json, junit, md, openmetrics, perfetto, text"):
+    with pytest.raises(ValueError, match="html, issue, json, junit, line, md, openmetrics, perfetto, text"):
         render(examples.nothing(), "pdf")
 
 

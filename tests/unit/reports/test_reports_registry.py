@@ -73,7 +73,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_every_format_names_itself_and_the_kinds_it_takes() -> None:
     assert renderers.names("parity") == renderers.names("triage") == [
-        "github", "html", "issue", "json", "junit", "md", "openmetrics", "perfetto", "text",
+        "github", "html", "issue", "json", "junit", "line", "md", "openmetrics", "perfetto", "text",
     ]  # fmt: skip
     assert renderers.names("doctor") == ["json", "junit", "md", "text"]
     assert renderers.names("nightly") == ["github", "json", "junit", "md", "text"]
@@ -144,7 +144,7 @@ def test_a_closed_output_is_no_fault_of_a_renderer(stranger: None) -> None:
         (
             "pdf",
             "parity",
-            "'pdf': it is one of github, html, issue, json, junit, md, openmetrics, perfetto, text, ",
+            "'pdf': it is one of github, html, issue, json, junit, line, md, openmetrics, perfetto, text, ",
         ),
         (
             "html",

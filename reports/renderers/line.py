@@ -1,0 +1,30 @@
+"""One line for a script, a pager or a chat: the verdict, its reason, and what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from reports.model import Verdict
+from reports.renderers import Renderer
+from reports.sections import answer
+from reports.text import clean
+
+if TYPE_CHECKING:
+    from reports.renderers import Subject
+
+MISSING = 3  # sentences about what is missing; a line with more of them is not read
+
+
+class LineRenderer(Renderer):
+    name = "line"
+    suffix = ".line"
+    takes = frozenset({"parity", "audit", "triage"})
+
+    def render(self, subject: Subject) -> str:
+        verdict = cast("Verdict", subject)
+        summary = answer.of(verdict)
+        missing = [clean(sentence) for sentence in verdict.missing if sentence != verdict.reason]
+        sentences = [f"{summary.title} {summary.reason}", *missing[:MISSING]]
+        if len(missing) > MISSING:
+            sentences.append(f"{len(missing) - MISSING} more things are missing")
+        return " ".join("; ".join(sentences).split()) + "\n"
