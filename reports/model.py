@@ -365,6 +365,11 @@ HANGS = {
         "an engine's last call failed at once, the engine is idle, and somebody waits for it",
         "the engine that refused, with its message",
     ),
+    "K14": HangKind(
+        "no resources",
+        "tasks, actors or placement groups of Ray ask for resources that no node has, or whose holders all wait",
+        "nobody; what is asked, what the cluster has, and who holds it",
+    ),
 }
 
 

@@ -193,6 +193,9 @@ class Process:
         return f"{self.host}:{self.pid}"
 
 
+Resources = tuple[tuple[str, Number], ...]  # amounts of Ray's resources by name, such as ("CPU", 1.0)
+
+
 @dataclass(frozen=True)
 class RayActor:
     actor_id: str
@@ -201,6 +204,7 @@ class RayActor:
     host: str = ""
     pid: int = 0
     death: str = ""
+    resources: Resources = ()  # what it holds while it lives; empty for an actor of a placement group
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,7 @@ class RayTask:
     caller_pid: int = 0  # the process that submitted it, 0 if Ray does not say
     error: str = ""
     caller_host: str = ""
+    resources: Resources = ()  # what it asks for; empty for a method of an actor
 
 
 @dataclass(frozen=True)
@@ -225,6 +230,19 @@ class RayNode:
     alive: bool
     death: str = ""  # why it is dead, in Ray's words
     silent: str = ""  # why it sent no evidence when asked
+    total: Resources = ()  # its resources
+    free: Resources = ()  # those that nobody holds
+
+
+@dataclass(frozen=True)
+class RayGroup:
+    """A placement group of the Ray cluster."""
+
+    group_id: str
+    name: str
+    state: str  # PENDING, PREPARED, CREATED, RESCHEDULING
+    bundles: tuple[Resources, ...] = ()
+    age_s: Number | None = None  # seconds since it was asked for
 
 
 @dataclass(frozen=True)
@@ -303,6 +321,8 @@ class Evidence:
     ray_lost: str = (
         ""  # the Ray cluster's address and why it accepts no connection; empty if it does, or no cluster is known
     )
+    ray_groups: tuple[RayGroup, ...] = ()
+    ray_fixed: bool = False  # no autoscaler adds nodes to the Ray cluster; False if that is not known
     unreached: dict[str, Silence] = field(default_factory=dict)  # by the address of the watch
     locks: tuple[FileLock, ...] = ()  # of files, whoever holds them
     errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines

@@ -56,6 +56,8 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         notes=_notes(parts, unreached or {}),
         ray_nodes=_distinct(part.ray_nodes for part in all_parts),
         ray_lost=next((part.ray_lost for part in all_parts if part.ray_lost), ""),
+        ray_groups=_distinct(part.ray_groups for part in all_parts),
+        ray_fixed=all(part.ray_fixed for part in all_parts if part.ray_nodes),
         unreached=dict(unreached or {}),
         directories=tuple(map(str, parts)),
     )

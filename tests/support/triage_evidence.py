@@ -21,6 +21,7 @@ FILES = {
     ),
     "torch.save": "/venv/lib/python3.11/site-packages/torch/serialization.py",
     "ray.get": "/venv/lib/python3.11/site-packages/ray/_private/worker.py",
+    "ray.wait": "/venv/lib/python3.11/site-packages/ray/_private/worker.py",
     "main_loop": "/venv/lib/python3.11/site-packages/ray/_private/worker.py",
     "getresponse": "/usr/lib/python3.11/http/client.py",
     "serve_forever": "/usr/lib/python3.11/socketserver.py",

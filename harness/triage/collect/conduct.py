@@ -166,6 +166,8 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         ray_tasks=cluster.tasks,
         ray_nodes=cluster.nodes,
         ray_lost=cluster.lost,
+        ray_groups=cluster.groups,
+        ray_fixed=cluster.fixed,
         gpus=gpu_states,
         locks=_result(file_lock_work, terms, (), notes),
         ras=answers,
@@ -184,7 +186,8 @@ def _cluster(local_cast: Cast, terms: _Terms, notes: list[str]) -> ray.Cluster:
     notes += [cluster.note] if cluster.note else []
     if local_cast.clock_set_s:  # Ray's times are wall-clock times, so no task's age is known
         tasks = tuple(dataclasses.replace(task, age_s=0.0) for task in cluster.tasks)
-        cluster = dataclasses.replace(cluster, tasks=tasks)
+        groups = tuple(dataclasses.replace(group, age_s=None) for group in cluster.groups)
+        cluster = dataclasses.replace(cluster, tasks=tasks, groups=groups)
     return cluster
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.triage.collect import bounded, proc, redact, roles
-from harness.triage.evidence import RayActor, RayNode, RayTask
+from harness.triage.evidence import RayActor, RayGroup, RayNode, RayTask, Resources
 from probes.identity import WATCH
 from scenarios.ports import refused
 
@@ -49,6 +49,8 @@ class Cluster:
     classes: Mapping[tuple[str, int], str] = field(default_factory=dict)
     note: str = ""
     lost: str = ""  # its address, and why it accepts no connection
+    groups: tuple[RayGroup, ...] = ()
+    fixed: bool = False  # no autoscaler adds nodes
 
     @cached_property
     def deaths(self) -> dict[tuple[str, int], str]:
@@ -139,12 +141,37 @@ def _run(python: str, program: tuple[str, ...], arguments: list[str], timeout_s:
 def _cluster(raw_state: dict[str, Any]) -> Cluster:
     actors = tuple(
         RayActor(
-            actor["actor_id"], actor["name"], actor["state"], actor["host"], actor["pid"], redact.text(actor["death"])
+            actor["actor_id"],
+            actor["name"],
+            actor["state"],
+            actor["host"],
+            actor["pid"],
+            redact.text(actor["death"]),
+            _resources(actor["resources"]),
         )
         for actor in raw_state["actors"]
     )
-    tasks = tuple(RayTask(**{**task, "error": redact.text(task["error"])}) for task in raw_state["tasks"])
+    tasks = tuple(
+        RayTask(**{**task, "error": redact.text(task["error"]), "resources": _resources(task["resources"])})
+        for task in raw_state["tasks"]
+    )
     classes = {(actor["host"], actor["pid"]): actor["class"] for actor in raw_state["actors"] if actor["pid"]}
-    nodes = tuple(RayNode(node["host"], node["alive"], redact.text(node["death"])) for node in raw_state["nodes"])
+    nodes = tuple(
+        RayNode(
+            node["host"],
+            node["alive"],
+            redact.text(node["death"]),
+            total=_resources(node["total"]),
+            free=_resources(node["free"]),
+        )
+        for node in raw_state["nodes"]
+    )
+    groups = tuple(
+        RayGroup(**{**group, "bundles": tuple(map(_resources, group["bundles"]))}) for group in raw_state["groups"]
+    )
     drivers = tuple((driver["host"], driver["pid"]) for driver in raw_state["drivers"].values() if not driver["dead"])
-    return Cluster(actors, tasks, nodes, drivers, classes)
+    return Cluster(actors, tasks, nodes, drivers, classes, groups=groups, fixed=bool(raw_state["fixed"]))
+
+
+def _resources(pairs: list[list[Any]]) -> Resources:
+    return tuple((str(name), float(amount)) for name, amount in pairs)

@@ -19,7 +19,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def main(address: str) -> dict[str, Any]:
-    """Return {actors, tasks, nodes, drivers} as plain data."""
+    """Return {actors, tasks, nodes, drivers, groups, fixed} as plain data."""
     import ray._raylet as _raylet
     from ray.core.generated import gcs_pb2 as _gcs
 
@@ -29,11 +29,16 @@ def main(address: str) -> dict[str, Any]:
     if not accessor.connect():
         raise ConnectionError("the GCS refused the connection")
     table = accessor.get_node_table()
+    free = {}
+    for row in accessor.get_all_available_resources():
+        available = gcs.AvailableResources.FromString(row)
+        free[available.node_id.hex()] = _resources(available.resources_available)
     hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in table}
     at = {node["NodeManagerAddress"]: node["NodeManagerHostname"] for node in table}
     nodes = [
         {"id": node["NodeID"], "host": node["NodeManagerHostname"], "alive": node["Alive"],
-         "death": str(node.get("DeathReasonMessage") or "")}
+         "death": str(node.get("DeathReasonMessage") or ""),
+         "total": _resources(node.get("Resources") or {}), "free": free.get(node["NodeID"], [])}
         for node in table
     ]  # fmt: skip
     drivers = {}
@@ -45,7 +50,31 @@ def main(address: str) -> dict[str, Any]:
         }  # fmt: skip
     actors = [_actor(gcs.ActorTableData.FromString(row), hosts) for row in accessor.get_actor_table(None, None)]
     events = [gcs.TaskEvents.FromString(row) for row in accessor.get_task_events()]
-    return {"actors": actors, "tasks": _tasks(events, hosts, drivers), "nodes": nodes, "drivers": drivers}
+    groups = [gcs.PlacementGroupTableData.FromString(row) for row in accessor.get_placement_group_table()]
+    return {
+        "actors": actors, "tasks": _tasks(events, hosts, drivers), "nodes": nodes, "drivers": drivers,
+        "groups": [_group(row) for row in groups if type(row).PlacementGroupState.Name(row.state) != "REMOVED"],
+        "fixed": _fixed(accessor),
+    }  # fmt: skip
+
+
+def _resources(amounts: Any) -> list[list[Any]]:
+    """[name, amount] of the resources that users ask for, without the marks of nodes and placement groups."""
+    return sorted(
+        [name, amount] for name, amount in amounts.items()
+        if amount > 0 and not name.startswith("node:") and "_group_" not in name and name != "object_store_memory"
+    )  # fmt: skip
+
+
+def _fixed(accessor: Any) -> bool:
+    """Whether Ray's monitor reports that it only counts nodes. An autoscaler has named node types instead."""
+    if accessor.get_internal_kv(b"", b"__autoscaler_v2_enabled") == b"1":
+        return False
+    status = accessor.get_internal_kv(b"", b"__autoscaling_status")
+    report = json.loads(status).get("autoscaler_report") if status else None
+    types = [*(report.get("active_nodes") or ()), *(report.get("idle_nodes") or ())] if report else []
+    # ray.autoscaler._private.util.format_readonly_node_type: "node_" and the id of the node.
+    return bool(types) and all(re.match("node_[0-9a-f]{56}$", kind) for kind in types)
 
 
 def _options(kind: Any, address: str) -> Any:
@@ -72,7 +101,17 @@ def _actor(row: Any, hosts: dict[str, str]) -> dict[str, Any]:
     return {
         "actor_id": row.actor_id.hex(), "name": row.name or row.class_name, "class": row.class_name,
         "state": type(row).ActorState.Name(row.state), "host": hosts.get(node, ""), "pid": row.pid,
-        "death": COLOUR.sub("", death),
+        "death": COLOUR.sub("", death), "resources": _resources(row.required_resources),
+    }  # fmt: skip
+
+
+def _group(row: Any) -> dict[str, Any]:
+    asked_ms = getattr(row, "placement_group_creation_timestamp_ms", 0)  # Ray 2.9 does not say it
+    return {
+        "group_id": row.placement_group_id.hex(), "name": row.name,
+        "state": type(row).PlacementGroupState.Name(row.state),
+        "bundles": [_resources(bundle.unit_resources) for bundle in row.bundles],
+        "age_s": max(0.0, time.time() - asked_ms / 1e3) if asked_ms else None,
     }  # fmt: skip
 
 
@@ -107,6 +146,7 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
             "host": hosts.get(node, ""), "pid": updates.worker_pid, "actor_id": info.actor_id.hex(),
             "caller_host": caller[0], "caller_pid": caller[1],
             "error": COLOUR.sub("", updates.error_info.error_message),
+            "resources": _resources(info.required_resources),
         })  # fmt: skip
     tasks.sort(key=lambda task: (task["state"] in ENDED, task["age_s"]))
     return tasks[:MAX_TASKS]

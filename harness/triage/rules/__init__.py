@@ -31,6 +31,7 @@ from harness.triage.rules import (
     pauses,
     polls,
     processes,
+    resources,
 )
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
@@ -58,6 +59,7 @@ RULES: tuple[Rule, ...] = (
     calls.ring,  # K6
     pauses.slow,  # K7
     pauses.fresh,  # INSUFFICIENT
+    resources.starved,  # K14
     nodes.between,  # K12, or INSUFFICIENT
     engines.branch,  # K3
     absence.left_loop,  # K1
@@ -68,6 +70,7 @@ RULES: tuple[Rule, ...] = (
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
     locks.unreleased,  # INSUFFICIENT, K7
+    resources.unmet,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
