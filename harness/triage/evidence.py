@@ -74,6 +74,8 @@ class Sample:
     service_cpu_s: Number = 0.0  # CPU seconds of threads that only serve a device: CUDA's and NCCL's, which poll
     reading: str = ""  # pipe or socket that its main thread waits to read from, "pipe:[7]"
     writing: str = ""  # full pipe to which one of its threads waits to write, "pipe:[7]"
+    writes_to: str = ""  # which of its streams that pipe is, stdout or stderr; empty for another descriptor
+    locked_alone: bool = False  # its only thread waits without a limit for a lock that no other process uses
     timed: bool = False  # its main thread waits with a time limit, as in a sleep
     polled: tuple[
         str, ...
@@ -186,6 +188,7 @@ class Process:
     fed: bool = (
         False  # another process of its host can write what its main thread reads, from the first look to the last
     )
+    forked: bool = False  # it was forked by its parent and still runs that one's program
     reader: int = 0  # the one other process on its host that can read the full pipe to which it writes
 
     @property

@@ -1,9 +1,10 @@
 """What the source text says about the place where a process stands, if the file can be read here.
 
-Nine questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
+Eleven questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
 asks for the rank, in a loop without an end, in a loop that repeats until something has come, in a loop that continues
 after an error, or behind a loop that contains another line? Does its function hand something on, or ask if processes
-have ended? Does the line wait for a device? A file that is absent, too large, or does not have the frame's function at
+have ended? Does the line wait for a device, or take a lock?
+Is it inside a `with` of that lock? A file that is absent, too large, or does not have the frame's function at
 that line (it changed since) answers nothing.
 """
 
@@ -167,6 +168,31 @@ def waits_for_device(frame: Frame) -> bool:
     lines = [node for node in ast.walk(body) if _holds(node, frame.line)] if body is not None else []
     here = [node for node in lines if isinstance(node, ast.Call) and node.end_lineno == node.lineno == frame.line]
     return any(map(_of_device, here))
+
+
+def lock_of(frame: Frame) -> str:
+    """The text of the lock that the line of a frame takes, in a `with` or by `acquire`; empty without one."""
+    body = _function(frame)
+    for node in ast.walk(body) if body is not None else ():
+        if isinstance(node, ast.With) and (
+            items := [its for its in node.items if _holds(its.context_expr, frame.line)]
+        ):
+            return ast.unparse(items[0].context_expr)
+        acquires = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "acquire"
+        if acquires and _holds(node, frame.line):
+            return ast.unparse(node.func.value)  # type: ignore[attr-defined]
+    return ""
+
+
+def keeps_lock(frame: Frame, lock: str) -> bool:
+    """Whether a frame stands in the body of a `with` of the lock of that text."""
+    body = _function(frame)
+    return any(
+        isinstance(node, ast.With)
+        and any(ast.unparse(item.context_expr) == lock for item in node.items)
+        and any(_holds(part, frame.line) for part in node.body)
+        for node in (ast.walk(body) if body is not None else ())
+    )
 
 
 def _of_device(call: ast.Call) -> bool:

@@ -30,6 +30,9 @@ _TIMEOUT_AT = {
 _SLEEPS = {"x86_64": (35, 230), "aarch64": (101, 115)}.get(platform.machine(), ())  # nanosleep, clock_nanosleep
 _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine(), ())
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
+_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
+# linux/futex.h: FUTEX_PRIVATE_FLAG, FUTEX_CMD_MASK without FUTEX_CLOCK_REALTIME; FUTEX_WAIT, _LOCK_PI, _WAIT_BITSET
+_PRIVATE, _COMMAND, _LOCKS = 128, 127, (0, 6, 9)
 MAX_POLLED = 64  # descriptors of one poll that are read
 SHOW_PEER, PEER = 4, 2  # UDIAG_SHOW_PEER, UNIX_DIAG_PEER of linux/unix_diag.h
 MESSAGE = 16  # size of struct unix_diag_msg, whose inode is its second word
@@ -86,8 +89,18 @@ def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
     return tuple("file" if link.startswith("/") else link for link in links)
 
 
-def writing(pid: int) -> str:
-    """The full pipe to which a thread of a process waits to write; empty if there is none."""
+class Writing(NamedTuple):
+    """A full pipe to which a thread waits to write: its link, "pipe:[7]", and the number of its descriptor."""
+
+    link: str = ""
+    descriptor: int = -1
+
+
+NOT_WRITING = Writing()
+
+
+def writing(pid: int) -> Writing:
+    """The full pipe to which a thread of a process waits to write; NOT_WRITING if there is none."""
     with contextlib.suppress(OSError):  # it ended, or it is another user's
         for tid in os.listdir(PROC / str(pid) / "task"):
             task = PROC / str(pid) / "task" / tid
@@ -95,9 +108,28 @@ def writing(pid: int) -> str:
                 continue
             words = (task / "syscall").read_text().split()
             if len(words) > 1 and words[0] in _WRITES:
-                link = os.readlink(PROC / str(pid) / "fd" / str(int(words[1], 16)))
-                return link if link.startswith("pipe:[") else ""
-    return ""
+                descriptor = int(words[1], 16)
+                link = os.readlink(PROC / str(pid) / "fd" / str(descriptor))
+                return Writing(link, descriptor) if link.startswith("pipe:[") else NOT_WRITING
+    return NOT_WRITING
+
+
+def locked_alone(pid: int) -> bool:
+    """Whether the only thread of a process waits without a limit for a lock in its own memory, so that nothing can wake
+    it but a signal.
+
+    FUTEX_PRIVATE_FLAG of futex(2) says that no other process uses the lock: those of multiprocessing have no such flag.
+    """
+    try:
+        if len(os.listdir(PROC / str(pid) / "task")) != 1:
+            return False
+        words = (PROC / str(pid) / "syscall").read_text().split()
+        if len(words) < 7 or words[0] != _FUTEX:
+            return False
+        operation, limit = int(words[2], 16), int(words[4], 16)
+    except (OSError, ValueError):  # it ended, or it is another user's
+        return False
+    return bool(operation & _PRIVATE) and operation & _COMMAND in _LOCKS and limit == 0
 
 
 def readers(written: Mapping[int, str]) -> dict[int, int]:

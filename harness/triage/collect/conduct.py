@@ -45,6 +45,7 @@ AT_LEAST_S = 0.05  # seconds that every source is given, even after the deadline
 # Journals may take this long beyond the deadline, all together: one of a few MiB is read in 0.1 s. A rank that is alone
 # in its world has no number without its journal and shows as "actor (host:pid)" (seen once at a load of 12).
 JOURNALS_S = 2.0
+_STREAMS = {1: "stdout", 2: "stderr"}
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
 
 
@@ -344,7 +345,9 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         beat_state=beats.state if beats else "",
         service_cpu_s=sum(spent.cpu_s for spent in look.threads.values() if spent.service),
         reading=look.reading,
-        writing=look.writing,
+        writing=look.writing.link,
+        writes_to=_STREAMS.get(look.writing.descriptor, ""),
+        locked_alone=look.locked_alone,
         timed=look.timed,
         polled=look.polled,
         heard=look.heard,

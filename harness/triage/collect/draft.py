@@ -110,6 +110,7 @@ class Draft:
             asked=self.connections.retried,
             writer=self.writer,
             reader=self.reader,
+            forked=facts.forked,
             fed=self.fed,
         )
 

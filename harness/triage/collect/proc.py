@@ -56,7 +56,8 @@ class Look:
     quiet_s: float | None = None
     main_switches: int | None = None
     reading: str = ""
-    writing: str = ""
+    writing: channels.Writing = channels.NOT_WRITING
+    locked_alone: bool = False
     timed: bool = False
     polled: tuple[str, ...] = ()
     heard: tuple[tuple[str, float], ...] = ()
@@ -76,6 +77,7 @@ class Facts:
     age_s: float = 0.0
     exit_code: int | None = None  # of a zombie
     start_ticks: int = 0  # since boot
+    forked: bool = False  # it runs the program of its parent, which it never replaced
     notes: tuple[str, ...] = ()
 
 
@@ -107,6 +109,7 @@ def look(pid: int, store: Collection[int] = ()) -> Look:
         main_switches=switches.get(pid),
         reading=channels.reading(pid),
         writing=channels.writing(pid),
+        locked_alone=channels.locked_alone(pid),
         timed=waits.timed,
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
         heard=_heard(sockets),
@@ -152,8 +155,19 @@ def facts(pid: int) -> Facts:
         age_s=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS),
         exit_code=exit_code,
         start_ticks=int(stat[19]),
+        forked=_forked(pid, int(stat[1])),
         notes=tuple(notes),
     )
+
+
+def _forked(pid: int, parent: int) -> bool:
+    """Whether a process was forked and never executed another program. Its auxiliary vector, which holds random
+    addresses, is then that of its parent."""
+    try:
+        mine, theirs = ((PROC / str(each) / "auxv").read_bytes() for each in (pid, parent))
+    except OSError:  # it ended, or it is another user's
+        return False
+    return bool(mine.strip(b"\0")) and mine == theirs
 
 
 def _whose(pid: int) -> str:

@@ -23,12 +23,14 @@ from harness.triage.rules import (
     calls,
     closed,
     engines,
+    forks,
     forming,
     locks,
     nodes,
     over,
     pasted,
     pauses,
+    pipes,
     polls,
     processes,
     resources,
@@ -48,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     engines.refused,  # K13
     processes.blocked,  # K9
     processes.died,  # K4
+    forks.locked,  # K4
     builds.locked,  # K9
     engines.transition,  # K8
     nodes.unreachable,  # K5
@@ -55,7 +58,7 @@ RULES: tuple[Rule, ...] = (
     groups.diverged,  # K10, K3, K1: operations differ
     groups.conditional,  # K10
     groups.inverted,  # K2
-    polls.undrained,  # K6
+    pipes.undrained,  # K6
     calls.ring,  # K6
     pauses.slow,  # K7
     pauses.fresh,  # INSUFFICIENT

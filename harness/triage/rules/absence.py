@@ -9,7 +9,8 @@ from harness.triage.graph.edges import Names
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
-from harness.triage.rules.polls import fills, reads, takes_orders
+from harness.triage.rules.pipes import fills
+from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Ruling, brief
 from harness.triage.stacks import EVENT_LOOP

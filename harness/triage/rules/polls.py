@@ -1,7 +1,6 @@
 """Rules about waits that somebody unknown has to end: a poll, an idle worker that may owe no answer, a full pipe.
 
-The verdict is INSUFFICIENT and says what is missing. Nobody is blamed for not having been seen. The exception is a pipe
-between a parent and its child: the process that has to read it is known (K6).
+The verdict is INSUFFICIENT and says what is missing. Nobody is blamed for not having been seen.
 """
 
 from __future__ import annotations
@@ -13,70 +12,12 @@ from harness.triage import source
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.polling import woke
-from harness.triage.places import plain, users
+from harness.triage.rules.pipes import fills
 from harness.triage.rules.ruling import Case, Ruling, brief
 
 # Packages whose loops try to lock a file.
 _LOCKER = re.compile(r"/(filelock|portalocker|fasteners)/")
 MOST_LOCKS = 8  # that a verdict names
-_FEEDER = re.compile(r"multiprocessing/queues\.py$")
-
-
-def undrained(case: Case) -> Ruling | None:
-    """K6: a process waits for the end or an answer of its child, which waits until that same process reads a full
-    pipe."""
-    for child in case.live():
-        its = child.process
-        parent = case.graph.subjects.get(f"{its.host}:{its.reader}") if its is not None and its.reader else None
-        if its is None or parent is None or its.ppid != its.reader or child.progress or parent.progress:
-            continue
-        if parent.ended or _reads_beside(parent) or not (_joins(parent) or _reads_another(parent, child)):
-            continue
-        verb = "joins" if _joins(parent) else "reads another pipe of"
-        why = f"{verb} its child {its.pid} before it reads what that one writes into a full pipe"
-        return Ruling(
-            "HUNG",
-            f"{case.names([parent.key])} {why}",
-            "K6",
-            {parent.key: why},
-            place=parent.frame or parent.doing.op,
-            next=("read the queue before join(): a child ends only when its queue is empty",),
-        )
-    return None
-
-
-def _joins(parent: Subject) -> bool:
-    """Whether the parent joins at both looks without a time limit."""
-    looks = parent.process.samples if parent.process else ()
-    return parent.doing.kind == parent.before.kind == "join" and not any(look.timed for look in looks)
-
-
-def _reads_another(parent: Subject, child: Subject) -> bool:
-    """Whether the parent reads at both looks something that only this child can write, and not the pipe that is
-    full."""
-    if parent.process is None or child.process is None or parent.process.writer != child.process.pid:
-        return False
-    return parent.process.samples[-1].reading != child.process.samples[-1].writing
-
-
-def _reads_beside(subject: Subject) -> bool:
-    """Whether a thread other than the main one runs user code, which may read the pipe."""
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
-    return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
-
-
-def fills(subject: Subject) -> bool:
-    """Whether one of its threads waits to write to a full pipe at both looks: somebody else has to read."""
-    looks = subject.process.samples if subject.process else ()
-    return len(looks) > 1 and all(
-        look.writing
-        or any(
-            "pipe_write" in thread.wchan
-            and any(_FEEDER.search(frame.file) and plain(frame.function) == "_feed" for frame in thread.frames)
-            for thread in look.threads
-        )
-        for look in looks
-    )
 
 
 def reads(subject: Subject) -> bool:

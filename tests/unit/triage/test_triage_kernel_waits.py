@@ -1,0 +1,88 @@
+"""A lock copied by fork and a full pipe, by what the kernel said of them: who is named, and in which words."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from triage_evidence import compared, evidence, group, process, rank
+
+from harness.triage.evidence import Process
+from harness.triage.judge import triage
+from reports.model import Verdict
+
+WAIT = "main:10 step:42 all_reduce"
+
+
+def looks(process: Process, **fields: object) -> Process:
+    return dataclasses.replace(
+        process,
+        samples=tuple(dataclasses.replace(look, **fields) for look in process.samples),  # type: ignore[arg-type]
+    )
+
+
+def judged(*processes: Process) -> Verdict:
+    verdict = triage(evidence(rank(0, WAIT, world=2), *processes), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
+    assert verdict.triage is not None
+    return verdict
+
+
+def forked(*, joins: bool = True, limit: bool = False, switches: tuple[int, int] = (7, 7)) -> Verdict:
+    parent = looks(rank(1, "main:5 communicate" if joins else "main:5 think", world=2), timed=limit)
+    child = process(200, "process", "main:9 write:3", ppid=parent.pid, forked=True)
+    child = looks(child, locked_alone=True)
+    ends = zip(child.samples, switches, strict=True)
+    samples = tuple(dataclasses.replace(look, main_switches=count) for look, count in ends)
+    return judged(parent, dataclasses.replace(child, samples=samples))
+
+
+def test_a_child_with_a_copied_lock_is_named_and_not_its_parent() -> None:
+    verdict = forked()
+    [culprit] = verdict.triage.culprits  # type: ignore[union-attr]
+    assert culprit.pid == 200 and "rank 1 forked it" in culprit.why and verdict.verdict == "HUNG"
+
+
+@pytest.mark.parametrize("more", [{"joins": False}, {"limit": True}, {"switches": (7, 9)}])
+def test_a_child_for_which_nobody_waits_without_a_limit_explains_nothing(more: dict[str, bool]) -> None:
+    assert "fork" not in forked(**more).reason  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stream", "stack", "fields", "says"),
+    [
+        ("stderr", "main ask:7", {"writer": 200}, "stderr"),
+        ("stdout", "main wait communicate", {}, "stdout"),
+        ("", "main wait communicate", {}, "full pipe"),
+        ("stdout", "main ask:7", {"reader": 200}, "writes to"),
+    ],
+)
+def test_the_pipe_that_is_not_read_is_named(stream: str, stack: str, fields: dict[str, int], says: str) -> None:
+    parent = looks(
+        rank(1, stack, world=2, **fields), reading="pipe:[8]", writing="pipe:[9]" if "reader" in fields else ""
+    )
+    child = looks(process(200, "tool", "main log:3", ppid=parent.pid, reader=101), writing="pipe:[7]", writes_to=stream)
+    verdict = judged(parent, child)
+    assert (verdict.verdict, verdict.triage.hang) == ("HUNG", "K6")  # type: ignore[union-attr]
+    assert {culprit.rank for culprit in verdict.triage.culprits} == {1} and says in verdict.reason  # type: ignore[union-attr]
+
+
+def test_a_parent_that_reads_the_full_pipe_itself_is_not_named() -> None:
+    parent = looks(rank(1, "main ask:7", world=2, writer=200), reading="pipe:[7]")
+    child = looks(process(200, "tool", "main log:3", ppid=parent.pid, reader=101), writing="pipe:[7]")
+    assert judged(parent, child).triage.hang != "K6"  # type: ignore[union-attr]
+
+
+def test_the_thread_that_stands_in_the_lock_is_told(tmp_path: Path) -> None:
+    from harness.triage import source
+    from harness.triage.evidence import Frame
+
+    file = tmp_path / "job.py"
+    file.write_text(
+        "def keep():\n    with a.lock:\n        x()\ndef take():\n    a.lock.acquire()\ndef free():\n    x()\n"
+    )
+    assert source.lock_of(Frame("keep", str(file), 2)) == source.lock_of(Frame("take", str(file), 5)) == "a.lock"
+    assert source.lock_of(Frame("keep", str(file), 3)) == source.lock_of(Frame("free", str(file), 7)) == ""
+    assert source.keeps_lock(Frame("keep", str(file), 3), "a.lock")
+    assert not source.keeps_lock(Frame("keep", str(file), 2), "a.lock")
+    assert not source.keeps_lock(Frame("keep", str(file), 3), "b.lock")
