@@ -261,13 +261,21 @@ class Gpu:
 
 @dataclass(frozen=True)
 class FileLock:
-    """A lock of a whole file, by the kernel's list. `waiters`: who waits for it without trying again."""
+    """A lock of a whole file, by the kernel's list. `waiters`: who waits for it without trying again.
+
+    What its holder does is looked at only if that one is no process of the job.
+    """
 
     host: str
     path: str
-    pid: int  # of its holder
+    pid: int  # of its holder; 0 if that is not seen, as in another container
     command: str = ""  # argv of its holder, secrets taken out
     waiters: tuple[int, ...] = ()
+    tries: int = -1  # times that its file was opened while it was looked at; -1 if nobody counted
+    works: str = ""  # what its holder and all below it used between two looks, in words
+    idle: bool = False  # these did not even wake up, and have no TCP connections
+    abandoned: bool = False  # the parent of its holder has ended
+    spent_s: Number = 0.0  # CPU seconds of the holder and all below it since they were started
 
 
 @dataclass(frozen=True)

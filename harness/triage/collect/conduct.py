@@ -130,7 +130,9 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         for key, paths in local_cast.journals.items()
     }
     cards = bounded.start("GPUs", gpus.look, host)
-    file_lock_work = bounded.start("locks of files", locks.look, host)
+    file_lock_work = bounded.start(
+        "locks of files", locks.look, host, local_cast.pids, terms.gap_s * (terms.samples - 1)
+    )
     cluster = ray.Cluster()
     elsewhere: bounded.Work | None = None
     later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))

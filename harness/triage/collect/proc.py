@@ -127,7 +127,7 @@ def facts(pid: int) -> Facts:
         return Facts(pid, notes=(f"process {pid} is gone: it ended before it could be looked at",))
     notes = []
     argv = tuple(argument for argument in _read(pid, "cmdline").rstrip("\0 ").split("\0") if argument)
-    comm = _read(pid, "comm").strip()
+    name = comm(pid)
     title = argv[0] if argv and "::" in argv[0] else ""
     environ: dict[str, str] = {}
     try:
@@ -148,8 +148,8 @@ def facts(pid: int) -> Facts:
         pid=pid,
         ppid=int(stat[1]),
         argv=argv,
-        command=redact.command(argv) or f"[{comm}]",
-        comm=comm,
+        command=redact.command(argv) or f"[{name}]",
+        comm=name,
         title=redact.text(title, 200),
         environ=environ,
         age_s=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS),
@@ -223,6 +223,11 @@ def started_wall_s(pid: int) -> float | None:
 def arguments(pid: int) -> tuple[str, ...]:
     """The command line unscrubbed: to decide what a process is, never to be written down."""
     return tuple(argument for argument in _read(pid, "cmdline").rstrip("\0 ").split("\0") if argument)
+
+
+def comm(pid: int) -> str:
+    """The name of a process's program, of at most 15 characters; empty if it is gone."""
+    return _read(pid, "comm").strip()
 
 
 def _stat(pid: int, name: str = "stat") -> list[str] | None:

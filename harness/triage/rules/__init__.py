@@ -61,6 +61,7 @@ RULES: tuple[Rule, ...] = (
     pipes.undrained,  # K6
     calls.ring,  # K6
     pauses.slow,  # K7
+    locks.worked,  # K7
     pauses.fresh,  # INSUFFICIENT
     resources.starved,  # K14
     nodes.between,  # K12, or INSUFFICIENT
@@ -72,7 +73,7 @@ RULES: tuple[Rule, ...] = (
     closed.closed,  # K2 without recorders
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
-    locks.unreleased,  # INSUFFICIENT, K7
+    locks.unreleased,  # K4, K6, K7, INSUFFICIENT
     resources.unmet,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT

@@ -1,30 +1,114 @@
-"""A wait in the kernel for the lock of a file, as flock and lockf make it: the kernel's list says who holds it."""
+"""Rules about a process that waits for the lock of a file: in the kernel, as flock makes it wait, or by trying again.
+
+The kernel's list says who holds the lock, and for whom it waits in the kernel. Of a process that tries again and again,
+as filelock does, the file is known if it is the only locked one that is opened again and again meanwhile.
+"""
 
 from __future__ import annotations
 
+import os
+
+from harness.triage.evidence import FileLock
+from harness.triage.graph import Subject
 from harness.triage.rules.pauses import slow_because
+from harness.triage.rules.polls import tries_to_lock
 from harness.triage.rules.ruling import Case, Ruling, brief
+
+TRIES = 2  # somebody else may open a file once while it is looked at
+# CPU seconds of a process that never did much. Python starts in 0.02 s, and an import of numpy or requests takes 0.11 s
+# (measured), so that whoever has built or downloaded a data set and pauses has used more.
+UNUSED_S = 0.1
+
+
+def worked(case: Case) -> Ruling | None:
+    """SLOW: the lock that a process waits for is held by one that works, in the job or beside it."""
+    for lock, waiters in _awaited(case):
+        holder = _holder(case, lock)
+        if holder is not None and holder.progress:
+            return slow_because(case, [holder.key])
+        if holder is None and lock.works:
+            return Ruling(
+                "SLOW",
+                f"not hung: {case.names(each.key for each in waiters)} wait{_s(waiters)} for a file's lock, whose "
+                f"holder {lock.pid} works",
+                "K7",
+                place=waiters[0].frame,
+                evidence=(_words(lock), f"process {lock.pid}, no process of the job, used {lock.works}"),
+                next=(f"ps -fp {lock.pid}   # who holds the lock", f"{case.again()}   # in a minute"),
+            )
+    return None
 
 
 def unreleased(case: Case) -> Ruling | None:
-    """INSUFFICIENT: a process waits in the kernel for the lock of a file; when it is released, its holder alone knows.
-    SLOW where the holder is seen to work."""
-    waiting = [(subject, lock) for lock in case.evidence.locks for subject in case.live()
-               if subject.process and subject.process.host == lock.host and subject.process.pid in lock.waiters
-               and not subject.progress]  # fmt: skip
-    if not waiting:
+    """K4 or K6: nobody will release the lock that a process waits for. INSUFFICIENT: its holder alone knows."""
+    awaited = _awaited(case)
+    if not awaited:
         return None
-    lock = waiting[0][1]
-    holder = case.graph.subjects.get(f"{lock.host}:{lock.pid}")
-    if holder is not None and holder.progress:
-        return slow_because(case, [holder.key])
-    waiters = [subject for subject, its in waiting if its is lock]
+    lock, waiters = awaited[0]
+    holder = _holder(case, lock)
+    names = case.names(each.key for each in waiters)
+    waits = f"wait{_s(waiters)} for the lock of {os.path.basename(lock.path)}"
+    if holder is not None and any(holder.key in case.graph.waiters({waiter.key}) for waiter in waiters):
+        return Ruling(
+            "HUNG",
+            f"{names} {waits}, which {holder.label} holds while it waits for {names}",
+            "K6",
+            cycle=(*(waiter.key for waiter in waiters), holder.key),
+            evidence=(_words(lock), f"{holder.label} is {holder.state()}"),
+            place=waiters[0].frame,
+            next=("release the lock before the collective, or take it on every rank in the same order",),
+        )
+    if holder is None and lock.idle and lock.abandoned and lock.spent_s < UNUSED_S:
+        why = f"{waits}, which process {lock.pid} holds: its parent has ended, and it does nothing"
+        return Ruling(
+            "HUNG",
+            f"{names} {waits}, which {lock.pid} holds, a process left over by another job",
+            "K4",
+            {waiter.key: why for waiter in waiters},
+            evidence=(_words(lock), f"process {lock.pid} is none of the job, has used {lock.spent_s:.2f} s of CPU, and "
+                      "did not wake up between two looks"),
+            place=waiters[0].frame,
+            next=(f"kill {lock.pid}   # releases the lock; ps -fp {lock.pid} shows whose it is",),
+        )  # fmt: skip
+    who = f"process {lock.pid}" if lock.pid else "a process of another container or user"
+    who = holder.label if holder is not None else who
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(subject.key for subject in waiters)} wait{'s' if len(waiters) == 1 else ''} for the lock of a "
-        f"file, which process {lock.pid} holds",
-        evidence=(f"{lock.path} is locked by {lock.pid} ({brief(lock.command)})",),
-        missing=(f"whether process {lock.pid} will release {lock.path}",),
+        f"{names} {waits}, which {who} holds",
+        evidence=(_words(lock), *((f"{holder.label} is {holder.state()}",) if holder is not None else ())),
+        missing=(f"whether {who} will release {lock.path}",),
         place=waiters[0].frame,
-        next=(f"ps -fp {lock.pid}   # end it, if it is left over from an earlier job",),
-    )
+        next=(f"ps -fp {lock.pid}   # end it, if it is left over from an earlier job"
+              if lock.pid else f"fuser -v {lock.path}   # as root, on the host of the containers",),
+    )  # fmt: skip
+
+
+def _awaited(case: Case) -> list[tuple[FileLock, list[Subject]]]:
+    """Locks, each with the processes that wait for it and do not advance."""
+    resting = [subject for subject in case.live() if subject.process and not subject.progress]
+    pollers = [subject for subject in resting if tries_to_lock(subject)]
+    tried = [lock for lock in case.evidence.locks if lock.tries >= TRIES]
+    pairs = []
+    for lock in case.evidence.locks:
+        waiters = [each for each in resting if each.process and each.process.host == lock.host
+                   and each.process.pid in lock.waiters]  # fmt: skip
+        if tried == [lock]:  # of several nothing says who tries which
+            waiters += [each for each in pollers if each.process and each.process.host == lock.host
+                        and each.process.pid != lock.pid]  # fmt: skip
+        if waiters:
+            pairs.append((lock, waiters))
+    return pairs
+
+
+def _holder(case: Case, lock: FileLock) -> Subject | None:
+    return case.graph.subjects.get(f"{lock.host}:{lock.pid}")
+
+
+def _words(lock: FileLock) -> str:
+    if not lock.pid:
+        return f"{lock.path} is locked by a process that cannot be seen from here"
+    return f"{lock.path} is locked by {lock.pid} ({brief(lock.command)})"
+
+
+def _s(waiters: list[Subject]) -> str:
+    return "s" if len(waiters) == 1 else ""

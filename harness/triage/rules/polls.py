@@ -83,7 +83,7 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
         reason = f"{who} wait{'' if several else 's'} in a loop, {place}, and nothing says for whom"
     else:
         reason = f"{who} sleep{'' if several else 's'} in a loop, {place}: at work or waiting, nothing says which"
-    locked = locked_files(case, named) if any(_LOCKER.search(poller.loop[0].file) for poller in named) else ()
+    locked = locked_files(case, named) if any(map(tries_to_lock, named)) else ()
     return Ruling(
         "INSUFFICIENT",
         reason,
@@ -99,12 +99,17 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     )
 
 
+def tries_to_lock(subject: Subject) -> bool:
+    """Whether it polls in the loop of a package that tries to lock a file."""
+    return subject.polls and bool(_LOCKER.search(subject.loop[0].file))
+
+
 def locked_files(case: Case, waiting: Sequence[Subject]) -> tuple[str, ...]:
     """In words, locks of files on the hosts of these that others hold: any of them may be what a loop of tries waits
     for, since the kernel lists no such waiter."""
     hosts = {subject.process.host for subject in waiting if subject.process}
     pids = {subject.process.pid for subject in waiting if subject.process}
-    locks = [lock for lock in case.evidence.locks if lock.host in hosts and lock.pid not in pids]
+    locks = [lock for lock in case.evidence.locks if lock.host in hosts and lock.pid not in pids and lock.tries]
     return tuple(f"{lock.path} is locked by {lock.pid} ({brief(lock.command)})" for lock in locks[:MOST_LOCKS])
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from triage_evidence import compared, evidence, frames, group, rank
 from waiting import until
 
-from harness.triage.collect import locks
+from harness.triage.collect import locks, proc
 from harness.triage.evidence import FileLock, Frame, Process
 from harness.triage.judge import triage
 from reports.model import Verdict
@@ -28,7 +32,7 @@ def test_who_holds_a_lock_and_who_waits_for_it(tmp_path: Path) -> None:
     path = tmp_path / "cache.lock"
 
     def mine() -> list[FileLock]:
-        return [lock for lock in locks.look("h") if lock.path == str(path)]
+        return [lock for lock in locks.look("h", (os.getpid(),), 0.0) if lock.path == str(path)]
 
     with open(path, "w") as file:
         assert not mine()
@@ -41,6 +45,59 @@ def test_who_holds_a_lock_and_who_waits_for_it(tmp_path: Path) -> None:
             waiter.kill()
             waiter.wait()
     assert lock.pid == os.getpid() and lock.command and not mine()
+
+
+HOLDS = "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); "
+TRIES = "import sys, time\nwhile True: open(sys.argv[1]).close(); time.sleep(0.01)"
+
+
+@contextlib.contextmanager
+def running(text: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-S", "-c", text, *arguments], start_new_session=True)
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def concerning(path: Path, *pids: int, window_s: float = 0.4) -> FileLock | None:
+    """The lock of a file, if it concerns the processes of a job."""
+    return next((lock for lock in locks.look("h", pids, window_s) if lock.path == str(path)), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("does", "idle"),
+    [("time.sleep(3000)", True), ("exec('while 1: pass')", False), ("exec('while 1: time.sleep(0.01)')", False)],
+)
+def test_a_holder_beside_the_job_is_looked_at_where_somebody_tries(tmp_path: Path, does: str, idle: bool) -> None:
+    path = tmp_path / "cache.lock"
+    path.touch()
+    with running(HOLDS + does, str(path)) as holder:
+        until(lambda: concerning(path, holder.pid, window_s=0.0))
+        assert concerning(path) is None, "it concerns nobody of the job"
+        with running(TRIES, str(path)):
+            until(lambda: (lock := concerning(path)) is not None and lock.tries >= 2 and lock.idle is idle)
+            lock = concerning(path)
+    assert lock is not None and lock.pid == holder.pid and not lock.waiters and not lock.abandoned
+    assert bool(lock.works) is ("pass" in does)
+
+
+@pytest.mark.slow
+def test_a_lock_that_a_child_inherited_is_that_child_s(tmp_path: Path) -> None:
+    path = tmp_path / "cache.lock"
+    path.touch()
+    forks = "import os; pid = os.fork(); pid and os._exit(0); time.sleep(3000)"
+    with running(HOLDS + forks, str(path)) as parent:
+        parent.wait()
+        [heir] = [
+            pid
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if proc.arguments(pid)[-1:] == (str(path),)
+        ]
+        lock = concerning(path, heir)
+    assert lock is not None and lock.pid == heir
 
 
 def polling(folder: Path, package: str) -> Process:
@@ -95,4 +152,58 @@ def test_without_recorders_who_waits_for_a_lock_is_said(works: bool, verdict: st
     )
     looked = triage(seen, None)
     assert looked.verdict == verdict
-    assert ("for the lock of a file" in looked.reason) is not works
+    assert ("for the lock of cache.lock" in looked.reason) is not works
+
+
+LEFT_OVER = dataclasses.replace(HOLDER, tries=20, idle=True, abandoned=True, spent_s=0.02)
+
+
+def test_a_lock_that_a_process_left_over_holds_hangs_whoever_tries_to_take_it(tmp_path: Path) -> None:
+    verdict = judged(polling(tmp_path, "filelock"), LEFT_OVER)
+    assert (verdict.verdict, verdict.triage.hang) == ("HUNG", "K4")  # type: ignore[union-attr]
+    assert [culprit.rank for culprit in verdict.triage.culprits] == [1]  # type: ignore[union-attr]
+    assert "cache.lock" in verdict.reason and "77" in verdict.reason
+    assert verdict.triage.next[0].startswith("kill 77 ")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"works": "1.40 s of CPU", "idle": False}, "SLOW"),
+        ({"idle": False}, "INSUFFICIENT"),  # it wakes up, or has connections
+        ({"abandoned": False}, "INSUFFICIENT"),  # somebody waits for its end
+        ({"spent_s": 3.0}, "INSUFFICIENT"),  # it has built something, and may pause
+        ({"tries": 1}, "INSUFFICIENT"),
+        ({"tries": -1}, "INSUFFICIENT"),
+        ({"pid": 0}, "INSUFFICIENT"),  # a process of another container
+    ],
+)
+def test_a_lock_that_may_be_released_is_no_hang(tmp_path: Path, changes: dict[str, Any], verdict: str) -> None:
+    pid_unseen = {"idle": False, "abandoned": False} if changes.get("pid") == 0 else {}
+    answer = judged(polling(tmp_path, "filelock"), dataclasses.replace(LEFT_OVER, **{**changes, **pid_unseen}))
+    assert answer.verdict == verdict and not answer.triage.culprits, answer.reason  # type: ignore[union-attr]
+
+
+def test_of_several_locks_that_somebody_tries_to_take_none_is_chosen(tmp_path: Path) -> None:
+    verdict = judged(polling(tmp_path, "filelock"), LEFT_OVER, dataclasses.replace(LEFT_OVER, path="/data/b.lock"))
+    assert verdict.verdict == "INSUFFICIENT" and len(verdict.evidence) == 2
+
+
+@pytest.mark.parametrize(
+    ("stack", "verdict"), [("main:10 step:42 all_reduce", "HUNG"), ("main:9 build", "INSUFFICIENT")]
+)
+def test_a_rank_that_keeps_a_lock_in_a_collective_and_one_that_tries_to_take_it_wait_in_a_ring(
+    tmp_path: Path, stack: str, verdict: str
+) -> None:
+    poller, holder = polling(tmp_path, "filelock"), rank(0, stack, world=2)
+    lock = FileLock(holder.host, "/data/cache.lock", holder.pid, "python train.py", tries=20)
+    pending = {0: (6, "all_reduce"), 1: 5} if verdict == "HUNG" else {0: 5, 1: 5}
+    answer = triage(evidence(holder, poller, locks=(lock,)), compared(group("0", pending)))  # type: ignore[arg-type]
+    assert answer.verdict == verdict and not answer.triage.culprits, answer.reason  # type: ignore[union-attr]
+    assert bool(answer.triage.cycle) is (verdict == "HUNG")  # type: ignore[union-attr]
+
+
+def test_a_lock_whose_holder_in_the_job_works_is_slow(tmp_path: Path) -> None:
+    poller, holder = polling(tmp_path, "filelock"), rank(0, "main:9 build:1", "main:9 build:7 pack", world=2, cpu_s=1.4)
+    lock = FileLock(holder.host, "/data/cache.lock", holder.pid, "python train.py", tries=20)
+    assert triage(evidence(holder, poller, locks=(lock,)), None).verdict == "SLOW"
