@@ -155,19 +155,9 @@ def facts(pid: int) -> Facts:
         age_s=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS),
         exit_code=exit_code,
         start_ticks=int(stat[19]),
-        forked=_forked(pid, int(stat[1])),
+        forked=forked(pid, int(stat[1])),
         notes=tuple(notes),
     )
-
-
-def _forked(pid: int, parent: int) -> bool:
-    """Whether a process was forked and never executed another program. Its auxiliary vector, which holds random
-    addresses, is then that of its parent."""
-    try:
-        mine, theirs = ((PROC / str(each) / "auxv").read_bytes() for each in (pid, parent))
-    except OSError:  # it ended, or it is another user's
-        return False
-    return bool(mine.strip(b"\0")) and mine == theirs
 
 
 def _whose(pid: int) -> str:
@@ -218,6 +208,29 @@ def started_wall_s(pid: int) -> float | None:
     if stat is None:
         return None
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS)
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The environment unscrubbed: to decide to what a process belongs, never to be written down. Empty if it may not be
+    read."""
+    assignments = (text.split("=", 1) for text in _read(pid, "environ").split("\0") if "=" in text)
+    return dict(assignments)
+
+
+def process_group(pid: int) -> int:
+    """The process group of a process: a shell gives one to each command line. 0 if it is gone."""
+    stat = _stat(pid)
+    return int(stat[2]) if stat is not None else 0
+
+
+def forked(pid: int, parent: int) -> bool:
+    """Whether a process was forked and never executed another program. Its auxiliary vector, which holds random
+    addresses, is then that of its parent."""
+    try:
+        mine, theirs = ((PROC / str(each) / "auxv").read_bytes() for each in (pid, parent))
+    except OSError:  # it ended, or it is another user's
+        return False
+    return bool(mine.strip(b"\0")) and mine == theirs
 
 
 def arguments(pid: int) -> tuple[str, ...]:

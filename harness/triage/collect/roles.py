@@ -22,7 +22,7 @@ SERVANTS = re.compile(
     r"|^scenarios\.forkserver$|/scenarios/forked\.py$"
 )
 LAUNCHERS = re.compile(
-    r"(^|/)(torchrun|accelerate|deepspeed|mpirun|horovodrun|srun)$|^torch\.distributed\.(run|launch)"
+    r"(^|/)(torchrun|accelerate|deepspeed|mpirun|mpiexec(\.hydra)?|prterun|prted|orted|hydra_pmi_proxy|horovodrun|srun)$|^torch\.distributed\.(run|launch)"
     r"|^accelerate\.commands\.launch$|^deepspeed\.launcher|/torch/distributed/(run|launch)\.py$"
 )
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "timeout", "env", "nohup", "nice", "sudo", "setsid", "uv"))

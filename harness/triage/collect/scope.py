@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.cluster.ray_start import FIND_GCS
 from harness.errors import BadInput
-from harness.triage.collect import beats, connections, journals, proc, ray, roles
+from harness.triage.collect import beats, connections, job, journals, proc, ray, roles
 from probes.format import EVENTS
 from scenarios.ports import refused, speaks_http
 
@@ -179,31 +179,7 @@ def _processes(pids: list[int]) -> Scope:
         names = ", ".join(map(str, pids))
         raise BadInput(f"no process {names} on this host: it has ended, or runs elsewhere", fix="ps -ef | grep python")
     table = proc.parents()
-    return Scope(tuple(dict.fromkeys(root for pid in pids for root in _job_of(pid, table))))
-
-
-def _job_of(pid: int, table: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the roots of the job on this host that a process is a rank of: its launcher, and ranks that are not below
-    it. For a process that is no rank, itself.
-
-    Ranks of one job meet at one address (`env://` of torch.distributed), which a launcher sets in their environment.
-    """
-    meeting = _meeting(pid)
-    if not meeting or pid not in table:
-        return (pid,)
-    parent = table[pid]
-    launcher = (parent,) if roles.role_of(proc.facts(parent)) == "launcher" else ()
-    below = set(proc.descendants(launcher, dict(table)))
-    peers = (other for other in sorted(table) if other not in below and _meeting(other) == meeting)
-    return (*launcher, *([] if launcher else [pid]), *peers)
-
-
-def _meeting(pid: int) -> tuple[str, ...]:
-    """Where the ranks of a process's job meet; empty for a process that no launcher made a rank of several."""
-    environ = proc.facts(pid).environ
-    if environ.get("WORLD_SIZE", "1") == "1" or not environ.get("MASTER_PORT") or "RANK" not in environ:
-        return ()
-    return tuple(environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
+    return Scope(tuple(dict.fromkeys(root for pid in pids for root in job.roots(pid, table))))
 
 
 def _directory(directory: Path) -> Scope:
