@@ -75,7 +75,9 @@ class Sample:
     reading: str = ""  # pipe or socket that its main thread waits to read from, "pipe:[7]"
     writing: str = ""  # full pipe to which one of its threads waits to write, "pipe:[7]"
     writes_to: str = ""  # which of its streams that pipe is, stdout or stderr; empty for another descriptor
-    locked_alone: bool = False  # its only thread waits without a limit for a lock that no other process uses
+    locked_alone: bool = (
+        False  # its only thread but the heartbeat's waits without a limit for a lock that no other process uses
+    )
     timed: bool = False  # its main thread waits with a time limit, as in a sleep
     polled: tuple[
         str, ...

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from harness import extras
+from harness.triage.collect.proc import OTHER_USER
 from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Evidence
 from harness.triage.flight.model import Comparison
@@ -93,6 +94,12 @@ def _unseen(case: Case) -> Ruling:
     watched = "for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside"
     processes = [subject.process for subject in case.live() if subject.process]
     notes = [note for process in processes for note in process.notes]
+    if any(note.endswith(OTHER_USER) for note in notes):
+        return Ruling(
+            "INSUFFICIENT",
+            "these processes belong to another user: only that user and root may see their stacks",
+            next=(f"sudo {case.again()}   # or as their user: sudo -u USER {case.again()}", watched),
+        )
     if refusal := next((note for note in notes if note.startswith(NOT_PERMITTED)), ""):
         container = "docker run --cap-add SYS_PTRACE IMAGE"
         lowered = ("sudo sysctl kernel.yama.ptrace_scope=0",) if "ptrace_scope" in refusal else ()

@@ -144,3 +144,12 @@ def test_a_full_pipe_that_is_read_is_no_hang(start: Start, tmp_path: Path, how: 
     job = start(PIPES + READ[how])
     until(lambda: below(job) and channels.writing(below(job)).link)
     assert looked(job, tmp_path / "out").verdict != "HUNG"
+
+
+def test_the_thread_of_a_heartbeat_releases_no_lock(start: Start) -> None:
+    job = start(FORK + NO_COPIED_LOCK["a lock that another thread of the child may release"])
+    until(lambda: below(job) and len(os.listdir(f"/proc/{below(job)}/task")) == 2)
+    child = below(job)
+    [beat] = {int(tid) for tid in os.listdir(f"/proc/{child}/task")} - {child}
+    until(lambda: channels.locked_alone(child, beat))
+    assert not channels.locked_alone(child)

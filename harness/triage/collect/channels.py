@@ -114,14 +114,15 @@ def writing(pid: int) -> Writing:
     return NOT_WRITING
 
 
-def locked_alone(pid: int) -> bool:
-    """Whether the only thread of a process waits without a limit for a lock in its own memory, so that nothing can wake
-    it but a signal.
+def locked_alone(pid: int, beat: int = 0) -> bool:
+    """Whether the only thread of a process, beside that of its heartbeat, waits without a limit for a lock in its own
+    memory, so that nothing can wake it but a signal.
 
+    `beat`: thread id of the heartbeat, which takes none of the program's locks.
     FUTEX_PRIVATE_FLAG of futex(2) says that no other process uses the lock: those of multiprocessing have no such flag.
     """
     try:
-        if len(os.listdir(PROC / str(pid) / "task")) != 1:
+        if {*os.listdir(PROC / str(pid) / "task")} - {str(beat)} != {str(pid)}:
             return False
         words = (PROC / str(pid) / "syscall").read_text().split()
         if len(words) < 7 or words[0] != _FUTEX:

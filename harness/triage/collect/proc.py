@@ -81,12 +81,12 @@ class Facts:
     notes: tuple[str, ...] = ()
 
 
-def look(pid: int, store: Collection[int] = ()) -> Look:
+def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
     """State, CPU seconds, voluntary switches, bytes and kernel function of a process now; state "gone" if it does not
     exist.
 
     Each of its threads takes 80 µs. `store`: ports of its rendezvous store, which NCCL's monitor asks once a second.
-    Their traffic is no sign of work.
+    Their traffic is no sign of work. `beat`: thread id of its heartbeat.
     """
     stat = _stat(pid)
     if stat is None:
@@ -109,7 +109,7 @@ def look(pid: int, store: Collection[int] = ()) -> Look:
         main_switches=switches.get(pid),
         reading=channels.reading(pid),
         writing=channels.writing(pid),
-        locked_alone=channels.locked_alone(pid),
+        locked_alone=channels.locked_alone(pid, beat),
         timed=waits.timed,
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
         heard=_heard(sockets),
@@ -289,6 +289,19 @@ def delay_s(pid: int, tid: int) -> float | None:
     """Seconds in which a thread was runnable without a processor so far; None if the kernel does not count them."""
     words = _read(pid, f"task/{tid}/schedstat").split()
     return int(words[1]) / 1e9 if len(words) > 1 and words[1].isdigit() else None
+
+
+def outer_tids(pid: int) -> dict[int, int]:
+    """Thread id in the pid namespace of a process, such as a container's -> thread id here; empty if they are the
+    same."""
+    tids: dict[int, int] = {}
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        for task in (PROC / str(pid) / "task").iterdir():
+            line = next((line for line in _read(pid, f"task/{task.name}/status").splitlines()
+                         if line.startswith("NSpid:")), "")  # fmt: skip
+            if len(numbers := line.split()[1:]) > 1:
+                tids[int(numbers[-1])] = int(task.name)
+    return tids
 
 
 def main_cpu_s(pid: int) -> float | None:

@@ -15,7 +15,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,22 +93,26 @@ def _dump(pid: int, mode: tuple[str, ...], timeout_s: float) -> Stacks:
         done = bounded.run([spy, "dump", "--pid", str(pid), "--json", *mode], timeout_s)
     except OSError as error:
         return Stacks(note=f"no Python stacks: {spy} cannot be run: {error.strerror}")
+    kind = "native" if "--native" in mode else "Python"
     if done.code is None:
-        kind = "native" if "--native" in mode else "Python"
         return Stacks(note=f"no {kind} stacks: py-spy had no answer within {timeout_s:.1f} s")
     try:
-        return Stacks(parse(json.loads(done.out), pid))
+        return Stacks(parse(json.loads(done.out), pid, proc.outer_tids(pid)))
     except (ValueError, KeyError, TypeError, AttributeError):  # no JSON, or not py-spy's: it reports errors as text
-        return refused(pid, done.err)
+        return refused(pid, done.err, kind)
 
 
-def parse(dumped: Any, pid: int) -> tuple[Thread, ...]:
-    """Parse the threads of `py-spy dump --json`. Raises KeyError, TypeError or AttributeError for anything else."""
+def parse(dumped: Any, pid: int, outer_tids: Mapping[int, int] | None = None) -> tuple[Thread, ...]:
+    """Parse the threads of `py-spy dump --json`. Raises KeyError, TypeError or AttributeError for anything else.
+
+    `outer_tids`: thread id in the pid namespace of the process -> that of this namespace, where they differ.
+    """
     threads: dict[tuple[int, int], Thread] = {}
     for at, raw_thread in enumerate(dumped):
         tid = int(raw_thread.get("os_thread_id") or 0)
+        tid = (outer_tids or {}).get(tid, tid)
         name = str(raw_thread.get("thread_name") or "")
-        # In a container the thread id may be of another namespace. Then the interpreter's own name decides.
+        # A thread id of another namespace may not be translated. Then the interpreter's own name decides.
         main = tid == pid or name == "MainThread" or (len(dumped) == 1 and not name)
         frames = tuple(_frame(frame) for frame in raw_thread["frames"][:MAX_FRAMES])
         native = any(not frame.file.endswith((".py", ">")) for frame in frames)
@@ -137,8 +141,8 @@ def _frame(frame: dict[str, Any]) -> Frame:
     )
 
 
-def refused(pid: int, error: str) -> Stacks:
-    """Explain py-spy's error in a sentence that says what to do."""
+def refused(pid: int, error: str, kind: str = "Python") -> Stacks:
+    """Explain py-spy's error in a sentence that says what to do. `kind`: of the stacks that were asked for."""
     lowercase_error = error.lower()
     if (
         "permission denied" in lowercase_error
@@ -159,7 +163,7 @@ def refused(pid: int, error: str) -> Stacks:
     ):
         return Stacks(note=f"{NOT_PYTHON}: no Python stacks")
     first = next((line.strip() for line in error.splitlines() if line.strip()), "no message")
-    return Stacks(note=f"no Python stacks: py-spy says {first[:200]!r}")
+    return Stacks(note=f"no {kind} stacks: py-spy says {first[:200]!r}")
 
 
 def not_permitted() -> str:

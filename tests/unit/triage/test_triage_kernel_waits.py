@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from triage_evidence import compared, evidence, group, process, rank
 
+from harness.triage.collect import proc, stacks
+from harness.triage.collect.proc import OTHER_USER
 from harness.triage.evidence import Process
 from harness.triage.judge import triage
 from reports.model import Verdict
@@ -86,3 +88,26 @@ def test_the_thread_that_stands_in_the_lock_is_told(tmp_path: Path) -> None:
     assert source.keeps_lock(Frame("keep", str(file), 3), "a.lock")
     assert not source.keeps_lock(Frame("keep", str(file), 2), "a.lock")
     assert not source.keeps_lock(Frame("keep", str(file), 3), "b.lock")
+
+
+def test_stacks_of_another_user_are_not_a_matter_of_ptrace() -> None:
+    notes = (f"its environment cannot be read: {OTHER_USER}", stacks.not_permitted())
+    theirs = rank(0, "", world=1, rank=None, beat=None, notes=notes)
+    verdict = triage(evidence(theirs, source="live", stall_s=0.0))
+    assert verdict.verdict == "INSUFFICIENT" and "another user" in verdict.reason
+    assert verdict.triage is not None and verdict.triage.next[0].startswith(f"sudo harness triage {theirs.pid} ")
+
+
+def test_threads_of_another_pid_namespace_are_those_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tid, inside in ((70, 1), (71, 9)):
+        (tmp_path / "70" / "task" / str(tid)).mkdir(parents=True)
+        (tmp_path / "70" / "task" / str(tid) / "status").write_text(f"Name:\tpython\nNSpid:\t{tid}\t{inside}\n")
+    monkeypatch.setattr(proc, "PROC", tmp_path)
+    dumped = [{"thread_name": None, "os_thread_id": tid, "frames": []} for tid in (1, 9)]
+    assert [(thread.tid, thread.main) for thread in stacks.parse(dumped, 70, proc.outer_tids(70))] == [
+        (70, True), (71, False),
+    ]  # fmt: skip
+    (tmp_path / "70" / "task" / "70" / "status").write_text("NSpid:\t70\n")
+    assert 70 not in proc.outer_tids(70).values()
