@@ -212,7 +212,8 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
     """Store for each process which process is at the other end of the pipe or socket in which it waits."""
     reads = {pid: link for pid, draft in drafts.items() if (link := _read_throughout(draft))}
     feeders = _result(bounded.start("ends of pipes", channels.feeders, reads, terms.sockets), terms, {}, notes)
-    for pid, writer in channels.alone(feeders).items():
+    resting = {pid for pid, draft in drafts.items() if _is_resting_shell(draft)}
+    for pid, writer in channels.alone({pid: feeding - resting for pid, feeding in feeders.items()}).items():
         drafts[pid].writer = writer
     for pid, feeding in feeders.items():
         drafts[pid].fed = bool(feeding - {pid})
@@ -363,6 +364,11 @@ def _read_throughout(draft: Draft) -> str:
     looks = draft.samples
     asleep = len(looks) > 1 and len({look.main_switches for look in looks}) == 1 and looks[0].main_switches is not None
     return looks[0].reading if asleep and len({look.reading for look in looks}) == 1 else ""
+
+
+def _is_resting_shell(draft: Draft) -> bool:
+    """Whether it is a shell that waited at every look for the end of the program that it started: it writes nothing."""
+    return roles.role_of(draft.facts) == "shell" and {look.wchan for look in draft.samples} == {"do_wait"}
 
 
 def _written_throughout(draft: Draft) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.triage import source, stacks
+from harness.triage import wchan as kernel_waits
 from harness.triage.evidence import ENDED, Frame, Process, Thread
 from harness.triage.flight.model import Collective
 from harness.triage.graph import motion, polling
@@ -109,7 +110,7 @@ class Subject:
             return f"works: {self.progress}"
         words = {
             "user": "in its own code",
-            "unknown": "not known",
+            "unknown": _in_the_kernel(self.process),
             "ray_idle": "idle: waits for a Ray task",
             "scheduler": "idle in its scheduler loop",
             "orders": "idle in its scheduler loop",
@@ -240,7 +241,15 @@ def _in_kernel(process: Process) -> Blocked | None:
         return None
     wchan = process.samples[-1].wchan
     locked = ", with the interpreter lock held" if stale(process) else ""
-    return Blocked("sleep", f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}")
+    waits = f": waits for {words}" if (words := kernel_waits.words(wchan)) else ""
+    return Blocked("sleep", f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}{waits}){locked}")
+
+
+def _in_the_kernel(process: Process | None) -> str:
+    """What a process without a stack does, by the kernel function in which its main thread sleeps at both looks."""
+    functions = {sample.wchan for sample in process.samples} if process is not None else set()
+    words = kernel_waits.words(functions.pop()) if len(functions) == 1 else ""
+    return f"waits for {words}, by the kernel" if words else "not known"
 
 
 def _interpreter_locked(process: Process) -> Blocked | None:

@@ -21,7 +21,7 @@ def undrained(case: Case) -> Ruling | None:
     for child in case.live():
         its = child.process
         parent = case.graph.subjects.get(f"{its.host}:{its.reader}") if its is not None and its.reader else None
-        if its is None or parent is None or its.ppid != its.reader or child.progress or parent.progress:
+        if its is None or parent is None or child.progress or parent.progress or not _started(case, parent, child):
             continue
         if parent.ended or _reads_beside(parent) or not (waits := _how_it_waits(parent, child)):
             continue
@@ -38,6 +38,17 @@ def undrained(case: Case) -> Ruling | None:
             next=_steps(stream, parent),
         )
     return None
+
+
+def _started(case: Case, parent: Subject, child: Subject) -> bool:
+    """Whether a process started another one, itself or by a shell."""
+    process = child.process
+    while process is not None and parent.process is not None:
+        if process.ppid == parent.process.pid:
+            return True
+        above = case.graph.subjects.get(f"{process.host}:{process.ppid}")
+        process = above.process if above is not None and above.role == "shell" else None
+    return False
 
 
 def _unread(stream: str, child: Subject) -> str:

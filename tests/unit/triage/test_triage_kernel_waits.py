@@ -111,3 +111,21 @@ def test_threads_of_another_pid_namespace_are_those_of_this_one(
     ]  # fmt: skip
     (tmp_path / "70" / "task" / "70" / "status").write_text("NSpid:\t70\n")
     assert 70 not in proc.outer_tids(70).values()
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("rpc_wait_bit_killable", "an NFS server"),
+        ("nfs4_wait_clnt_recover", "an NFS server"),
+        ("request_wait_answer", "a FUSE file system"),
+        ("flock_lock_inode_wait", "the lock of a file"),
+        ("pipe_write", "a full pipe"),
+        ("io_schedule", "a disk"),
+        ("something_else", ""),
+    ],
+)
+def test_a_sleep_in_the_kernel_is_said_in_words(function: str, says: str) -> None:
+    verdict = judged(rank(1, "main:9 save:3", world=2, state="D", wchan=function))
+    assert verdict.triage is not None and verdict.triage.hang == "K9" and function in verdict.reason
+    assert ("waits for" in verdict.reason) is bool(says) and says in verdict.reason
