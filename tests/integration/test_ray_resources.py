@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -49,7 +51,11 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], int]]:
 
     yield run
     for process in running:
-        process.send_signal(signal.SIGINT)  # Ray ends its daemons, some of which have sessions of their own
+        process.terminate()  # Ray then ends its daemons, some of which have sessions of their own
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

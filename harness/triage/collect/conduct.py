@@ -281,8 +281,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
         if late and not blind:
             return
         draft.doing = "its /proc files"
-        beat = draft.pulse.beat.tid if draft.pulse else 0
-        at, look = terms.clock() - terms.began, proc.look(draft.pid, store, beat)
+        at, look = terms.clock() - terms.began, proc.look(draft.pid, store, draft.beat_tid)
         if look.start_ticks != draft.facts.start_ticks and look.start_ticks and draft.facts.start_ticks:
             look = proc.Look("gone")  # the pid now belongs to another process
         draft.doing = "its Python stacks"

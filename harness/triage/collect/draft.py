@@ -54,6 +54,11 @@ class Draft:
         return self.pulse.socket if self.pulse else ""
 
     @property
+    def beat_tid(self) -> int:
+        """Thread id of its heartbeat; 0 if it has none or none is known."""
+        return self.pulse.beat.tid if self.pulse else 0
+
+    @property
     def recorded_rank(self) -> int | None:
         """The global rank that the process itself reported; None unless it belongs to a world of several ranks."""
         if self.recording and self.recording.rank is not None:

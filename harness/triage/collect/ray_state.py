@@ -106,12 +106,12 @@ def _actor(row: Any, hosts: dict[str, str]) -> dict[str, Any]:
 
 
 def _group(row: Any) -> dict[str, Any]:
-    asked_ms = getattr(row, "placement_group_creation_timestamp_ms", 0)  # Ray 2.9 does not say it
+    created_ms = getattr(row, "placement_group_creation_timestamp_ms", 0)  # Ray 2.9 does not say it
     return {
         "group_id": row.placement_group_id.hex(), "name": row.name,
         "state": type(row).PlacementGroupState.Name(row.state),
         "bundles": [_resources(bundle.unit_resources) for bundle in row.bundles],
-        "age_s": max(0.0, time.time() - asked_ms / 1e3) if asked_ms else None,
+        "age_s": max(0.0, time.time() - created_ms / 1e3) if created_ms else None,
     }  # fmt: skip
 
 

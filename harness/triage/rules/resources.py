@@ -141,10 +141,10 @@ def _ruling(case: Case, verdict: str, requests: list[Request], shortage: str = "
     hold = "holds" if len(holders) == 1 else "hold"
     why = shortage or (f"{who} {hold} all of it{waits}" if holders else "none is free")
     each = " each" if len(requests) > 1 else ""
-    asked = _counted(request.label for request in requests)
+    what = _counted(request.label for request in requests)
     return Ruling(
         verdict,
-        f"{asked} ask{'s' if len(requests) == 1 else ''} for {_words(tuple(lacking.items())[:1])}{each}; {why}",
+        f"{what} ask{'s' if len(requests) == 1 else ''} for {_words(tuple(lacking.items())[:1])}{each}; {why}",
         "K14" if verdict == "HUNG" else "",
         place=f"Ray's resources: {_words(lacking)}",
         evidence=(*_facts(case, requests), *(_described(case, holder) for holder in holders[:MOST_NAMED])),
@@ -156,14 +156,14 @@ def _ruling(case: Case, verdict: str, requests: list[Request], shortage: str = "
 def _facts(case: Case, requests: list[Request]) -> Iterator[str]:
     """What is asked, and by whom; and what the nodes have, in words."""
     for request in requests[:MOST_NAMED]:
-        asked = "; ".join(map(_words, request.bundles))
+        amounts = "; ".join(map(_words, request.bundles))
         caller = case.names([request.caller])
-        yield f"{request.label} asks for {asked} since {request.age_s:.0f} s; {caller} waits for it"
+        yield f"{request.label} asks for {amounts} since {request.age_s:.0f} s; {caller} waits for it"
     names = {name for request in requests for bundle in request.bundles for name, _ in bundle}
     for node in [node for node in case.evidence.ray_nodes if node.alive][:MOST_NAMED]:
         free = dict(node.free)
-        amounts = [f"{free.get(name, 0.0):g} of {amount:g} {name} free" for name, amount in node.total if name in names]
-        yield f"node {node.host}: {', '.join(amounts) or 'nothing of that'}"
+        counts = [f"{free.get(name, 0.0):g} of {amount:g} {name} free" for name, amount in node.total if name in names]
+        yield f"node {node.host}: {', '.join(counts) or 'nothing of that'}"
 
 
 @dataclass(frozen=True)
