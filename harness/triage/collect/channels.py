@@ -33,6 +33,7 @@ _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
 # linux/futex.h: FUTEX_PRIVATE_FLAG, FUTEX_CMD_MASK without FUTEX_CLOCK_REALTIME; FUTEX_WAIT, _LOCK_PI, _WAIT_BITSET
 _PRIVATE, _COMMAND, _LOCKS = 128, 127, (0, 6, 9)
+_SERVER = "pt_workerserver"  # name of the threads of torch's worker server
 MAX_POLLED = 64  # descriptors of one poll that are read
 SHOW_PEER, PEER = 4, 2  # UDIAG_SHOW_PEER, UNIX_DIAG_PEER of linux/unix_diag.h
 MESSAGE = 16  # size of struct unix_diag_msg, whose inode is its second word
@@ -118,11 +119,13 @@ def locked_alone(pid: int, beat: int = 0) -> bool:
     """Whether the only thread of a process, beside that of its heartbeat, waits without a limit for a lock in its own
     memory, so that nothing can wake it but a signal.
 
-    `beat`: thread id of the heartbeat, which takes none of the program's locks.
+    `beat`: thread id of the heartbeat. Neither it nor torch's worker server, which the probe starts, takes a lock of
+    the program.
     FUTEX_PRIVATE_FLAG of futex(2) says that no other process uses the lock: those of multiprocessing have no such flag.
     """
     try:
-        if {*os.listdir(PROC / str(pid) / "task")} - {str(beat)} != {str(pid)}:
+        beside = {*os.listdir(PROC / str(pid) / "task")} - {str(pid), str(beat)}
+        if any((PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER for tid in beside):
             return False
         words = (PROC / str(pid) / "syscall").read_text().split()
         if len(words) < 7 or words[0] != _FUTEX:

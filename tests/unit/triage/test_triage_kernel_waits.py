@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from triage_evidence import compared, evidence, group, process, rank
 
-from harness.triage.collect import proc, stacks
+from harness.triage.collect import channels, proc, stacks
 from harness.triage.collect.proc import OTHER_USER
 from harness.triage.evidence import Process
 from harness.triage.judge import triage
@@ -129,3 +129,29 @@ def test_a_sleep_in_the_kernel_is_said_in_words(function: str, says: str) -> Non
     verdict = judged(rank(1, "main:9 save:3", world=2, state="D", wchan=function))
     assert verdict.triage is not None and verdict.triage.hang == "K9" and function in verdict.reason
     assert ("waits for" in verdict.reason) is bool(says) and says in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("call", "threads", "alone"),
+    [
+        ("202 0x1 0x189 0x0 0x0", {}, True),
+        ("202 0x1 0x80 0x0 0x0", {}, True),
+        ("202 0x1 0x109 0x0 0x0", {}, False),  # shared between processes, as locks of multiprocessing are
+        ("202 0x1 0x189 0x0 0x7f", {}, False),  # with a time limit
+        ("202 0x1 0x81 0x0 0x0", {}, False),  # it wakes others
+        ("0 0x1 0x189 0x0 0x0", {}, False),
+        ("202 0x1 0x189 0x0 0x0", {"71": "python"}, False),
+        ("202 0x1 0x189 0x0 0x0", {"72": "python"}, True),  # its heartbeat
+        ("202 0x1 0x189 0x0 0x0", {"71": "pt_workerserver"}, True),
+    ],
+)
+def test_only_a_lock_of_its_own_memory_and_its_only_thread_prove_that_nothing_wakes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, threads: dict[str, str], alone: bool
+) -> None:
+    monkeypatch.setattr(channels, "PROC", tmp_path)
+    monkeypatch.setattr(channels, "_FUTEX", "202")
+    for tid, name in {"70": "python", **threads}.items():
+        (tmp_path / "70" / "task" / tid).mkdir(parents=True)
+        (tmp_path / "70" / "task" / tid / "comm").write_text(f"{name}\n")
+    (tmp_path / "70" / "syscall").write_text(f"{call} 0x0 0x0 0x7f 0x7f")
+    assert channels.locked_alone(70, beat=72) is alone
