@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import envs
-from harness.cluster.launch import Cluster, Seat, driver_seat
-from harness.cluster.sharing import check_memory, shares
+from harness.cluster.engine_actors import called, engine_seat, natively, session
+from harness.cluster.launch import Cluster
+from harness.cluster.learners import Learners, LearnerSet, learner_settings
+from harness.cluster.seats import Seats
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut, Waiting, free_space
 from harness.envs import home
@@ -22,18 +24,43 @@ from probes import format as recording
 from reports.progress import ProgressEvent
 from scenarios.engines.make import EngineOptions
 from scenarios.fleet import Fleet, members
-from scenarios.forkserver import CHILDREN
-from scenarios.plants import INSIDE
 from scenarios.ppo.beginning import Beginning
 from scenarios.remote import Actor, Future, Remote
-from scenarios.settings import Engine, Placement, Scenario
+from scenarios.settings import Placement, Scenario
 
 if TYPE_CHECKING:
     from harness.parity.interventions.bench import Bench
     from harness.warm.pool import Pool
 
-ROLES = ("actor", "critic", "reward", "reference")
-URGENT = ("abort_sync",)  # calls that a learner must accept while it is in another call
+
+@dataclass
+class _Running:
+    """What runs for one side: its learners, and its engine in the stage that it is in.
+
+    learners: the set that the side trains. session: its engine, or a fleet of them. policy: the directory of its last
+    policy. lifted: the side in its lifted stage, once that has begun; lifted_start: the start of its engine.
+    native_start: the start of the engine for the native stage, until it was waited for. native_look: a look at a warm
+    native engine, until it was waited for; native_engine: that engine, once it passed.
+    """
+
+    side: Side
+    learners: LearnerSet = field(init=False)
+    session: Actor = field(init=False)
+    policy: str = ""
+    lifted: Side | None = None
+    lifted_start: Future | None = None
+    native_start: Future | None = None
+    native_look: tuple[Remote | None, Future | None] | None = None
+    native_engine: Actor | None = None
+
+    @property
+    def engines(self) -> list[Actor]:
+        return members(self.session)
+
+    @property
+    def now(self) -> Side:
+        """Return the side as its engine is now: in its lifted stage once that has begun."""
+        return self.lifted or self.side
 
 
 class Experiment:
@@ -58,26 +85,16 @@ class Experiment:
         if warm is not None and guard is not None:
             guard.follow(warm.raylet)
         self._cluster = cluster
-        self._guard = guard
-        self._sides = sides
+        self._running = {side.name: _Running(side) for side in sides}
         self._progress = progress
-        self._gpus = cluster.gpus()
-        self._device = device if device != "auto" else ("cuda" if self._gpus else "cpu")
-        self._roles: dict[str, tuple[Scenario, dict[str, list[Actor]]]] = {}
-        self._sessions: dict[str, Actor] = {}
-        self._policies: dict[str, str] = {}
-        self._native: dict[str, Future] = {}
-        self._looks: dict[str, tuple[Remote | None, Future | None]] = {}  # looks at warm native engines, by side
-        self._warm_natives: dict[str, Actor] = {}  # warm native engines that passed the look, by side
-        self._lifted: dict[str, tuple[Side, Future]] = {}  # side -> its lifted stage, and the start of its engine
-        self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
-        self._taught: dict[int, Scenario] = {}  # id of a set of roles -> the scenario by which they learn
-        # (place, "" for any node; GPUs of its own) -> free bundles on nodes that have it.
-        self._free: dict[tuple[str, int], list[int]] = {}
-        self._shares: list[float] = []  # share of a GPU, by bundle
-        self._hosts: dict[str, list[str]] = {}  # place -> hosts that have it
         self._waiting = Waiting(guard, self.tell)
         self._wait = self._waiting.result
+        self._seats = Seats(cluster, device, guard)
+        self._learners = Learners(cluster, self._seats, self._wait, warm)
+
+    @property
+    def _sides(self) -> list[Side]:
+        return [running.side for running in self._running.values()]
 
     def begin(self, spare: int = 0) -> None:
         """Reserve room, make the models, start every actor, and write each run's manifest.
@@ -87,49 +104,35 @@ class Experiment:
         first = self._sides[0]
         for side in self._sides:
             self.tell(side, "preparing the model and the prompts")
-        # All seats are reserved in one group first, so that a cluster that is too small fails before any actor starts.
-        wanted_seats = [
-            (first.scenario.placement.learner, 1),
-            *[("", 1)] * spare,
-        ]  # place, and its own GPUs if there are several
-        for side in self._sides:
-            scenario = side.scenario
-            roles = len(roles_of(scenario)) * scenario.ppo.world_size if self._own_roles(side) else 0
-            wanted_seats += [(scenario.placement.learner, 1)] * roles
-            wanted_seats += [(scenario.placement.engine, self._ranks(side))] * scenario.engine.engines
-        places = [place for place, _ in wanted_seats]
-        self._hosts = {place: self._cluster.offering(place) for place in {*places} - {""}}
-        check_memory(self._gpus, [(side.spec, side.scenario.engine) for side in self._sides if self._on_gpu(side)])
-        self._shares = shares(self._gpus, [ranks for _, ranks in wanted_seats])
-        bundles = [{"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {}) for share in self._shares]
-        self._cluster.reserve(bundles, places, lambda line: self._progress(ProgressEvent("", "", message=line)))
-        for number, wanted_seat in enumerate(wanted_seats):
-            self._free.setdefault(wanted_seat, []).append(number)
-        if self._hosts:
+        self._seats.reserve(
+            self._sides,
+            spare,
+            self._own_learners,
+            lambda line: self._progress(ProgressEvent("", "", message=line)),
+        )
+        if self._seats.hosts:
             self._cluster.check_shared([*(side.run_dir for side in self._sides), home.directory("models")])
-
-        seat = self._seat("trainer", first)
-        self._stage = self._learner_actor("scenarios.stage:Stage", seat, str(home.directory("models")))
-        self._prepared = self._wait(
+        seat = self._seats.take("trainer", first)
+        self._stage = self._learners.actor("scenarios.stage:Stage", seat, str(home.directory("models")))
+        self._models: dict[str, str] = self._wait(
             self._stage.submit("prepare", first.scenario.to_json()), first, "preparing the scenario"
         )
         for side in self._sides[1:]:
             if side.scenario != first.scenario:
                 self._wait(self._stage.submit("prepare", side.scenario.to_json()), side, "preparing the scenario")
         looks = {side.name: self._warm.look(side, "coupled") for side in self._sides} if self._warm is not None else {}
-        for side in self._sides:
+        for running in self._running.values():
+            side = running.side
             if self._warm is None:
                 self._manifest(side)
                 self._start_session(side)
-            if self._own_roles(side):
-                self._roles[side.name] = (side.scenario, self._start_roles(side))
-            else:
-                self._roles[side.name] = self._roles[first.name]
+            own = self._own_learners(side)
+            running.learners = self._learners.start(side, self._models) if own else self._running[first.name].learners
         if self._warm is not None:
-            for side in self._sides:
+            for running in self._running.values():
+                side = running.side
                 self.tell(side, "looking at the engine")
-                look = looks[side.name]
-                self._sessions[side.name] = self._warm.adopt(self._cluster, side, "coupled", look, self._waiting)
+                running.session = self._warm.adopt(self._cluster, side, "coupled", looks[side.name], self._waiting)
                 self._manifest(side)
             for future in self._warm.becoming:  # the stage calls the other learners
                 self._wait(future, first, "starting the learners")
@@ -143,20 +146,21 @@ class Experiment:
         recorded one is reported. Raises RunCut if the run ends early.
         """
         self.tell(side, "waiting for the engine")
-        session = self._sessions[side.name]
-        self._wait(session.submit("pids"), side, f"starting {side.backend}")
+        running = self._running[side.name]
+        self._wait(running.session.submit("pids"), side, f"starting {side.backend}")
         self._start_router(side)
-        _, roles = self._roles[side.name]
-        self._teach(side)
+        self._learners.teach(running.learners, side)
         self.tell(side, "first weight sync")
         beginning = Beginning(
-            policy=self._prepared["policy"],
+            policy=self._models["policy"],
             plants=side.plants.trainer,
-            sync_backend=self._backend,
+            sync_backend=self._seats.backend,
             resume=resume,
             replay=None if replay is None else str(replay),
         )
-        opened = self._stage.submit("open", side.scenario.to_json(), roles, session, str(side.run_dir), beginning)
+        opened = self._stage.submit(
+            "open", side.scenario.to_json(), running.learners.actors, running.session, str(side.run_dir), beginning
+        )
         first: int = self._wait(opened, side, "the first weight sync")
         parted = False
         for step in range(first, side.scenario.steps):
@@ -169,7 +173,7 @@ class Experiment:
         self.tell(side, "measuring the floor", step=side.scenario.steps - 1)
         self._wait(self._stage.submit("floor"), side, "measuring the floor")
         policy: str = self._wait(self._stage.submit("finish"), side, "saving the last checkpoint")
-        self._policies[side.name] = policy
+        running.policy = policy
         self._seal(side.run_dir, side)
         return policy
 
@@ -186,53 +190,53 @@ class Experiment:
         This is how a suite of faults keeps its engines warm. `manifest`: whether it is a run of its own, and not a
         stage of one that was begun.
         """
-        self._sides = [side if current.name == side.name else current for current in self._sides]
-        self._lifted.pop(side.name, None)
+        running = self._running[side.name]
+        running.side, running.lifted, running.lifted_start = side, None, None
         if manifest:
             self._manifest(side)
-        if len(members(self._sessions[side.name])) != side.scenario.engine.engines:
-            self._wait(self._sessions[side.name].submit("close"), side, f"closing {side.backend}")
-            self._sessions[side.name].stop()
+        if len(running.engines) != side.scenario.engine.engines:
+            self._wait(running.session.submit("close"), side, f"closing {side.backend}")
+            running.session.stop()
             self._start_session(side)
-        configured = self._sessions[side.name].submit(
+        self._wait(self._configure(side), side, f"configuring {side.backend}")
+        running.learners = self._learners.of_size(side, self._models)
+
+    def _configure(self, side: Side) -> Future:
+        """Restart a side's engine where its settings need it. Returns at once."""
+        return self._running[side.name].session.submit(
             "configure", side.scenario.to_json(), side.plants.engine, side.parameter_map or None
         )
-        self._wait(configured, side, f"configuring {side.backend}")
-        self._roles[side.name] = (side.scenario, self._learners(side))
 
     def revive(self) -> None:
         """Start a new session for each side whose session is dead. A suite does this after a run that was cut short."""
-        for side in self._sides:
+        for running in self._running.values():
             try:
-                self._wait(self._sessions[side.name].submit("pids"), side, "looking for the engine")
+                self._wait(running.session.submit("pids"), running.side, "looking for the engine")
             except HarnessError:
-                self._start_session(side)
+                self._start_session(running.side)
 
     def engine_starts(self) -> tuple[int, float]:
         """The number of starts of the living engines since each session began, and the seconds that they took."""
         number, seconds = 0, 0.0
-        for side in self._sides:
+        for running in self._running.values():
             with contextlib.suppress(HarnessError):
-                starts = self._wait(self._sessions[side.name].submit("starts"), side, "asking the engine")
+                starts = self._wait(running.session.submit("starts"), running.side, "asking the engine")
                 number, seconds = number + starts[0], seconds + starts[1]
         return number, seconds
 
     def exchange(self) -> None:
         """Swap the sessions of the two sides: from the next `vary` on the baseline has the candidate's engine, and
         vice versa."""
-        first_name, second_name = (side.name for side in self._sides)
-        self._sessions[first_name], self._sessions[second_name] = (
-            self._sessions[second_name],
-            self._sessions[first_name],
-        )
+        first, second = self._running.values()
+        first.session, second.session = second.session, first.session
 
     def no_room(self, *sides: Side) -> str:
         """Why the lifted stage of these sides does not fit into memory, in one sentence; empty if it does."""
-        roles = self._roles[sides[0].name][1]
+        actor = self._running[sides[0].name].learners.actors["actor"][0]
         engine = sides[0].scenario.engine
         future = self._stage.submit(
-            "no_room", roles["actor"][0], engines=len(sides), share=engine.memory_fraction,
-            workers=sides[0].spec.workers(engine), device=self._device,
+            "no_room", actor, engines=len(sides), share=engine.memory_fraction,
+            workers=sides[0].spec.workers(engine), device=self._seats.device,
         )  # fmt: skip
         reason: str = self._wait(future, sides[0], "looking for memory")
         return reason
@@ -247,36 +251,35 @@ class Experiment:
         lifted_side = side.lift()
         self._manifest(lifted_side)
         self._seal(side.run_dir, side)
-        session = self._sessions[side.name]
-        session.submit("serve", self._prepared["policy"])
-        started = session.submit(
-            "configure", lifted_side.scenario.to_json(), lifted_side.plants.engine, lifted_side.parameter_map or None
-        )
-        self._lifted[side.name] = lifted_side, started
-        self._by_itself(started, side)
+        running = self._running[side.name]
+        running.session.submit("serve", self._models["policy"])
+        running.lifted, running.lifted_start = lifted_side, self._configure(lifted_side)
+        self._by_itself(running.lifted_start, side)
 
     def lift(self, side: Side, policy: str, *, guide: Path | None = None) -> Path:
         """Run the lifted stage of one side at the weights in `policy`, after `begin_lifted`. Returns its recording.
 
         `guide`: the recording of the baseline's lifted stage.
         """
-        lifted_side, started = self._lifted[side.name]
+        running = self._running[side.name]
+        lifted_side = running.lifted
+        assert lifted_side is not None
+        assert running.lifted_start is not None
         self.tell(side, "lifted stage", step=side.scenario.steps - 1)
-        self._wait(started, side, f"starting {side.backend} in float32")
+        self._wait(running.lifted_start, side, f"starting {side.backend} in float32")
         self._start_router(lifted_side)
-        roles = self._roles[side.name][1]
-        self._teach(lifted_side)
+        self._learners.teach(running.learners, lifted_side)
         beginning = Beginning(
-            policy=self._prepared["policy"],
+            policy=self._models["policy"],
             plants=lifted_side.plants.trainer,
-            sync_backend=self._backend,
+            sync_backend=self._seats.backend,
             adopted=(policy,) if side.scenario.train else (),
         )
         future = self._stage.submit(
-            "lift", lifted_side.scenario.to_json(), roles, self._sessions[side.name], str(lifted_side.run_dir),
-            beginning, guide_run=None if guide is None else str(guide),
+            "lift", lifted_side.scenario.to_json(), running.learners.actors, running.session,
+            str(lifted_side.run_dir), beginning, guide_run=None if guide is None else str(guide),
         )  # fmt: skip
-        self._policies[side.name] = self._wait(future, side, "the lifted stage")
+        running.policy = self._wait(future, side, "the lifted stage")
         self._seal(lifted_side.run_dir, side)
         self._seal(side.run_dir, side)
         return lifted_side.run_dir
@@ -284,45 +287,29 @@ class Experiment:
     def bench(self, *names: str, engine: int = 0) -> Bench:
         """The sides of these names on a bench, with their engines as the runs, or their lifted stages, left them. Each
         must have been recorded and not have gone native. `engine`: which one of each side, where there are several."""
-        sides = [self._now(side) for side in self._sides if side.name in names]
+        chosen = [running for running in self._running.values() if running.side.name in names]
         stands = {}
-        for side in sides:
-            _, roles = self._roles[side.name]
-            engines = members(self._sessions[side.name])
+        for running in chosen:
+            side = running.now
             stands[side.name] = {
-                "session": engines[min(engine, len(engines) - 1)],
-                "actor": roles["actor"][0],
-                "policy": self._policies[side.name],
+                "session": running.engines[min(engine, len(running.engines) - 1)],
+                "actor": running.learners.actors["actor"][0],
+                "policy": running.policy,
                 "version": side.scenario.steps if side.scenario.train else 0,
                 "workers": side.spec.ranks(side.scenario.engine),
             }
-        scenario_json = self._now(self._sides[0]).scenario.to_json()
-        options = {"device": self._device, "sync_backend": self._backend}
-        self._wait(self._stage.submit("open_bench", scenario_json, stands, **options), sides[-1], "opening the bench")
+        first, last = next(iter(self._running.values())).now, chosen[-1].now
+        opened = self._stage.submit(
+            "open_bench", first.scenario.to_json(), stands,
+            device=self._seats.device, sync_backend=self._seats.backend,
+        )  # fmt: skip
+        self._wait(opened, last, "opening the bench")
 
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
             future = self._stage.submit("bench", method, *args, **kwargs)
-            return self._wait(future, sides[-1], f"on the bench: {method}")
+            return self._wait(future, last, f"on the bench: {method}")
 
         return OnStage(call)
-
-    def _now(self, side: Side) -> Side:
-        """The side as its engine is now: in its lifted stage once that has begun."""
-        return self._lifted[side.name][0] if side.name in self._lifted else side
-
-    @property
-    def _backend(self) -> str:
-        """The backend of every process group.
-
-        NCCL refuses two ranks on one GPU ("Duplicate GPU detected", NCCL's `init.cc`), so actors that share a GPU use
-        gloo.
-        """
-        return "nccl" if self._device == "cuda" and not self._shared else "gloo"
-
-    @property
-    def _shared(self) -> bool:
-        """Whether processes share a GPU."""
-        return bool(self._gpus) and min(self._shares) < 1.0
 
     def _by_itself(self, started: Future, side: Side) -> None:
         """If engines share a GPU, wait until this one has started before another one starts.
@@ -331,19 +318,19 @@ class Experiment:
         (vLLM's `memory_profiling` reads the memory of the whole device). An error is reported where the result is asked
         for.
         """
-        if self._shared:
+        if self._seats.shared:
             with contextlib.suppress(HarnessError):
                 self._wait(started, side, f"starting {side.backend}")
 
     def begin_native(self, side: Side, policy: str) -> None:
         """Restart the engine with the weights in `policy` and without any code of ours, or look at a warm one.
         Returns at once."""
+        running = self._running[side.name]
         if self._warm is not None and self._warm.has(side, "native"):
-            self._looks[side.name] = self._warm.look(side, "native")
+            running.native_look = self._warm.look(side, "native")
             return
-        started = self._sessions[side.name].submit("become_pure", policy, side.scenario.to_json())
-        self._native[side.name] = started
-        self._by_itself(started, side)
+        running.native_start = running.session.submit("become_pure", policy, side.scenario.to_json())
+        self._by_itself(running.native_start, side)
 
     def native(self, *sides: Side, policy: str, draw: int = 1) -> None:
         """Run the native stages of these sides, after `begin_native` of each.
@@ -352,34 +339,39 @@ class Experiment:
         """
         for side in sides:
             self._unseal(side)
+        up_already = [side for side in sides if self._running[side.name].native_start is None]
+        for side in up_already:
+            self._draw_native(side, policy, draw)
         for side in sides:
-            if side.name not in self._native:
-                self._draw_native(side, policy, draw)
-        for side in sides:
-            if side.name in self._native:
+            if side not in up_already:
                 self._draw_native(side, policy, draw)
             self.tell(side, self._native_phase(side, draw), step=side.scenario.steps - 1)
-            self._teach(side)
-            scenario, roles = natively(side.scenario), self._roles[side.name][1]
-            scored = self._stage.submit("score_native", scenario.to_json(), roles, str(side.run_dir), policy, draw)
+            learners = self._running[side.name].learners
+            self._learners.teach(learners, side)
+            scored = self._stage.submit(
+                "score_native", natively(side.scenario).to_json(), learners.actors, str(side.run_dir), policy, draw
+            )
             self._wait(scored, side, "the native stage")
         for side in sides:
             self._seal(side.run_dir, side)
 
     def _draw_native(self, side: Side, policy: str, draw: int) -> None:
         """Let the engine of one side begin to draw, once it is up."""
+        running = self._running[side.name]
         self.tell(side, self._native_phase(side, draw), step=side.scenario.steps - 1)
-        self._teach(side)
+        self._learners.teach(running.learners, side)
         scenario = natively(side.scenario)
-        if side.name in self._looks:
-            self._warm_natives[side.name] = self._warm_native(side, policy, scenario)
-            del self._looks[side.name]
-        elif side.name in self._native:
-            self._wait(self._native.pop(side.name), side, f"starting {side.backend} for the native stage")
-        session = self._warm_natives.get(side.name) or self._sessions[side.name]
+        if running.native_look is not None:
+            running.native_engine = self._warm_native(side, policy, scenario)
+            running.native_look = None
+        elif running.native_start is not None:
+            self._wait(running.native_start, side, f"starting {side.backend} for the native stage")
+            running.native_start = None
+        engine = running.native_engine or running.session
         begun = self._stage.submit(
-            "draw_native", scenario.to_json(), session, str(side.run_dir), policy, side.scenario.steps, draw
-        )
+            "draw_native", scenario.to_json(), engine, str(side.run_dir), policy,
+            version=side.scenario.steps, draw=draw,
+        )  # fmt: skip
         self._wait(begun, side, "the native stage")
 
     @staticmethod
@@ -391,8 +383,9 @@ class Experiment:
         """The warm native engine with the weights in `policy`, which is proven by the learner's log-probabilities."""
         from harness.parity.subjects.precision.observed_floor import CAPS  # the judge's libraries, which no run needs
 
+        running = self._running[side.name]
         assert self._warm is not None
-        _, roles = self._roles[side.name]
+        assert running.native_look is not None
         scenario_json = scenario.to_json()
 
         def load(actor: Remote) -> str:
@@ -401,114 +394,44 @@ class Experiment:
             except HarnessError as error:
                 return error.message
             apart: float = self._wait(
-                self._stage.submit("apart", scenario_json, roles, actor, policy), side, "proving the weights"
+                self._stage.submit("apart", scenario_json, running.learners.actors, actor, policy),
+                side,
+                "proving the weights",
             )
             return "" if apart <= CAPS[scenario.model.dtype] else f"its weights are {apart:.2g} nats from the learner's"
 
-        actor = self._warm.adopt(self._cluster, side, "native", self._looks[side.name], self._waiting, load)
+        actor = self._warm.adopt(self._cluster, side, "native", running.native_look, self._waiting, load)
         if self._warm.renewed(side, "native"):
             self._wait(actor.submit("load", policy, scenario_json), side, "loading the weights")
         return actor
 
-    def _own_roles(self, side: Side) -> bool:
+    def _own_learners(self, side: Side) -> bool:
         """Whether this side needs learners of its own: its learner settings differ (a confounded comparison or a
         planted fault)."""
         first = self._sides[0]
-        return side is first or _learner(side.scenario) != _learner(first.scenario)
-
-    def _learners(self, side: Side) -> dict[str, list[Actor]]:
-        """Role processes for `side`: existing ones if their number fits, else new ones. `_teach` gives them its
-        scenario."""
-        key = (side.scenario.ppo.world_size, roles_of(side.scenario))
-        if key not in self._pool:
-            for scenario, roles in self._roles.values():
-                self._pool.setdefault((scenario.ppo.world_size, roles_of(scenario)), roles)
-        if key not in self._pool:
-            self._pool[key] = self._start_roles(side)
-        return self._pool[key]
-
-    def _teach(self, side: Side) -> None:
-        """Let the roles of `side` learn by its scenario, which `vary` or a lifted stage may have changed since they
-        were made."""
-        roles = self._roles[side.name][1]
-        wanted = _learner(side.scenario)
-        if self._taught[id(roles)] != wanted:
-            for actors in roles.values():
-                for actor in actors:
-                    self._wait(actor.submit("configure", side.scenario.to_json()), side, "configuring the learner")
-            self._taught[id(roles)] = wanted
-
-    def _start_roles(self, side: Side) -> dict[str, list[Actor]]:
-        size = side.scenario.ppo.world_size
-        started: dict[str, list[Actor]] = {}
-        for name in roles_of(side.scenario):
-            seats = [self._seat(name, side) for _ in range(size)]
-            address, port = self._cluster.rendezvous(seats[0]) if size > 1 else ("127.0.0.1", 0)
-            started[name] = [
-                self._learner_actor(
-                    f"scenarios.ppo.roles:{name.capitalize()}Role",
-                    seat,
-                    side.scenario.to_json(),
-                    {
-                        "policy": self._prepared["policy"],
-                        "reward": self._prepared["reward"],
-                        "rank": rank,
-                        "world_size": size,
-                        "master_addr": address,
-                        "master_port": port,
-                        "device": self._device,
-                        "backend": self._backend,
-                    },
-                    urgent=URGENT if name == "actor" else (),
-                )
-                for rank, seat in enumerate(seats)
-            ]
-        self._taught[id(started)] = _learner(side.scenario)
-        return started
-
-    def _learner_actor(self, target: str, seat: Seat, *args: Any, **kwargs: Any) -> Remote:
-        if self._warm is None:
-            return self._cluster.actor(target, seat, *args, **kwargs)
-        return self._warm.learner(self._cluster, target, seat, *args, **kwargs)
+        return side is first or learner_settings(side.scenario) != learner_settings(first.scenario)
 
     def _start_session(self, side: Side) -> None:
         engines: list[Actor] = []
         for number in range(side.scenario.engine.engines):
-            seat = engine_seat(side, self._seat("rollout", side, called(side, number)), self._guarded, number)
-            options = EngineOptions(device=self._device)
-            engine = session(self._cluster, side, self._prepared["policy"], seat, options, rank=number)
-            if self._shared:
+            seat = self._seats.take("rollout", side, called(side, number))
+            seat = engine_seat(side, seat, self._seats.guarded, number)
+            options = EngineOptions(device=self._seats.device)
+            engine = session(self._cluster, side, self._models["policy"], seat, options, rank=number)
+            if self._seats.shared:
                 self._by_itself(engine.submit("pids"), side)
             engines.append(engine)
         per_prompt = side.scenario.rollout.samples_per_prompt
-        self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
+        self._running[side.name].session = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
 
     def _start_router(self, side: Side) -> None:
         """Start a router in front of this side's engines, if its scenario asks for one."""
-        policy, engines, what = side.scenario.engine.router, members(self._sessions[side.name]), "starting the router"
+        policy, engines, what = side.scenario.engine.router, self._running[side.name].engines, "starting the router"
         if policy:
             urls = [self._wait(engine.submit("listen"), side, what) for engine in engines]
             router = self._wait(engines[0].submit("start_router", urls, policy), side, what)
             for engine in engines:
                 self._wait(engine.submit("draw_through", router), side, what)
-
-    def _seat(self, role: str, side: Side, name: str = "") -> Seat:
-        ranks = self._ranks(side) if role == "rollout" else 1
-        free = self._free.get((side.scenario.placement.of(role), ranks)) or self._free["", 1]
-        number = free.pop(0)
-        seat = driver_seat(self._shares[number], number)
-        return dataclasses.replace(seat, env=self._guarded(seat.env, name or role))
-
-    def _on_gpu(self, side: Side) -> bool:
-        """Whether the engines of this side run on GPUs."""
-        return (self._device if side.spec.embedded else side.environment.device) == "cuda"
-
-    def _ranks(self, side: Side) -> int:
-        """The number of GPUs that one engine of this side needs for itself; 1 if it may share one."""
-        return side.spec.ranks(side.scenario.engine) if self._on_gpu(side) else 1
-
-    def _guarded(self, variables: dict[str, str], role: str) -> dict[str, str]:
-        return self._guard.environment(variables, role) if self._guard is not None else variables
 
     def tell(self, side: Side, phase: str, step: int = 0) -> None:
         """Report what one side does now."""
@@ -517,11 +440,11 @@ class Experiment:
     def _manifest(self, side: Side) -> None:
         warm = self._warm.facts(side) if self._warm is not None else None
         placement = {
-            kind: {"label" if Placement.label(place) else "resource": place, "hosts": self._hosts[place]}
+            kind: {"label" if Placement.label(place) else "resource": place, "hosts": self._seats.hosts[place]}
             for kind, place in dataclasses.asdict(side.scenario.placement).items()
             if place
         }
-        manifest = side.manifest(gpus=self._gpus, warm=warm, placement=placement)
+        manifest = side.manifest(gpus=self._seats.gpus, warm=warm, placement=placement)
         with self._writing(side, "beginning the recording"):
             recording.write_manifest(side.run_dir, manifest)
 
@@ -541,65 +464,3 @@ class Experiment:
             yield
         except OSError as error:
             raise RunCut(f"{side.name} ({side.backend}), {doing}: {error}", fix=free_space(side.run_dir)) from error
-
-
-def engine_seat(
-    side: Side,
-    seat: Seat,
-    guarded: Callable[[dict[str, str], str], dict[str, str]] = lambda variables, role: variables,
-    rank: int = 0,
-) -> Seat:
-    """The seat of one side's engine, in the interpreter of its environment. An embedded engine has the learner's
-    seat."""
-    environment = side.environment
-    if side.spec.embedded:
-        return seat
-    variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
-    if side.plants.inside:
-        variables[INSIDE] = side.plants.inside
-    if side.spec.preload and environment.device == "cpu":
-        variables[CHILDREN] = "1"
-    return dataclasses.replace(seat, python=environment.python, env=guarded(variables, called(side, rank)))
-
-
-def session(
-    cluster: Cluster, side: Side, policy: str, seat: Seat, options: EngineOptions, rank: int = 0, **actor: Any
-) -> Remote:
-    """Start the actor of one side's engine, with the weights in `policy`.
-
-    `seat`: an `engine_seat`. `options`: their device is used for an embedded engine. `actor`: options of
-    `Cluster.actor`.
-    """
-    device = options.device if side.spec.embedded else side.environment.device
-    return cluster.actor(
-        "scenarios.session:EngineSession",
-        seat,
-        side.environment.engine,
-        policy,
-        side.scenario.to_json(),
-        dataclasses.replace(options, device=device, mapping=side.parameter_map or None),
-        wrap=side.plants.engine,
-        rank=rank,
-        **actor,
-    )
-
-
-def called(side: Side, engine: int) -> str:
-    """The role of one engine of a side, as the watch names it; with a number if there are several."""
-    return "rollout" if side.scenario.engine.engines == 1 else f"rollout-{engine}"
-
-
-def roles_of(scenario: Scenario) -> tuple[str, ...]:
-    """The names of the learner's roles in a run."""
-    return ROLES if scenario.train else ("actor",)
-
-
-def natively(scenario: Scenario) -> Scenario:
-    """The scenario with which the engine of its native stage is started."""
-    return dataclasses.replace(scenario, rollout=dataclasses.replace(scenario.rollout, mode="native"))
-
-
-def _learner(scenario: Scenario) -> Scenario:
-    """The settings from which the learners are made: all except the engine's own parameters and its place."""
-    placement = dataclasses.replace(scenario.placement, engine="")
-    return dataclasses.replace(scenario, engine=Engine(), placement=placement)

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import msgspec
 
 from harness import dates
-from harness.cluster.experiment import engine_seat, natively, session
+from harness.cluster.engine_actors import engine_seat, natively, session
 from harness.cluster.launch import Cluster, driver_seat
 from harness.cluster.preload import preloads
 from harness.cluster.side import Side

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from harness.cluster import launch
-from harness.cluster.experiment import natively
+from harness.cluster.engine_actors import natively
 from harness.cluster.launch import Cluster, Seat
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 
-from harness.cluster.experiment import URGENT, roles_of
 from harness.cluster.launch import Cluster, driver_seat
+from harness.cluster.learners import URGENT, roles_of
 from scenarios.remote import Remote
 from scenarios.settings import Scenario
 

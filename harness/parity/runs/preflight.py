@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import config, envs
-from harness.cluster.experiment import roles_of
+from harness.cluster.learners import roles_of
 from harness.envs.environment import Environment
 from harness.errors import BadInput
 from harness.parity.runs import user_mapping

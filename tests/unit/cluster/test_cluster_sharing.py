@@ -105,8 +105,8 @@ def test_engines_that_share_a_gpu_start_one_after_another(tmp_path: Path) -> Non
     waited: list[str] = []
     experiment._wait = lambda future, side, doing, step=None: waited.append(doing)  # type: ignore[method-assign]
     for shares_, expected in (([1.0, 1.0], []), ([0.5, 1.0], ["starting hf"])):
-        experiment._shares = shares_
-        experiment._sessions["run"] = Local(Starting)
+        experiment._seats.shares = shares_
+        experiment._running["run"].session = Local(Starting)
         experiment.begin_native(side, "policy")
         assert waited == expected
 
