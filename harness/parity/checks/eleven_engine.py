@@ -43,7 +43,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     )
     if kinds:
         wrong = sorted({str(key.side) for key in kinds})
-        choices = sum(side.choices_against_learner for side in e.sides)
+        choices = sum(side.counts.choices_against_learner for side in e.sides)
         text = f"the {' and the '.join(wrong)} moved away from its learner: {distances_text}, "
         text += f"tolerance {figure(e.tolerance.value)}"
         if choices:
@@ -67,7 +67,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     if partial:
         text = f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}"
         return outcome("engine-against-learner", "not tested", text, **details)
-    blind = [side.name for side in e.sides if coupled(e) and not side.choices]
+    blind = [side.name for side in e.sides if coupled(e) and not side.counts.choices]
     missing = [
         f"engine-against-learner: no margins of the {name}: are its tokens the learner's choice?" for name in blind
     ]

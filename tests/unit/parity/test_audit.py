@@ -130,7 +130,7 @@ class OneSide:
 
     PAIRED = frozenset({
         "candidate", "engines", "counts", "flips", "learners", "experience", "rollouts", "weights", "confounders",
-        "endings", "reasons", "lifted", "confounded",
+        "stop_conditions", "lifted", "confounded",
     })  # fmt: skip
 
     def __init__(self, e: Evidence) -> None:
@@ -209,7 +209,7 @@ def test_no_check_of_one_run_compares_two_sides(plant: Callable[[Recording], Non
     if plant is not None:
         plant(made)
     recording = Store(made.write(tmp_path / "one"))
-    e: Any = OneSide(gather(recording, None, native=False, cap=None).seal())
+    e: Any = OneSide(gather(recording, None, native=False, cap=None).build())
     asked = [one for one in checks() if one.alone and one.applies(e)]
     assert len(asked) > 8
     for one in asked:

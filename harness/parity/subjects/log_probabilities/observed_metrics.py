@@ -9,7 +9,9 @@ their authors publish.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -110,8 +112,8 @@ class Quantiles:
 
 
 @dataclass
-class Mismatch:
-    """Log-probabilities `q` of tokens that were drawn under `p`, collected step by step. Δ = q − p, in nats."""
+class MismatchSums:
+    """The sums of which a `Mismatch` is made, added step by step."""
 
     tokens: int = 0
     not_finite: int = 0
@@ -127,10 +129,6 @@ class Mismatch:
     # Step -> (tokens whose `p` is at least `SIZEABLE`, those of them whose `q` is the same number).
     identical: dict[int, tuple[int, int]] = field(default_factory=dict)
     identical_likely: tuple[int, int] = (0, 0)  # the same over all steps, of likely tokens
-
-    _quantiles: tuple[int, list[float]] = field(
-        default=(-1, []), repr=False
-    )  # token count, and its 50th, 95th and 99th percentile
 
     def add(self, pairs: LogprobPairs, *, step: int, version: int) -> None:
         """Add one step's tokens; `p` is the first of `pairs`. `version`: the weight version that drew them."""
@@ -196,14 +194,49 @@ class Mismatch:
             self.sums[name] = self.sums.get(name, 0.0) + float(value)
         self.sums["apart_max"] = max(self.sums.get("apart_max", 0.0), float(apart.max()))
 
+    def mismatch(self) -> Mismatch:
+        """Return what all steps show."""
+        return Mismatch(
+            tokens=self.tokens,
+            not_finite=self.not_finite,
+            sums=self.sums,
+            deltas=self.deltas,
+            buckets=self.buckets,
+            versions=self.versions,
+            largest=self.largest,
+            identical=self.identical,
+            identical_likely=self.identical_likely,
+        )
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Log-probabilities `q` of tokens that were drawn under `p`, over all steps. Δ = q − p, in nats.
+
+    The fields are those of `MismatchSums`.
+    """
+
+    tokens: int
+    not_finite: int
+    sums: Mapping[str, float]
+    deltas: Quantiles
+    buckets: Mapping[str, Buckets]
+    versions: Mapping[int, tuple[int, float, float]]
+    largest: tuple[float, int, int, int]
+    identical: Mapping[int, tuple[int, int]]
+    identical_likely: tuple[int, int]
+
+    @cached_property
+    def percentiles(self) -> list[float]:
+        """Return the 50th, 95th and 99th percentile of |Δ|."""
+        return self.deltas.at(0.5, 0.95, 0.99)
+
     def result(self) -> dict[str, Any]:
         """Return every metric by its name; {} where nothing was compared."""
         if not self.tokens:
             return {}
         n, s = self.tokens, self.sums
-        if self._quantiles[0] != n:
-            self._quantiles = n, self.deltas.at(0.5, 0.95, 0.99)
-        p50, p95, p99 = self._quantiles[1]
+        p50, p95, p99 = self.percentiles
         apart = s["apart"] / n
         spread = np.sqrt(max(n * s["pp"] - s["p"] ** 2, 0.0) * max(n * s["qq"] - s["q"] ** 2, 0.0))
         metrics = {

@@ -98,6 +98,19 @@ class Look:
         return {name: value for name, value in vars(self).items() if name != "tests"}
 
 
+@dataclass(frozen=True)
+class Collisions:
+    """Equal native samples of one prompt."""
+
+    equal: int  # pairs
+    expected: float
+    clones: int  # samples
+
+    def facts(self) -> dict[str, Any]:
+        """Return the details for a verdict."""
+        return {"equal pairs": self.equal, "expected": self.expected, "samples": self.clones}
+
+
 @dataclass
 class NativeResult:
     """The native stage of both sides.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.native_sampler.observed import (
     DIFFERENT,
     EQUAL,
@@ -174,13 +174,13 @@ def identical(baseline: Samples, candidate: Samples) -> tuple[int, float]:
     return equal_count, float(np.exp(likelihood).sum())
 
 
-def note(e: Evidence, result: NativeResult) -> None:
+def note(e: EvidenceBuilder, result: NativeResult) -> None:
     """Add the divergences of the rejected tests: samplers that draw otherwise than asked, and stages that differ."""
     for name in result.rejected:
         _note(e, Kind.NATIVE_SAMPLER.of(name.side) if name.side else Kind.NATIVE.of(), name, result)
 
 
-def _note(e: Evidence, key: DivergenceKey, name: Statistic, result: NativeResult) -> None:
+def _note(e: EvidenceBuilder, key: DivergenceKey, name: Statistic, result: NativeResult) -> None:
     look = next(look for look in result.looks if name in look.rejected)
     test = look.tests[name]
     text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {figure(look.alpha)} at look {look.draws}"

@@ -11,7 +11,9 @@ The stages are drawn in parts and tested after each part (`observed_looks`).
 
 from __future__ import annotations
 
-from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.comparison import RecordedSide
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.native_sampler import observed_distributions, observed_meaning
 from harness.parity.subjects.native_sampler.observed import NativeResult, ranked
 from harness.parity.subjects.native_sampler.observed_looks import Plan
@@ -22,7 +24,7 @@ from harness.parity.subjects.prompts import observed as prompts_observed
 from harness.recordings.tables import Table
 
 
-def native_stage(e: Evidence) -> None:
+def native_stage(e: EvidenceBuilder) -> None:
     """Read both native stages into `e.native`, and add their divergences."""
     plan = Plan.of(e.baseline.recording)
     result = NativeResult(
@@ -61,7 +63,7 @@ def native_stage(e: Evidence) -> None:
     observed_distributions.note(e, result)
 
 
-def _looks(e: Evidence, samples: list[Samples], readable: set[str], plan: Plan, result: NativeResult) -> None:
+def _looks(e: EvidenceBuilder, samples: list[Samples], readable: set[str], plan: Plan, result: NativeResult) -> None:
     """Test both stages after each draw, as was done while they were drawn.
 
     A later look spends what the looks before it left. So a verdict on a recording is the one that ended the drawing.
@@ -94,7 +96,7 @@ def in_doubt(e: Evidence) -> list[str]:
     return [f"the engines' own samplers: a difference that may be chance, {doubtful_tests}; only {draws}"]
 
 
-def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
+def _unread(side: RecordedSide, samples: Samples, result: NativeResult) -> list[str]:
     """Return what this side's stage lacks of what our own stages always record.
 
     Without it nobody knows whether the sampler draws as asked, for the prompts that it was sent, or whether it repeats
@@ -111,7 +113,7 @@ def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
     return [f"the {side.name}'s native stage has no {what}" for what in lacking]
 
 
-def _versions(e: Evidence, stages: list[list[Table]], result: NativeResult) -> None:
+def _versions(e: EvidenceBuilder, stages: list[list[Table]], result: NativeResult) -> None:
     """Skip the comparison where the stages were drawn at different weights."""
     versions = [stage[0].header.weight_version for stage in stages]
     baseline_versions, candidate_versions = e.weights.versions

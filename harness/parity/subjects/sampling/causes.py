@@ -85,7 +85,7 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     limit = number(limits[short])
     samples_at_limit = {
         (ending.step, ending.sample)
-        for ending in e.endings
+        for ending in e.stop_conditions.endings
         if (ending.step, ending.sample) in open_ and ending.lengths[short] == limit < ending.lengths[1 - short]
     }
     if not samples_at_limit:

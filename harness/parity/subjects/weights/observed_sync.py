@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from harness.recordings.records.weight_sync import LEARNER, RECEIVED, SyncProof, WeightSync
 from probes.format import number, whole
@@ -33,7 +33,7 @@ LEAST_PROOF = 32  # tokens; a proof over fewer proves little
 Digests = dict[int, dict[str, str]]  # version -> tensor -> digest
 
 
-def weight_syncs(e: Evidence) -> None:
+def weight_syncs(e: EvidenceBuilder) -> None:
     """Read the syncs of both runs into each side's `sync`, and add the divergences of those that failed."""
     for side in e.sides:
         side.sync = _read(e, side)
@@ -61,7 +61,7 @@ class _Sync:
         return [name for name in self.wrong if name in self.absent and name not in self.arrived]
 
 
-def _read(e: Evidence, side: Side) -> SyncRecord:
+def _read(e: EvidenceBuilder, side: SideBuilder) -> SyncRecord:
     learner = _merged(_digests(side, LEARNER))
     received = _everywhere(_digests(side, RECEIVED), learner)
     used: dict[Any, int] = {v: steps[0] for v, steps in side.versions.items() if v is not None}
@@ -99,7 +99,7 @@ def _unchanged(learner: Digests) -> bool:
     return len(learner) > 1 and all(digests == first for digests in learner.values())
 
 
-def _by_version(side: Side) -> list[tuple[int, WeightSync]]:
+def _by_version(side: SideBuilder) -> list[tuple[int, WeightSync]]:
     """Return (version, sync) of the syncs that recorded their weight version, in order."""
     syncs = [(sync.version, sync) for sync in side.recording.records.syncs if sync.version is not None]
     return sorted(syncs, key=lambda versioned: versioned[0])
@@ -168,7 +168,9 @@ def _note_tensors(record: SyncRecord, sync: _Sync) -> None:
             version_lists.setdefault(name, []).append(sync.version)
 
 
-def _note_proof(e: Evidence, side: Side, record: SyncRecord, sync: _Sync, used: dict[Any, int]) -> float | None:
+def _note_proof(
+    e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, sync: _Sync, used: dict[Any, int]
+) -> float | None:
     """Note whether the proof exists. Return its largest |Δ| where it fails, else None."""
     proof = sync.recorded.proof
     if proof.largest is None or _is_short(proof):
@@ -195,7 +197,7 @@ def _note_distance(record: SyncRecord, sync: _Sync) -> None:
         record.still.add(version)
 
 
-def _note_unsynced(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
+def _note_unsynced(e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, used: dict[Any, int]) -> None:
     """Note the versions that samples were drawn with, but that no sync brought."""
     first_sync = min(record.versions, default=0)
     for version in sorted(version for version in used if version not in record.versions):
@@ -228,7 +230,7 @@ def worker(engine: int | None, rank: int | None) -> str:
     return ", ".join(parts)
 
 
-def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
+def _note_behind(e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, used: dict[Any, int]) -> None:
     for version in record.behind:
         now, before = record.distances[version]
         context = f"by the proof of weight version {version} the {side.name} is {figure(now)} nats from the learner's "
@@ -240,7 +242,9 @@ def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, in
         e.diverges(Kind.BEHIND.of(side.name), [], place)
 
 
-def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, used: dict[Any, int]) -> None:
+def _without_proof(
+    e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, version: int, used: dict[Any, int]
+) -> None:
     """Note a version without a proof. In a framework's job the samples of the engine against its learner may prove
     it.
     """
@@ -255,7 +259,7 @@ def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, us
         (record.unproven if version in used else record.unused).append(version)
 
 
-def _failed(e: Evidence, proof: SyncProof) -> float | None:
+def _failed(e: EvidenceBuilder, proof: SyncProof) -> float | None:
     """Return the proof's largest |Δ| where it fails, else None.
 
     The mean must be within the tolerance. No position may be beyond the cap, after ten times the learner's own rounding
@@ -282,7 +286,9 @@ class _Symptom:
     context: str
 
 
-def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loaded: str, proof: float | None) -> None:
+def _judge(
+    e: EvidenceBuilder, side: SideBuilder, sync: _Sync, used: dict[Any, int], not_loaded: str, proof: float | None
+) -> None:
     """Add one divergence for the worst sign of a failed sync. Its step is the first one that drew with these
     weights.
     """
@@ -308,7 +314,7 @@ def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loade
     e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if first_step is not None else "sync")
 
 
-def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _Symptom | None:
+def _worst(e: EvidenceBuilder, sync: _Sync, not_loaded: str, proof: float | None) -> _Symptom | None:
     """Return the worst sign of a failed sync: first a refusal, then wrong tensors, then a failed load, then the proof
     alone.
     """
@@ -334,7 +340,7 @@ def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _S
     return _Symptom("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof, context)
 
 
-def _digests(side: Side, source: str) -> dict[str, Digests]:
+def _digests(side: SideBuilder, source: str) -> dict[str, Digests]:
     """Return the digests by the process that reported them. Shards and engines may each report a tensor."""
     by_process: dict[str, Digests] = {}
     for record in side.recording.records.digests:
