@@ -91,10 +91,7 @@ def weight_sync(e: Evidence) -> Outcome:
     records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
     synced = (Kind.SYNC.of(side.name) for side in e.sides)
     kinds = tuple(key for key in (*synced, Kind.VERSION.of()) if key in e.first)
-    details: dict[str, Any] = {
-        name: {field: sorted(value) if isinstance(value, set) else value for field, value in vars(record).items()}
-        for name, record in records.items()
-    }
+    details: dict[str, Any] = {name: record.facts() for name, record in records.items()}
     findings = [
         _harmless_absence(name, record)
         for name, record in records.items()
@@ -354,4 +351,4 @@ def native(e: Evidence) -> Outcome:
     elif result.unread:
         missing = [*(f"native: {reason}" for reason in result.unread), *missing]
         state, text = "not tested", f"{result.unread[0]}; {text}"
-    return outcome("native", state, text, kinds=kinds, findings=result.findings, missing=missing, **details)
+    return outcome("native", state, text, kinds=kinds, findings=[*result.findings], missing=missing, **details)

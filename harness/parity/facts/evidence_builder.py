@@ -7,8 +7,7 @@ Nothing that decides takes a builder. Its modules are the stages: `harness.parit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from harness.parity.facts.evidence import (
     Side,
     SideCounts,
 )
+from harness.parity.facts.plain import read_only
 from harness.parity.subjects.engines.observed_lifecycle import Lifecycle
 from harness.parity.subjects.learner.observed_learners import Experience, Learners
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
@@ -50,9 +50,6 @@ from harness.recordings.store import Recording
 from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import counted
-
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
 
 
 class SideBuilder(RecordedSide):
@@ -87,17 +84,17 @@ class SideBuilder(RecordedSide):
             boundaries=self.boundaries,
             counts=self.counts,
             to_learner=self.to_learner.mismatch(),
-            stops=_read_only(self.stops),
+            stops=read_only(self.stops),
             inner=self.inner,
             reasons=tuple(self.reasons),
-            versions=_read_only({version: tuple(steps) for version, steps in self.versions.items()}),
+            versions=read_only({version: tuple(steps) for version, steps in self.versions.items()}),
             no_experience=tuple(self.no_experience),
             uncompared=self.uncompared,
             prompts=Prompts.of(self.prompts),
             native_prompts=Prompts.of(self.native_prompts),
             margins=self.margins,
             sync=self.sync,
-            exchanged=_read_only(self.exchanged),
+            exchanged=read_only(self.exchanged),
             collisions=self.collisions,
             witnesses=self.witnesses,
             lifecycle=self.lifecycle,
@@ -247,25 +244,25 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             cap=self.cap,
             seeded=self.seeded,
             train=self.train,
-            second_runs=_read_only(self.second_runs),
+            second_runs=read_only(self.second_runs),
             modes_unclear=self.modes_unclear,
             steps=tuple(self.steps),
-            unjudged_steps=_read_only(self.unjudged_steps),
+            unjudged_steps=read_only(self.unjudged_steps),
             guided=self.guided,
             counts=self.counts,
-            series=_read_only({name: tuple(values) for name, values in self.series.items()}),
-            first=_read_only(self.first),
-            places=_read_only({key: _read_only(by_step) for key, by_step in self.places.items()}),
-            items=_read_only({key: self.found(key) for key in self.items}),
+            series=read_only({name: tuple(values) for name, values in self.series.items()}),
+            first=read_only(self.first),
+            places=read_only({key: read_only(by_step) for key, by_step in self.places.items()}),
+            items=read_only({key: self.found(key) for key in self.items}),
             completeness=self._completeness(),
             engines=self.engines.mismatch(),
             log_probabilities=self._log_probabilities(),
             flips=self._flips(),
             rollouts=self._rollouts(),
-            stop_conditions=StopConditions(tuple(self.endings), tuple(self.reasons), _read_only(self.given_up)),
+            stop_conditions=StopConditions(tuple(self.endings), tuple(self.reasons), read_only(self.given_up)),
             experience=self._experience(),
             learners=self.learners,
-            weights_in_use=_read_only(self.weights_in_use),
+            weights_in_use=read_only(self.weights_in_use),
             native=self.native,
             lifted=self.lifted,
         )
@@ -275,15 +272,15 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             missing=tuple(self.missing),
             unmatched=tuple(self.unmatched),
             repeated=tuple(self.repeated),
-            by_step=_read_only({what: _read_only(steps) for what, steps in self.recorded.items()}),
+            by_step=read_only({what: read_only(steps) for what, steps in self.recorded.items()}),
             odd_columns=frozenset(self.odd_columns),
         )
 
     def _log_probabilities(self) -> LogProbabilities:
         return LogProbabilities(
-            tails=_read_only({key: steps.tail() for key, steps in self.tails.items()}),
-            readings=_read_only({key: Readings.joined(steps) for key, steps in self.readings.items()}),
-            drift_tests=_read_only({means: tuple(tests) for means, tests in self.drift_tests.items()}),
+            tails=read_only({key: steps.tail() for key, steps in self.tails.items()}),
+            readings=read_only({key: Readings.joined(steps) for key, steps in self.readings.items()}),
+            drift_tests=read_only({means: tuple(tests) for means, tests in self.drift_tests.items()}),
         )
 
     def _flips(self) -> Flips:
@@ -298,7 +295,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
     def _rollouts(self) -> Rollouts:
         return Rollouts(
             no_logprobs=tuple(self.no_logprobs),
-            odd_unreached=_read_only(self.odd_unreached),
+            odd_unreached=read_only(self.odd_unreached),
             weights_unknown=tuple(self.weights_unknown),
             prompts_unknown=tuple(self.prompts_unknown),
             sources=tuple(self.sources),
@@ -307,14 +304,10 @@ class EvidenceBuilder(Comparison[SideBuilder]):
     def _experience(self) -> Experience:
         return Experience(
             other_tokens=tuple(self.other_tokens),
-            not_identical=_read_only(self.not_identical),
-            apart=_read_only(self.apart),
-            untested=_read_only(self.untested_means),
+            not_identical=read_only(self.not_identical),
+            apart=read_only(self.apart),
+            untested=read_only(self.untested_means),
         )
-
-
-def _read_only(values: Mapping[KeyT, ValueT]) -> Mapping[KeyT, ValueT]:
-    return MappingProxyType(dict(values))
 
 
 def items_of(step: int, samples: np.ndarray) -> np.ndarray:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +33,14 @@ LABELS = {
     "cached": ["not cached", "cached"],
 }
 _LOG_EDGES = np.log(PROBABILITY_EDGES)
+
+
+class Bucket(NamedTuple):
+    """The count of tokens in one bucket, and their mean and largest |Δ|."""
+
+    tokens: int
+    mean: float
+    largest: float
 
 
 @dataclass
@@ -60,6 +67,14 @@ class Buckets:
         self.count += np.bincount(index, weights=pairs.tokens, minlength=size).astype(np.int64)
         self.total += np.bincount(index, weights=pairs.size_sums, minlength=size)
         np.maximum.at(self.largest, index, pairs.largest)
+
+    def named(self, labels: list[str]) -> dict[str, Bucket]:
+        """Return the buckets that are not empty, by their labels."""
+        return {
+            label: Bucket(int(self.count[i]), float(self.total[i] / self.count[i]), float(self.largest[i]))
+            for i, label in enumerate(labels)
+            if self.count[i]
+        }
 
 
 def _counted(before: tuple[int, int], chosen: np.ndarray, identical: np.ndarray) -> tuple[int, int]:
@@ -200,8 +215,8 @@ class MismatchSums:
             tokens=self.tokens,
             not_finite=self.not_finite,
             sums=self.sums,
-            deltas=self.deltas,
-            buckets=self.buckets,
+            percentiles=tuple(self.deltas.at(0.5, 0.95, 0.99)) if self.tokens else (),
+            buckets={kind: buckets.named(LABELS[kind]) for kind, buckets in self.buckets.items()},
             versions=self.versions,
             largest=self.largest,
             identical=self.identical,
@@ -213,23 +228,18 @@ class MismatchSums:
 class Mismatch:
     """Log-probabilities `q` of tokens that were drawn under `p`, over all steps. Δ = q − p, in nats.
 
-    The fields are those of `MismatchSums`.
+    `percentiles`: the 50th, 95th and 99th of |Δ|. The other fields are those of `MismatchSums`.
     """
 
     tokens: int
     not_finite: int
     sums: Mapping[str, float]
-    deltas: Quantiles
-    buckets: Mapping[str, Buckets]
+    percentiles: tuple[float, ...]
+    buckets: Mapping[str, Mapping[str, Bucket]]  # kind -> label -> bucket, without empty ones
     versions: Mapping[int, tuple[int, float, float]]
     largest: tuple[float, int, int, int]
     identical: Mapping[int, tuple[int, int]]
     identical_likely: tuple[int, int]
-
-    @cached_property
-    def percentiles(self) -> list[float]:
-        """Return the 50th, 95th and 99th percentile of |Δ|."""
-        return self.deltas.at(0.5, 0.95, 0.99)
 
     def result(self) -> dict[str, Any]:
         """Return every metric by its name; {} where nothing was compared."""
@@ -273,13 +283,8 @@ class Mismatch:
         """Return the tokens, mean and maximum of |Δ| of each bucket, without empty buckets."""
         by_kind = {
             kind: {
-                label: {
-                    "tokens": int(buckets.count[i]),
-                    "mean": float(buckets.total[i] / buckets.count[i]),
-                    "max": float(buckets.largest[i]),
-                }
-                for i, label in enumerate(LABELS[kind])
-                if buckets.count[i]
+                label: {"tokens": bucket.tokens, "mean": bucket.mean, "max": bucket.largest}
+                for label, bucket in buckets.items()
             }
             for kind, buckets in self.buckets.items()
         }

@@ -16,7 +16,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder, items_of
 from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, Weighed
 from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS, shifted, tempered_bounds, vocabulary
-from harness.parity.subjects.native_sampler.observed import NativeResult
+from harness.parity.subjects.native_sampler.observed import NativeResult, NativeStage
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens
 from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling.observed import engine_infos
@@ -38,7 +38,7 @@ FEWEST = 20  # tokens needed to recognise a meaning
 ESTIMATE, STEPS = 0.05, 5  # relative error of a fitted temperature, and how many are tried on either side of it
 
 
-def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeResult) -> None:
+def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeStage) -> None:
     """Recognise the meaning of this side's log-probabilities, and add divergences where the numbers fit none that they
     should.
     """
@@ -92,7 +92,7 @@ def _tempers(documented: str, mode: str) -> bool:
     return documented != RAW or "temperature" in mode or "processed" in mode
 
 
-def _note_sound(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], column: str, result: NativeResult) -> None:
+def _note_sound(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], column: str, result: NativeStage) -> None:
     """Note the distance from the learner's numbers in a meaning that is allowed, with a finding where it is not raw."""
     facts = result.semantics[side.name]
     if facts["recognised"] != RAW:
@@ -159,7 +159,7 @@ def _shift(e: EvidenceBuilder, parts: list[Tokens], names: list[str]) -> dict[st
 
 
 def _as_drawn(
-    e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], samples: Samples, result: NativeResult
+    e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], samples: Samples, result: NativeStage
 ) -> bool:
     """Whether tempered numbers follow from the temperature that the samples show, for an engine that documents tempered
     ones.
@@ -244,7 +244,7 @@ def _note(e: EvidenceBuilder, side: RecordedSide, part: Tokens) -> None:
     e.differs(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
 
 
-def both(result: NativeResult) -> None:
+def both(result: NativeStage) -> None:
     """Add a finding where two engines mean different things by their documented defaults."""
     meant: dict[str, Any] = {side: facts["recognised"] for side, facts in result.semantics.items()}
     if len(meant) == 2 and len(set(meant.values())) == 2 and all(meant.values()):

@@ -17,7 +17,7 @@ from scipy import stats
 from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder
-from harness.parity.subjects.native_sampler.observed import NativeResult, Statistic, Tests
+from harness.parity.subjects.native_sampler.observed import NativeStage, Statistic, Tests
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens, tables
 from reports.model import Place
 
@@ -39,7 +39,7 @@ class _Reading:
     outside: np.ndarray
 
 
-def sampler(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeResult) -> None:
+def sampler(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeStage) -> None:
     """Note how this side's sampler compares with the learner, and tokens that it could not have drawn."""
     parts = _parts(samples)
     if not parts:

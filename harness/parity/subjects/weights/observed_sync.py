@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
-from harness.parity.subjects.weights.observed_sync_record import SyncRecord
+from harness.parity.subjects.weights.observed_sync_record import SyncNotes, SyncRecord
 from harness.recordings.records.weight_sync import LEARNER, RECEIVED, SyncProof, WeightSync
 from probes.format import number, whole
 from reports.model import Place
@@ -65,7 +65,7 @@ def _read(e: EvidenceBuilder, side: SideBuilder) -> SyncRecord:
     learner = _merged(_digests(side, LEARNER))
     received = _everywhere(_digests(side, RECEIVED), learner)
     used: dict[Any, int] = {v: steps[0] for v, steps in side.versions.items() if v is not None}
-    record = SyncRecord(learner=learner)
+    record = SyncNotes(learner=learner)
     record.manifest = {*side.recording.records.model_tensors}
     every_tensor = record.manifest.union(*learner.values())
     record.unlisted = sorted(every_tensor - record.manifest) if record.manifest else []
@@ -88,9 +88,10 @@ def _read(e: EvidenceBuilder, side: SideBuilder) -> SyncRecord:
         if version in used and previous not in (None, sync.learner) and not (named or e.tolerance.half):
             _note_distance(record, sync)
         previous = sync.learner
-    _note_behind(e, side, record, used)
     _note_unsynced(e, side, record, used)
-    return record
+    findings = record.record()
+    _note_behind(e, side, findings, used)
+    return findings
 
 
 def _unchanged(learner: Digests) -> bool:
@@ -133,7 +134,7 @@ def _sync(
     )
 
 
-def _note_transport(record: SyncRecord, sync: _Sync, every_tensor: set[str]) -> None:
+def _note_transport(record: SyncNotes, sync: _Sync, every_tensor: set[str]) -> None:
     """Note how many tensors arrived, and how many were not reported as received."""
     version, learner, arrived, absent = sync.version, sync.learner, sync.arrived, sync.absent
     if not learner:
@@ -155,7 +156,7 @@ def _note_transport(record: SyncRecord, sync: _Sync, every_tensor: set[str]) -> 
     record.partly[version] = partly
 
 
-def _note_tensors(record: SyncRecord, sync: _Sync) -> None:
+def _note_tensors(record: SyncNotes, sync: _Sync) -> None:
     """Note the tensors that this version has to send, and those that the engine holds otherwise."""
     record.names.update(sync.learner)
     for listed, first_versions, version_lists in (
@@ -169,7 +170,7 @@ def _note_tensors(record: SyncRecord, sync: _Sync) -> None:
 
 
 def _note_proof(
-    e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, sync: _Sync, used: dict[Any, int]
+    e: EvidenceBuilder, side: SideBuilder, record: SyncNotes, sync: _Sync, used: dict[Any, int]
 ) -> float | None:
     """Note whether the proof exists. Return its largest |Δ| where it fails, else None."""
     proof = sync.recorded.proof
@@ -187,7 +188,7 @@ def _is_short(proof: SyncProof) -> bool:
     return proof.tokens is not None and not proof.tokens >= LEAST_PROOF
 
 
-def _note_distance(record: SyncRecord, sync: _Sync) -> None:
+def _note_distance(record: SyncNotes, sync: _Sync) -> None:
     """Note the engine's mean distance from the weights of this version, and from those of the version before."""
     proof, version = sync.recorded.proof, sync.version
     mean = number(proof.mean)
@@ -197,7 +198,7 @@ def _note_distance(record: SyncRecord, sync: _Sync) -> None:
         record.still.add(version)
 
 
-def _note_unsynced(e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, used: dict[Any, int]) -> None:
+def _note_unsynced(e: EvidenceBuilder, side: SideBuilder, record: SyncNotes, used: dict[Any, int]) -> None:
     """Note the versions that samples were drawn with, but that no sync brought."""
     first_sync = min(record.versions, default=0)
     for version in sorted(version for version in used if version not in record.versions):
@@ -207,7 +208,7 @@ def _note_unsynced(e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, us
             record.unsynced.append(version)
 
 
-def _not_loaded(record: SyncRecord, sync: _Sync) -> str:
+def _not_loaded(record: SyncNotes, sync: _Sync) -> str:
     """Note the tensors that workers did not load in one sync.
 
     Returns the first of them in words; "" where everything that could be read back equals what arrived.
@@ -243,7 +244,7 @@ def _note_behind(e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, used
 
 
 def _without_proof(
-    e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, version: int, used: dict[Any, int]
+    e: EvidenceBuilder, side: SideBuilder, record: SyncNotes, version: int, used: dict[Any, int]
 ) -> None:
     """Note a version without a proof. In a framework's job the samples of the engine against its learner may prove
     it.
