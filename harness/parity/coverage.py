@@ -135,8 +135,8 @@ def _between(e: Evidence) -> list[str]:
     """Return sentences on what was not compared between the runs."""
     sentences = []
     for unknown_steps, what in (
-        (e.rollouts.weights_unknown, "the learners' weights were not recorded as equal or unequal"),
-        (e.rollouts.prompts_unknown, "prompts were not recorded"),
+        (e.completeness.weights_unknown, "the learners' weights were not recorded as equal or unequal"),
+        (e.completeness.prompts_unknown, "prompts were not recorded"),
     ):
         if unknown_steps:
             more = f" and {len(unknown_steps) - 1} more" if len(unknown_steps) > 1 else ""

@@ -138,7 +138,7 @@ def logprobs(e: Evidence) -> Outcome:
         text += "the floor is of engines against themselves, whose kernels round alike each time, and the learner's "
         text += f"own rounding in {e.tolerance.dtype} was not recorded; {largest}"
         return outcome("logprobs", "not tested", text, settled_by=LIFTED, **details)
-    absent = e.rollouts.no_logprobs
+    absent = e.log_probabilities.incomplete
     if absent:
         text = f"not every token of step {absent[0]} has a log-probability in both runs; {largest}"
         return outcome("logprobs", "not tested", text, **details)

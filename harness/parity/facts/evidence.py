@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -21,18 +20,17 @@ from harness.parity.subjects.engines.observed_lifecycle import Lifecycle
 from harness.parity.subjects.engines.observed_memory import Held, recorded
 from harness.parity.subjects.learner.observed_learners import Experience, Learners
 from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
-from harness.parity.subjects.log_probabilities.observed_outliers import Tail
-from harness.parity.subjects.log_probabilities.observed_rereading import Readings
-from harness.parity.subjects.log_probabilities.observed_systematic import Means, Tested
+from harness.parity.subjects.log_probabilities.observed_results import LogProbabilities
 from harness.parity.subjects.native_sampler.observed import Collisions, NativeResult
 from harness.parity.subjects.order.observed import Exchange, Source
 from harness.parity.subjects.precision.observed_lifted import LiftedResult
 from harness.parity.subjects.prompts.observed_changes import Prompts
 from harness.parity.subjects.ranks.observed_faults import RankFault
+from harness.parity.subjects.recording.observed_completeness import Completeness
 from harness.parity.subjects.recording.observed_witnesses import Witnesses
 from harness.parity.subjects.sampling.observed_flip_table import Flips
 from harness.parity.subjects.sampling.observed_margin_counts import Margins
-from harness.parity.subjects.stop_conditions.observed_endings import Reason, StopConditions
+from harness.parity.subjects.stop_conditions.observed_endings import StopConditions, Stops
 from harness.parity.subjects.weights.observed_lag import InUse
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from reports.model import Place
@@ -83,9 +81,7 @@ class Side(RecordedSide):
 
     counts: SideCounts
     to_learner: Mismatch  # engine against learner
-    stops: Mapping[int, int]  # token -> samples that stopped at it
-    inner: np.ndarray  # id -> times a response went on after it
-    reasons: tuple[Reason, ...]  # samples of an audit whose finish reason their last token contradicts
+    stops: Stops
     versions: Mapping[int | None, tuple[int, ...]]  # weight version -> steps drawn with it
     no_experience: tuple[int, ...]  # steps that could not be compared with the learner
     uncompared: tuple[int, str] | None  # the first step of which a framework says why
@@ -103,38 +99,6 @@ class Side(RecordedSide):
     def memory(self) -> list[Held]:
         """Return the memory of each process, step by step."""
         return recorded(self.recording)
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """Engine against engine, in addition to the divergences."""
-
-    no_logprobs: tuple[int, ...] = ()  # steps in which a token has no log-probability
-    odd_unreached: Mapping[str, tuple[int, Any, int]] = field(default_factory=dict)  # side -> step, reported, lacking
-    weights_unknown: tuple[int, ...] = ()  # steps of which no record shows equal weights
-    prompts_unknown: tuple[int, ...] = ()
-    sources: tuple[Source, ...] = ()
-
-
-@dataclass(frozen=True)
-class LogProbabilities:
-    """How far log-probabilities of the same tokens are apart, and what removes the difference."""
-
-    tails: Mapping[DivergenceKey, Tail]
-    readings: Mapping[DivergenceKey, Readings]  # what re-readings leave of a difference
-    drift_tests: Mapping[Means, tuple[Tested, ...]]  # mean differences
-
-
-@dataclass(frozen=True)
-class Completeness:
-    """What the recordings lack, and what stands in one of them only."""
-
-    missing: tuple[str, ...] = ()
-    unmatched: tuple[str, ...] = ()
-    repeated: tuple[str, ...] = ()  # numbers that several samples have: they align nothing
-    # What -> step -> whether each side recorded it completely. Read by `gaps`.
-    by_step: Mapping[str, Mapping[int, tuple[bool, ...]]] = field(default_factory=dict)
-    odd_columns: frozenset[str] = frozenset()  # recorded incompletely, which differs from never recorded
 
 
 @dataclass(frozen=True)
@@ -162,7 +126,7 @@ class Evidence(Comparison[Side]):
     engines: Mismatch  # log-probabilities of the candidate against the baseline's
     log_probabilities: LogProbabilities
     flips: Flips
-    rollouts: Rollouts
+    response_sources: tuple[Source, ...]  # whose responses the candidate's differing samples have
     stop_conditions: StopConditions
     experience: Experience
     learners: Learners

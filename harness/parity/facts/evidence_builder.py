@@ -14,15 +14,7 @@ import numpy as np
 from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.comparison import Comparison, RecordedSide
 from harness.parity.facts.divergence import Divergence, DivergenceKey
-from harness.parity.facts.evidence import (
-    Completeness,
-    Counts,
-    Evidence,
-    LogProbabilities,
-    Rollouts,
-    Side,
-    SideCounts,
-)
+from harness.parity.facts.evidence import Counts, Evidence, Side, SideCounts
 from harness.parity.facts.plain import read_only
 from harness.parity.subjects.engines.observed_lifecycle import Lifecycle
 from harness.parity.subjects.learner.observed_learners import Experience, Learners
@@ -30,6 +22,7 @@ from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
 from harness.parity.subjects.log_probabilities.observed_metrics import MismatchSums
 from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, TailSteps, Weighed
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from harness.parity.subjects.log_probabilities.observed_results import LogProbabilities
 from harness.parity.subjects.log_probabilities.observed_systematic import Drift, Means, Tested
 from harness.parity.subjects.native_sampler.observed import Collisions, NativeResult
 from harness.parity.subjects.order.observed import Exchange, Source
@@ -39,11 +32,12 @@ from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
 from harness.parity.subjects.prompts.observed_changes import ChangedPrompt, Prompts
 from harness.parity.subjects.ranks.observed import Ranks
 from harness.parity.subjects.ranks.observed_faults import RankFault
+from harness.parity.subjects.recording.observed_completeness import Completeness
 from harness.parity.subjects.recording.observed_confounders import Confounder
 from harness.parity.subjects.recording.observed_witnesses import Witnesses
 from harness.parity.subjects.sampling.observed_flip_table import FarChoices, FlipRows, Flips
 from harness.parity.subjects.sampling.observed_margin_counts import Margins
-from harness.parity.subjects.stop_conditions.observed_endings import Ending, Reason, StopConditions
+from harness.parity.subjects.stop_conditions.observed_endings import Ending, Reason, StopConditions, Stops
 from harness.parity.subjects.weights.observed_lag import InUse, Updates
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from harness.recordings.store import Recording
@@ -84,9 +78,7 @@ class SideBuilder(RecordedSide):
             boundaries=self.boundaries,
             counts=self.counts,
             to_learner=self.to_learner.mismatch(),
-            stops=read_only(self.stops),
-            inner=self.inner,
-            reasons=tuple(self.reasons),
+            stops=Stops(read_only(self.stops), self.inner, tuple(self.reasons)),
             versions=read_only({version: tuple(steps) for version, steps in self.versions.items()}),
             no_experience=tuple(self.no_experience),
             uncompared=self.uncompared,
@@ -123,17 +115,17 @@ class EvidenceBuilder(Comparison[SideBuilder]):
         self.repeated: list[str] = []
         self.recorded: dict[str, dict[int, tuple[bool, ...]]] = {}
         self.odd_columns: set[str] = set()
+        self.odd_unreached: dict[str, tuple[int, Any, int]] = {}
+        self.weights_unknown: list[int] = []
+        self.prompts_unknown: list[int] = []
         # log-probabilities
         self.engines = MismatchSums()
+        self.no_logprobs: list[int] = []
         self.tails: dict[DivergenceKey, TailSteps] = {}
         self.readings: dict[DivergenceKey, list[Mapping[str, np.ndarray]]] = {}  # of each step
         self.drifts: dict[Means, Drift] = {}
         self.drift_tests: dict[Means, list[Tested]] = {}
         # rollouts and flips
-        self.no_logprobs: list[int] = []
-        self.odd_unreached: dict[str, tuple[int, Any, int]] = {}
-        self.weights_unknown: list[int] = []
-        self.prompts_unknown: list[int] = []
         self.sources: list[Source] = []
         self.flips: list[FlipRows] = []  # of each step
         self.flipped_samples: list[np.ndarray] = []
@@ -258,7 +250,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             engines=self.engines.mismatch(),
             log_probabilities=self._log_probabilities(),
             flips=self._flips(),
-            rollouts=self._rollouts(),
+            response_sources=tuple(self.sources),
             stop_conditions=StopConditions(tuple(self.endings), tuple(self.reasons), read_only(self.given_up)),
             experience=self._experience(),
             learners=self.learners,
@@ -274,10 +266,14 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             repeated=tuple(self.repeated),
             by_step=read_only({what: read_only(steps) for what, steps in self.recorded.items()}),
             odd_columns=frozenset(self.odd_columns),
+            odd_unreached=read_only(self.odd_unreached),
+            weights_unknown=tuple(self.weights_unknown),
+            prompts_unknown=tuple(self.prompts_unknown),
         )
 
     def _log_probabilities(self) -> LogProbabilities:
         return LogProbabilities(
+            incomplete=tuple(self.no_logprobs),
             tails=read_only({key: steps.tail() for key, steps in self.tails.items()}),
             readings=read_only({key: Readings.joined(steps) for key, steps in self.readings.items()}),
             drift_tests=read_only({means: tuple(tests) for means, tests in self.drift_tests.items()}),
@@ -290,15 +286,6 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             too_many=self.too_many_flips,
             too_many_ties=self.too_many_ties,
             margins_apart=self.margins_apart,
-        )
-
-    def _rollouts(self) -> Rollouts:
-        return Rollouts(
-            no_logprobs=tuple(self.no_logprobs),
-            odd_unreached=read_only(self.odd_unreached),
-            weights_unknown=tuple(self.weights_unknown),
-            prompts_unknown=tuple(self.prompts_unknown),
-            sources=tuple(self.sources),
         )
 
     def _experience(self) -> Experience:

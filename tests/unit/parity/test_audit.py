@@ -129,8 +129,8 @@ class OneSide:
     """Evidence that raises where somebody asks for what a comparison alone has."""
 
     PAIRED = frozenset({
-        "candidate", "engines", "counts", "flips", "learners", "experience", "rollouts", "weights", "confounders",
-        "stop_conditions", "lifted", "confounded",
+        "candidate", "engines", "counts", "flips", "learners", "experience", "response_sources", "weights",
+        "confounders", "stop_conditions", "lifted", "confounded",
     })  # fmt: skip
 
     def __init__(self, e: Evidence) -> None:

@@ -62,7 +62,7 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find steps whose responses are the baseline's, each under another sample number."""
     open_ = set(keys_of(np.concatenate([so_far.left(Kind.FLIP.of()), so_far.left(Kind.LOGPROB.of())])).tolist())
     by_step: dict[int, list[Source]] = {}
-    for source in e.rollouts.sources:
+    for source in e.response_sources:
         if int(keys_of(np.array([[source.step, source.sample]]))[0]) in open_:
             by_step.setdefault(source.step, []).append(source)
     matched = [

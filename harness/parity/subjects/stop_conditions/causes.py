@@ -129,7 +129,7 @@ def _ended_at_a_tie(e: Evidence, ending: Ending, short: int) -> bool:
 def _is_end(e: Evidence, token: int, longer: Side) -> bool:
     """Whether a sample of the longer side ends with this token."""
     end_tokens = end_ids(e, longer)
-    return token in end_tokens if end_tokens else longer.stops.get(token, 0) > 0
+    return token in end_tokens if end_tokens else longer.stops.at.get(token, 0) > 0
 
 
 def _ignored(e: Evidence, endings: list[Ending]) -> Found:
@@ -142,7 +142,7 @@ def _ignored(e: Evidence, endings: list[Ending]) -> Found:
         side, stopped_side = _names(e, long), _names(e, 1 - long)
         undone = follows_from(sampling_request(side, e.mode))
         asked_ids = set() if "stop_token_ids" in undone else _asked_stops(e)
-        if set(side.stops) - asked_ids or end_ids(e, side) - asked_ids - set(_model_ends(e)):
+        if set(side.stops.at) - asked_ids or end_ids(e, side) - asked_ids - set(_model_ends(e)):
             continue  # it stops at other tokens, so its set of end tokens differs
         continued = [ending for ending in _gone_on(endings, long) if ending.shorter_last not in asked_ids]
         if continued:
@@ -174,7 +174,7 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
         for token, those in sorted(by_token.items()):
             # A token of the set ends every sample of the one side and none of the other. Otherwise the sample stopped
             # for another reason: it was cut short, or a log-probability was not finite.
-            if side.stops.get(token, 0) or _went_on(stopped_side, token):
+            if side.stops.at.get(token, 0) or _went_on(stopped_side, token):
                 continue
             # The side that lacks an end token that it should have is at fault, else the side that stops at an
             # additional one.
@@ -192,7 +192,7 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
 
 
 def _went_on(side: Side, token: int) -> bool:
-    return token < len(side.inner) and side.inner[token] > 0 if token >= 0 else True
+    return token < len(side.stops.inner) and side.stops.inner[token] > 0 if token >= 0 else True
 
 
 def _stop(e: Evidence, what: str, side: Side, endings: list[Ending], text: str, token: int | None = None) -> Cause:
@@ -389,7 +389,9 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     without one.
     """
     kind, recorded_reasons = (
-        (Kind.REASON.of(ALONE), e.baseline.reasons) if e.alone else (Kind.FINISH.of(), e.stop_conditions.reasons)
+        (Kind.REASON.of(ALONE), e.baseline.stops.contradicted)
+        if e.alone
+        else (Kind.FINISH.of(), e.stop_conditions.reasons)
     )
     open_ = set(keys_of(so_far.left(kind)).tolist())
     items = [

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -32,6 +34,15 @@ class Reason(NamedTuple):
     length: int
     last: int  # token
     finish: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Stops:
+    """The tokens at which the samples of one side end."""
+
+    at: Mapping[int, int]  # token -> samples that stopped at it
+    inner: np.ndarray  # id -> times a response went on after it
+    contradicted: tuple[Reason, ...]  # samples of an audit whose finish reason their last token contradicts
 
 
 @dataclass(frozen=True)
