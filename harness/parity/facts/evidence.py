@@ -96,9 +96,9 @@ class Side(RecordedSide):
     rank_faults: tuple[RankFault, ...]
 
     @cached_property
-    def memory(self) -> list[Held]:
+    def memory(self) -> tuple[Held, ...]:
         """Return the memory of each process, step by step."""
-        return recorded(self.recording)
+        return tuple(recorded(self.recording))
 
 
 @dataclass(frozen=True)
