@@ -29,6 +29,8 @@ class Prompts:
         for change in changes:
             by_kind.setdefault(change.kind, []).append(change)
         return Prompts(
-            kinds={kind: tuple((change.step, change.sample) for change in same) for kind, same in by_kind.items()},
-            lengths={kind: tuple(change.length for change in same) for kind, same in by_kind.items()},
+            kinds={
+                kind: tuple((change.step, change.sample) for change in of_kind) for kind, of_kind in by_kind.items()
+            },
+            lengths={kind: tuple(change.length for change in of_kind) for kind, of_kind in by_kind.items()},
         )
