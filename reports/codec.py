@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import numbers
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -79,9 +80,11 @@ def number(kind: Any, value: Any) -> Any:
 
 
 def _foreign(value: Any) -> Any:
-    """Convert values in free fields that are not builtins: a NumPy or torch scalar to its number, others to their
-    text.
+    """Convert values in free fields that are not builtins: a NumPy or torch scalar to its number, a read-only mapping
+    to a dictionary, others to their text.
     """
+    if isinstance(value, Mapping):
+        return dict(value)
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else str(value)
 
 

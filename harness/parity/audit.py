@@ -18,8 +18,9 @@ from harness.parity.causes.registry import family
 from harness.parity.checks.registry import Outcome, Registered, not_brought
 from harness.parity.checks.summary import mode_name, summary
 from harness.parity.coverage import failed_calls, limits, refused_calls
+from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import DivergenceKey
-from harness.parity.facts.evidence import ALONE, Evidence
+from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.gather import gather
 from harness.parity.subjects.prompts.observed_text import with_text
@@ -63,7 +64,7 @@ def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tel
     if window is not None:
         recording.restrict(window)
     try:
-        e = gather(recording, None, native=False, cap=cap, tell=tell).seal()
+        e = gather(recording, None, native=False, cap=cap, tell=tell).build()
     except FormatError as error:
         return _early("INCONCLUSIVE", [f"malformed recording: {error}", *damage(recording, ALONE)])
     tell("looking for what is wrong")
@@ -102,9 +103,9 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         *stop,
         *doubts.sentences,
         *_not_explained(e, open_),
-        *e.missing,
+        *e.completeness.missing,
         *limits(e),
-        *e.unmatched,
+        *e.completeness.unmatched,
     ]
     missing += [item for _, outcome in outcomes for item in outcome.missing]
     findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
@@ -157,8 +158,8 @@ def _second_run(e: Evidence) -> str:
 
 def _sound(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> Answer:
     states = [outcome.check.state for _, outcome in outcomes]
-    text = f"{counted(len(e.steps), 'step')}, {counted(e.baseline.samples, 'sample')} and "
-    text += f"{counted(e.baseline.tokens, 'token')} of one run were examined"
+    text = f"{counted(len(e.steps), 'step')}, {counted(e.baseline.counts.samples, 'sample')} and "
+    text += f"{counted(e.baseline.counts.tokens, 'token')} of one run were examined"
     evidence = [text]
     silent = [outcome.check.name for _, outcome in outcomes if outcome.check.state == "not tested"]
     if silent:
@@ -173,8 +174,8 @@ def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[s
         states[outcome.check.state] = states.get(outcome.check.state, 0) + 1
     return {
         "steps": len(e.steps),
-        "samples": e.baseline.samples,
-        "tokens": e.baseline.tokens,
+        "samples": e.baseline.counts.samples,
+        "tokens": e.baseline.counts.tokens,
         "tokens_against_the_learner": e.baseline.to_learner.tokens,
         "modes": [mode_name(e)],
         **({"cap_set_by_user": e.cap} if e.cap is not None else {}),

@@ -37,7 +37,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "steps": len(e.steps),
         "steps_not_compared": len(e.unjudged_steps),
         "samples": e.counts.samples,
-        "tokens": min(side.tokens for side in e.sides),
+        "tokens": min(side.counts.tokens for side in e.sides),
         "compared_tokens": e.counts.compared_tokens,
         "benign_flips": e.counts.benign_flips,
         "flips_beyond_margin": e.counts.flips_beyond_margin,
@@ -134,12 +134,13 @@ def _listed(names: list[str]) -> str:
 def _between(e: Evidence) -> list[str]:
     """Return sentences on what was not compared between the runs."""
     sentences = []
-    for steps, what in (
-        (e.rollouts.weights_unknown, "the learners' weights were not recorded as equal or unequal"),
-        (e.rollouts.prompts_unknown, "prompts were not recorded"),
+    for unknown_steps, what in (
+        (e.completeness.weights_unknown, "the learners' weights were not recorded as equal or unequal"),
+        (e.completeness.prompts_unknown, "prompts were not recorded"),
     ):
-        if steps:
-            sentences.append(f"{what} (step {steps[0]}" + (f" and {len(steps) - 1} more)" if len(steps) > 1 else ")"))
+        if unknown_steps:
+            more = f" and {len(unknown_steps) - 1} more" if len(unknown_steps) > 1 else ""
+            sentences.append(f"{what} (step {unknown_steps[0]}{more})")
     for count, what in (
         (e.counts.not_reached, "tokens were not reached under the guide"),
         (e.counts.after_first_difference, "tokens after the first difference of their sample were not compared"),

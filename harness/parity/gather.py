@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.parity.facts.compare import compare
-from harness.parity.facts.evidence import ALONE, Evidence, Side
+from harness.parity.facts.comparison import ALONE, Comparison, RecordedSide
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.facts.own_faults import note_own_faults
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.subjects.engines import observed_second_run
@@ -16,6 +18,7 @@ from harness.parity.subjects.engines.observed_alone import note_floors
 from harness.parity.subjects.engines.observed_repetition import SecondRun
 from harness.parity.subjects.learner import observed_experience
 from harness.parity.subjects.learner.observed import learners
+from harness.parity.subjects.learner.observed_learners import Learners
 from harness.parity.subjects.log_probabilities import observed_drifts
 from harness.parity.subjects.native_sampler.observed_stage import native_stage
 from harness.parity.subjects.precision.observed_floor import CAP_TF32, CAPS, EngineFloor, Tolerance, measure
@@ -41,8 +44,8 @@ def gather(
     cap: float | None,
     again: Mapping[str, Recording] | None = None,
     tell: Told = nobody,
-) -> Evidence:
-    """Return everything that two recordings show, before any decision. Raises FormatError for a malformed recording.
+) -> EvidenceBuilder:
+    """Collect everything that two recordings show, before any decision. Raises FormatError for a malformed recording.
 
     Without a candidate it is what the baseline shows by itself.
     """
@@ -66,7 +69,7 @@ def native_stage_alone(baseline: Recording, candidate: Recording, *, cap: float 
     """Return what the native stages show, without reading any step. Raises FormatError for a malformed recording."""
     e = before_steps(baseline, candidate, cap=cap)
     native_stage(e)
-    return e
+    return e.build()
 
 
 def before_steps(
@@ -76,7 +79,7 @@ def before_steps(
     cap: float | None,
     again: Mapping[str, Recording] | None = None,
     tell: Told = nobody,
-) -> Evidence:
+) -> EvidenceBuilder:
     """Return evidence with what must be known before the first step is compared.
 
     That is floors, tolerances, modes and confounders.
@@ -84,7 +87,9 @@ def before_steps(
     first = {ALONE: baseline} if candidate is None else {"baseline": baseline, "candidate": candidate}
     candidate = candidate or baseline
     repeated = {
-        name: observed_second_run.compared(gather(first[name], rerun, native=False, cap=cap, tell=tell), first.values())
+        name: observed_second_run.compared(
+            gather(first[name], rerun, native=False, cap=cap, tell=tell).build(), first.values()
+        )
         for name, rerun in (again or {}).items()
     }
     sides = [_side(name, recording, repeated.get(name, SecondRun())) for name, recording in first.items()]
@@ -98,7 +103,8 @@ def before_steps(
     precision = _precision(baseline, sides, floors, mode, _temperature(baseline, drawn), cap)
     tolerance = _tolerance(precision, baseline, candidate)
     finer = _finer(precision, tolerance, _engines_type(sides, mode)) if cap is None else None
-    e = Evidence(
+    trains = baseline.records.settings.trains
+    comparison = Comparison(
         baseline=sides[0],
         candidate=sides[-1],
         tolerance=tolerance,
@@ -106,13 +112,14 @@ def before_steps(
         weights=Weights(baseline, candidate),
         mode=mode,
         finer=finer,
+        cap=cap,
+        seeded=mode == "native" and not alone and same_sampler(baseline, candidate),
+        train=bool(baseline.count("learner") or candidate.count("learner")) if trains is None else trains,
+        second_runs=repeated,
+        modes_unclear=tuple(why for name, recording in first.items() for why in unclear(recording, name)),
     )
-    e.learners.cuts = [confounder.finding for confounder in confounders if confounder.finding.name in CUTS]
-    e.second_runs, e.cap = repeated, cap
-    e.modes_unclear = [why for name, recording in first.items() for why in unclear(recording, name)]
-    e.seeded = mode == "native" and not alone and same_sampler(baseline, candidate)
-    trains = baseline.records.settings.trains
-    e.train = bool(baseline.count("learner") or candidate.count("learner")) if trains is None else trains
+    cuts = tuple(confounder.finding for confounder in confounders if confounder.finding.name in CUTS)
+    e = EvidenceBuilder(comparison, Learners(cuts=cuts))
     if precision.dtype not in CAPS and cap is None:
         e.missing.append(
             f"the model's dtype is {precision.dtype or 'not recorded'}: the strictest cap, "
@@ -121,8 +128,8 @@ def before_steps(
     return e
 
 
-def _side(name: str, recording: Recording, repetition: SecondRun) -> Side:
-    return Side(name, recording, measure(recording, repetition.pairs, drawn=repetition.drawn))
+def _side(name: str, recording: Recording, repetition: SecondRun) -> SideBuilder:
+    return SideBuilder(name, recording, measure(recording, repetition.pairs, drawn=repetition.drawn))
 
 
 def _acting(confounders: list[Confounder], recordings: list[Recording]) -> list[Confounder]:
@@ -155,7 +162,7 @@ class _Precision:
 
 def _precision(
     baseline: Recording,
-    sides: Sequence[Side],
+    sides: Sequence[RecordedSide],
     floors: list[EngineFloor],
     mode: str,
     temperature: float,
@@ -214,7 +221,7 @@ def _finer(precision: _Precision, tolerance: Tolerance, engines: str) -> Toleran
     return None
 
 
-def _in_tf32(side: Side, mode: str) -> bool:
+def _in_tf32(side: RecordedSide, mode: str) -> bool:
     """Whether an engine of this side may multiply float32 in TF32. The learner's device decides where no engine reports
     one.
     """
@@ -223,7 +230,7 @@ def _in_tf32(side: Side, mode: str) -> bool:
     return "cuda" in learner_devices(side.recording).get("device", [])
 
 
-def _engines_type(sides: Sequence[Side], mode: str) -> str:
+def _engines_type(sides: Sequence[RecordedSide], mode: str) -> str:
     """Return the coarsest type in which the engines compute, by what they resolved.
 
     Returns "" where one does not report it, or keeps its KV cache in another type.

@@ -7,14 +7,15 @@ not have.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from harness.parity.subjects.precision.observed_floor import RESOLUTION
 from harness.parity.subjects.precision.observed_lifted import LiftedResult
@@ -35,7 +36,7 @@ UNRECORDED_TYPE = "a type that was not recorded"
 _NUMERIC = {Kind.LOGPROB, Kind.LEARNER, Kind.ENGINE, Kind.FLIP, Kind.CHOICE, Kind.SYNC}
 
 
-def lifted_stage(e: Evidence, judge: Judge, proven_verdict: Verdict | None = None) -> None:
+def lifted_stage(e: EvidenceBuilder, judge: Judge, proven_verdict: Verdict | None = None) -> None:
     """Judge the recordings of both lifted stages into `e.lifted`, and add their difference as a divergence.
 
     Nothing is noted for runs that have neither such a stage nor half precision. `proven_verdict`: the verdict on the
@@ -47,29 +48,30 @@ def lifted_stage(e: Evidence, judge: Judge, proven_verdict: Verdict | None = Non
     if not any(present) and not types & set(HALF):
         return
     weight_dtype = e.baseline.recording.records.settings.model.dtype or UNRECORDED_TYPE
-    e.lifted = result = LiftedResult(weight_dtype, required=any(map(_recorded, folders)))
+    unread = LiftedResult(weight_dtype, required=any(map(_recorded, folders)))
     # The stage says something only if both sides have it, it was not skipped, and its recordings could be judged.
-    if not all(present):
-        absent = [side.name for side, is_present in zip(e.sides, present, strict=True) if not is_present]
-        result.skipped = NOT_RUN if len(absent) > 1 else f"no lifted stage was recorded of the {absent[0]}"
-        return
-    result.skipped = next((why for folder in folders if (why := _skipped(folder))), "")
-    if result.skipped:
+    absent = [side.name for side, is_present in zip(e.sides, present, strict=True) if not is_present]
+    if absent:
+        why = NOT_RUN if len(absent) > 1 else f"no lifted stage was recorded of the {absent[0]}"
+    else:
+        why = next((why for folder in folders if (why := _skipped(folder))), "")
+    if why:
+        e.lifted = replace(unread, skipped=why)
         return
     verdict, stage_evidence = judge(folders[0], folders[1])
     verdict = proven_verdict or verdict
     if stage_evidence is None or verdict.verdict not in ("EQUIVALENT", "DIVERGENT"):
-        result.skipped = f"{verdict.verdict}: {verdict.reason}"
+        e.lifted = replace(unread, skipped=f"{verdict.verdict}: {verdict.reason}")
         return
-    result.first = min(stage_evidence.steps, default=0)
-    result.facts = _facts(stage_evidence, verdict)
+    result = replace(unread, first=min(stage_evidence.steps, default=0), facts=_facts(stage_evidence, verdict))
     # Equal results with other weights, or in another type, would say nothing about the run.
-    result.skipped = _other_weights(e, stage_evidence) or _other_type(stage_evidence, verdict)
-    if not result.skipped and (why := _tensor_cores(stage_evidence, verdict)):
-        result.skipped, result.required = why, False
-    if result.skipped:
+    if why := _other_weights(e, stage_evidence) or _other_type(stage_evidence, verdict):
+        e.lifted = replace(result, skipped=why)
         return
-    result.verdict, result.kinds = verdict, frozenset(stage_evidence.first)
+    if why := _tensor_cores(stage_evidence, verdict):
+        e.lifted = replace(result, skipped=why, required=False)
+        return
+    e.lifted = result = replace(result, verdict=verdict, kinds=frozenset(stage_evidence.first))
     if result.differs:
         e.diverges(Kind.LIFTED.of(), [], _place(result, verdict, stage_evidence))
 
@@ -120,7 +122,7 @@ def _facts(stage_evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _other_weights(e: Evidence, stage_evidence: Evidence) -> str:
+def _other_weights(e: EvidenceBuilder, stage_evidence: Evidence) -> str:
     """Return why the stage did not compute with the weights that the baseline ended with; "" where it did."""
     last = _last_weights(e.baseline.recording)
     for side in stage_evidence.sides:
@@ -168,7 +170,10 @@ def _tensor_cores(stage_evidence: Evidence, verdict: Verdict) -> str:
     """Return why TF32 may have made a difference without a cause; "" where it cannot have."""
     devices = set().union(*(tf32_devices(side, stage_evidence.mode) for side in stage_evidence.sides))
     kinds = {key.kind for key in stage_evidence.first}
-    largest = max(stage_evidence.engines.largest[0], *(side.to_learner.largest[0] for side in stage_evidence.sides))
+    largest = max(
+        stage_evidence.engines.largest[0],
+        *(side.to_learner.largest[0] for side in stage_evidence.sides),
+    )
     unnamed = all(UNEXPLAINED.has(cause.key) or COMPUTATION.has(cause.key) for cause in verdict.causes)
     if verdict.verdict != "DIVERGENT" or not devices or not unnamed or not kinds <= _NUMERIC:
         return ""
@@ -197,7 +202,7 @@ def _place(result: LiftedResult, verdict: Verdict, stage_evidence: Evidence) -> 
         )
     step = first.step if first.step >= result.first else result.first
     context = f"{prefix}: {first.context}" if first.context else prefix
-    return dataclasses.replace(first, step=step, phase="lifted", context=context)
+    return replace(first, step=step, phase="lifted", context=context)
 
 
 def lifted_said(e: Evidence) -> list[str]:

@@ -130,9 +130,9 @@ def judged(
     recordings, reruns = recordings[:2], dict(zip(second, recordings[2:], strict=True))
     e, malformed = None, []
     try:
-        e = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=tell)
-        lifted_stage(e, partial(_judged_alone, library), further.lifted)
-        e.seal()
+        builder = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=tell)
+        lifted_stage(builder, partial(_judged_alone, library), further.lifted)
+        e = builder.build()
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
@@ -227,7 +227,7 @@ def _decide(
         [outcome.check for _, outcome in outcomes],
         [summary(e, side) for side in e.sides],
         metrics,
-        dict(e.series),
+        {name: [*values] for name, values in e.series.items()},
     )
     full_verdict = Verdict(
         kind="parity",
@@ -317,9 +317,9 @@ def _missing(e: Evidence, grounds: _Grounds, outcomes: list[tuple[Registered, Ou
         *grounds.doubts.sentences,
         *filter(None, [grounds.too_little]),
         *not_shared(e),
-        *e.missing,
+        *e.completeness.missing,
         *limits(e),
-        *e.unmatched,
+        *e.completeness.unmatched,
         *(reason for _, outcome in outcomes for reason in outcome.missing),
     ]
     return list(dict.fromkeys(reasons))

@@ -108,7 +108,7 @@ from reports.model import Cause, Proof
 def bits(e, so_far):
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
-        found = e.readings.get(kind)
+        found = e.log_probabilities.readings.get(kind)
         if found is not None and len(so_far.left(kind)):
             rows = (found["beyond"] > 0) & (abs(found["scale"] - math.log(2)) < 1e-3)
             proof = Proof("multiply by ln 2", int(found["beyond"][rows].sum()), int(found["scale left"][rows].sum()))

@@ -40,11 +40,11 @@ def tokens(e: Evidence) -> Outcome:
         text += f"(the learner sides with the baseline in {beyond - sides}, with the candidate in {sides}); "
         text += f"{benign} benign flips"
         return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
-    if e.rollouts.too_many_flips:
+    if e.flips.too_many:
         text = f"{flips:,} of {compared:,} tokens differ, {unjudged:,} of them where no margin says how close the "
         text += f"choice was: engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
         return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
-    if e.rollouts.too_many_ties:
+    if e.flips.too_many_ties:
         text = f"{benign:,} of {compared:,} tokens differ where the learner's margins say that the choice was tied: "
         text += f"engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
         return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
@@ -87,7 +87,7 @@ def finish_reasons(e: Evidence) -> Outcome:
         return outcome("finish-reasons", "confirmed", text, kinds=(Kind.FINISH.of(),))
     if not e.counts.finish_reasons or not coupled(e):
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
-    given_up = e.rollouts.given_up
+    given_up = e.stop_conditions.given_up
     if given_up:
         number = counted(sum(given_up.values()), "sample")
         where = f"the first in step {min(given_up)}"
@@ -102,9 +102,9 @@ def ends(e: Evidence) -> Outcome:
     engines that are wrong in the same way do not differ in a comparison.
     """
     name, side = "ends", e.baseline
-    if not side.reasons_held:
+    if not side.counts.reasons_held:
         return outcome(name, "not tested", "no engine told which tokens end a sample, and why each ended")
-    count, key = counted(side.reasons_held, "sample"), Kind.REASON.of(side.name)
+    count, key = counted(side.counts.reasons_held, "sample"), Kind.REASON.of(side.name)
     if key in e.first:
         place = e.first[key].place
         text = f"{len(e.found(key))} of {count} ended otherwise than the engine says: the first says {place.baseline}, "
@@ -126,7 +126,7 @@ def logprobs(e: Evidence) -> Outcome:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
     largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {counted(n, 'token')}; "
     largest += f"{beyond:,} beyond the tolerance of {figure(e.of_engines.value)}, "
-    largest += e.tails.get(Kind.LOGPROB.of(), Tail()).said()
+    largest += e.log_probabilities.tails.get(Kind.LOGPROB.of(), Tail()).said()
     if Kind.LOGPROB.of() in e.first:
         text = largest
         if e.engines.not_finite:
@@ -138,7 +138,7 @@ def logprobs(e: Evidence) -> Outcome:
         text += "the floor is of engines against themselves, whose kernels round alike each time, and the learner's "
         text += f"own rounding in {e.tolerance.dtype} was not recorded; {largest}"
         return outcome("logprobs", "not tested", text, settled_by=LIFTED, **details)
-    absent = e.rollouts.no_logprobs
+    absent = e.log_probabilities.incomplete
     if absent:
         text = f"not every token of step {absent[0]} has a log-probability in both runs; {largest}"
         return outcome("logprobs", "not tested", text, **details)
@@ -171,7 +171,7 @@ def trained_tokens(e: Evidence) -> Outcome:
             return outcome("trained-tokens", "not tested", text)
     if e.alone and e.guided:
         return outcome("trained-tokens", "not tested", "a guided run trains on the tokens of its guide, another run")
-    if not all(side.trained_tokens for side in e.sides):
+    if not all(side.counts.trained_tokens for side in e.sides):
         return outcome("trained-tokens", "not tested", "no experience was recorded beside the rollouts")
     return outcome(
         "trained-tokens",
@@ -203,7 +203,7 @@ def experience(e: Evidence) -> Outcome:
                 "experience",
                 f"not bit-identical, though within the tolerance: {', '.join(loose)}",
                 where="learner",
-                details=loose,
+                details=dict(loose),
             )
         ]
         if loose

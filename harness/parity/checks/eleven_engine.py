@@ -43,7 +43,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     )
     if kinds:
         wrong = sorted({str(key.side) for key in kinds})
-        choices = sum(side.choices_against_learner for side in e.sides)
+        choices = sum(side.counts.choices_against_learner for side in e.sides)
         text = f"the {' and the '.join(wrong)} moved away from its learner: {distances_text}, "
         text += f"tolerance {figure(e.tolerance.value)}"
         if choices:
@@ -67,7 +67,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     if partial:
         text = f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}"
         return outcome("engine-against-learner", "not tested", text, **details)
-    blind = [side.name for side in e.sides if coupled(e) and not side.choices]
+    blind = [side.name for side in e.sides if coupled(e) and not side.counts.choices]
     missing = [
         f"engine-against-learner: no margins of the {name}: are its tokens the learner's choice?" for name in blind
     ]
@@ -91,10 +91,7 @@ def weight_sync(e: Evidence) -> Outcome:
     records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
     synced = (Kind.SYNC.of(side.name) for side in e.sides)
     kinds = tuple(key for key in (*synced, Kind.VERSION.of()) if key in e.first)
-    details: dict[str, Any] = {
-        name: {field: sorted(value) if isinstance(value, set) else value for field, value in vars(record).items()}
-        for name, record in records.items()
-    }
+    details: dict[str, Any] = {name: record.facts() for name, record in records.items()}
     findings = [
         _harmless_absence(name, record)
         for name, record in records.items()
@@ -354,4 +351,4 @@ def native(e: Evidence) -> Outcome:
     elif result.unread:
         missing = [*(f"native: {reason}" for reason in result.unread), *missing]
         state, text = "not tested", f"{result.unread[0]}; {text}"
-    return outcome("native", state, text, kinds=kinds, findings=result.findings, missing=missing, **details)
+    return outcome("native", state, text, kinds=kinds, findings=[*result.findings], missing=missing, **details)

@@ -21,6 +21,7 @@ from typing import Any
 from harness.parity import subjects
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.plain import plain
 from probes import plugins
 from probes.plugins import Plugin, PluginError
 from reports import codec
@@ -213,7 +214,7 @@ def outcome(
 ) -> Outcome:
     if state in OPEN and not missing:
         missing = [f"{name}: {evidence}"]
-    made = Check(name, state, evidence, number, details)
+    made = Check(name, state, evidence, number, plain(details))
     return Outcome(made, decides, kinds, findings or [], missing or [], settled_by)
 
 

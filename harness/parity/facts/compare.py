@@ -5,19 +5,19 @@ A recording that is judged alone has engine against learner only.
 
 from __future__ import annotations
 
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.subjects.engines.observed_alone import one_engine
 from harness.parity.subjects.learner.observed_experience import experiences
 from harness.parity.subjects.order import observed as order_observed
 from harness.parity.subjects.recording.observed_missing_steps import TOKENS, note_experience
-from harness.parity.subjects.recording.observed_step_consistency import StepTables
+from harness.parity.subjects.recording.observed_step_consistency import StepTables, StepWitnesses
 from harness.parity.subjects.sampling.observed_rollouts import SERIES, rollouts
 from harness.parity.subjects.stop_conditions import observed as stop_conditions_observed
 from harness.recordings.work import WORK
 
 
-def compare(e: Evidence, tell: Told = nobody) -> None:
+def compare(e: EvidenceBuilder, tell: Told = nobody) -> None:
     """Fill `e` from every step that either run rolled out. Raises FormatError for a malformed frame."""
     for directory in {side.recording.path for side in e.sides}:
         WORK["gather", str(directory)] += 1
@@ -25,7 +25,8 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
     recorded = [set(side.recording.steps("rollout")) for side in e.sides]
     e.steps = sorted(set.intersection(*recorded))
     all_steps = sorted(set.union(*recorded))
-    _trained_only(e, set(all_steps))
+    contradictions = {side.name: StepWitnesses(side.recording, side.boundaries) for side in e.sides}
+    _trained_only(e, set(all_steps), contradictions)
     for number, step in enumerate(all_steps, 1):
         tell(f"comparing step {number} of {len(all_steps)}")
         tables = [
@@ -33,16 +34,18 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
             for side in e.sides
         ]
         for side, of_side in zip(e.sides, tables, strict=True):
-            side.witnesses.add(of_side)
+            contradictions[side.name].add(of_side)
             if of_side.rollout is not None:
                 one_engine(e, side, of_side.rollout, of_side.experience)
         if e.alone:
             _alone(e, tables[0])
         else:
             _pair(e, tables[0], tables[1])
+    for side in e.sides:
+        side.witnesses = contradictions[side.name].witnesses()
 
 
-def _alone(e: Evidence, tables: StepTables) -> None:
+def _alone(e: EvidenceBuilder, tables: StepTables) -> None:
     if tables.rollout is not None:
         e.guided = e.guided or tables.rollout.header.guided
         stop_conditions_observed.note_alone(e, e.baseline, tables.rollout)
@@ -52,7 +55,7 @@ def _alone(e: Evidence, tables: StepTables) -> None:
         e.note_recorded(TOKENS, tables.step, False)
 
 
-def _pair(e: Evidence, baseline: StepTables, candidate: StepTables) -> None:
+def _pair(e: EvidenceBuilder, baseline: StepTables, candidate: StepTables) -> None:
     if baseline.rollout is None or candidate.rollout is None:
         return
     # A replay trains on the recorded run's tokens. Where that run was guided, they are not those that its engine drew.
@@ -71,9 +74,9 @@ def _pair(e: Evidence, baseline: StepTables, candidate: StepTables) -> None:
         e.note_recorded(TOKENS, baseline.step, baseline.experience is not None, candidate.experience is not None)
 
 
-def _trained_only(e: Evidence, rolled_out: set[int]) -> None:
+def _trained_only(e: EvidenceBuilder, rolled_out: set[int], contradictions: dict[str, StepWitnesses]) -> None:
     """Check steps without any rollout for contradictions."""
     for side in e.sides:
         for step in side.recording.steps("experience"):
             if step not in rolled_out:
-                side.witnesses.add(StepTables(step, None, side.recording.table("experience", step)))
+                contradictions[side.name].add(StepTables(step, None, side.recording.table("experience", step)))

@@ -129,8 +129,8 @@ class OneSide:
     """Evidence that raises where somebody asks for what a comparison alone has."""
 
     PAIRED = frozenset({
-        "candidate", "engines", "counts", "flips", "learners", "experience", "rollouts", "weights", "confounders",
-        "endings", "reasons", "lifted", "confounded",
+        "candidate", "engines", "counts", "flips", "learners", "experience", "response_sources", "weights",
+        "confounders", "stop_conditions", "lifted", "confounded",
     })  # fmt: skip
 
     def __init__(self, e: Evidence) -> None:
@@ -209,7 +209,7 @@ def test_no_check_of_one_run_compares_two_sides(plant: Callable[[Recording], Non
     if plant is not None:
         plant(made)
     recording = Store(made.write(tmp_path / "one"))
-    e: Any = OneSide(gather(recording, None, native=False, cap=None).seal())
+    e: Any = OneSide(gather(recording, None, native=False, cap=None).build())
     asked = [one for one in checks() if one.alone and one.applies(e)]
     assert len(asked) > 8
     for one in asked:

@@ -68,11 +68,13 @@ def test_evidence_that_was_gathered_is_not_written_again(tmp_path: Path) -> None
     ).evidence
     assert isinstance(found, Evidence)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        found.guided = False
+        found.guided = False  # type: ignore[misc]
     with pytest.raises((AttributeError, TypeError)):
-        found.diverges(Kind.FLIP.of(), [1], Place(0, "rollout", 0, 1, 0, "token", 1, 2))
+        found.first[Kind.FLIP.of()] = Divergence(
+            *Kind.FLIP.of(), Place(0, "rollout", 0, 1, 0, "token", 1, 2), "rollout"
+        )  # type: ignore[index]
     with pytest.raises(AttributeError):
-        found.missing.append("more")
+        found.completeness.missing.append("more")  # type: ignore[attr-defined]
     assert dataclasses.replace(found, guided=False).guided is False  # a copy is another evidence
 
 

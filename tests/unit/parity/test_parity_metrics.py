@@ -7,18 +7,18 @@ import pytest
 
 from harness.parity.facts.align import Grid
 from harness.parity.subjects.log_probabilities import observed_metrics
-from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
+from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch, MismatchSums
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 
 
 def collected(p: np.ndarray, q: np.ndarray, lengths: list[int], steps: int = 1, **options: object) -> Mismatch:
-    found = Mismatch()
+    sums = MismatchSums()
     cached = np.array([i % 2 for i in range(len(lengths))])
     for step in range(steps):
         sample = np.arange(len(lengths)) + 100 * step
         pairs = LogprobPairs(Grid(np.array(lengths)), np.ones(len(p), bool), p, q, sample, cached)
-        found.add(pairs, step=step, version=step)
-    return found
+        sums.add(pairs, step=step, version=step)
+    return sums.mismatch()
 
 
 def test_metrics_by_their_definitions() -> None:
@@ -67,7 +67,7 @@ def test_a_nan_is_counted_and_kept_out_of_the_means() -> None:
 
 
 def test_nothing_compared_is_no_metric() -> None:
-    assert Mismatch().result() == {}
+    assert MismatchSums().mismatch().result() == {}
 
 
 def test_a_huge_difference_does_not_overflow() -> None:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.parity.subjects.native_sampler.observed import EQUAL, UNDECIDED, Look, NativeResult, Quantity, Statistic
+from harness.parity.subjects.native_sampler.observed import (
+    EQUAL,
+    UNDECIDED,
+    Look,
+    NativeResult,
+    NativeStage,
+    Quantity,
+    Statistic,
+)
 from harness.parity.subjects.native_sampler.observed_distributions import Compared, conclude, look
 from harness.parity.subjects.native_sampler.observed_looks import Plan
 from harness.parity.subjects.native_sampler.observed_two_samples import Equivalence, p_value
@@ -29,10 +37,9 @@ def measured(p: float, apart: float, error: float = 0.044) -> Compared:
 
 
 def after(*looks: Compared, plan: Plan) -> NativeResult:
-    result = NativeResult(draws=plan.draws, most=1024 * plan.draws, samples=(1024 * len(looks),) * 2)
-    result.looks = [look(one, plan, number, (1024 * number,) * 2) for number, one in enumerate(looks, 1)]
-    conclude(result, looks[-1], plan)
-    return result
+    stage = NativeStage(draws=plan.draws, most=1024 * plan.draws, samples=(1024 * len(looks),) * 2)
+    stage.looks = [look(one, plan, number, (1024 * number,) * 2) for number, one in enumerate(looks, 1)]
+    return conclude(stage.result(), looks[-1], plan)
 
 
 @pytest.mark.parametrize(
@@ -55,20 +62,20 @@ def test_what_was_shown_at_one_look_stays_shown() -> None:
     result = after(measured(0.5, 0.0), measured(0.2, 0.17, 0.03), plan=Plan())
     assert result.outcomes == {"length": "equal"} and result.quantities["length"].samples == 1024
     result = after(measured(1e-6, 0.1), measured(0.2, 0.0, 0.03), plan=Plan())
-    assert result.outcomes == {"length": "different"} and result.rejected == [MEAN]
+    assert result.outcomes == {"length": "different"} and result.rejected == (MEAN,)
 
 
 def test_a_p_that_one_look_alone_may_reject_is_rejected_at_no_later_one() -> None:
     """The level of a fixed sample, 0.001, is more than any look of four may spend."""
-    assert after(measured(0.0009, 0.15), plan=Plan()).rejected == []
-    assert after(measured(0.0009, 0.15), plan=Plan(draws=1)).rejected == [MEAN]
-    assert after(measured(0.5, 0.0), measured(0.0003, 0.15), plan=Plan()).rejected == []
-    assert after(measured(0.0003, 0.15), plan=Plan()).rejected == [MEAN]
+    assert after(measured(0.0009, 0.15), plan=Plan()).rejected == ()
+    assert after(measured(0.0009, 0.15), plan=Plan(draws=1)).rejected == (MEAN,)
+    assert after(measured(0.5, 0.0), measured(0.0003, 0.15), plan=Plan()).rejected == ()
+    assert after(measured(0.0003, 0.15), plan=Plan()).rejected == (MEAN,)
 
 
 def test_a_doubt_at_the_cap_is_none() -> None:
     looks = [measured(0.005, 0.0)] * 4
-    assert after(*looks[:3], plan=Plan()).doubtful == [MEAN]
+    assert after(*looks[:3], plan=Plan()).doubtful == (MEAN,)
     result = after(*looks, plan=Plan())
     assert not result.doubtful and not result.wants_more and result.outcomes == {"length": "equal"}
 
@@ -88,7 +95,7 @@ def test_each_undecided_quantity_says_its_own_number() -> None:
         for name, needed in numbers.items()
     }
     quantities["surprisal"] = Quantity(EQUAL, (1.0, 1.0), 1024, 0.0, 0.1, 0.2, 1.0, 0.0, 0.0, 900, 900, 0.3)
-    looks = [Look(1, (1024, 1024), 0.001, 0.05, {}, [], [], [])]
+    looks = (Look(1, (1024, 1024), 0.001, 0.05, {}, (), (), ()),)
     result = NativeResult(looks, quantities=quantities, draws=1, most=1024, samples=(1024, 1024))
     length, reward, surprisal = (
         next(line for line in result.sentences() if line.startswith(name)) for name in quantities

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import cli
+from reports import codec
 from reports.doctor_model import Hazard, Passed, Report, Unchecked
 from reports.model import Cause, Proof, Verdict
 
@@ -33,6 +35,10 @@ reports = st.builds(
 def test_any_report_of_the_doctor_round_trips(report: Report) -> None:
     stored = report.to_json()
     assert Report.from_dict(json.loads(stored)).to_json() == stored
+
+
+def test_a_read_only_mapping_is_written_as_a_dictionary() -> None:
+    assert codec.builtins({"details": MappingProxyType({"1": (2, 3)})}) == {"details": {"1": [2, 3]}}
 
 
 def test_numbers_that_json_lacks_come_back_as_numbers() -> None:

@@ -48,7 +48,8 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue  # no recording tells the engine from its cache, or from one wrong number: UNEXPLAINED reports them
         # Noise of this size explains differences up to a multiple of it. Larger ones stay open.
         reach = HEADROOM * max(floor.largest, e.of_engines.cap)
-        within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= reach
+        largest = e.engines.largest[0]
+        within = not np.isfinite(largest) or largest <= reach
         kinds: tuple[Kind, ...] = (Kind.FLOOR,)
         if within:
             kinds += (Kind.LOGPROB, Kind.FLIP, Kind.ENGINE, Kind.CHOICE, Kind.SYNC, Kind.NATIVE_LEARNER)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
+from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.evidence import Evidence, Side
 
 # Samples that other engines, or other ranks, must have handled without any difference, before one is named. If half of
@@ -11,7 +13,7 @@ from harness.parity.facts.evidence import Evidence, Side
 LEAST_OTHERS = 16
 
 
-def engines(side: Side) -> int:
+def engines(side: RecordedSide) -> int:
     """Return how many engines drew, or had to draw, the samples of a side.
 
     Only our own runs can have several. In a framework's job it is 1, since its ranks are those of its trainer.
@@ -21,12 +23,12 @@ def engines(side: Side) -> int:
     return max(1 + max(side.recording.ranks("rollout"), default=0), asked(side))
 
 
-def asked(side: Side) -> int:
+def asked(side: RecordedSide) -> int:
     """Return how many engines the scenario asks for; 0 where it does not say."""
     return max(side.recording.records.settings.engine.engines or 0, 0)
 
 
-def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
+def drawn(side: RecordedSide, steps: Iterable[int]) -> dict[tuple[int, int], int]:
     """Return (step, sample) -> the engine that drew it. Behind a router, only samples with a recorded answer are
     included.
     """
@@ -37,7 +39,7 @@ def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
     return {at: by[at[1]] for at in recorded_by if at[1] in by}
 
 
-def rows(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
+def rows(side: RecordedSide, steps: Iterable[int]) -> dict[tuple[int, int], int]:
     """Return (step, sample) of every response -> the engine that recorded it."""
     tables = [(step, side.recording.table("rollout", step)) for step in steps]
     return {
@@ -48,12 +50,12 @@ def rows(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
     }
 
 
-def routed(side: Side) -> bool:
+def routed(side: RecordedSide) -> bool:
     """Whether a router chose the engine for each sample."""
     return bool(side.recording.records.settings.engine.router)
 
 
-def answered(side: Side) -> dict[tuple[int, int], list[int]]:
+def answered(side: RecordedSide) -> dict[tuple[int, int], list[int]]:
     """Return (sample, offset) of every request of a router -> the engines that answered it."""
     engines_by_request: dict[tuple[int, int], list[int]] = {}
     for request in side.recording.records.routed_requests:

@@ -8,11 +8,13 @@ import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Match, around, first_difference
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Far, Side, items_of, version_of
+from harness.parity.facts.evidence import SideCounts
+from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder, items_of, version_of
 from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.precision.observed_rounding import both, misrounded
 from harness.parity.subjects.prompts import observed as prompts_observed
+from harness.parity.subjects.sampling.observed_flip_table import FarChoices
 from harness.parity.subjects.sampling.observed_flips import far_margin
 from harness.recordings.tables import Rows, Table
 from reports.model import Place
@@ -20,14 +22,16 @@ from reports.model import Place
 LARGEST_ID = 1 << 20  # larger than any vocabulary; a larger id is a fault of its own
 
 
-def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None) -> None:
+def one_engine(e: EvidenceBuilder, side: SideBuilder, rollout: Table, experience: Table | None) -> None:
     output = rollout.rows("output")
     if output is None:
         return
-    side.samples += len(rollout.sample)
-    side.tokens += len(output.values)
     cached = rollout.flat("cached")
-    side.cached_tokens += int(cached.sum()) if cached is not None else 0
+    side.counts += SideCounts(
+        samples=len(rollout.sample),
+        tokens=len(output.values),
+        cached_tokens=int(cached.sum()) if cached is not None else 0,
+    )
     prompts_observed.note(e, side, rollout)
     _stops(side, rollout, output)
     _not_finite(e, side, rollout)
@@ -57,7 +61,7 @@ def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None
     _against_learner(e, side, rollout, output, experience)
 
 
-def _stops(side: Side, rollout: Table, output: Rows) -> None:
+def _stops(side: SideBuilder, rollout: Table, output: Rows) -> None:
     """Count the tokens at which samples stop, and the tokens inside of samples."""
     ends = np.flatnonzero(output.lengths > 0)
     last = output.offsets[1:][ends] - 1
@@ -72,7 +76,7 @@ def _stops(side: Side, rollout: Table, output: Rows) -> None:
     side.inner = counts
 
 
-def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
+def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     """Find log-probabilities that are NaN or infinite, whatever the other side has for the token."""
     logprob = rollout.rows("logprob")
     if logprob is None:
@@ -99,7 +103,7 @@ def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
     )
 
 
-def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, experience: Table) -> None:
+def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, output: Rows, experience: Table) -> None:
     tokens, actor, logprob = experience.rows("tokens"), experience.rows("actor_logprob"), rollout.rows("logprob")
     if tokens is None:
         side.no_experience.append(rollout.step)
@@ -115,7 +119,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     aligned = AlignedTokens.of(rollout, experience, match, output, tokens)
     grid = aligned.grid
     tokens_equal = aligned.tokens_a == aligned.tokens_b
-    side.trained_tokens += grid.size
+    side.counts += SideCounts(trained_tokens=grid.size)
     if not follows_guide:
         _trained_tokens(e, side, aligned, tokens_equal)
     off = _learner_off(e, aligned, tokens_equal)
@@ -161,7 +165,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         observed_readings.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
 
 
-def _trained_tokens(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.ndarray) -> None:
+def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens, tokens_equal: np.ndarray) -> None:
     match, grid = tokens.match, tokens.grid
     wrong = np.union1d(np.flatnonzero(tokens.lengths_a != tokens.lengths_b), np.unique(grid.row[~tokens_equal]))
     if not len(wrong):
@@ -187,7 +191,7 @@ def _trained_tokens(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal
     observed_readings.reread_tokens(e, Kind.TRAINED.of(side.name), tokens)
 
 
-def _learner_off(e: Evidence, tokens: AlignedTokens, tokens_equal: np.ndarray) -> np.ndarray:
+def _learner_off(e: EvidenceBuilder, tokens: AlignedTokens, tokens_equal: np.ndarray) -> np.ndarray:
     """Return by how many nats the learner's number is wrong where the engine's is right (`misrounded`), on `grid`.
 
     It is 0 elsewhere, in float32, and where the float32 log-probabilities were not recorded.
@@ -212,7 +216,9 @@ def _learner_off(e: Evidence, tokens: AlignedTokens, tokens_equal: np.ndarray) -
     return by
 
 
-def _choices(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.ndarray, off: np.ndarray) -> None:
+def _choices(
+    e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens, tokens_equal: np.ndarray, off: np.ndarray
+) -> None:
     """Find tokens that the learner would not have drawn with the same random numbers: its margin is negative beyond the
     tolerance.
 
@@ -228,7 +234,7 @@ def _choices(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.nd
         return
     gap = tokens.take_b(margin)
     judged = tokens_equal & np.isfinite(gap)
-    side.choices += int(np.count_nonzero(judged))
+    side.counts += SideCounts(choices=int(np.count_nonzero(judged)))
     beyond = np.flatnonzero(judged & (gap < -e.tolerance.margin))
     if not len(beyond):
         return
@@ -245,7 +251,7 @@ def _choices(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.nd
     best = experience.rows("runner_up")
     token = int(tokens.tokens_b[beyond[0]])
     instead: Any = int(tokens.take_b(best)[beyond[0]]) if best is not None else "another token"
-    side.choices_against_learner += len(beyond)
+    side.counts += SideCounts(choices_against_learner=len(beyond))
     samples = tokens.match.sample[np.unique(grid.row[beyond])]
     place = Place(
         step=tokens.step,
@@ -259,12 +265,12 @@ def _choices(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.nd
         context=f"the {side.name}'s engine drew {token}, the learner would have drawn {instead}",
     )
     if far:
-        e.rollouts.far.append(Far(Kind.CHOICE.of(side.name), samples, place, gap[beyond]))
+        e.far.append(FarChoices(Kind.CHOICE.of(side.name), samples, place, gap[beyond]))
     else:
         e.diverges(Kind.CHOICE.of(side.name), samples, place)
 
 
-def note_floors(e: Evidence) -> None:
+def note_floors(e: EvidenceBuilder) -> None:
     """Add a divergence for a floor above the cap, and for flips of an engine against itself that ties do not
     explain.
     """

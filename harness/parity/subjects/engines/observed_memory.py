@@ -7,6 +7,7 @@ and warm-up raise it too. But they do not do so in most steps, or no longer in t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,7 +183,7 @@ def _held(role: str, rank: int, what: str, steps: np.ndarray, values: np.ndarray
     return [Held(role, rank, what, steps[begins], values[begins], values[np.r_[begins[1:], len(steps)] - 1])]
 
 
-def largest(series: list[Held], steps: list[int]) -> dict[str, list[float]]:
+def largest(series: Iterable[Held], steps: list[int]) -> dict[str, list[float]]:
     """Return role -> resident MiB of its largest process in each of these steps; NaN where none was recorded."""
     by_role: dict[str, list[float]] = {}
     for process_series in series:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +20,10 @@ class SecondRun:
     """
 
     useless: str = ""
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: tuple[Pair, ...] = ()
     parts: int | None = None
     why: str = ""
-    kinds: dict[DivergenceKey, int] = field(default_factory=dict)
+    kinds: Mapping[DivergenceKey, int] = field(default_factory=dict)
     drawn: bool = True
 
     @property

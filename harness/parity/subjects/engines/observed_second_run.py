@@ -51,7 +51,7 @@ def compared(e: Evidence, other_recordings: Iterable[Recording] = ()) -> SecondR
     # If several reasons are of one step, the likeliest comes first.
     parts, why = min(_partings(e), key=lambda parting: parting[0], default=(None, ""))
     kinds = {key: first.step for key, first in e.first.items()}
-    return SecondRun("", pairs, parts, why, kinds, drawn=e.mode in ("coupled", "greedy"))
+    return SecondRun("", tuple(pairs), parts, why, kinds, drawn=e.mode in ("coupled", "greedy"))
 
 
 def _engines(recording: Recording) -> str:

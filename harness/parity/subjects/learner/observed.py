@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, OtherDivisor
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACING
+from harness.parity.subjects.learner.observed_learners import OtherDivisor
 from harness.parity.subjects.ranks.observed_faults import What
 from harness.parity.subjects.recording.observed_confounders import CUTS, DEALING
 from harness.parity.subjects.recording.observed_missing_steps import BATCH, CRITIC, LOSSES, NORMS
@@ -41,13 +43,14 @@ _IN_THE_LOSS = {
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 
 
-def learners(e: Evidence) -> None:
+def learners(e: EvidenceBuilder) -> None:
     """Compare `learner` digests step by step, up to the first update that differs. Later differences follow from it."""
     baseline_updates, candidate_updates = e.weights.updates
     if not e.weights.comparable:
         made = (f"those of the {side.name} were made by {side.recording.hashed_by}" for side in e.sides)
         e.missing.append(f"digests were not compared: {', '.join(made)}")
-    e.learners.updates = {"baseline": sorted(baseline_updates), "candidate": sorted(candidate_updates)}
+    updates = {"baseline": tuple(sorted(baseline_updates)), "candidate": tuple(sorted(candidate_updates))}
+    e.learners = replace(e.learners, updates=updates)
     compared: list[int] = []
     for step in sorted(set(baseline_updates) & set(candidate_updates)):
         pairs: dict[str, tuple[Any, Any]] = {
@@ -62,33 +65,34 @@ def learners(e: Evidence) -> None:
             (name, phase) for name, phase in _DIGESTS if None not in pairs[name] and pairs[name][0] != pairs[name][1]
         ]
         if wrong:
-            e.learners.equal = compared
+            e.learners = replace(e.learners, equal=tuple(compared))
             _note_parted(e, step, wrong, pairs[wrong[0][0]])
             return
         compared.append(step)
-    e.learners.equal = compared
+    e.learners = replace(e.learners, equal=tuple(compared))
     _losses(e, compared)
 
 
-def _note_parted(e: Evidence, step: int, wrong: list[tuple[str, str]], digests: tuple[Any, Any]) -> None:
+def _note_parted(e: EvidenceBuilder, step: int, wrong: list[tuple[str, str]], digests: tuple[Any, Any]) -> None:
     """Note the first update that differs: what explains it, or else a divergence.
 
     `wrong`: digests that differ, with their phases. `digests`: both runs' values of the first of them.
     """
-    e.learners.parted = step
+    e.learners = replace(e.learners, parted=step)
     name, phase = wrong[0]
     confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
     # If only the cut of the batch differs, the first gradients show whether rounding explains the difference.
     if _only_cut(e):
-        e.learners.scaled = _scaled(e, step) if name != "batch" else None
-        e.learners.scaled = e.learners.scaled or _by_cut(e, step)
+        scaled = _scaled(e, step) if name != "batch" else None
+        scaled = scaled or _by_cut(e, step)
+        e.learners = replace(e.learners, scaled=scaled)
     if (confounder is not None or e.learners.cuts) and e.learners.scaled is None:
         unequal = confounder.finding if confounder is not None else e.learners.cuts[0]
-        e.learners.confounded = unequal.summary
+        e.learners = replace(e.learners, confounded=unequal.summary)
     elif not e.guided and _trained_apart(e, step):
-        e.learners.followed = step
+        e.learners = replace(e.learners, followed=step)
     elif _reordered(e, step):
-        e.learners.reordered = step
+        e.learners = replace(e.learners, reordered=step)
     else:
         names = ", ".join(digest for digest, _ in wrong)
         place = Place(
@@ -105,8 +109,9 @@ def _note_parted(e: Evidence, step: int, wrong: list[tuple[str, str]], digests: 
         e.diverges(Kind.LEARNER.of(), [], place)
 
 
-def _losses(e: Evidence, steps: list[int]) -> None:
+def _losses(e: EvidenceBuilder, steps: list[int]) -> None:
     """Check that equal updates recorded equal and finite losses."""
+    first_steps: dict[str, int] = {}  # loss -> the first step with other last digits
     metrics_by_side = [{record.step: record.metrics for record in side.recording.records.steps} for side in e.sides]
     for step in steps:
         for name in LOSSES:
@@ -140,15 +145,16 @@ def _losses(e: Evidence, steps: list[int]) -> None:
                     ),
                 )
             elif baseline_value != candidate_value and math.isfinite(baseline_value):
-                e.learners.losses_differ.setdefault(name, step)
+                first_steps.setdefault(name, step)
+    e.learners = replace(e.learners, losses_differ=first_steps)
 
 
-def _only_cut(e: Evidence) -> bool:
+def _only_cut(e: EvidenceBuilder) -> bool:
     """Whether the runs learn from the same samples, however they split them into ranks and micro-batches."""
     return all(confounder.finding.name in CUTS for confounder in e.confounders)
 
 
-def _scaled(e: Evidence, step: int) -> OtherDivisor | None:
+def _scaled(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
     """Return how gradients of equal weights and batches differ by a factor that ranks explain; None where they do not.
 
     The factor is another one on each rank, or the number of ranks for all.
@@ -156,7 +162,7 @@ def _scaled(e: Evidence, step: int) -> OtherDivisor | None:
     return _own_divisors(e, step) or _times_ranks(e, step)
 
 
-def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
+def _by_cut(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
     """Return whether runs that split the same batch differently have other gradients than rounding explains.
 
     Only the first update is compared, which both make from equal weights; how far the norms differ is noted. A learner
@@ -178,21 +184,19 @@ def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
             apart = f"by equal weights and of an equal batch the norm of the {role}'s first gradient of step {step} is "
             apart += f"{figure(norm_b)} in the baseline and {figure(norm_c)} in the candidate; rounding moves it by "
             apart += f"{figure(allowed)} of itself at most"
-    e.learners.norms = (
-        f"the norms of their first gradients differ, relative to themselves, by {' and '.join(descriptions)}: "
-    )
-    e.learners.norms += f"at most {figure(allowed)} is rounding"
+    norms_text = f"the norms of their first gradients differ, relative to themselves, by {' and '.join(descriptions)}: "
+    e.learners = replace(e.learners, norms=norms_text + f"at most {figure(allowed)} is rounding")
     first, *further_cuts = e.learners.cuts
     what = "cut of the batch in the loss" if further_cuts else _IN_THE_LOSS[first.name]
     return OtherDivisor("", f"{apart}; {first.summary}", what) if apart else None
 
 
-def _same_size(e: Evidence) -> float:
+def _same_size(e: EvidenceBuilder) -> float:
     """Return the relative difference that sizes of equal gradients may have."""
     return max(SAME_SIZE, ROUNDINGS * SPACING.get(e.tolerance.dtype, 0.0))
 
 
-def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:
+def _own_divisors(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
     """Find ranks that divide by their own tokens and not by the mini-batch's.
 
     Each rank's gradient before the sum is held against that of the same samples in the other run. The factor then is
@@ -231,7 +235,7 @@ def _listed(values: Iterable[float]) -> str:
     return " and ".join(f"{value:.4g}" for value in values)
 
 
-def _times_ranks(e: Evidence, step: int) -> OtherDivisor | None:
+def _times_ranks(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
     """Find gradient norms that are a multiple of the other run's, with the number of ranks as the factor."""
     factors = {times for side in e.sides for times in (side.ranks.world, 1 / side.ranks.world) if times != 1}
     by_side = [[record for record in side.recording.records.steps if record.step == step] for side in e.sides]
@@ -247,17 +251,17 @@ def _times_ranks(e: Evidence, step: int) -> OtherDivisor | None:
     return None
 
 
-def _trained_apart(e: Evidence, step: int) -> bool:
+def _trained_apart(e: EvidenceBuilder, step: int) -> bool:
     """Whether the samples themselves differed in a free run, in this step or before, so that the update had to.
 
     Samples of the engines' own samplers always count as different, unless they are seeded.
     """
     if e.mode == "native" and not e.seeded:
         return True
-    return bool([trained_step for trained_step in e.experience.other_tokens if trained_step <= step])
+    return bool([trained_step for trained_step in e.other_tokens if trained_step <= step])
 
 
-def _reordered(e: Evidence, step: int) -> bool:
+def _reordered(e: EvidenceBuilder, step: int) -> bool:
     """Whether the learners took the samples in another order, in this step or before.
 
     Frameworks take them as engines finish them, and a sum in another order rounds otherwise. Only recordings with an

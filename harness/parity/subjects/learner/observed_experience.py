@@ -19,7 +19,8 @@ import numpy as np
 
 from harness.parity.facts.align import Grid, Match, around, equal_rows, first_difference, shared
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Counts
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, prompts, student
 from harness.parity.subjects.log_probabilities.observed_systematic import ALLOWED_BIAS, FALSE_ALARM
 from harness.parity.subjects.precision.observed_floor import EPSILON, RESOLUTION
@@ -36,7 +37,7 @@ FROZEN = ("reward", "reference_logprob")  # functions of the tokens alone
 _DELTA, _SQUARE, _SIZE, _ONE, _TWO = range(1, 6)  # columns of the sums
 
 
-def experiences(e: Evidence, b: Table, c: Table) -> None:
+def experiences(e: EvidenceBuilder, b: Table, c: Table) -> None:
     """Compare what the learners made of the same tokens, for one step."""
     blocked = e.confounded("everything", "experience", "prompts", step=b.step)
     if blocked is not None or b.step in e.unjudged_steps:
@@ -49,7 +50,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     e.unpaired(match, f"step {b.step}", "trained on in the baseline only", "trained on in the candidate only")
     tokens_equal = equal_rows(tokens, match.a, tokens2, match.b)
     if not tokens_equal.all():
-        e.experience.other_tokens.append(b.step)
+        e.other_tokens.append(b.step)
         if e.guided:
             row = int(np.flatnonzero(~tokens_equal)[0])
             baseline_values, candidate_values = tokens.row(int(match.a[row])), tokens2.row(int(match.b[row]))
@@ -69,7 +70,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
                     context="guided runs train on the baseline's tokens",
                 ),
             )
-    e.counts.experience_samples += int(np.count_nonzero(tokens_equal))
+    e.counts += Counts(experience_samples=int(np.count_nonzero(tokens_equal)))
     ia, ib, sample = match.a[tokens_equal], match.b[tokens_equal], match.sample[tokens_equal]
     rounds = bool(e.learners.cuts) or any(side.recording.records.manifest.framework for side in e.sides)
     exact = not rounds and bool(tokens_equal.all()) and not len(match.only_a) and not len(match.only_b)
@@ -95,7 +96,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         _same_numbers(e, Kind.EXPERIENCE, values, exact=exact)
     reward, reward2 = b.flat("reward"), c.flat("reward")
     if reward is not None and reward2 is not None:
-        e.counts.rewards += int(np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
+        e.counts += Counts(rewards=int(np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib]))))
         values = _PairedValues(
             name="reward",
             step=b.step,
@@ -137,20 +138,19 @@ class _PairedValues:
         return -1 if self.grid is None else flat - int(self.grid.start[row])
 
 
-def _same_numbers(e: Evidence, kind: Kind, values: _PairedValues, *, exact: bool) -> None:
+def _same_numbers(e: EvidenceBuilder, kind: Kind, values: _PairedValues, *, exact: bool) -> None:
     name, baseline_values, candidate_values = values.name, values.baseline, values.candidate
     apart = baseline_values != candidate_values
     if apart.any():
         apart &= ~(np.isnan(baseline_values) & np.isnan(candidate_values))
     if not apart.any():
         return
-    e.experience.not_identical.setdefault(name, values.step)
+    e.not_identical.setdefault(name, values.step)
     allowed = 0.0 if exact else _allowed(e, name, baseline_values)
     size = np.abs(candidate_values - baseline_values)
     beyond = np.flatnonzero(apart & ~(size <= allowed))
     within = size[apart & (size <= allowed)]
-    apart_by_column = e.experience.apart
-    apart_by_column[name] = max(apart_by_column.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
+    e.apart[name] = max(e.apart.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
     if len(beyond):
         rows, at = values.rows_of(beyond), int(beyond[0])
         row = int(rows[0])
@@ -172,7 +172,7 @@ def _same_numbers(e: Evidence, kind: Kind, values: _PairedValues, *, exact: bool
         )
 
 
-def _allowed(e: Evidence, name: str, values: np.ndarray) -> float:
+def _allowed(e: EvidenceBuilder, name: str, values: np.ndarray) -> float:
     """Return how far a number of another batch may be off by rounding."""
     spacing = SPACING.get(e.tolerance.dtype)
     if spacing is None or name in _LOGPROBS:
@@ -181,7 +181,7 @@ def _allowed(e: Evidence, name: str, values: np.ndarray) -> float:
     return ROUNDINGS * spacing * scale
 
 
-def _shift(e: Evidence, values: _PairedValues) -> None:
+def _shift(e: EvidenceBuilder, values: _PairedValues) -> None:
     """Note one step's differences of a column that frozen models make, by prompt."""
     rollout = e.baseline.recording.table("rollout", values.step)
     finite = np.isfinite(values.baseline) & np.isfinite(values.candidate)
@@ -193,14 +193,14 @@ def _shift(e: Evidence, values: _PairedValues) -> None:
     first, second = values.baseline[finite].astype(np.float64), values.candidate[finite].astype(np.float64)
     delta = second - first
     columns = (delta, delta * delta, np.maximum(np.abs(first), np.abs(second)), first, second)
-    steps = e.experience.means.setdefault(values.name, {})
+    steps = e.frozen_means.setdefault(values.name, {})
     steps.setdefault(values.step, Clusters()).add(prompts(rollout)[at], *columns)
 
 
-def settle(e: Evidence) -> None:
+def settle(e: EvidenceBuilder) -> None:
     """Turn mean differences that rounding cannot have into divergences, where no single value diverged already."""
     made: list[tuple[str, str, int, np.ndarray]] = []
-    for name, steps in e.experience.means.items():
+    for name, steps in e.frozen_means.items():
         # A framework may refresh its reference model from its learner. After the learners diverge, it differs as well.
         parted = e.learners.parted
         last = np.inf if name == "reward" or parted is None else parted
@@ -218,7 +218,7 @@ def settle(e: Evidence) -> None:
             continue
         if mean.clusters < 2:
             if where == "the run":
-                e.experience.untested[name] = f"{name} differs over one prompt only, which tells no mean"
+                e.untested_means[name] = f"{name} differs over one prompt only, which tells no mean"
             continue
         bound = RESOLUTION * EPSILON * max(1.0, float(table[:, _SIZE].sum() / count))
         if name in _LOGPROBS:  # bias of normalised distributions, see `observed_systematic`

@@ -18,13 +18,13 @@ LARGEST_UNSEEN = 0.2
 
 def _comparable(e: Evidence) -> bool:
     """Whether there is anything to average: not for native sampling without log-probabilities of a learner."""
-    return bool(_expected(e) or e.drift_tests)
+    return bool(_expected(e) or e.log_probabilities.drift_tests)
 
 
 @check("systematic", required=unless_native, applies=_comparable, alone=True)
 def systematic_differences(e: Evidence) -> Outcome:
     """Mean differences of engines and learners, which rounding does not have."""
-    results = e.drift_tests
+    results = e.log_probabilities.drift_tests
     kinds = tuple(key for key in e.first if key.kind.systematic)
     tests = [test for mean_tests in results.values() for test in mean_tests]
     details: dict[str, Any] = {
@@ -72,11 +72,12 @@ def _expected(e: Evidence) -> list[Means]:
     """Return the comparisons that must be there: what is compared for one side is expected for both."""
     engines = [] if e.alone or e.mode == "native" else [Means(Compared.ENGINES)]
     scored = [Compared.ENGINE] if any(side.to_learner.tokens for side in e.sides) else []
-    scored += [Compared.TRAINER] if any(means.compared is Compared.TRAINER for means in e.drift_tests) else []
+    compared_means = {means.compared for means in e.log_probabilities.drift_tests}
+    scored += [Compared.TRAINER] if Compared.TRAINER in compared_means else []
     return [*engines, *(Means(compared, side.name) for compared in scored for side in e.sides)]
 
 
-def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:
+def _smallest(tests: tuple[systematic.Tested, ...]) -> dict[str, float]:
     """Return the smallest effects that would have been found, in nats: a bias of the run and of the worst step, a mean
     |Δ|.
     """
@@ -85,7 +86,7 @@ def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:
     return {**{f"{what} of the run": value for what, value in run.items()}, "bias of a step": max(steps)}
 
 
-def _power(means: Means, tests: list[systematic.Tested]) -> str:
+def _power(means: Means, tests: tuple[systematic.Tested, ...]) -> str:
     run = tests[0]
     text = f"{means.words}: mean Δ {figure(run.mean.value)} ± {figure(run.mean.error)} nats, a bias of "
     text += (

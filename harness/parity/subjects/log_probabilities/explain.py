@@ -76,7 +76,7 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
     other_side = next(each_side.name for each_side in e.sides if each_side.name != side)
     if here(e.found(Kind.EXPERIENCE.of())).any() or here(e.found(Kind.ENGINE.of(other_side))).any():
         return "trainer"  # the learners differ on the same tokens, or both engines differ from their learners
-    return "" if 2 * e.counts.compared_tokens >= min(each_side.tokens for each_side in e.sides) else "either"
+    return "" if 2 * e.counts.compared_tokens >= min(each_side.counts.tokens for each_side in e.sides) else "either"
 
 
 def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -91,7 +91,7 @@ def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 if shift_result is None:
                     continue
                 rows, partial, proof = shift_result
-                affected = e.readings[kind].keys[rows]
+                affected = e.log_probabilities.readings[kind].keys[rows]
                 where = when(e, affected[:, 0])
                 whose = "" if trainer else _whose(e, side.name, affected)
                 learner = whose == "trainer"
@@ -167,7 +167,7 @@ def _shift(e: Evidence, so_far: Explained, kind: DivergenceKey, shift: int) -> t
     """Return (rows that the shift repairs, whether something else is left in them, proof); None where it repairs
     none.
     """
-    readings = e.readings.get(kind)
+    readings = e.log_probabilities.readings.get(kind)
     if readings is None:
         return None
     open_ = _open(kind, readings, so_far)
@@ -198,7 +198,7 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
-        readings = e.readings.get(kind)
+        readings = e.log_probabilities.readings.get(kind)
         if readings is None:
             continue
         beyond, remaining = readings["beyond"], readings["scale left"]
@@ -274,7 +274,7 @@ def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
-        readings = e.readings.get(kind)
+        readings = e.log_probabilities.readings.get(kind)
         if readings is None:
             continue
         for name in ("tempered", "renormalised"):
@@ -312,7 +312,7 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
-        readings = e.readings.get(kind)
+        readings = e.log_probabilities.readings.get(kind)
         if readings is None or side.name not in _moved(e):
             continue
         open_ = _open(kind, readings, so_far)

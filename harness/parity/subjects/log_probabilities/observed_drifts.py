@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.parity.facts.align import AlignedTokens
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.subjects.log_probabilities import observed_systematic as systematic
 from harness.parity.subjects.log_probabilities.observed_clusters import prompts
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
@@ -22,12 +22,12 @@ NAMES = ("actor_logprob", "exact_logprob")
 BEFORE = ("behind_logprob", "behind_exact_logprob")
 
 
-def engines(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
+def engines(e: EvidenceBuilder, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
     """Add one step of engine against engine."""
     _drift(e, Means(Compared.ENGINES), tokens, pairs)
 
 
-def against_learner(e: Evidence, side: Side, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
+def against_learner(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
     """Add one step of an engine (first of `pairs`) against its learner (second of `pairs`).
 
     In half precision the engine is compared with the float32 log-probabilities of the same weights, where they were
@@ -51,7 +51,7 @@ def against_learner(e: Evidence, side: Side, tokens: AlignedTokens, pairs: Logpr
 
 
 def _drift(
-    e: Evidence,
+    e: EvidenceBuilder,
     means: Means,
     tokens: AlignedTokens,
     pairs: LogprobPairs,
@@ -64,7 +64,7 @@ def _drift(
         drift.add(tokens.step, prompts(tokens.a)[tokens.match.a], pairs, rounding, backwards=backwards)
 
 
-def settle(e: Evidence) -> None:
+def settle(e: EvidenceBuilder) -> None:
     """Turn the significant means into divergences, unless single tokens of the same comparison diverged already."""
     e.drift_tests = results = systematic.tested(e.drifts, systematic.Null.of(e.tolerance, e.mean_floor))
     for (compared, side), tests in results.items():
@@ -105,7 +105,7 @@ def settle(e: Evidence) -> None:
             e.diverges(Kind.BEHIND.of(name), [], place)
 
 
-def _values(e: Evidence, side: str | None, test: systematic.Tested) -> dict[str, float]:
+def _values(e: EvidenceBuilder, side: str | None, test: systematic.Tested) -> dict[str, float]:
     """Return the two means as fields of a `Place`. For one side's comparison, the reference takes the other side's
     place.
     """

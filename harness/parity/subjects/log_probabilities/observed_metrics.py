@@ -9,8 +9,9 @@ their authors publish.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,14 @@ LABELS = {
     "cached": ["not cached", "cached"],
 }
 _LOG_EDGES = np.log(PROBABILITY_EDGES)
+
+
+class Bucket(NamedTuple):
+    """The count of tokens in one bucket, and their mean and largest |Δ|."""
+
+    tokens: int
+    mean: float
+    largest: float
 
 
 @dataclass
@@ -58,6 +67,14 @@ class Buckets:
         self.count += np.bincount(index, weights=pairs.tokens, minlength=size).astype(np.int64)
         self.total += np.bincount(index, weights=pairs.size_sums, minlength=size)
         np.maximum.at(self.largest, index, pairs.largest)
+
+    def named(self, labels: list[str]) -> dict[str, Bucket]:
+        """Return the buckets that are not empty, by their labels."""
+        return {
+            label: Bucket(int(self.count[i]), float(self.total[i] / self.count[i]), float(self.largest[i]))
+            for i, label in enumerate(labels)
+            if self.count[i]
+        }
 
 
 def _counted(before: tuple[int, int], chosen: np.ndarray, identical: np.ndarray) -> tuple[int, int]:
@@ -110,8 +127,8 @@ class Quantiles:
 
 
 @dataclass
-class Mismatch:
-    """Log-probabilities `q` of tokens that were drawn under `p`, collected step by step. Δ = q − p, in nats."""
+class MismatchSums:
+    """The sums of which a `Mismatch` is made, added step by step."""
 
     tokens: int = 0
     not_finite: int = 0
@@ -127,10 +144,6 @@ class Mismatch:
     # Step -> (tokens whose `p` is at least `SIZEABLE`, those of them whose `q` is the same number).
     identical: dict[int, tuple[int, int]] = field(default_factory=dict)
     identical_likely: tuple[int, int] = (0, 0)  # the same over all steps, of likely tokens
-
-    _quantiles: tuple[int, list[float]] = field(
-        default=(-1, []), repr=False
-    )  # token count, and its 50th, 95th and 99th percentile
 
     def add(self, pairs: LogprobPairs, *, step: int, version: int) -> None:
         """Add one step's tokens; `p` is the first of `pairs`. `version`: the weight version that drew them."""
@@ -196,14 +209,44 @@ class Mismatch:
             self.sums[name] = self.sums.get(name, 0.0) + float(value)
         self.sums["apart_max"] = max(self.sums.get("apart_max", 0.0), float(apart.max()))
 
+    def mismatch(self) -> Mismatch:
+        """Return what all steps show."""
+        return Mismatch(
+            tokens=self.tokens,
+            not_finite=self.not_finite,
+            sums=self.sums,
+            percentiles=tuple(self.deltas.at(0.5, 0.95, 0.99)) if self.tokens else (),
+            buckets={kind: buckets.named(LABELS[kind]) for kind, buckets in self.buckets.items()},
+            versions=self.versions,
+            largest=self.largest,
+            identical=self.identical,
+            identical_likely=self.identical_likely,
+        )
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Log-probabilities `q` of tokens that were drawn under `p`, over all steps. Δ = q − p, in nats.
+
+    `percentiles`: the 50th, 95th and 99th of |Δ|. The other fields are those of `MismatchSums`.
+    """
+
+    tokens: int
+    not_finite: int
+    sums: Mapping[str, float]
+    percentiles: tuple[float, ...]
+    buckets: Mapping[str, Mapping[str, Bucket]]  # kind -> label -> bucket, without empty ones
+    versions: Mapping[int, tuple[int, float, float]]
+    largest: tuple[float, int, int, int]
+    identical: Mapping[int, tuple[int, int]]
+    identical_likely: tuple[int, int]
+
     def result(self) -> dict[str, Any]:
         """Return every metric by its name; {} where nothing was compared."""
         if not self.tokens:
             return {}
         n, s = self.tokens, self.sums
-        if self._quantiles[0] != n:
-            self._quantiles = n, self.deltas.at(0.5, 0.95, 0.99)
-        p50, p95, p99 = self._quantiles[1]
+        p50, p95, p99 = self.percentiles
         apart = s["apart"] / n
         spread = np.sqrt(max(n * s["pp"] - s["p"] ** 2, 0.0) * max(n * s["qq"] - s["q"] ** 2, 0.0))
         metrics = {
@@ -240,13 +283,8 @@ class Mismatch:
         """Return the tokens, mean and maximum of |Δ| of each bucket, without empty buckets."""
         by_kind = {
             kind: {
-                label: {
-                    "tokens": int(buckets.count[i]),
-                    "mean": float(buckets.total[i] / buckets.count[i]),
-                    "max": float(buckets.largest[i]),
-                }
-                for i, label in enumerate(LABELS[kind])
-                if buckets.count[i]
+                label: {"tokens": bucket.tokens, "mean": bucket.mean, "max": bucket.largest}
+                for label, bucket in buckets.items()
             }
             for kind, buckets in self.buckets.items()
         }

@@ -13,7 +13,7 @@ precision was measured, its tail says how many may (`Share`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -107,11 +107,10 @@ class Bounds:
     most: float = math.inf
 
 
-@dataclass
+@dataclass(frozen=True)
 class Tail:
     """The tokens beyond the tolerance of one comparison, over all steps.
 
-    `quiet`: the steps that do not diverge by themselves. `kept`: samples and place of the differences tolerated there.
     `samples`: (step, sample) of every sample with such tokens. `largest`: its largest |difference|, in nats.
     """
 
@@ -119,25 +118,8 @@ class Tail:
     beyond: int = 0
     share: Share = THOUSANDTH
     further: np.ndarray | None = None  # sums of `Share.counted` over all steps
-    quiet: list[Weighed] = field(default_factory=list)
-    kept: list[tuple[Any, Place]] = field(default_factory=list)
-    samples: list[np.ndarray] = field(default_factory=list)
-    largest: list[np.ndarray] = field(default_factory=list)
-
-    @property
-    def too_many(self) -> bool:
-        return bool(self.quiet) and Weighed.together(self.quiet).crowded
-
-    def add(self, weighed: Weighed, items: np.ndarray) -> None:
-        """Add one step. `items`: (step, sample) of each row."""
-        self.share = weighed.share
-        self.samples.append(items[weighed.rows])
-        self.largest.append(weighed.largest)
-        self.compared += weighed.compared
-        self.beyond += len(weighed.beyond)
-        self.further = weighed.further if self.further is None else self.further + weighed.further
-        if not weighed.diverges:
-            self.quiet.append(weighed)
+    samples: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    largest: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def said(self) -> str:
         """Return in words what rounding explains, with the farthest distance at which there are more tokens than
@@ -149,6 +131,43 @@ class Tail:
             if count > (most := rung.share.allowed(self.compared)):
                 return f"{text}; {count:,} beyond {figure(rung.beyond)} nats, where rounding leaves {most:,} at most"
         return text
+
+
+@dataclass
+class TailSteps:
+    """The tail of one comparison while its steps are compared.
+
+    `quiet`: the steps that do not diverge by themselves. `kept`: samples and place of the differences tolerated there.
+    """
+
+    so_far: Tail = field(default_factory=Tail)  # without samples
+    quiet: list[Weighed] = field(default_factory=list)
+    kept: list[tuple[Any, Place]] = field(default_factory=list)
+    samples: list[np.ndarray] = field(default_factory=list)
+    largest: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def too_many(self) -> bool:
+        return bool(self.quiet) and Weighed.together(self.quiet).crowded
+
+    def add(self, weighed: Weighed, items: np.ndarray) -> None:
+        """Add one step. `items`: (step, sample) of each row."""
+        self.samples.append(items[weighed.rows])
+        self.largest.append(weighed.largest)
+        self.so_far = Tail(
+            compared=self.so_far.compared + weighed.compared,
+            beyond=self.so_far.beyond + len(weighed.beyond),
+            share=weighed.share,
+            further=weighed.further if self.so_far.further is None else self.so_far.further + weighed.further,
+        )
+        if not weighed.diverges:
+            self.quiet.append(weighed)
+
+    def tail(self) -> Tail:
+        """Return the tail of all steps."""
+        if not self.samples:
+            return self.so_far
+        return replace(self.so_far, samples=np.concatenate(self.samples), largest=np.concatenate(self.largest))
 
 
 @dataclass(frozen=True)

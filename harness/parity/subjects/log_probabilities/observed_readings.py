@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Grid
+from harness.parity.facts.comparison import Comparison, RecordedSide
 from harness.parity.facts.divergence import DivergenceKey
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
-from harness.parity.subjects.log_probabilities.observed_rereading import Readings
 from harness.recordings.records.tokenizer_info import NO_TOKENIZER, TokenizerInfo
 from probes.format import number
 
@@ -22,7 +22,7 @@ SHIFTS = (1, -1, 2, -2)
 
 
 def reread(
-    e: Evidence,
+    e: EvidenceBuilder,
     key: DivergenceKey,
     tokens: AlignedTokens,
     pairs: LogprobPairs,
@@ -72,10 +72,10 @@ def reread(
         # Tokens that this reading explains and the learner's raw log-probability does not.
         telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
         columns[f"{name} telling"] = _per_row(grid, telling)
-    e.readings.setdefault(key, Readings()).add(columns)
+    e.readings.setdefault(key, []).append(columns)
 
 
-def reread_tokens(e: Evidence, key: DivergenceKey, tokens: AlignedTokens) -> None:
+def reread_tokens(e: EvidenceBuilder, key: DivergenceKey, tokens: AlignedTokens) -> None:
     """Do the same for tokens: whether the trained tokens (`b`) are those of the rollout (`a`), shifted."""
     grid, drawn, trained = tokens.grid, tokens.tokens_a, tokens.tokens_b
     differs = drawn != trained
@@ -85,7 +85,7 @@ def reread_tokens(e: Evidence, key: DivergenceKey, tokens: AlignedTokens) -> Non
         moved, inside = shifted(grid, trained, shift)
         columns[f"shift {shift:+d} compared"] = _per_row(grid, inside & differs)
         columns[f"shift {shift:+d} left"] = _per_row(grid, inside & (moved != drawn))
-    e.readings.setdefault(key, Readings()).add(columns)
+    e.readings.setdefault(key, []).append(columns)
 
 
 def shifted(grid: Grid, values: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
@@ -134,7 +134,7 @@ def _common(scales: np.ndarray, beyond: np.ndarray) -> float:
     return float(np.median(usable_scales)) if len(usable_scales) else 1.0
 
 
-def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _semantics(e: EvidenceBuilder, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return by reading the bounds of a reported log-probability, given the raw one: "tempered" or "renormalised".
 
     Renormalised over a nucleus of mass S ≥ top_p it is log p − log S.
@@ -163,13 +163,13 @@ def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[n
     return ends.min(axis=0), np.minimum(ends.max(axis=0), 0.0)
 
 
-def vocabulary(e: Evidence) -> int:
+def vocabulary(e: Comparison[RecordedSide]) -> int:
     """Return the size of the run's vocabulary; 2^20, more than any has, where it was not recorded."""
     size = tokenizer(e).size
     return 1 << 20 if size is None else size
 
 
-def tokenizer(e: Evidence) -> TokenizerInfo:
+def tokenizer(e: Comparison[RecordedSide]) -> TokenizerInfo:
     """Return the tokenizer of the run, the baseline's first; an empty record where neither side has one."""
     recorded = (side.recording.records.tokenizer for side in e.sides)
     return next((tokenizer for tokenizer in recorded if tokenizer is not None), NO_TOKENIZER)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 
-@dataclass
+@dataclass(frozen=True)
 class Readings:
     """One row for each sample of the steps in which a comparison diverges, samples that agree included. Columns:
 
@@ -19,22 +20,22 @@ class Readings:
     - `NAME compared`, `NAME left` for each reading NAME.
     """
 
-    parts: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    columns: Mapping[str, np.ndarray]
 
-    def add(self, columns: dict[str, np.ndarray]) -> None:
-        for name, values in columns.items():
-            self.parts.setdefault(name, []).append(values)
+    @staticmethod
+    def joined(steps: Iterable[Mapping[str, np.ndarray]]) -> Readings:
+        """Return the readings of several steps, each given by its columns."""
+        parts: dict[str, list[np.ndarray]] = {}
+        for columns in steps:
+            for name, values in columns.items():
+                parts.setdefault(name, []).append(values)
+        return Readings({name: np.concatenate(values) for name, values in parts.items()})
 
     def __getitem__(self, name: str) -> np.ndarray:
-        parts = self.parts.get(name)
-        if not parts:
-            return np.zeros(0)
-        if len(parts) > 1:
-            parts[:] = [np.concatenate(parts)]
-        return parts[0]
+        return self.columns.get(name, np.zeros(0))
 
     def __contains__(self, name: str) -> bool:
-        return name in self.parts
+        return name in self.columns
 
     @property
     def keys(self) -> np.ndarray:

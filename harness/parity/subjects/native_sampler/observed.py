@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.parity.facts.plain import plain
 from reports.model import Finding
 from reports.text import figure
 
@@ -43,6 +44,7 @@ class Statistic(str):
 
 
 Tests = dict[Statistic, dict[str, float]]  # a test has: statistic, p, p_holm, both means, detectable
+MadeTests = Mapping[Statistic, Mapping[str, float]]
 EQUAL, DIFFERENT, UNDECIDED = "equal", "different", "undecided"
 NEEDED = ("length", "surprisal", FINISH)  # their equality the stage must show; also the reward's where recorded
 UNIT = {"length": " tokens", "surprisal": " nats a token", FINISH: " with the most common reason"}
@@ -88,17 +90,30 @@ class Look:
     samples: tuple[int, int]
     alpha: float
     equivalence_alpha: float
-    tests: Tests
-    rejected: list[Statistic]
-    doubtful: list[Statistic]
-    equal: list[str]
+    tests: MadeTests
+    rejected: tuple[Statistic, ...]
+    doubtful: tuple[Statistic, ...]
+    equal: tuple[str, ...]
 
     def facts(self) -> dict[str, Any]:
         """Return the details for a verdict, without the tests: those of the last look are there already."""
-        return {name: value for name, value in vars(self).items() if name != "tests"}
+        return {name: plain(value) for name, value in vars(self).items() if name != "tests"}
 
 
-@dataclass
+@dataclass(frozen=True)
+class Collisions:
+    """Equal native samples of one prompt."""
+
+    equal: int  # pairs
+    expected: float
+    clones: int  # samples
+
+    def facts(self) -> dict[str, Any]:
+        """Return the details for a verdict."""
+        return {"equal pairs": self.equal, "expected": self.expected, "samples": self.clones}
+
+
+@dataclass(frozen=True)
 class NativeResult:
     """The native stage of both sides.
 
@@ -107,10 +122,10 @@ class NativeResult:
     side -> the results of the module of that subject.
     """
 
-    looks: list[Look] = field(default_factory=list)
-    tests: Tests = field(default_factory=dict)
-    rejected: list[Statistic] = field(default_factory=list)
-    quantities: dict[str, Quantity] = field(default_factory=dict)
+    looks: tuple[Look, ...] = ()
+    tests: MadeTests = field(default_factory=dict)
+    rejected: tuple[Statistic, ...] = ()
+    quantities: Mapping[str, Quantity] = field(default_factory=dict)
     margin: float = MARGIN
     alpha: float = ALPHA
     equivalence_alpha: float = EQUIVALENCE_ALPHA
@@ -121,13 +136,13 @@ class NativeResult:
     identical_expected: float = 0.0  # by chance, from the learner's likelihoods
     prompts: int = 0
     skipped: str = ""  # why nothing was tested; "" otherwise
-    sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
-    semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
-    repeats: dict[str, dict[str, Any]] = field(default_factory=dict)
-    learner_delta: dict[str, float] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    not_compared: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)  # what a stage lacks for comparing it with the learner and itself
+    sampler: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    semantics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    repeats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    learner_delta: Mapping[str, float] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    not_compared: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()  # what a stage lacks for comparing it with the learner and itself
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -155,12 +170,12 @@ class NativeResult:
         return self.skipped or self.outcomes
 
     @property
-    def doubtful(self) -> list[Statistic]:
+    def doubtful(self) -> tuple[Statistic, ...]:
         """Return tests of a difference that the next draw may decide; none once a difference was shown, or after the
         last draw.
         """
         ended = self.rejected or len(self.looks) >= self.draws
-        return [] if ended or not self.looks else self.looks[-1].doubtful
+        return () if ended or not self.looks else self.looks[-1].doubtful
 
     @property
     def wants_more(self) -> bool:
@@ -175,8 +190,8 @@ class NativeResult:
 
     def details(self) -> dict[str, Any]:
         """Return the details of the check `native`."""
-        plain = {name: value for name, value in vars(self).items() if name != "findings"}
-        return plain | {
+        facts = {name: plain(value) for name, value in vars(self).items() if name != "findings"}
+        return facts | {
             "looks": [look.facts() for look in self.looks],
             "quantities": {name: dataclasses.asdict(quantity) for name, quantity in self.quantities.items()},
             "outcomes": self.outcomes,
@@ -231,7 +246,52 @@ class NativeResult:
         return [name for name, quantity in self.quantities.items() if quantity.outcome == outcome]
 
 
-def ranked(names: Iterable[Statistic], tests: Tests) -> str:
+@dataclass
+class NativeStage:
+    """The native stage of both sides while it is read. `NativeResult` describes the fields."""
+
+    margin: float = MARGIN
+    alpha: float = ALPHA
+    equivalence_alpha: float = EQUIVALENCE_ALPHA
+    draws: int = DRAWS
+    most: int = 0
+    samples: tuple[int, int] = (0, 0)
+    looks: list[Look] = field(default_factory=list)
+    identical: tuple[int, float] = (0, 0.0)  # samples that both sides drew alike, and those of chance
+    skipped: str = ""
+    sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
+    semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    repeats: dict[str, dict[str, Any]] = field(default_factory=dict)
+    learner_delta: dict[str, float] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    not_compared: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+    def result(self) -> NativeResult:
+        """Return what was read, without a conclusion from the looks."""
+        return NativeResult(
+            looks=tuple(self.looks),
+            rejected=tuple(dict.fromkeys(name for look in self.looks for name in look.rejected)),
+            margin=self.margin,
+            alpha=self.alpha,
+            equivalence_alpha=self.equivalence_alpha,
+            draws=self.draws,
+            most=self.most,
+            samples=self.samples,
+            identical=self.identical[0],
+            identical_expected=self.identical[1],
+            skipped=self.skipped,
+            sampler=self.sampler,
+            semantics=self.semantics,
+            repeats=self.repeats,
+            learner_delta=self.learner_delta,
+            findings=tuple(self.findings),
+            not_compared=tuple(self.not_compared),
+            unread=tuple(self.unread),
+        )
+
+
+def ranked(names: Iterable[Statistic], tests: MadeTests) -> str:
     """Return the tests of these names with their p, the smallest first."""
     ordered = sorted(names, key=lambda name: tests[name]["p_holm"])
     return ", ".join(f"{name} (p = {figure(tests[name]['p_holm'])})" for name in ordered)

@@ -8,12 +8,12 @@ only a difference can be shown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.native_sampler.observed import (
     DIFFERENT,
     EQUAL,
@@ -125,16 +125,15 @@ def look(comparison: Compared, plan: Plan, draws: int, samples: tuple[int, int])
     holm(corrected)
     return Look(
         draws, samples, alpha, equivalence_alpha, comparison.tests,
-        rejected=[name for name, test in comparison.tests.items() if test["p_holm"] <= alpha],
-        doubtful=[name for name, test in comparison.tests.items() if alpha < test["p_holm"] <= DOUBT],
-        equal=[name for name, test in corrected.items() if test["p_holm"] <= equivalence_alpha],
+        rejected=tuple(name for name, test in comparison.tests.items() if test["p_holm"] <= alpha),
+        doubtful=tuple(name for name, test in comparison.tests.items() if alpha < test["p_holm"] <= DOUBT),
+        equal=tuple(name for name, test in corrected.items() if test["p_holm"] <= equivalence_alpha),
     )  # fmt: skip
 
 
-def conclude(result: NativeResult, last: Compared, plan: Plan) -> None:
-    """Put into `result` what all looks show together: the differences of any look, and the outcome of each quantity."""
-    result.prompts, result.tests = last.prompts, last.tests
-    result.rejected = list(dict.fromkeys(name for look in result.looks for name in look.rejected))
+def conclude(result: NativeResult, last: Compared, plan: Plan) -> NativeResult:
+    """Return the result with what all looks show together: the outcome of each quantity."""
+    quantities: dict[str, Quantity] = {}
     corrected = {name: {"p": equality.p} for name, equality in last.equalities.items()}
     holm(corrected)
     alpha, equivalence_alpha = plan.strictest
@@ -144,8 +143,8 @@ def conclude(result: NativeResult, last: Compared, plan: Plan) -> None:
         # A difference at any look decides. Equality counts only while no test of the quantity is doubtful.
         different = [look for look in result.looks if name in {test.quantity for test in look.rejected}]
         equal = [look for look in result.looks if name in look.equal] if name not in doubtful else []
-        decided = (different or equal or result.looks[-1:])[0]
-        result.quantities[name] = Quantity(
+        decided = [*different, *equal, result.looks[-1]][0]
+        quantities[name] = Quantity(
             outcome=DIFFERENT if different else EQUAL if equal else UNDECIDED,
             means=last.means[name],
             samples=min(decided.samples),
@@ -159,6 +158,7 @@ def conclude(result: NativeResult, last: Compared, plan: Plan) -> None:
             needed=equality.needed(equivalence_alpha, alpha),
             detectable=quantile_sum(result.looks[-1].alpha, len(last.tests)) * equality.error,
         )
+    return replace(result, prompts=last.prompts, tests=last.tests, quantities=quantities)
 
 
 def identical(baseline: Samples, candidate: Samples) -> tuple[int, float]:
@@ -174,13 +174,13 @@ def identical(baseline: Samples, candidate: Samples) -> tuple[int, float]:
     return equal_count, float(np.exp(likelihood).sum())
 
 
-def note(e: Evidence, result: NativeResult) -> None:
+def note(e: EvidenceBuilder, result: NativeResult) -> None:
     """Add the divergences of the rejected tests: samplers that draw otherwise than asked, and stages that differ."""
     for name in result.rejected:
         _note(e, Kind.NATIVE_SAMPLER.of(name.side) if name.side else Kind.NATIVE.of(), name, result)
 
 
-def _note(e: Evidence, key: DivergenceKey, name: Statistic, result: NativeResult) -> None:
+def _note(e: EvidenceBuilder, key: DivergenceKey, name: Statistic, result: NativeResult) -> None:
     look = next(look for look in result.looks if name in look.rejected)
     test = look.tests[name]
     text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {figure(look.alpha)} at look {look.draws}"

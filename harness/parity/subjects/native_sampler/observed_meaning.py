@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Side, items_of
+from harness.parity.facts.evidence_builder import EvidenceBuilder, items_of
 from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, Weighed
 from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS, shifted, tempered_bounds, vocabulary
-from harness.parity.subjects.native_sampler.observed import NativeResult
+from harness.parity.subjects.native_sampler.observed import NativeResult, NativeStage
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens
 from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling.observed import engine_infos
@@ -37,7 +38,7 @@ FEWEST = 20  # tokens needed to recognise a meaning
 ESTIMATE, STEPS = 0.05, 5  # relative error of a fitted temperature, and how many are tried on either side of it
 
 
-def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
+def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeStage) -> None:
     """Recognise the meaning of this side's log-probabilities, and add divergences where the numbers fit none that they
     should.
     """
@@ -91,7 +92,7 @@ def _tempers(documented: str, mode: str) -> bool:
     return documented != RAW or "temperature" in mode or "processed" in mode
 
 
-def _note_sound(e: Evidence, side: Side, parts: list[Tokens], column: str, result: NativeResult) -> None:
+def _note_sound(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], column: str, result: NativeStage) -> None:
     """Note the distance from the learner's numbers in a meaning that is allowed, with a finding where it is not raw."""
     facts = result.semantics[side.name]
     if facts["recognised"] != RAW:
@@ -100,18 +101,18 @@ def _note_sound(e: Evidence, side: Side, parts: list[Tokens], column: str, resul
         _weigh(e, side, part, column)
 
 
-def _unscored_temperature(e: Evidence, parts: list[Tokens]) -> bool:
+def _unscored_temperature(e: EvidenceBuilder, parts: list[Tokens]) -> bool:
     """Whether the samples were drawn at a temperature at which the learner did not score them."""
     return e.tolerance.temperature != 1.0 and not all("tempered_logprob" in tokens.views for tokens in parts)
 
 
-def _columns(e: Evidence, parts: list[Tokens]) -> dict[str, Weighed]:
+def _columns(e: EvidenceBuilder, parts: list[Tokens]) -> dict[str, Weighed]:
     """Hold the engine's numbers against the learner's, in each meaning in which the learner scored all samples."""
     scored_columns = [name for name in MEANING if all(name in _views(tokens) for tokens in parts)]
     return {name: _left(e, [_difference(e, tokens, name) for tokens in parts], parts) for name in scored_columns}
 
 
-def _recognised(e: Evidence, side: Side, columns: dict[str, Weighed], documented: str) -> str:
+def _recognised(e: EvidenceBuilder, side: RecordedSide, columns: dict[str, Weighed], documented: str) -> str:
     """Return the column that the engine's numbers equal; "" where none fits.
 
     Where several fit, raw is preferred if it is one of them, since they may all be equal; else the meaning that the
@@ -125,14 +126,14 @@ def _recognised(e: Evidence, side: Side, columns: dict[str, Weighed], documented
     return next((name for name in fitting if MEANING[name] == documented), fitting[0])
 
 
-def _as_documented(engine: str, meaning: str, side: Side) -> Finding:
+def _as_documented(engine: str, meaning: str, side: RecordedSide) -> Finding:
     """Return the finding of an engine that reports another meaning than raw, as it documents."""
     text = f"{engine} reports {meaning} native log-probabilities, as it documents; they were held "
     text += f"against the learner's {meaning} ones"
     return Finding("native log-probabilities", text, where=side.name)
 
 
-def _fits(e: Evidence, side: Side, name: str, weighed: Weighed) -> bool:
+def _fits(e: EvidenceBuilder, side: RecordedSide, name: str, weighed: Weighed) -> bool:
     """Whether the engine's numbers have this meaning.
 
     Renormalised numbers in half precision depend on which tokens the filters leave, and rounding moves some across
@@ -143,7 +144,7 @@ def _fits(e: Evidence, side: Side, name: str, weighed: Weighed) -> bool:
     return not weighed.diverges or (edges and len(weighed.beyond) <= RESIDUE * weighed.compared)
 
 
-def _shift(e: Evidence, parts: list[Tokens], names: list[str]) -> dict[str, int]:
+def _shift(e: EvidenceBuilder, parts: list[Tokens], names: list[str]) -> dict[str, int]:
     """Return by how many positions the numbers are shifted, and how many differ before and after moving them back.
 
     Returns {} where moving them explains nothing.
@@ -157,7 +158,9 @@ def _shift(e: Evidence, parts: list[Tokens], names: list[str]) -> dict[str, int]
     return {}
 
 
-def _as_drawn(e: Evidence, side: Side, parts: list[Tokens], samples: Samples, result: NativeResult) -> bool:
+def _as_drawn(
+    e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], samples: Samples, result: NativeStage
+) -> bool:
     """Whether tempered numbers follow from the temperature that the samples show, for an engine that documents tempered
     ones.
 
@@ -190,7 +193,7 @@ def _views(part: Tokens) -> dict[str, np.ndarray]:
     return {"learner_logprob": part.learner, **part.views}
 
 
-def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def _difference(e: EvidenceBuilder, part: Tokens, name: str, shift: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return (which tokens can be compared, |difference|), of the numbers `shift` places later.
 
     A token that rounding let in has no value in a meaning with filters. A temperature below 1 multiplies rounding, and
@@ -202,7 +205,7 @@ def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[n
     return np.isfinite(value) & inside, scale * np.abs(reported - np.where(np.isfinite(value), value, 0.0))
 
 
-def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
+def _left(e: EvidenceBuilder, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
     share = e.tolerated(Kind.NATIVE_LEARNER).share
     spared = e.tolerance.spared(sum(int(np.count_nonzero(comparable)) for comparable, _ in differences))
     bounds = Bounds(e.tolerance.value, e.tolerance.extreme, share, spared, e.tolerance.most)
@@ -210,18 +213,18 @@ def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: 
     return Weighed.together([Weighed.of(part.grid, comparable, size, bounds) for part, (comparable, size) in pairs])
 
 
-def _largest(e: Evidence, part: Tokens, name: str) -> float:
+def _largest(e: EvidenceBuilder, part: Tokens, name: str) -> float:
     size = _difference(e, part, name)[1]
     return float(np.nanmax(size)) if np.isfinite(size).any() else float("nan")
 
 
-def _weigh(e: Evidence, side: Side, part: Tokens, column: str) -> Weighed:
+def _weigh(e: EvidenceBuilder, side: RecordedSide, part: Tokens, column: str) -> Weighed:
     """Add the distance of one draw's numbers from the learner's to the run's tail."""
     items = items_of(part.table.step, part.table.sample[part.rows])
     return e.weigh(Kind.NATIVE_LEARNER.of(side.name), part.grid, *_difference(e, part, column), items)
 
 
-def _note(e: Evidence, side: Side, part: Tokens) -> None:
+def _note(e: EvidenceBuilder, side: RecordedSide, part: Tokens) -> None:
     assert part.reported is not None
     kind, weighed = Kind.NATIVE_LEARNER.of(side.name), _weigh(e, side, part, "learner_logprob")
     if not len(weighed.beyond):
@@ -241,7 +244,7 @@ def _note(e: Evidence, side: Side, part: Tokens) -> None:
     e.differs(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
 
 
-def both(result: NativeResult) -> None:
+def both(result: NativeStage) -> None:
     """Add a finding where two engines mean different things by their documented defaults."""
     meant: dict[str, Any] = {side: facts["recognised"] for side, facts in result.semantics.items()}
     if len(meant) == 2 and len(set(meant.values())) == 2 and all(meant.values()):

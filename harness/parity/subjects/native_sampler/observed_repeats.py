@@ -14,10 +14,11 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.facts.align import Match
+from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Collisions, Evidence, Side
+from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.subjects.engines.observed import engines
-from harness.parity.subjects.native_sampler.observed import NativeResult
+from harness.parity.subjects.native_sampler.observed import Collisions, NativeStage
 from harness.parity.subjects.native_sampler.observed_samples import Samples, tables
 from harness.parity.subjects.sampling.observed import engine_infos
 from harness.recordings.tables import Table
@@ -34,7 +35,7 @@ EXCHANGED = "exchanged"  # the second draw gave the samples of other requests
 FEWEST = 5  # samples that chance alone would not repeat; fewer prove nothing
 
 
-def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> bool:
+def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, result: NativeStage) -> bool:
     """Note clones among the native samples. Returns whether there are any.
 
     Two independent samples of one prompt are equal with probability E[p(x)], estimated by the mean likelihood of the
@@ -77,7 +78,7 @@ def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) 
     return True
 
 
-def shared_seeds(e: Evidence, side: Side, draws: int, result: NativeResult) -> None:
+def shared_seeds(e: EvidenceBuilder, side: RecordedSide, draws: int, result: NativeStage) -> None:
     """Note samples of one engine that were drawn with the seeds of another engine."""
     drawn = tables(side, "native", draws)
     if engines(side) < 2 or not drawn:
@@ -124,7 +125,7 @@ def _counts(values: list[bytes]) -> dict[bytes, int]:
     return counts
 
 
-def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
+def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeStage) -> None:
     """Compare the samples that were drawn twice with what the engine promises about request seeds."""
     drawn = tables(side, "repeat")
     if not drawn:
@@ -204,7 +205,7 @@ def _drawn_twice(samples: Samples, drawn: list[Table]) -> _DrawnTwice:
     return _DrawnTwice(compared, alike, exchanged, expected)
 
 
-def _seed(side: Side, result: NativeResult) -> None:
+def _seed(side: RecordedSide, result: NativeStage) -> None:
     """Add a finding for a seed that the engine did not resolve as asked, with its effect on the draws."""
     requested_seed = side.recording.records.settings.engine.seed
     resolved = next((info.resolved.seed for info in engine_infos(side, "native")), None)

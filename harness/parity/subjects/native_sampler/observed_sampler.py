@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.subjects.native_sampler.observed import NativeResult, Statistic, Tests
+from harness.parity.facts.evidence_builder import EvidenceBuilder
+from harness.parity.subjects.native_sampler.observed import NativeStage, Statistic, Tests
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens, tables
 from reports.model import Place
 
@@ -38,7 +39,7 @@ class _Reading:
     outside: np.ndarray
 
 
-def sampler(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
+def sampler(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeStage) -> None:
     """Note how this side's sampler compares with the learner, and tokens that it could not have drawn."""
     parts = _parts(samples)
     if not parts:
@@ -53,7 +54,7 @@ def sampler(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         _outside(e, side, parts, reading)
 
 
-def sampler_tests(e: Evidence, side: Side, samples: Samples) -> Tests:
+def sampler_tests(e: EvidenceBuilder, side: RecordedSide, samples: Samples) -> Tests:
     """Return this side's tests of the family: surprisal and mass against the learner's."""
     parts = _parts(samples)
     reading = _reading(e, parts) if parts else None
@@ -75,7 +76,7 @@ def _parts(samples: Samples) -> list[Tokens]:
     ]
 
 
-def _reading(e: Evidence, parts: list[Tokens]) -> _Reading:
+def _reading(e: EvidenceBuilder, parts: list[Tokens]) -> _Reading:
     slack = max(SLACK, e.tolerance.cap)
     column = {name: np.concatenate([part.readings[name] for part in parts]) for name in NEEDED}
     chosen = np.concatenate([part.views["processed_logprob"] for part in parts])
@@ -90,7 +91,7 @@ def _reading(e: Evidence, parts: list[Tokens]) -> _Reading:
     return _Reading(len(chosen), off, mass, np.flatnonzero(column["outside"] > slack))
 
 
-def unread(side: Side, samples: Samples) -> list[str]:
+def unread(side: RecordedSide, samples: Samples) -> list[str]:
     """Return what the engine and the learner did not record of a side's native samples, by its name in the format."""
     stage, scores = (tables(side, kind, samples.draws) for kind in ("native", "native_score"))
     if len(samples.tokens) < len(stage):
@@ -110,7 +111,7 @@ def _numbers(tokens: Tokens) -> set[str]:
     return complete_names | ({"logprob"} if tokens.reported is not None else set())
 
 
-def _outside(e: Evidence, side: Side, parts: list[Tokens], reading: _Reading) -> None:
+def _outside(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], reading: _Reading) -> None:
     first, at = parts[0], int(reading.outside[0])
     for part in parts:
         first = part

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.align import Grid, Match, shared
-from harness.parity.facts.evidence import Side
+from harness.parity.facts.comparison import RecordedSide
 from harness.recordings.records.frame_header import SamplerFit
 from harness.recordings.tables import Rows, Table
 from probes.format import number
@@ -83,19 +83,19 @@ def draw_of(step: int) -> int:
     return max(1, -step)
 
 
-def draws_of(side: Side) -> int:
+def draws_of(side: RecordedSide) -> int:
     """Return how many times a side drew its native stage; 0 without one."""
     return max(map(draw_of, side.recording.steps("native")), default=0)
 
 
-def tables(side: Side, kind: str, draws: int | None = None) -> list[Table]:
+def tables(side: RecordedSide, kind: str, draws: int | None = None) -> list[Table]:
     """Return the frames of a kind joined by step, in the order of the draws; with `draws`, of the first draws only."""
     steps = sorted(side.recording.steps(kind), key=draw_of)
     joined = [side.recording.table(kind, step) for step in steps if draws is None or draw_of(step) <= draws]
     return [table for table in joined if table is not None]
 
 
-def samples_of(side: Side, draws: int) -> Samples:
+def samples_of(side: RecordedSide, draws: int) -> Samples:
     """Return what one side drew in the first draws of the native stage; empty where there was none."""
     missing: list[str] = []
     prompts: list[bytes] = []
@@ -158,7 +158,7 @@ def _rewards(table: Table, score: Table) -> np.ndarray:
     return reward
 
 
-def _scored(side: Side, table: Table, output: Rows, score: Table | None, missing: list[str]) -> Tokens | None:
+def _scored(side: RecordedSide, table: Table, output: Rows, score: Table | None, missing: list[str]) -> Tokens | None:
     learner = score.rows("learner_logprob") if score is not None else None
     if score is None or learner is None:
         missing.append(f"{side.name}: the learner did not score the native samples")

@@ -11,9 +11,11 @@ The stages are drawn in parts and tested after each part (`observed_looks`).
 
 from __future__ import annotations
 
-from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.comparison import RecordedSide
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.native_sampler import observed_distributions, observed_meaning
-from harness.parity.subjects.native_sampler.observed import NativeResult, ranked
+from harness.parity.subjects.native_sampler.observed import NativeStage, ranked
 from harness.parity.subjects.native_sampler.observed_looks import Plan
 from harness.parity.subjects.native_sampler.observed_repeats import PROMISES, collisions, repeats, shared_seeds
 from harness.parity.subjects.native_sampler.observed_sampler import sampler, sampler_tests, unread
@@ -22,18 +24,26 @@ from harness.parity.subjects.prompts import observed as prompts_observed
 from harness.recordings.tables import Table
 
 
-def native_stage(e: Evidence) -> None:
+def native_stage(e: EvidenceBuilder) -> None:
     """Read both native stages into `e.native`, and add their divergences."""
     plan = Plan.of(e.baseline.recording)
-    result = NativeResult(
+    result = NativeStage(
         alpha=plan.alpha, equivalence_alpha=plan.equivalence_alpha, margin=plan.margin, draws=plan.draws
     )
-    e.native = result
+    last = _read(e, plan, result)
+    e.native = result.result()
+    if last is not None:
+        e.native = observed_distributions.conclude(e.native, last, plan)
+        observed_distributions.note(e, e.native)
+
+
+def _read(e: EvidenceBuilder, plan: Plan, result: NativeStage) -> observed_distributions.Compared | None:
+    """Read both stages into `result`. Returns what the last look compared; None where a stage is absent."""
     stages = [tables(side, "native") for side in e.sides]
     if not all(stages):
         absent = [side.name for side, stage in zip(e.sides, stages, strict=True) if not stage]
         result.skipped = "no native stage was recorded" + (f" for the {absent[0]}" if len(absent) == 1 else "")
-        return
+        return None
     draws = min(plan.draws, *map(draws_of, e.sides))  # a test suite's baseline may have drawn more for another fault
     samples = [samples_of(side, draws) for side in e.sides]
     result.samples = (len(samples[0]), len(samples[1]))
@@ -57,15 +67,16 @@ def native_stage(e: Evidence) -> None:
     everything = e.confounded("everything")
     if everything is not None:
         result.skipped = f"the runs differ in {everything.finding.name}"
-    _looks(e, samples, readable, plan, result)
-    observed_distributions.note(e, result)
+    return _looks(e, samples, readable, plan, result)
 
 
-def _looks(e: Evidence, samples: list[Samples], readable: set[str], plan: Plan, result: NativeResult) -> None:
+def _looks(
+    e: EvidenceBuilder, samples: list[Samples], readable: set[str], plan: Plan, result: NativeStage
+) -> observed_distributions.Compared:
     """Test both stages after each draw, as was done while they were drawn.
 
     A later look spends what the looks before it left. So a verdict on a recording is the one that ended the drawing.
-    `readable`: sides that are also held against the learner.
+    `readable`: sides that are also held against the learner. Returns what the last look compared.
     """
     comparison = observed_distributions.Compared()
     for draw in range(1, max(drawn.draws for drawn in samples) + 1):
@@ -81,8 +92,8 @@ def _looks(e: Evidence, samples: list[Samples], readable: set[str], plan: Plan, 
         result.looks.append(observed_distributions.look(comparison, plan, draw, (len(so_far[0]), len(so_far[1]))))
     result.not_compared += comparison.not_compared
     if not result.skipped:
-        result.identical, result.identical_expected = observed_distributions.identical(*samples)
-    observed_distributions.conclude(result, comparison, plan)
+        result.identical = observed_distributions.identical(*samples)
+    return comparison
 
 
 def in_doubt(e: Evidence) -> list[str]:
@@ -94,7 +105,7 @@ def in_doubt(e: Evidence) -> list[str]:
     return [f"the engines' own samplers: a difference that may be chance, {doubtful_tests}; only {draws}"]
 
 
-def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
+def _unread(side: RecordedSide, samples: Samples, result: NativeStage) -> list[str]:
     """Return what this side's stage lacks of what our own stages always record.
 
     Without it nobody knows whether the sampler draws as asked, for the prompts that it was sent, or whether it repeats
@@ -111,7 +122,7 @@ def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
     return [f"the {side.name}'s native stage has no {what}" for what in lacking]
 
 
-def _versions(e: Evidence, stages: list[list[Table]], result: NativeResult) -> None:
+def _versions(e: EvidenceBuilder, stages: list[list[Table]], result: NativeStage) -> None:
     """Skip the comparison where the stages were drawn at different weights."""
     versions = [stage[0].header.weight_version for stage in stages]
     baseline_versions, candidate_versions = e.weights.versions

@@ -62,7 +62,7 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find steps whose responses are the baseline's, each under another sample number."""
     open_ = set(keys_of(np.concatenate([so_far.left(Kind.FLIP.of()), so_far.left(Kind.LOGPROB.of())])).tolist())
     by_step: dict[int, list[Source]] = {}
-    for source in e.rollouts.sources:
+    for source in e.response_sources:
         if int(keys_of(np.array([[source.step, source.sample]]))[0]) in open_:
             by_step.setdefault(source.step, []).append(source)
     matched = [
@@ -76,7 +76,7 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         matched = []
     affected = [(source.step, source.sample) for sources in matched for source in sources if source.owners]
     compared = sum(map(len, matched))
-    exchanged = {side.name: side.prompts.kinds.get(PERMUTED, []) for side in e.sides}
+    exchanged = {side.name: side.prompts.kinds.get(PERMUTED, ()) for side in e.sides}
     for side in e.sides:
         if exchanged[side.name] and not affected:
             yield _permuted(e, side.name, [], 0, exchanged[side.name])
@@ -86,7 +86,7 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _permuted(
-    e: Evidence, party: str, affected: list[tuple[int, int]], compared: int, exchanged: list[tuple[int, int]]
+    e: Evidence, party: str, affected: list[tuple[int, int]], compared: int, exchanged: tuple[tuple[int, int], ...]
 ) -> Explanation:
     """Build the cause.
 

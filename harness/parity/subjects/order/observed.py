@@ -15,7 +15,7 @@ from harness.parity.facts.align import Match, equal_rows, first_difference
 from harness.recordings.tables import Rows, Table
 
 if TYPE_CHECKING:
-    from harness.parity.facts.evidence import Evidence, Side
+    from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 
 TOLD = 20  # tokens: fewer may be another sample's by chance
 MOST = 2_000  # differing samples of a step that are examined at most
@@ -42,10 +42,10 @@ class Source(NamedTuple):
     owners: list[int]
 
 
-def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
+def sources(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> None:
     """Note, for each differing sample of a step, the samples of the baseline whose response the candidate gave it.
 
-    The result is added to `e.rollouts.sources`.
+    The result is added to `e.sources`.
     """
     output, output2 = b.rows("output"), c.rows("output")
     if output is None or output2 is None:
@@ -59,7 +59,6 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
     for row, at in enumerate(match.a):
         if output.lengths[at]:
             by_first.setdefault(int(output.values[output.offsets[at]]), []).append(row)
-    exchange_sources = e.rollouts.sources
     for row in differing[:MOST].tolist():
         drawn = output2.row(int(match.b[row]))
         # In a guided run the guide takes over after the first difference: later tokens are not the engine's own choice.
@@ -82,7 +81,7 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
                 logprobs_agree = True
             owners.append(int(match.sample[source]))
             length = max(length, n)
-        exchange_sources.append(
+        e.sources.append(
             Source(
                 step=b.step,
                 sample=int(match.sample[row]),
@@ -93,7 +92,7 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
         )
 
 
-def exchanged(side: Side, source: Table, side_rollout: Table, experience: Table) -> None:
+def exchanged(side: SideBuilder, source: Table, side_rollout: Table, experience: Table) -> None:
     """Note in `side.exchanged` the samples of a step that were trained on with each other's responses.
 
     `source`: the rollout whose responses are trained on, in a guided run the baseline's. `side_rollout`: the side's own

@@ -110,10 +110,10 @@ def _out_of_reach(e: Evidence, key: DivergenceKey) -> Callable[[np.ndarray], np.
     largest of them without the allowed outliers, since rounding has a tail: a token far beyond that of all others has
     another reason.
     """
-    tail = e.tails.get(key)
-    if tail is None or not tail.samples:
+    tail = e.log_probabilities.tails.get(key)
+    if tail is None:
         return lambda items: np.ones(len(items), bool)
-    samples, largest = np.concatenate(tail.samples), np.concatenate(tail.largest)
+    samples, largest = tail.samples, tail.largest
     allowed = outliers(tail.compared)
     ordered = np.sort(largest[np.isfinite(largest)])
     level = min(float(ordered[-1 - allowed]), BELIEVED * e.tolerance.cap) if len(ordered) > allowed else 0.0
@@ -122,7 +122,7 @@ def _out_of_reach(e: Evidence, key: DivergenceKey) -> Callable[[np.ndarray], np.
 
 def _tail(e: Evidence, side: str) -> bool:
     """Whether the native stage's log-probabilities differ from the learner's by a tail of rounding only."""
-    tail = e.tails.get(Kind.NATIVE_LEARNER.of(side))
+    tail = e.log_probabilities.tails.get(Kind.NATIVE_LEARNER.of(side))
     return tail is not None and tail.beyond <= NATIVE_TAIL * tail.compared
 
 

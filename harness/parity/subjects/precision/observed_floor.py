@@ -97,8 +97,8 @@ class EngineFloor:
     tokens: int = 0
     flips: int = 0
     not_finite: int = 0
-    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
-    where: dict[str, Any] = field(default_factory=dict)  # step, sample, position, rank, variant, base, other
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=dict)  # step, sample, position, rank, variant, base, other
     unrounded: float | None = None
     mean: float = float("nan")
     elsewhere: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from reports.text import counted, figure
 STAGE = "lifted"  # marks, in the details of a cause, that it is one of the lifted stage
 
 
-@dataclass
+@dataclass(frozen=True)
 class LiftedResult:
     """The result of the lifted stage.
 
@@ -26,7 +27,7 @@ class LiftedResult:
     required: bool = False
     verdict: Verdict | None = None
     skipped: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     kinds: frozenset[DivergenceKey] = frozenset()  # divergences that the stage's own recordings show
 
     @property
@@ -38,7 +39,7 @@ class LiftedResult:
         return self.verdict is not None and self.verdict.verdict == "DIVERGENT"
 
     @property
-    def covered(self) -> str | dict[str, Any]:
+    def covered(self) -> str | Mapping[str, Any]:
         """Return what the verdict's `coverage` says about the stage."""
         return self.skipped or self.facts
 

@@ -58,7 +58,7 @@ def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray,
     named so far explains count, in the steps in which they differ.
     """
     kind = Kind.ENGINE.of(side.name)
-    readings = e.readings.get(kind)
+    readings = e.log_probabilities.readings.get(kind)
     if readings is None or not len(so_far.left(kind)):
         return None
     open_ = so_far.left(kind)
@@ -108,7 +108,7 @@ def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
     if side.name in e.learned.past_cache:
         return ""
     kind = Kind.ENGINE.of(side.name)
-    readings, open_ = e.readings.get(kind), so_far.left(kind)
+    readings, open_ = e.log_probabilities.readings.get(kind), so_far.left(kind)
     if (
         readings is None
         or not len(open_)

@@ -71,7 +71,7 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 continue
             became = ENCODED_AGAIN if retold else kind
             evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
-            native = side.native_prompts.kinds.get(kind, [])
+            native = side.native_prompts.kinds.get(kind, ())
             limited = cut_earlier(e, side)
             evidence += f"; {counted(len(set(native)), 'sample')} of the native stage too" if native else ""
             if retold:
@@ -109,7 +109,7 @@ def _kinds(e: Evidence, side: Side) -> dict[str, list[tuple[int, int]]]:
     """Return kind of change -> (step, sample). Among prompts cut to one length, one may lack the generation prompt by
     chance.
     """
-    kinds = dict(side.prompts.kinds)
+    kinds = {kind: [*where] for kind, where in side.prompts.kinds.items()}
     lengths = side.prompts.lengths
     for kind, cut in CUT.items():
         if kind in kinds and len({*lengths[kind], *lengths.get(cut, [-1])}) == 1:

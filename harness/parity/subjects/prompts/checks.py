@@ -45,12 +45,12 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
             if counts
         )
         return outcome(name, "confirmed", f"{bad} {text}", number=number, kinds=kinds, **counts_by_side)
-    silent = [side for side in e.sides if side.seen_samples < side.samples or not side.samples]
+    silent = [side for side in e.sides if side.counts.seen_samples < side.counts.samples or not side.counts.samples]
     if silent:
-        counts = f"{silent[0].seen_samples} of {silent[0].samples}"
+        counts = f"{silent[0].counts.seen_samples} of {silent[0].counts.samples}"
         text = f"the {silent[0].name}'s engine said of {counts} samples which prompt it saw"
         return outcome(name, "not tested", text, number=number)
-    counts = " and ".join(f"{side.seen_samples:,} of {side.samples:,}" for side in e.sides)
+    counts = " and ".join(f"{side.counts.seen_samples:,} of {side.counts.samples:,}" for side in e.sides)
     return outcome(name, "ruled out", f"{good} in {counts} samples", number=number)
 
 
@@ -73,7 +73,9 @@ def token_boundaries(e: Evidence) -> Outcome:
     if compared.alone and not e.unjudged_steps:
         text = f"the boundaries of {compared.alone} samples were recorded in one run only"
         return outcome(name, "not tested", text, number=number)
-    unseen = [(side.name, side.samples - n) for side, n in zip(e.sides, counts, strict=True) if n < side.samples]
+    unseen = [
+        (side.name, side.counts.samples - n) for side, n in zip(e.sides, counts, strict=True) if n < side.counts.samples
+    ]
     if unseen:
         text = f"the boundaries of {unseen[0][1]} samples were not recorded in the {unseen[0][0]}"
         return outcome(name, "not tested", text, number=number)

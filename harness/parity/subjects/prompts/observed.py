@@ -8,8 +8,10 @@ import numpy as np
 
 from harness.parity.facts.align import around, equal_rows, first_difference
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.evidence import SideCounts
+from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.parity.subjects.prompts.observed_changes import ChangedPrompt
 from harness.recordings.records.tokenizer_info import TokenizerInfo
 from harness.recordings.tables import Rows, Table
 from reports.model import Place
@@ -21,7 +23,7 @@ ENCODED_AGAIN = "other ids of the same text"
 MOST = 4096  # prompts of a step that are examined one by one at most
 
 
-def note(e: Evidence, side: Side, rollout: Table) -> None:
+def note(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     """Note one step's prompts that the engine saw otherwise, each with its kind of change.
 
     They go to `side.prompts`, those of the native stage to `side.native_prompts`: it has its own divergence and steps.
@@ -32,7 +34,7 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
     native = rollout.kind != "rollout"
     all_rows = np.arange(len(rollout.sample))
     reported = observed.lengths > 0
-    side.seen_samples += 0 if native else int(reported.sum())
+    side.counts += SideCounts(seen_samples=0 if native else int(reported.sum()))
     wrong = np.flatnonzero(reported & ~equal_rows(sent, all_rows, observed, all_rows))
     if not len(wrong):
         return
@@ -49,8 +51,7 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
             kind = PERMUTED
         elif kind == OTHER_IDS and (int(rollout.rank[row]), sent.row(row).tobytes()) in right:
             kind = OF_ONE_REQUEST
-        prompts.kinds.setdefault(kind, []).append((rollout.step, int(rollout.sample[row])))
-        prompts.lengths.setdefault(kind, []).append(len(observed.row(row)))
+        prompts.append(ChangedPrompt(kind, rollout.step, int(rollout.sample[row]), len(observed.row(row))))
     row = int(wrong[0])
     ids, seen_ids = sent.row(row), observed.row(row)
     at, became = first_difference(ids, seen_ids), how(ids, seen_ids, run_tokenizer)

@@ -31,7 +31,10 @@ def effect(e: Evidence) -> str:
     if not e.engines.tokens:
         return "not measured"
     beyond = e.counts.flips_beyond_margin
-    moved = [f"max |Δ logprob| {figure(e.engines.largest[0])} nats", f"{counted(beyond, 'flip')} beyond the margin"]
+    moved = [
+        f"max |Δ logprob| {figure(e.engines.largest[0])} nats",
+        f"{counted(beyond, 'flip')} beyond the margin",
+    ]
     for key in e.first:
         if key.kind not in (Kind.LOGPROB, Kind.FLIP):
             items = e.found(key)

@@ -28,9 +28,9 @@ def contradictions(e: Evidence) -> list[str]:
 
 def _unreached(e: Evidence, side: Side) -> str:
     """Return a report of more unreached positions of a guide than the samples lack; "" where there is none."""
-    if side.name not in e.rollouts.odd_unreached:
+    if side.name not in e.completeness.odd_unreached:
         return ""
-    step, reported, lacking = e.rollouts.odd_unreached[side.name]
+    step, reported, lacking = e.completeness.odd_unreached[side.name]
     return f"step {step} says that {reported} positions of a guide were not reached, and its samples lack {lacking}"
 
 

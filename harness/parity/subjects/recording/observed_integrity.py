@@ -141,10 +141,10 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
                 + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
             )
         problems += _short_steps(e, side)
-    problems += e.repeated
+    problems += e.completeness.repeated
     if e.confounded("prompts", "everything") is None:
-        problems += e.unmatched
-    tokens, samples = min(side.tokens for side in e.sides), min(side.samples for side in e.sides)
+        problems += e.completeness.unmatched
+    tokens, samples = min(side.counts.tokens for side in e.sides), min(side.counts.samples for side in e.sides)
     if tokens < minimum.tokens or samples < minimum.samples:
         problems.append(
             f"too little was recorded: {tokens} tokens in {samples} samples, at least {minimum.tokens} in "
@@ -157,7 +157,7 @@ def _short_steps(e: Evidence, side: Side) -> list[str]:
     """Return a sentence where steps have fewer samples than the scenario draws."""
     rollout = side.recording.records.settings.rollout
     promised = (rollout.prompts_per_step or 0) * (rollout.samples_per_prompt or 0)
-    counts = side.samples, promised * len(side.recording.steps("rollout"))
+    counts = side.counts.samples, promised * len(side.recording.steps("rollout"))
     return (
         [f"the {side.name} recorded {counts[0]} of {counts[1]} samples"] if promised and counts[0] < counts[1] else []
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling import observed_margins
 from harness.recordings.tables import Rows, Table
@@ -41,9 +42,11 @@ def gaps(e: Evidence, check: str) -> list[str]:
     """Return a sentence for each kind of evidence that a check lacks in some compared step; [] where it lacks none."""
     sentences = []
     for what in _COMPARED.get(check, ()):
-        steps = {step: pair for step, pair in e.recorded.get(what, {}).items() if step not in e.unjudged_steps}
+        steps = {
+            step: pair for step, pair in e.completeness.by_step.get(what, {}).items() if step not in e.unjudged_steps
+        }
         is_required = what in _OWN and not any(side.recording.records.manifest.framework for side in e.sides)
-        if not (is_required or what in e.odd_columns) and not any(any(pair) for pair in steps.values()):
+        if not (is_required or what in e.completeness.odd_columns) and not any(any(pair) for pair in steps.values()):
             continue
         lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
         if lacking:
@@ -58,16 +61,16 @@ def never(e: Evidence, check: str) -> list[str]:
     """Return a sentence for each kind of evidence that no step of either run has: a limit of the evidence."""
     sentences, runs = [], "" if e.alone else " in either run"
     for what in _COMPARED.get(check, ()):
-        steps = e.recorded.get(what, {})
+        steps = e.completeness.by_step.get(what, {})
         if steps and what not in (MARGIN, *LOSSES) and not any(any(pair) for pair in steps.values()):
             sentences.append(f"{check}: no step has {what}{runs}")
-    losses = [pair for name in LOSSES for pair in e.recorded.get(name, {}).values()]
+    losses = [pair for name in LOSSES for pair in e.completeness.by_step.get(name, {}).values()]
     if LOSSES[0] in _COMPARED.get(check, ()) and losses and not any(any(pair) for pair in losses):
         sentences.append(f"{check}: no step has losses{runs}")
     return sentences
 
 
-def note_experience(e: Evidence, *tables: Table) -> None:
+def note_experience(e: EvidenceBuilder, *tables: Table) -> None:
     """Note which columns of one step's experience each run has for every token, and whether they are finite numbers."""
     step = tables[0].step
     if e.mode in ("coupled", "greedy"):  # only of these draws can the learner repeat the margins

@@ -18,6 +18,7 @@ from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACI
 from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
 from harness.parity.subjects.prompts.observed_digests import prompt_digests
 from harness.parity.subjects.recording.observed_replay import replayed
+from harness.parity.subjects.recording.observed_witnesses import Witnesses
 from harness.recordings.records.values import integer
 from harness.recordings.records.weight_sync import LEARNER
 from harness.recordings.store import Recording
@@ -62,10 +63,7 @@ _Compare = Callable[[StepTables], Iterator[str]]
 
 
 class StepWitnesses:
-    """The disagreements of one recording with itself. `first`: the comparison -> its first disagreement, in words.
-    `batch_agrees`: step -> whether the learner's digest of what it trained on is that of what was recorded.
-    `seen_as_sent`: steps whose digest of the data is that of the prompts that the engine saw, and not of those that its
-    rollouts say were sent: the rollouts are wrong about it, and the engine saw what it was sent."""
+    """Compare the records of each step of one recording with each other. The fields are those of `Witnesses`."""
 
     def __init__(self, recording: Recording, boundaries: TokenBoundaries) -> None:
         self.first: dict[str, str] = {}
@@ -107,6 +105,10 @@ class StepWitnesses:
         for name, compare in self._compared.items():
             if name not in self.first and (disagreement := next(compare(tables), "")):
                 self.first[name] = disagreement
+
+    def witnesses(self) -> Witnesses:
+        """Return what the steps so far showed."""
+        return Witnesses(self.first, self.batch_agrees, frozenset(self.seen_as_sent))
 
     def _prompts(self, tables: StepTables) -> Iterator[str]:
         """Compare the digests of the data with the prompts that were rolled out."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from itertools import chain
 
+from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.recording.observed_confounders import learner_packages
 from harness.parity.subjects.sampling.observed import engine_infos
@@ -83,7 +84,7 @@ def _drawn(e: Evidence) -> list[str]:
     return sentences
 
 
-def filtered(side: Side) -> bool:
+def filtered(side: RecordedSide) -> bool:
     """Whether filters remove tokens before one is drawn. A single one may then remain, with an infinite margin."""
     sampling = side.recording.records.requested_sampling
     return any(parameter.restricts(number(sampling.get(parameter.name), parameter.off)) for parameter in FILTERS)

@@ -85,7 +85,7 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     limit = number(limits[short])
     samples_at_limit = {
         (ending.step, ending.sample)
-        for ending in e.endings
+        for ending in e.stop_conditions.endings
         if (ending.step, ending.sample) in open_ and ending.lengths[short] == limit < ending.lengths[1 - short]
     }
     if not samples_at_limit:
@@ -184,7 +184,7 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     if not asked_minimum > 0 or not len(flips):
         return
     for column, side in ((3, e.baseline), (4, e.candidate)):
-        ids = end_ids(e, side) or set(side.stops)
+        ids = end_ids(e, side) or set(side.stops.at)
         early = (flips[:, 2] < asked_minimum) & np.isin(flips[:, column], sorted(ids))
         if not early.any():
             continue

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.comparison import RecordedSide
+from harness.parity.facts.evidence import Evidence
 from harness.recordings.records.engine_info import (
     NOTHING_REQUESTED,
     EngineInfo,
@@ -38,7 +39,7 @@ class Altered:
         return {"side": self.side, "asked": self.asked, "given": self.given}
 
 
-def engine_infos(side: Side, mode: str) -> tuple[EngineInfo, ...]:
+def engine_infos(side: RecordedSide, mode: str) -> tuple[EngineInfo, ...]:
     """Return the records of the engines that sampled in this mode. The native stage has an engine of its own."""
     records = side.recording.records
     modes = {request.file: request.mode for request in records.sampling}
@@ -57,41 +58,41 @@ def engine_given(info: EngineInfo) -> Mapping[str, Any]:
     return received
 
 
-def engines_sampling(side: Side, mode: str) -> list[SamplingRequest]:
+def engines_sampling(side: RecordedSide, mode: str) -> list[SamplingRequest]:
     """Return the sampling requests of a mode, one for each engine of the side."""
     return [request for request in side.recording.records.sampling if (request.mode or "") == mode]
 
 
-def sampling_requests(side: Side) -> dict[str, SamplingRequest]:
+def sampling_requests(side: RecordedSide) -> dict[str, SamplingRequest]:
     """Return mode -> sampling request, that of the last engine where there are several; "" is an unrecorded mode."""
     return {request.mode or "": request for request in side.recording.records.sampling}
 
 
-def sampling_request(side: Side, mode: str) -> SamplingRequest:
+def sampling_request(side: RecordedSide, mode: str) -> SamplingRequest:
     """Return the sampling request of a mode, that of the last engine where there are several; else an empty one."""
     return sampling_requests(side).get(mode, NOTHING_REQUESTED)
 
 
-def sampling_given(side: Side, mode: str) -> SamplingParameters:
+def sampling_given(side: RecordedSide, mode: str) -> SamplingParameters:
     """Return the canonical sampling parameters that the engine was given in a mode: those asked for, unless it recorded
     others.
     """
     return sampling_request(side, mode).effective
 
 
-def on_cpu(side: Side, mode: str) -> bool:
+def on_cpu(side: RecordedSide, mode: str) -> bool:
     """Whether every engine reports that it computes on a CPU."""
     return {info.resolved.device for info in engine_infos(side, mode)} == {"cpu"}
 
 
-def tf32_devices(side: Side, mode: str) -> set[str]:
+def tf32_devices(side: RecordedSide, mode: str) -> set[str]:
     """Return the GPUs whose engines may multiply float32 in TF32: all that do not report it as forbidden."""
     engines = [info.resolved for info in engine_infos(side, mode)]
     devices = {resolved.device or "" for resolved in engines if not resolved.forbids_tf32}
     return {device for device in devices if device.startswith("cuda")}
 
 
-def told_ends(side: Side, mode: str) -> set[int] | None:
+def told_ends(side: RecordedSide, mode: str) -> set[int] | None:
     """Return the token ids that end a sample in a mode.
 
     They are those that the engine was given, else those that it resolved together with those asked for. Returns None
@@ -131,13 +132,13 @@ def follows_from(request: SamplingRequest) -> dict[str, str]:
     return {"stop_token_ids": "ignore_eos"}
 
 
-def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
+def altered_sampling(side: RecordedSide, mode: str) -> Iterator[Altered]:
     """Yield every sampling parameter that this side's mapping changed on its way to an engine."""
     for request in engines_sampling(side, mode):
         yield from altered(side, mode, request)
 
 
-def altered(side: Side, mode: str, request: SamplingRequest) -> Iterator[Altered]:
+def altered(side: RecordedSide, mode: str, request: SamplingRequest) -> Iterator[Altered]:
     """Yield the changed parameters of one engine, from its sampling request."""
     received, undone = request.received, follows_from(request)
     resolved = next((info.resolved for info in engine_infos(side, mode)), Resolved({}))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Match
+from harness.parity.facts.comparison import Comparison, RecordedSide
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Far
+from harness.parity.facts.evidence import Counts
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.precision.observed_floor import implausible
 from harness.parity.subjects.precision.observed_rounding import both
+from harness.parity.subjects.sampling.observed_flip_table import FarChoices, FlipRows
 from harness.recordings.tables import Rows, Table
 from reports.model import Place
 from reports.text import figure
 
 
-def far_margin(e: Evidence) -> float:
+def far_margin(e: Comparison[RecordedSide]) -> float:
     """Return the margin up to which a token that half precision rounds far reverses a choice.
 
     It is 0 for greedy choices, where nothing says how rarely a gap is small.
@@ -66,14 +69,14 @@ class Learner:
         return scored[right], place[right]
 
 
-def same_draw(e: Evidence) -> bool:
+def same_draw(e: Comparison[RecordedSide]) -> bool:
     """Whether both learners scored the same draw, so that their margins are the same numbers."""
     baseline_scenario, candidate_scenario = (side.recording.scenario for side in e.sides)
     return all(baseline_scenario.get(key) == candidate_scenario.get(key) for key in ("sampling", "seed"))
 
 
 def note(
-    e: Evidence, tokens: AlignedTokens, flipped: np.ndarray, lookup: Learner, second: Learner | None = None
+    e: EvidenceBuilder, tokens: AlignedTokens, flipped: np.ndarray, lookup: Learner, second: Learner | None = None
 ) -> None:
     """Note one step's flips, at the flat positions `flipped`.
 
@@ -105,13 +108,16 @@ def note(
         far |= edged & ~benign
         has_margin |= far
     beyond = has_margin & ~benign & ~far
-    e.counts.flips += len(flipped)
     rows = np.unique(row)
-    e.flips.with_any.append(np.stack([np.full(len(rows), tokens.step), match.sample[rows]], axis=1))
-    e.counts.benign_flips += int(np.count_nonzero(benign))
-    e.counts.flips_beyond_margin += int(np.count_nonzero(beyond))
-    e.counts.flips_without_margin += int(np.count_nonzero(~has_margin))
-    e.counts.flips_without_any_margin += int(np.count_nonzero(np.isnan(margin)))
+    e.flipped_samples.append(np.stack([np.full(len(rows), tokens.step), match.sample[rows]], axis=1))
+    e.counts += Counts(
+        flips=len(flipped),
+        benign_flips=int(np.count_nonzero(benign)),
+        flips_beyond_margin=int(np.count_nonzero(beyond)),
+        flips_without_margin=int(np.count_nonzero(~has_margin)),
+        flips_without_any_margin=int(np.count_nonzero(np.isnan(margin))),
+        flips_for_candidate=int(np.count_nonzero(beyond & (margin < 0))),
+    )
     e.series["flips"][-1] = float(len(flipped))
     e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
     for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~has_margin), ("tie", benign), ("far", far)):
@@ -139,7 +145,7 @@ def note(
             if isinstance(kind, Kind):
                 e.diverges(kind.of(), samples, place)
             elif kind == "tie":  # no divergence, unless there are too many (`observed_unjudged_flips.too_many`)
-                e.rollouts.ties.append((samples, place))
+                e.ties.append((samples, place))
             else:
                 far_columns = (
                     match.sample[row[far]],
@@ -148,8 +154,9 @@ def note(
                     candidate_tokens[far],
                 )
                 columns = (np.full(len(index), tokens.step), *far_columns)
-                e.rollouts.far.append(Far(Kind.FLIP.of(), samples, place, margin[far], columns))
-    e.flips.add(
+                flips = FlipRows.of(*columns, margin=margin[far])
+                e.far.append(FarChoices(Kind.FLIP.of(), samples, place, margin[far], flips))
+    flips = FlipRows.of(
         np.full(np.count_nonzero(beyond), tokens.step),
         match.sample[row[beyond]],
         position[beyond],
@@ -157,5 +164,4 @@ def note(
         candidate_tokens[beyond],
         margin=margin[beyond],
     )
-    negative = int(np.count_nonzero(beyond & (margin < 0)))
-    e.counts.flips_for_candidate += negative
+    e.flips.append(flips)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.parity.facts.align import Grid
+from harness.parity.facts.tally import Tally
 from harness.parity.subjects.log_probabilities.observed_metrics import SIZEABLE
 from harness.parity.subjects.precision.observed_floor import Tolerance
 from harness.parity.subjects.precision.observed_rounding import both
@@ -15,9 +16,9 @@ from harness.recordings.tables import Rows, Table
 _LOW_BITS = np.uint64(32)  # bits of a packed key for the place; the bits above hold the margin
 
 
-@dataclass
-class Margins:
-    """The margins of one learner over the run, counted."""
+@dataclass(frozen=True)
+class Margins(Tally):
+    """The margins of one learner, counted: those of a step, or those of the run."""
 
     every: int = 0
     finite: int = 0
@@ -32,48 +33,52 @@ class Margins:
     chosen: int = 0  # of those: each step's most frequent choice
     narrow: int = 0  # of `probable`: those whose gap is smaller than their probability allows
 
-    def add(self, table: Table, margin: Rows, tolerance: Tolerance, mode: str) -> None:
+    @staticmethod
+    def of(table: Table, margin: Rows, tolerance: Tolerance, mode: str) -> Margins:
         """Count one step's margins. `mode`: how its samples were drawn."""
         values = margin.values
         finite = np.isfinite(values)
         columns = both(table, "tokens", "margin", "runner_up")
-        self.every += len(values)
-        self.finite += int(np.count_nonzero(finite))
         at_finite = slice(None) if finite.all() else finite
-        self.near += int(np.count_nonzero(np.abs(values[at_finite]) <= tolerance.margin))
+        near = int(np.count_nonzero(np.abs(values[at_finite]) <= tolerance.margin))
+        margins = Margins(every=len(values), finite=int(np.count_nonzero(finite)), near=near)
         if columns is None:
-            self._count_repeated(np.sort(values[at_finite]))
+            margins += _repeats(np.sort(values[at_finite]))
         else:
             tokens, runner_up = columns[0].values, columns[2].values
-            self._count_runners_up(tokens, runner_up)
+            margins += _runners_up(tokens, runner_up)
             if not finite.all():
-                self.edges += int(np.count_nonzero(np.isposinf(values) & (runner_up >= 0)))
+                margins += Margins(edges=int(np.count_nonzero(np.isposinf(values) & (runner_up >= 0))))
             position = Grid(margin.lengths).position
-            self._count_repeated(_once_per_place(position[at_finite], tokens[at_finite], values[at_finite]))
+            margins += _repeats(_once_per_place(position[at_finite], tokens[at_finite], values[at_finite]))
         greedy = both(table, "margin", "actor_logprob") if mode == "greedy" else None
         if greedy is not None:
-            self._count_narrow(greedy[1].values.astype(np.float64), greedy[0].values, tolerance.value)
+            margins += _narrow(greedy[1].values.astype(np.float64), greedy[0].values, tolerance.value)
+        return margins
 
-    def _count_repeated(self, distinct: np.ndarray) -> None:
-        """Count repeats. `distinct`: sorted margins, or sorted codes of them."""
-        self.distinct += len(distinct)
-        self.repeated += max(0, _longest_run(distinct) - 1)
 
-    def _count_runners_up(self, chosen: np.ndarray, runner_up: np.ndarray) -> None:
-        """Count the best other token at each place; `runner_up` is negative where there is none."""
-        named = runner_up >= 0
-        self.itself += int(np.count_nonzero(named & (runner_up == chosen)))
-        self.others += int(np.count_nonzero(named))
-        self.other += _longest_run(np.sort(runner_up[named]))
-        self.chosen += _longest_run(np.sort(chosen[named]))
+def _repeats(distinct: np.ndarray) -> Margins:
+    """Count repeats. `distinct`: sorted margins, or sorted codes of them."""
+    return Margins(distinct=len(distinct), repeated=max(0, _longest_run(distinct) - 1))
 
-    def _count_narrow(self, logprob: np.ndarray, margin: np.ndarray, tolerance: float) -> None:
-        """Count greedy gaps that are smaller than the choice's probability allows, within `tolerance` nats of it."""
-        at = (logprob > np.log(0.5)) & (logprob < -SIZEABLE)
-        remaining_mass = -np.expm1(logprob[at])
-        least = logprob[at] - np.log(remaining_mass) - tolerance / remaining_mass
-        self.probable += int(np.count_nonzero(at))
-        self.narrow += int(np.count_nonzero(margin[at] < least))
+
+def _runners_up(chosen: np.ndarray, runner_up: np.ndarray) -> Margins:
+    """Count the best other token at each place; `runner_up` is negative where there is none."""
+    named = runner_up >= 0
+    return Margins(
+        itself=int(np.count_nonzero(named & (runner_up == chosen))),
+        others=int(np.count_nonzero(named)),
+        other=_longest_run(np.sort(runner_up[named])),
+        chosen=_longest_run(np.sort(chosen[named])),
+    )
+
+
+def _narrow(logprob: np.ndarray, margin: np.ndarray, tolerance: float) -> Margins:
+    """Count greedy gaps that are smaller than the choice's probability allows, within `tolerance` nats of it."""
+    at = (logprob > np.log(0.5)) & (logprob < -SIZEABLE)
+    remaining_mass = -np.expm1(logprob[at])
+    least = logprob[at] - np.log(remaining_mass) - tolerance / remaining_mass
+    return Margins(probable=int(np.count_nonzero(at)), narrow=int(np.count_nonzero(margin[at] < least)))
 
 
 def _once_per_place(position: np.ndarray, token: np.ndarray, margin: np.ndarray) -> np.ndarray:

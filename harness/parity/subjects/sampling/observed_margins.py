@@ -14,11 +14,13 @@ import numpy as np
 
 from harness.parity.facts.align import shared
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.log_probabilities.observed_outliers import outliers
 from harness.parity.subjects.precision.observed_floor import MINIMUM_TOKENS, implausible
 from harness.parity.subjects.precision.observed_rounding import both
 from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling.observed_flips import same_draw
+from harness.parity.subjects.sampling.observed_margin_counts import Margins
 from harness.recordings.tables import Table
 
 MOST_COMMON = 0.1  # share of the finite margins that may be one number: of a real density, one pair in a million is
@@ -32,15 +34,15 @@ MOST_OTHER = 0.9
 MOST_AT_EDGES = 0.5
 
 
-def note(e: Evidence, tables: tuple[Table, ...]) -> None:
+def note(e: EvidenceBuilder, tables: tuple[Table, ...]) -> None:
     """Count the margins of one step."""
     for side, table in zip(e.sides, tables, strict=True):
         rows = table.rows("margin")
         if rows is not None:
-            side.margins.add(table, rows, e.tolerance, e.mode)
+            side.margins += Margins.of(table, rows, e.tolerance, e.mode)
 
 
-def note_apart(e: Evidence, b: Table, c: Table, ia: np.ndarray, ib: np.ndarray, *, exact: bool) -> None:
+def note_apart(e: EvidenceBuilder, b: Table, c: Table, ia: np.ndarray, ib: np.ndarray, *, exact: bool) -> None:
     """Note where both learners' margins of the same tokens differ. `exact`: they were made in the same batches."""
     baseline_columns, candidate_columns = (both(table, "tokens", "margin", "runner_up") for table in (b, c))
     if e.mode not in ("coupled", "greedy") or baseline_columns is None or candidate_columns is None or not same_draw(e):
@@ -77,7 +79,7 @@ def odd_margins(e: Evidence) -> list[str]:
             sentences.append(f"{counts.other:,} of {counts.others:,} {whose} are to one and the same token")
         if counts.narrow > outliers(counts.probable):
             sentences.append(f"{counts.narrow:,} of {counts.probable:,} {whose} are smaller than the choice is likely")
-    if e.margins_apart is not None:
-        step, apart, compared = e.margins_apart
+    if e.flips.margins_apart is not None:
+        step, apart, compared = e.flips.margins_apart
         sentences.append(f"{apart:,} of {compared:,} margins of step {step} are not the same in both learners")
     return sentences

@@ -13,7 +13,8 @@ import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Match, equal_rows
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, items_of, version_of
+from harness.parity.facts.evidence import Counts
+from harness.parity.facts.evidence_builder import EvidenceBuilder, items_of, version_of
 from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.order import observed as order_observed
@@ -30,7 +31,7 @@ from reports.text import counted, figure
 SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
 
 
-def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> None:
+def rollouts(e: EvidenceBuilder, b: Table, c: Table, trained: list[Table | None]) -> None:
     step = b.step
     match = Match.of(b.sample, c.sample)
     e.unpaired(match, f"step {step}", "in the baseline only", "in the candidate only")
@@ -42,12 +43,12 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     output, output2 = b.rows("output"), c.rows("output")
     if output is None or output2 is None or judged is None or not len(match.sample):
         return
-    e.counts.samples += int(np.count_nonzero(judged))
+    e.counts += Counts(samples=int(np.count_nonzero(judged)))
     tokens = AlignedTokens.of(b, c, match, output, output2)
     grid = tokens.grid
     _unreached(e, b, c, int(np.maximum(tokens.lengths_a - tokens.lengths_b, 0).sum()))
     longest = np.maximum(tokens.lengths_a, tokens.lengths_b)
-    e.counts.drawn += int(longest[judged].sum())
+    e.counts += Counts(drawn=int(longest[judged].sum()))
     differs = tokens.tokens_a != tokens.tokens_b
     comparable = judged[grid.row] if not judged.all() else np.ones(grid.size, bool)
     tokens_equal = comparable & ~differs
@@ -55,9 +56,9 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     if not e.guided and differs.any():
         first = grid.first(differs)[grid.row]
         tokens_equal &= grid.position < first
-        e.counts.after_first_difference += int(np.count_nonzero(comparable & (grid.position > first)))
+        e.counts += Counts(after_first_difference=int(np.count_nonzero(comparable & (grid.position > first))))
         comparable &= grid.position <= first
-    e.counts.compared_tokens += int(np.count_nonzero(comparable))
+    e.counts += Counts(compared_tokens=int(np.count_nonzero(comparable)))
     if differs.any():
         order_observed.sources(e, b, c, match)
     lookup = Learner(trained[0], match.sample)
@@ -77,10 +78,10 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         logprobs, most_cached = (tokens.take_a(p), tokens.take_b(q)), _most_cached(b, c, match)
         _logprobs(e, tokens, LogprobPairs(grid, tokens_equal, *logprobs, match.sample, most_cached), lookup)
     else:
-        e.rollouts.no_logprobs.append(step)
+        e.no_logprobs.append(step)
 
 
-def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
+def _unreached(e: EvidenceBuilder, b: Table, c: Table, lacking: int) -> None:
     """Note how many positions of a guide a run reports that its engine did not reach.
 
     `lacking`: how many tokens the candidate's samples have less than the baseline's. A report of more contradicts the
@@ -92,13 +93,13 @@ def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
             continue
         guided = side is e.candidate and e.guided
         if not 0 <= number(reported) <= (lacking if guided else 0):
-            e.rollouts.odd_unreached.setdefault(side.name, (b.step, reported, lacking if guided else 0))
+            e.odd_unreached.setdefault(side.name, (b.step, reported, lacking if guided else 0))
         else:
             positions = counted(whole(reported), "position")
             e.missing.append(f"step {b.step}: the {side.name}'s engine did not reach {positions} of its guide")
 
 
-def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | None:
+def _judged_rows(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> np.ndarray | None:
     """Return a mask of the matched samples that can be compared between the runs; None, with the reason noted, if none
     can.
     """
@@ -122,15 +123,15 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
         e.unjudged_steps[b.step] = reason
         return None
     if equal is None:
-        e.rollouts.weights_unknown.append(b.step)
+        e.weights_unknown.append(b.step)
     prompt, prompt2 = b.rows("prompt"), c.rows("prompt")
     if prompt is None or prompt2 is None:
-        e.rollouts.prompts_unknown.append(b.step)
+        e.prompts_unknown.append(b.step)
         return np.ones(len(match.sample), bool)
     judged = equal_rows(prompt, match.a, prompt2, match.b)
     if not judged.all():
         differing = int(np.count_nonzero(~judged))
-        e.counts.other_prompts += differing
+        e.counts += Counts(other_prompts=differing)
         if not any(confounder.finding.name == "data" for confounder in e.confounders):
             summary = (
                 f"in step {b.step} the prompts of {differing} of {len(judged)} samples differ, first that of sample "
@@ -149,7 +150,7 @@ def _most_cached(b: Table, c: Table, match: Match) -> np.ndarray | None:
     return most
 
 
-def _logprobs(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs, lookup: Learner) -> None:
+def _logprobs(e: EvidenceBuilder, tokens: AlignedTokens, pairs: LogprobPairs, lookup: Learner) -> None:
     """Compare the log-probabilities of the engines; the baseline's are the first of `pairs`."""
     grid, tokens_equal, size = pairs.grid, pairs.same, pairs.size
     e.engines.add(pairs, step=tokens.step, version=version_of(tokens.a))
@@ -162,7 +163,7 @@ def _logprobs(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs, lookup: L
     observed_drifts.engines(e, tokens, pairs)
     within = e.tolerance.within  # in half precision: ten floors of one engine against itself
     if e.finer is None and within < e.tolerance.cap:
-        e.counts.beyond_ten_floors += int(np.count_nonzero(tokens_equal & ~(size <= within)))
+        e.counts += Counts(beyond_ten_floors=int(np.count_nonzero(tokens_equal & ~(size <= within))))
     key = Kind.LOGPROB.of()
     weighed = e.weigh(key, grid, tokens_equal, size, items_of(tokens.step, tokens.match.sample))
     if not len(weighed.beyond):

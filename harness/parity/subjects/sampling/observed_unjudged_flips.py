@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Counts
+from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.precision.observed_floor import implausible
 
 UNJUDGED, FLIP = Kind.UNJUDGED_FLIP.of(), Kind.FLIP.of()
 
 
-def too_many(e: Evidence) -> None:
+def too_many(e: EvidenceBuilder) -> None:
     """Turn unjudged and benign flips into divergences where engines within the tolerance could not have made so many.
 
     That holds for coupled and greedy runs, which draw the same samples: the margins themselves must be wrong then.
@@ -20,31 +21,31 @@ def too_many(e: Evidence) -> None:
     if e.mode not in ("coupled", "greedy"):
         return
     if implausible(flips, compared, e.of_engines.value, e.tolerance.temperature):
-        e.rollouts.too_many_flips = True
+        e.too_many_flips = True
         unjudged = e.found(UNJUDGED)
         for step, first in e.places[UNJUDGED].items():
             e.diverges(FLIP, unjudged[unjudged[:, 0] == step, 1], first.place)
     benign = e.counts.benign_flips
     # Gumbel noise makes small gaps rare. Two greedy logits may be as near as the model makes them.
     if e.mode == "coupled" and implausible(benign, compared, e.tolerance.value, e.tolerance.temperature):
-        e.rollouts.too_many_ties = True
-        for samples, place in e.rollouts.ties:
+        e.too_many_ties = True
+        for samples, place in e.ties:
             e.diverges(FLIP, samples, place)
 
 
-def _far(e: Evidence) -> None:
-    noted = e.rollouts.far
+def _far(e: EvidenceBuilder) -> None:
+    noted = e.far
     for key in dict.fromkeys(far_choice.key for far_choice in noted):
         of_key = [far_choice for far_choice in noted if far_choice.key == key]
         flips = key == FLIP
-        tokens = e.counts.compared_tokens if flips else e.side(str(key.side)).choices
+        tokens = e.counts.compared_tokens if flips else e.side(str(key.side)).counts.choices
         choice_count = sum(len(far_choice.margin) for far_choice in of_key)
         if choice_count <= e.tolerance.far_flips(tokens) and key not in e.first:
-            e.counts.benign_flips += choice_count if flips else 0
+            e.counts += Counts(benign_flips=choice_count if flips else 0)
             continue
         for far_choice in of_key:
             e.diverges(key, far_choice.samples, far_choice.place)
-            if flips:
-                e.flips.add(*far_choice.columns, margin=far_choice.margin)
-                e.counts.flips_beyond_margin += len(far_choice.margin)
+            if far_choice.flips is not None:
+                e.flips.append(far_choice.flips)
+                e.counts += Counts(flips_beyond_margin=len(far_choice.margin))
                 e.series["flips_beyond_margin"][e.series["step"].index(far_choice.place.step)] += len(far_choice.margin)

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import ALONE, Ending, Evidence, Reason, Side
+from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.interventions.situation import ROOMY, Situation
 from harness.parity.interventions.trial import Trial
@@ -28,6 +29,7 @@ from harness.parity.subjects.sampling.observed import (
 )
 from harness.parity.subjects.sampling.observed_flips import Learner
 from harness.parity.subjects.stop_conditions.observed import GIVEN_UP
+from harness.parity.subjects.stop_conditions.observed_endings import Ending, Reason
 from probes.format import number, whole
 from reports.model import Cause, Proof
 from reports.text import counted
@@ -40,7 +42,11 @@ FULL = 0.95  # share of the KV pool in use at which it counts as full
 def ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find a cause for each way in which responses of unequal length end."""
     open_ = set(keys_of(so_far.left(Kind.LENGTH.of())).tolist())
-    remaining = [ending for ending in e.endings if int(keys_of(np.array([[ending.step, ending.sample]]))[0]) in open_]
+    remaining = [
+        ending
+        for ending in e.stop_conditions.endings
+        if int(keys_of(np.array([[ending.step, ending.sample]]))[0]) in open_
+    ]
     for rule in (_dropped, _ignored, _other_set, _cut_short):
         for cause, explained in rule(e, remaining):
             items = {(ending.step, ending.sample) for ending in explained}
@@ -123,7 +129,7 @@ def _ended_at_a_tie(e: Evidence, ending: Ending, short: int) -> bool:
 def _is_end(e: Evidence, token: int, longer: Side) -> bool:
     """Whether a sample of the longer side ends with this token."""
     end_tokens = end_ids(e, longer)
-    return token in end_tokens if end_tokens else longer.stops.get(token, 0) > 0
+    return token in end_tokens if end_tokens else longer.stops.at.get(token, 0) > 0
 
 
 def _ignored(e: Evidence, endings: list[Ending]) -> Found:
@@ -136,7 +142,7 @@ def _ignored(e: Evidence, endings: list[Ending]) -> Found:
         side, stopped_side = _names(e, long), _names(e, 1 - long)
         undone = follows_from(sampling_request(side, e.mode))
         asked_ids = set() if "stop_token_ids" in undone else _asked_stops(e)
-        if set(side.stops) - asked_ids or end_ids(e, side) - asked_ids - set(_model_ends(e)):
+        if set(side.stops.at) - asked_ids or end_ids(e, side) - asked_ids - set(_model_ends(e)):
             continue  # it stops at other tokens, so its set of end tokens differs
         continued = [ending for ending in _gone_on(endings, long) if ending.shorter_last not in asked_ids]
         if continued:
@@ -168,7 +174,7 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
         for token, those in sorted(by_token.items()):
             # A token of the set ends every sample of the one side and none of the other. Otherwise the sample stopped
             # for another reason: it was cut short, or a log-probability was not finite.
-            if side.stops.get(token, 0) or _went_on(stopped_side, token):
+            if side.stops.at.get(token, 0) or _went_on(stopped_side, token):
                 continue
             # The side that lacks an end token that it should have is at fault, else the side that stops at an
             # additional one.
@@ -186,7 +192,7 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
 
 
 def _went_on(side: Side, token: int) -> bool:
-    return token < len(side.inner) and side.inner[token] > 0 if token >= 0 else True
+    return token < len(side.stops.inner) and side.stops.inner[token] > 0 if token >= 0 else True
 
 
 def _stop(e: Evidence, what: str, side: Side, endings: list[Ending], text: str, token: int | None = None) -> Cause:
@@ -326,7 +332,7 @@ def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
     short = e.sides.index(side)
     return {
         (ending.step, ending.sample)
-        for ending in e.endings
+        for ending in e.stop_conditions.endings
         if _sides(ending)[0] == short and ending.finish[short] == "length" and not _natural(e, ending, short)
         and abs(ending.lengths[0] - ending.lengths[1]) > max(0, ending.seen[short] - ending.sent)
     }  # fmt: skip
@@ -382,7 +388,11 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find wrong finish reasons, STOP(finish reason): `length` for an end token below the limit, or `stop` at the limit
     without one.
     """
-    kind, recorded_reasons = (Kind.REASON.of(ALONE), e.baseline.reasons) if e.alone else (Kind.FINISH.of(), e.reasons)
+    kind, recorded_reasons = (
+        (Kind.REASON.of(ALONE), e.baseline.stops.contradicted)
+        if e.alone
+        else (Kind.FINISH.of(), e.stop_conditions.reasons)
+    )
     open_ = set(keys_of(so_far.left(kind)).tolist())
     items = [
         reason for reason in recorded_reasons if int(keys_of(np.array([[reason.step, reason.sample]]))[0]) in open_

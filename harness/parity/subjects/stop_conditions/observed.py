@@ -6,10 +6,12 @@ import numpy as np
 
 from harness.parity.facts.align import AlignedTokens
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Ending, Evidence, Reason, Side
+from harness.parity.facts.evidence import Counts, SideCounts
+from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.subjects.recording.observed_missing_steps import FINISH
 from harness.parity.subjects.sampling.observed import sampling_request, told_ends
 from harness.parity.subjects.sampling.observed_modes import REPLAY
+from harness.parity.subjects.stop_conditions.observed_endings import Ending, Reason
 from harness.recordings.tables import Table
 from reports.model import Place
 
@@ -18,7 +20,7 @@ GIVEN_UP = ("abort", "error")  # the engine aborted the sample: neither the mode
 UNSEEN = ("stop", "stop_regex", "stop_strings")  # native parameters that end a sample at a string, unseen in ids
 
 
-def note(e: Evidence, tokens: AlignedTokens, judged: np.ndarray, differs: np.ndarray) -> None:
+def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs: np.ndarray) -> None:
     """Compare the lengths and finish reasons of one step's samples.
 
     A guided sample that was cut at a flip (reason "flip") is not compared beyond it. Its last token is that flip; a
@@ -36,12 +38,12 @@ def note(e: Evidence, tokens: AlignedTokens, judged: np.ndarray, differs: np.nda
     last[ends] = differs[grid.start[1:][ends] - 1]
     if e.guided:
         short = judged & cut & last & (lengths2 < lengths)
-        e.counts.not_reached += int((lengths - lengths2)[short].sum())
+        e.counts += Counts(not_reached=int((lengths - lengths2)[short].sum()))
         wrong = np.flatnonzero(judged & (lengths != lengths2) & ~short)
     else:
         wrong = np.flatnonzero(judged & (lengths != lengths2) & ~any_flip)
     if len(wrong):
-        e.counts.length_differences += len(wrong)
+        e.counts += Counts(length_differences=len(wrong))
         row = int(wrong[0])
         _note_endings(e, tokens, wrong, finish, finish2)
         e.diverges(
@@ -70,11 +72,11 @@ def note(e: Evidence, tokens: AlignedTokens, judged: np.ndarray, differs: np.nda
     # Where both engines aborted a sample, nobody knows where it would have ended.
     given_up = np.isin(finish, GIVEN_UP) & np.isin(finish2, GIVEN_UP) & judged
     if given_up.any():
-        e.rollouts.given_up[tokens.step] = int(given_up.sum())
+        e.given_up[tokens.step] = int(given_up.sum())
     # Finish reasons are comparable only where tokens and lengths are equal.
     reasons_recorded = (finish != "") & (finish2 != "")
     comparable = judged & reasons_recorded & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
-    e.counts.finish_reasons += int(np.count_nonzero(comparable))
+    e.counts += Counts(finish_reasons=int(np.count_nonzero(comparable)))
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):
         row, output = int(wrong[0]), tokens.column_a
@@ -98,7 +100,7 @@ def note(e: Evidence, tokens: AlignedTokens, judged: np.ndarray, differs: np.nda
         )
 
 
-def note_alone(e: Evidence, side: Side, table: Table) -> None:
+def note_alone(e: EvidenceBuilder, side: SideBuilder, table: Table) -> None:
     """Find finish reasons of one run that contradict the samples' own ends: `length` at an end token, `stop` at none.
 
     A replay drew nothing: its reasons come from its source, or were invented where that has none. So it is skipped.
@@ -115,7 +117,7 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
     # A stop string may end a sample at any token: then only stops at an end token can be checked.
     if any(native.get(name) for name in UNSEEN):
         stopped &= at_end
-    side.reasons_held += int(np.count_nonzero(cut | stopped))
+    side.counts += SideCounts(reasons_held=int(np.count_nonzero(cut | stopped)))
     wrong = np.flatnonzero(cut & at_end | stopped & ~at_end)
     if not len(wrong):
         return
@@ -144,7 +146,7 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
 
 
 def _note_endings(
-    e: Evidence, tokens: AlignedTokens, wrong: np.ndarray, finish: np.ndarray | None, finish2: np.ndarray | None
+    e: EvidenceBuilder, tokens: AlignedTokens, wrong: np.ndarray, finish: np.ndarray | None, finish2: np.ndarray | None
 ) -> None:
     """Keep how each of these samples ends in either run."""
     match, output, output2 = tokens.match, tokens.column_a, tokens.column_b

@@ -31,8 +31,8 @@ def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         record = side.sync
         groups: dict[tuple[int, ...], list[str]] = {}
         for name in {**record.absent, **record.stale}:
-            stale_versions = record.stale_versions.get(name, [])
-            proven = [v for v in record.absent_versions.get(name, []) if v in record.proof_beyond]
+            stale_versions = record.stale_versions.get(name, ())
+            proven = [v for v in record.absent_versions.get(name, ()) if v in record.proof_beyond]
             versions = tuple(sorted({*stale_versions, *proven}))
             if versions:
                 groups.setdefault(versions, []).append(name)
@@ -42,7 +42,7 @@ def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 yield _stale(e, side, key, members, versions, beside=len(titled) - 1)
 
 
-def _titled(family: CauseFamily, tensors: list[str], all_names: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
+def _titled(family: CauseFamily, tensors: list[str], all_names: frozenset[str]) -> Iterator[tuple[CauseKey, list[str]]]:
     """Yield a cause and its tensors: few by name, more as the whole model, as one module, or as a count."""
     if len(tensors) <= SINGLE:
         yield from ((family.key(name), [name]) for name in tensors)

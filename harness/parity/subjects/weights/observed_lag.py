@@ -105,12 +105,12 @@ class InUse:
     those before. All in float32, nats.
     """
 
-    tests: list[Nearer]
+    tests: tuple[Nearer, ...]
     moved: float
     now: float
     before: float
     tokens: int
-    steps: list[int]
+    steps: tuple[int, ...]
 
     @property
     def behind(self) -> list[Nearer]:
@@ -155,7 +155,7 @@ def _side(updates: Updates, error_rate: float) -> InUse:
         tests += _readings(f"step {step}", step, clusters.table(), error_rate)
     count = max(1.0, float(run_table[:, 0].sum()))
     moved, now, before = (float(run_table[:, column].sum()) / count for column in (_MOVED, _NOW, _BEFORE))
-    return InUse(tests, moved, now, before, int(run_table[:, 0].sum()), sorted(updates.steps))
+    return InUse(tuple(tests), moved, now, before, int(run_table[:, 0].sum()), tuple(sorted(updates.steps)))
 
 
 def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> list[Nearer]:

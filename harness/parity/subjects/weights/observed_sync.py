@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.subjects.weights.observed_sync_record import SyncRecord
+from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
+from harness.parity.subjects.weights.observed_sync_record import SyncNotes, SyncRecord
 from harness.recordings.records.weight_sync import LEARNER, RECEIVED, SyncProof, WeightSync
 from probes.format import number, whole
 from reports.model import Place
@@ -33,7 +33,7 @@ LEAST_PROOF = 32  # tokens; a proof over fewer proves little
 Digests = dict[int, dict[str, str]]  # version -> tensor -> digest
 
 
-def weight_syncs(e: Evidence) -> None:
+def weight_syncs(e: EvidenceBuilder) -> None:
     """Read the syncs of both runs into each side's `sync`, and add the divergences of those that failed."""
     for side in e.sides:
         side.sync = _read(e, side)
@@ -61,11 +61,11 @@ class _Sync:
         return [name for name in self.wrong if name in self.absent and name not in self.arrived]
 
 
-def _read(e: Evidence, side: Side) -> SyncRecord:
+def _read(e: EvidenceBuilder, side: SideBuilder) -> SyncRecord:
     learner = _merged(_digests(side, LEARNER))
     received = _everywhere(_digests(side, RECEIVED), learner)
     used: dict[Any, int] = {v: steps[0] for v, steps in side.versions.items() if v is not None}
-    record = SyncRecord(learner=learner)
+    record = SyncNotes(learner=learner)
     record.manifest = {*side.recording.records.model_tensors}
     every_tensor = record.manifest.union(*learner.values())
     record.unlisted = sorted(every_tensor - record.manifest) if record.manifest else []
@@ -88,9 +88,10 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         if version in used and previous not in (None, sync.learner) and not (named or e.tolerance.half):
             _note_distance(record, sync)
         previous = sync.learner
-    _note_behind(e, side, record, used)
     _note_unsynced(e, side, record, used)
-    return record
+    findings = record.record()
+    _note_behind(e, side, findings, used)
+    return findings
 
 
 def _unchanged(learner: Digests) -> bool:
@@ -99,7 +100,7 @@ def _unchanged(learner: Digests) -> bool:
     return len(learner) > 1 and all(digests == first for digests in learner.values())
 
 
-def _by_version(side: Side) -> list[tuple[int, WeightSync]]:
+def _by_version(side: SideBuilder) -> list[tuple[int, WeightSync]]:
     """Return (version, sync) of the syncs that recorded their weight version, in order."""
     syncs = [(sync.version, sync) for sync in side.recording.records.syncs if sync.version is not None]
     return sorted(syncs, key=lambda versioned: versioned[0])
@@ -133,7 +134,7 @@ def _sync(
     )
 
 
-def _note_transport(record: SyncRecord, sync: _Sync, every_tensor: set[str]) -> None:
+def _note_transport(record: SyncNotes, sync: _Sync, every_tensor: set[str]) -> None:
     """Note how many tensors arrived, and how many were not reported as received."""
     version, learner, arrived, absent = sync.version, sync.learner, sync.arrived, sync.absent
     if not learner:
@@ -155,7 +156,7 @@ def _note_transport(record: SyncRecord, sync: _Sync, every_tensor: set[str]) -> 
     record.partly[version] = partly
 
 
-def _note_tensors(record: SyncRecord, sync: _Sync) -> None:
+def _note_tensors(record: SyncNotes, sync: _Sync) -> None:
     """Note the tensors that this version has to send, and those that the engine holds otherwise."""
     record.names.update(sync.learner)
     for listed, first_versions, version_lists in (
@@ -168,7 +169,9 @@ def _note_tensors(record: SyncRecord, sync: _Sync) -> None:
             version_lists.setdefault(name, []).append(sync.version)
 
 
-def _note_proof(e: Evidence, side: Side, record: SyncRecord, sync: _Sync, used: dict[Any, int]) -> float | None:
+def _note_proof(
+    e: EvidenceBuilder, side: SideBuilder, record: SyncNotes, sync: _Sync, used: dict[Any, int]
+) -> float | None:
     """Note whether the proof exists. Return its largest |Δ| where it fails, else None."""
     proof = sync.recorded.proof
     if proof.largest is None or _is_short(proof):
@@ -185,7 +188,7 @@ def _is_short(proof: SyncProof) -> bool:
     return proof.tokens is not None and not proof.tokens >= LEAST_PROOF
 
 
-def _note_distance(record: SyncRecord, sync: _Sync) -> None:
+def _note_distance(record: SyncNotes, sync: _Sync) -> None:
     """Note the engine's mean distance from the weights of this version, and from those of the version before."""
     proof, version = sync.recorded.proof, sync.version
     mean = number(proof.mean)
@@ -195,7 +198,7 @@ def _note_distance(record: SyncRecord, sync: _Sync) -> None:
         record.still.add(version)
 
 
-def _note_unsynced(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
+def _note_unsynced(e: EvidenceBuilder, side: SideBuilder, record: SyncNotes, used: dict[Any, int]) -> None:
     """Note the versions that samples were drawn with, but that no sync brought."""
     first_sync = min(record.versions, default=0)
     for version in sorted(version for version in used if version not in record.versions):
@@ -205,7 +208,7 @@ def _note_unsynced(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, 
             record.unsynced.append(version)
 
 
-def _not_loaded(record: SyncRecord, sync: _Sync) -> str:
+def _not_loaded(record: SyncNotes, sync: _Sync) -> str:
     """Note the tensors that workers did not load in one sync.
 
     Returns the first of them in words; "" where everything that could be read back equals what arrived.
@@ -228,7 +231,7 @@ def worker(engine: int | None, rank: int | None) -> str:
     return ", ".join(parts)
 
 
-def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
+def _note_behind(e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, used: dict[Any, int]) -> None:
     for version in record.behind:
         now, before = record.distances[version]
         context = f"by the proof of weight version {version} the {side.name} is {figure(now)} nats from the learner's "
@@ -240,7 +243,9 @@ def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, in
         e.diverges(Kind.BEHIND.of(side.name), [], place)
 
 
-def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, used: dict[Any, int]) -> None:
+def _without_proof(
+    e: EvidenceBuilder, side: SideBuilder, record: SyncNotes, version: int, used: dict[Any, int]
+) -> None:
     """Note a version without a proof. In a framework's job the samples of the engine against its learner may prove
     it.
     """
@@ -255,7 +260,7 @@ def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, us
         (record.unproven if version in used else record.unused).append(version)
 
 
-def _failed(e: Evidence, proof: SyncProof) -> float | None:
+def _failed(e: EvidenceBuilder, proof: SyncProof) -> float | None:
     """Return the proof's largest |Δ| where it fails, else None.
 
     The mean must be within the tolerance. No position may be beyond the cap, after ten times the learner's own rounding
@@ -282,7 +287,9 @@ class _Symptom:
     context: str
 
 
-def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loaded: str, proof: float | None) -> None:
+def _judge(
+    e: EvidenceBuilder, side: SideBuilder, sync: _Sync, used: dict[Any, int], not_loaded: str, proof: float | None
+) -> None:
     """Add one divergence for the worst sign of a failed sync. Its step is the first one that drew with these
     weights.
     """
@@ -308,7 +315,7 @@ def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loade
     e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if first_step is not None else "sync")
 
 
-def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _Symptom | None:
+def _worst(e: EvidenceBuilder, sync: _Sync, not_loaded: str, proof: float | None) -> _Symptom | None:
     """Return the worst sign of a failed sync: first a refusal, then wrong tensors, then a failed load, then the proof
     alone.
     """
@@ -334,7 +341,7 @@ def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _S
     return _Symptom("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof, context)
 
 
-def _digests(side: Side, source: str) -> dict[str, Digests]:
+def _digests(side: SideBuilder, source: str) -> dict[str, Digests]:
     """Return the digests by the process that reported them. Shards and engines may each report a tensor."""
     by_process: dict[str, Digests] = {}
     for record in side.recording.records.digests:
