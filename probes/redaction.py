@@ -20,8 +20,25 @@ from urllib.parse import quote, unquote
 
 from probes import secret_layouts
 from probes.secret_disguises import continuation, undisguised
-from probes.secret_names import PROSE, WITHHELD, is_harmless, is_secret, is_strong, looks_random
-from probes.secret_shapes import KEY_BODY, PUTTY_LINES, SHAPED, SHAPED_IN_FILE_NAME, SHORTEST
+from probes.secret_names import (
+    PROSE,
+    STEMS,
+    WITHHELD,
+    has_token_form,
+    is_harmless,
+    is_secret,
+    is_strong,
+    looks_random,
+)
+from probes.secret_shapes import (
+    GLUED,
+    KEY_BODY,
+    PUTTY_LINES,
+    SHAPED,
+    SHAPED_GLUED,
+    SHAPED_IN_FILE_NAME,
+    SHORTEST,
+)
 
 __all__ = ["WITHHELD", "arguments", "event", "fields", "file_name", "learn", "line", "scrub", "text"]
 
@@ -45,6 +62,7 @@ _NAMED = re.compile(
     r"|(?P<name>[\w.\-]++)\\*+[\"']?\]?(?:\s*+(?:={1,3}+>?|:=|:|-{1,2}+>)|(?<=-)>)\s*+"
     r"|(?P<listed>[A-Z][A-Z0-9]{0,30}+(?:_[A-Z0-9]++)++)[ \t]++)"
 )
+_VAGUE = re.compile(r"[?&](?:code|ticket)=", re.IGNORECASE)
 # Names that say little by themselves: withheld where the value looks like nothing else (`looks_random`).
 _VAGUE_OPTIONS = frozenset({"--key", "-key"})
 _VAGUE_PARAMETERS = frozenset({"code", "session", "sid", "ticket"})
@@ -104,15 +122,34 @@ _FALLBACK = re.compile(
     r"(?<![\w\-])([\w\-]{3,100}+)([\"']?[\])]{0,2}+[ \t]*+(?:\|\||\?\?|\bor\b)[ \t]*+[rbfu]?)"
     r"([\"'`])([^\"'`\r\n]{1,400}+)"
 )
-# A sentence or a netrc: password 'VALUE', the password is VALUE, the token 'VALUE' was refused.
+# A sentence or a netrc: password 'VALUE', the password is VALUE, the token 'VALUE' was refused, munge key VALUE,
+# Incorrect API key provided: VALUE.
 _SPOKEN = re.compile(
     r"(?<![a-z])(?P<word>(?P<password>passw(?:or)?d|passphrase|passcode)|token|secret|credentials?|jwt"
-    r"|session(?:[ _\-]id)?|(?:api|access|private|secret|license|auth)[ _\-]key)"
-    r"(?P<gap>[ \t]++(?:(?:is|was|of|to|as)[ \t]++)?+)(?![=:>\-])"
+    r"|session(?:[ _\-]id)?|(?P<key>key))"
+    r"(?P<gap>(?P<prose>(?:[ \t]++(?:is|was|of|to|as|not|(?:in)?valid|provided|supplied|given|used|sent|received"
+    r"|rejected|refused|expired|found)(?=[ \t:])){0,4}+)(?P<colon>:?+)[ \t]++)(?![=:>\-])"
     r"(?:(?P<quote>[\"'])(?P<quoted>[^\"'\r\n]{1,200}+)|(?P<bare>[^\s\"']{1,200}+))",
     re.IGNORECASE,
 )
+_SPOKEN_WORDS = (
+    "passwd", "password", "passphrase", "passcode", "token", "secret", "credential", "credentials", "jwt", "session",
+    "id", "key",
+)  # fmt: skip
+_SPOKEN_MARKS = ("key:", *(word + blank for word in _SPOKEN_WORDS for blank in " \t"))
+_WORD_BEFORE = re.compile(r"([A-Za-z][\w\-]*)[ _\-]\Z")
+_KEYS = frozenset({"api", "access", "private", "secret", "license", "auth"})  # a key of these needs fewer signs
+# expect and pexpect: send "VALUE\r", child.sendline('VALUE')
+_SENT = re.compile(
+    r"(?<!\w)(?P<head>send(?:_?line)?(?:[ \t]++(?:--[ \t]++)?+|\([ \t]*+)[rbfu]?(?P<quote>[\"']))"
+    r"(?P<value>(?!\$)[^\"'\\\r\n]{1,200}+)"
+)
+_ASKS_SECRET = re.compile(
+    r"expect(?!.*expect).*(?:assw|assphrase|asscode|token|secret|\botp\b)", re.DOTALL | re.IGNORECASE
+)
+MOST_ASKED = 200  # characters before what is sent
 _SENTENCE_WORD = re.compile(r"[a-z\-]{1,30}+[.,:;!?)]*+")
+_SIGNS = re.compile(r"[\W_]{1,3}+")  # the border of a table
 _OPAQUE = re.compile(r"(?!0[xX])(?=[A-Za-z_.~+/=\-]*+\d)(?=[\d_.~+/=\-]*+[A-Za-z])[\w\-.~+/=]{10,200}+", re.ASCII)
 _COMPOUND = re.compile(r"[\w\-]*\Z")
 # What may stand before a value: a here-string, what YAML has there, a type, a call around
@@ -182,12 +219,15 @@ _LOGGED_IN = re.compile(
     r"|\b(?:smbclient|smbget|rpcclient)\b(?:[ \t]++(?!-U|--user)\S++){0,12}+[ \t]++(?:-U|--user)[ \t=]*+[^\s%]++%"
     r"|\blogin\s++[^\s:]++\s++password\s++" + _AFTER_PROGRAM + r")(?!-)\S++"
 )
+_LOGIN_MARKS = (" -", "\t-", "login", "from-literal")
 _LOGIN_PROGRAMS = (
     "login", "mysql", "7z", "rar ", "sshpass", "smb", "rpcclient", "lftp", "from-literal", "http -a", "https -a",
     *(program for programs in _OPTIONS_OF_PROGRAMS.values() for program in programs),
 )  # fmt: skip
-_PIPED = re.compile(  # echo VALUE | docker login
-    r"(\b(?:echo|printf)[ \t]++(?:-[ne]++[ \t]++)?+[\"']?)[^\s\"'|]++(?=[\"']?[ \t]*+\|[^|\n]{0,80}?\blogin\b)"
+_PIPED = re.compile(  # echo VALUE | docker login, echo me:VALUE | chpasswd, echo VALUE | sudo -S
+    r"(\b(?:echo|printf)[ \t]++(?:-[ne]++[ \t]++)?+[\"']?)[^\s\"'|]++(?=[\"']?[ \t]*+\|[^|\n]{0,80}?"
+    r"(?:\b(?:login|chpasswd|passwd|kinit|cryptsetup)\b|passphrase-fd\b|\bsudo[ \t][^|\n]{0,40}?(?<=[ \t])"
+    r"-[a-zA-Z]{0,5}S))"
 )
 _BEARER = re.compile(
     r"(?<!\w)(bearer[ \t]++[\"']?)(?=[\w.~+/=\-]{20}|[A-Za-z_.~+/=\-]{0,19}\d)[\w.~+/=\-]{8,}+", re.IGNORECASE
@@ -230,6 +270,7 @@ _NUMBERS = frozenset(_SCALAR)
 _OURS = frozenset({"weights", "shapes"})
 
 _harmless: set[str] = set()  # names and texts of events that were found harmless
+_LARGE = 10**9  # a number that is withheld where any is
 _counted: set[str] = set()  # names of fields whose numbers may be shown
 _secrets: dict[str, None] = {}
 _known_pattern: re.Pattern[str] | None = None
@@ -295,7 +336,7 @@ def event(kind: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
             return {name: _field(name, value, keep=True) for name, value in values.items()}
         if len(_harmless) >= CACHED_TEXTS:
             _harmless.clear()
-        if sort in _NUMBERS and len(_counted) < CACHED_TEXTS and not is_strong(str(name)):
+        if sort in _NUMBERS and len(_counted) < CACHED_TEXTS and not _hidden(name, _LARGE):
             _counted.add(name)
         if not is_secret(str(name)):
             _harmless.add(name)
@@ -530,12 +571,27 @@ def _once(message: str) -> str:
     if len(message) < SHORTEST and message.isalnum():
         return message
     lowered = message.lower()
-    for marks, scrubbed in _RULES if message.isascii() else (*_RULES, *_RULES_OF_OTHER_LETTERS):
+    message = _by_rules(message, lowered, _RULES)
+    if not message.isascii():
+        message = _by_rules(message, lowered, _RULES_OF_OTHER_LETTERS)
+    if not message.isascii() or any(stem in lowered for stem in STEMS) or _VAGUE.search(message):
+        message = _without_named(_by_rules(message, lowered, _RULES_OF_NAMES), _NAMED)
+    return SHAPED.sub(WITHHELD, message)
+
+
+def _by_rules(message: str, lowered: str, rules: tuple[Rule, ...]) -> str:
+    for marks, scrubbed in rules:
         for mark in marks:
             if mark in lowered:
                 message = scrubbed(message)
                 break
-    return SHAPED.sub(WITHHELD, _without_named(message, _NAMED))
+    return message
+
+
+def _without_program_logins(message: str) -> str:
+    lowered = message.lower()
+    hidden = any(program in lowered for program in _LOGIN_PROGRAMS)
+    return _LOGGED_IN.sub(rf"\1{WITHHELD}", message) if hidden else message
 
 
 def _without_logins(message: str) -> str:
@@ -563,19 +619,29 @@ def _without_argument(call: re.Match[str]) -> str:
 
 
 def _without_default(call: re.Match[str]) -> str:
-    """Of a call that looks up a secret's name, or declares it: what is taken where there is none."""
+    """Of a call that looks up a secret's name, or declares it: what is taken where there is none. Of any other: what is
+    made like a token."""
     texts = list(_TEXT_OF_CALL.finditer(call[0]))
     name = next((text["value"] for text in texts if is_secret(text["value"])), "")
-    if not name:
-        return call[0]
     parts, done = [], 0
     for index, text in enumerate(texts):
-        value = text["value"]
         is_default = text["keyword"] in _DEFAULTS if text["keyword"] else index > 0
-        if is_default and not is_harmless(name, value) and (looks_random(value) or not is_secret(value)):
+        if is_default and _is_secret_default(name, text["value"]):
             parts += [call[0][done : text.start("value")], WITHHELD]
             done = text.end("value")
     return "".join([*parts, call[0][done:]])
+
+
+def _is_secret_default(name: str, value: str) -> bool:
+    if not name:
+        return has_token_form(value)
+    return not is_harmless(name, value) and (looks_random(value) or not is_secret(value))
+
+
+def _without_sent(answer: re.Match[str]) -> str:
+    before = answer.string[max(0, answer.start() - MOST_ASKED) : answer.start()]
+    is_asked = "expect" in before and _ASKS_SECRET.search(before[before.rindex("expect") :])
+    return f"{answer['head']}{WITHHELD}" if is_asked or has_token_form(answer["value"]) else answer[0]
 
 
 def _without_resolved(resolver: re.Match[str]) -> str:
@@ -591,24 +657,31 @@ def _without_fallback(choice: re.Match[str]) -> str:
 
 def _without_spoken(sentence: re.Match[str]) -> str:
     value = sentence["quoted"] or sentence["bare"]
-    if value.startswith(WITHHELD):
-        return sentence[0]
+    if value.startswith(WITHHELD) or (sentence["colon"] and not sentence["prose"] and not sentence["key"]):
+        return sentence[0]  # `name: value` is no sentence
     if sentence["password"]:
-        hidden = bool(sentence["quoted"]) or not _SENTENCE_WORD.fullmatch(value)
+        hidden = bool(sentence["quoted"]) or not (_SENTENCE_WORD.fullmatch(value) or _SIGNS.fullmatch(value))
     else:
         value = value.rstrip(".,:;!?)")
-        hidden = bool(_OPAQUE.fullmatch(value)) and looks_random(value) and _names_secret(sentence)
+        hidden = bool(_OPAQUE.fullmatch(value)) and looks_random(value) and _names_secret(sentence, value)
     if not hidden:
         return sentence[0]
     rest = (sentence["quoted"] or sentence["bare"]).removeprefix(value)
     return f"{sentence['word']}{sentence['gap']}{sentence['quote'] or ''}{WITHHELD}{rest}"
 
 
-def _names_secret(sentence: re.Match[str]) -> bool:
-    """Whether the word of a sentence is one by itself, or ends the name of a secret: `hf_token`, not `pad_token`."""
+def _names_secret(sentence: re.Match[str], value: str) -> bool:
+    """Whether the word of a sentence is one by itself, or ends the name of a secret: `hf_token`, `munge key`, not
+    `pad_token`, `cache key`."""
     begin = sentence.start("word")
-    before = _COMPOUND.search(sentence.string, max(0, begin - 60), begin)
-    return not before or not before[0] or is_secret(f"{before[0]}{sentence['word']}")
+    before = sentence.string[max(0, begin - 60) : begin]
+    if sentence["key"]:
+        whose = _WORD_BEFORE.search(before)
+        if whose is None or not is_secret(f"{whose[1]}_key"):
+            return False
+        return whose[1].lower() in _KEYS or has_token_form(value)
+    compound = _COMPOUND.search(before)
+    return not compound or not compound[0] or is_secret(f"{compound[0]}{sentence['word']}")
 
 
 def _without_compared(comparison: re.Match[str]) -> str:
@@ -619,10 +692,6 @@ def _without_compared(comparison: re.Match[str]) -> str:
 
 def _without_host_password(entry: re.Match[str]) -> str:
     return f"{entry[1]}{WITHHELD}" if looks_random(entry[2]) else entry[0]
-
-
-def _without_columns(message: str) -> str:
-    return secret_layouts.without_columns(message) if "\n" in message else message
 
 
 def _without_column(pair: re.Match[str]) -> str:
@@ -698,6 +767,7 @@ def _secret_label(match: re.Match[str]) -> _Label | None:
     is_key = in_query and name.lower() == "key"
     is_vague = (in_query and name.lower() in _VAGUE_PARAMETERS) or (is_option and name in _VAGUE_OPTIONS)
     is_vague = is_vague or (name[-3:].lower() in _VAGUE_NAMES and name[-4:-3] in ("", "."))
+    is_vague = is_vague or (before == "/" and match[0].endswith(": "))  # a file: /etc/passwd: unknown user
     in_connection = before == ";" and name == "PWD"  # of ODBC, not the shell's folder
     if not is_key and not is_vague and not in_connection and not is_secret(name):
         return None
@@ -846,36 +916,39 @@ _RULES: tuple[Rule, ...] = (
     (("-----begin",), _without_keys),
     (("@",), _without_logins),
     ((":5432:", ":*:"), partial(_PGPASS.sub, _without_host_password)),
-    (("-",), partial(_USER_OPTION.sub, rf"\1\2{WITHHELD}")),
-    (_LOGIN_PROGRAMS, partial(_LOGGED_IN.sub, rf"\1{WITHHELD}")),
+    (("u ", "u=", "u\t", "user"), partial(_USER_OPTION.sub, rf"\1\2{WITHHELD}")),
+    (_LOGIN_MARKS, _without_program_logins),
     (("echo ", "printf "), partial(_PIPED.sub, rf"\1{WITHHELD}")),
-    (("bearer",), partial(_BEARER.sub, rf"\1{WITHHELD}")),
     (("basic ", "negotiate ", "ntlm "), partial(_BASIC.sub, rf"\1{WITHHELD}")),
-    ((" key",), partial(_API_KEY.sub, rf"\1{WITHHELD}")),
     (("curl",), partial(_USER_JOINED.sub, rf"\1{WITHHELD}")),
-    (("%",), _without_encoded_secrets),
+    (("%3d", "253d", "%3a%2f%2f"), _without_encoded_secrets),
     (("digest ",), partial(_DIGEST.sub, rf"\1{WITHHELD}")),
+    (("kty",), partial(_WEB_KEY.sub, rf"\1{WITHHELD}")),
+    (("login(", "login ("), partial(_CALL.sub, _without_argument)),
+    (("get", "pop(", "set", "env", "argument(", "option(", "field("), partial(_LOOKUP.sub, _without_default)),
+    (("send",), partial(_SENT.sub, _without_sent)),
+    (("mii", "mig", "mih", "mc4c", "mhcc", "mhqc", "b3blbn"), partial(KEY_BODY.sub, WITHHELD)),
+    (("private-lines",), partial(PUTTY_LINES.sub, rf"\1 {WITHHELD}")),
+    (("hook", "/bot"), partial(_WEBHOOK.sub, WITHHELD)),
+    (tuple(GLUED), partial(SHAPED_GLUED.sub, WITHHELD)),
+)
+# The same, of a text that has a part of a secret's name (`STEMS`).
+_RULES_OF_NAMES: tuple[Rule, ...] = (
+    (("bearer",), partial(_BEARER.sub, rf"\1{WITHHELD}")),
+    ((" key",), partial(_API_KEY.sub, rf"\1{WITHHELD}")),
     (("kind",), secret_layouts.without_manifests),
     (("input_value=",), secret_layouts.without_refused),
     (("==", "!="), partial(_COMPARED.sub, _without_compared)),
     (("username",), partial(_KAGGLE.sub, _without_kaggle)),
-    (("kty",), partial(_WEB_KEY.sub, rf"\1{WITHHELD}")),
-    (
-        ("login(", "set_", "with_", "use_", "add_", "settoken", "setpass", "setsecret"),
-        partial(_CALL.sub, _without_argument),
-    ),
+    (("set_", "with_", "use_", "add_", "settoken", "setpass", "setsecret"), partial(_CALL.sub, _without_argument)),
     (("auth(",), partial(_AUTH_CALL.sub, rf"\1{WITHHELD}")),
-    (("get", "pop(", "set", "env", "argument(", "option(", "field("), partial(_LOOKUP.sub, _without_default)),
     (("${",), partial(_RESOLVER.sub, _without_resolved)),
     ((" or ", "||", "??"), partial(_FALLBACK.sub, _without_fallback)),
-    (("pass", "token", "secret", "key", "credential", "session", "jwt"), partial(_SPOKEN.sub, _without_spoken)),
+    (_SPOKEN_MARKS, partial(_SPOKEN.sub, _without_spoken)),
     (("_",), partial(_COLUMN.sub, _without_column)),
-    (("mii", "mig", "mih", "mc4c", "mhcc", "mhqc", "b3blbn"), partial(KEY_BODY.sub, WITHHELD)),
-    (("private-lines",), partial(PUTTY_LINES.sub, rf"\1 {WITHHELD}")),
-    (("pass", "token", "secret", "key", "credential", "pwd", "passwort"), _without_columns),
+    (("\n",), secret_layouts.without_columns),
     (("value",), _without_values_of_names),
     (("</",), partial(_ELEMENT.sub, _without_content)),
-    (("hook", "/bot"), partial(_WEBHOOK.sub, WITHHELD)),
 )
 _RULES_OF_OTHER_LETTERS: tuple[Rule, ...] = (
     (("密码", "密碼", "口令", "パスワード", "비밀번호"), partial(_SPOKEN_WITHOUT_BLANKS.sub, rf"\1{WITHHELD}")),
