@@ -190,8 +190,8 @@ def _names_one(word: str, before: str, after: list[str]) -> bool:
 # Every name of a secret in ASCII has one of these in its lower-case form; a text without them needs no closer look.
 STEMS = (
     "pass", "token", "key", "secret", "auth", "cred", "cert", "private", "pw", "cook", "bearer", "jwt", "sig", "dsn",
-    "hook", "netrc", "otp", "mnemonic", "psw", "sess", "senha", "sena", "wort", "wandb", "swanlab", "comet", "pat",
-    "connection", "kube", "ray_", "pin", "sid",
+    "hook", "netrc", "otp", "mnemonic", "psw", "sess", "senha", "sena", "wort", "woord", "wandb", "swanlab", "comet",
+    "pat", "connection", "kube", "ray_", "pin", "sid",
 )  # fmt: skip
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import pytest
 
-from probes import redaction
+from probes import redaction, secret_names
 
 VALUE = "Zq7mKx93" + "vLw2Tn"
 HUB = "hf_" + "aB3" * 11
@@ -193,3 +194,18 @@ def test_numbers_in_fields() -> None:
     for _ in range(2):
         assert redaction.event("span", {"hf_token": 17})["hf_token"] == 17
         assert redaction.event("span", {"hf_token": int(NUMBER)})["hf_token"] == "***"
+
+
+def test_every_name_of_a_secret_has_a_stem() -> None:
+    """A text without a stem is not searched for names."""
+    alternatives = re.sub(r"\([^)]*\)", "", secret_names._PARTS.pattern).split("|")
+    words = {part for part in alternatives if part.isalpha()} - {"kubeconfig"}  # a path
+    words |= secret_names._WORDS | secret_names._WEAK_WORDS | secret_names._SPECIAL
+    words |= {"hf_token", "api_key", "github_pat", "smtp_pass", "session_id", "RAY_JOB_CONFIG_JSON_ENV_VAR", "db_pass"}
+    words |= redaction._VAGUE_NAMES
+    assert not [word for word in words if not any(stem in word.lower() for stem in secret_names.STEMS)]
+    assert {word for word in words if is_withheld(word)} == words
+
+
+def is_withheld(name: str) -> bool:
+    return VALUE not in redaction.text(f"{name}={VALUE}")
