@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from probes import redaction, secret_names
+from probes import redaction, secret_assignments, secret_names
 
 VALUE = "Zq7mKx93" + "vLw2Tn"
 HUB = "hf_" + "aB3" * 11
@@ -202,7 +202,7 @@ def test_every_name_of_a_secret_has_a_stem() -> None:
     words = {part for part in alternatives if part.isalpha()} - {"kubeconfig"}  # a path
     words |= secret_names._WORDS | secret_names._WEAK_WORDS | secret_names._SPECIAL
     words |= {"hf_token", "api_key", "github_pat", "smtp_pass", "session_id", "RAY_JOB_CONFIG_JSON_ENV_VAR", "db_pass"}
-    words |= redaction._VAGUE_NAMES
+    words |= secret_assignments._VAGUE_NAMES
     assert not [word for word in words if not any(stem in word.lower() for stem in secret_names.STEMS)]
     assert {word for word in words if is_withheld(word)} == words
 
