@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 
-from probes.secret_names import WITHHELD, is_harmless, is_secret, is_strong, looks_random
+from probes.secret_names import WITHHELD, is_harmless, is_secret, is_strong, looks_random, words
 
-_SEPARATORS = ",;\t|"
+_SEPARATORS, _BARS = ",;\t", "|┃│"
 _CELL = r"[ ]?\"?[\w.\-]{1,100}+\"?[ ]?"
-# A line of names: user,password
+_BARRED_CELL = r"[ ]*+[\w.\-]{1,100}+(?:[ ][\w.\-]{1,100}+){0,3}+[ ]*+"
+# A line of names: user,password and | user | password | and, in columns of one width, USER  PASSWORD.
 _HEADER = re.compile(rf"^{_CELL}(?:[{_SEPARATORS}]{_CELL}){{1,200}}+\r?$", re.MULTILINE)
+_BARRED_HEADER = re.compile(
+    rf"^[ ]*+[{_BARS}]?{_BARRED_CELL}(?:[{_BARS}]{_BARRED_CELL}){{1,200}}+[{_BARS}]?[ ]*+\r?$", re.MULTILINE
+)
+_WIDE_HEADER = re.compile(r"^[ ]*+[\w.\-]{1,100}+(?:[ ]{2,100}+[\w.\-]{1,100}+){1,200}+[ ]*+\r?$", re.MULTILINE)
+_BAR = re.compile(rf"(?<!\\)[{_BARS}]")
+_RULER = re.compile("[ \\-=+:|━─┃│┏┓┗┛┡┩╇┳┻╞╪╡├┼┤└┘┌┐┴┬]++\r?")  # between the names and the values, and around them
+_WORD = re.compile(r"\S++")
+_SIGNS = re.compile(rf"[{_SEPARATORS}{_BARS}\"]")
+MAX_WIDTH = 2_000  # characters of a row that are read, in columns of one width
+# Columns beside which `token` is a part of a text, not a secret.
+_OF_VOCABULARY = words("""
+    count freq frequency id ids index logit logits logprob logprobs position prob rank score text
+""")
 _SECRET_KIND = re.compile(r"\bkind\\*+[\"']?\s*+:\s*+\\*+[\"']?Secret\b")
 _DOCUMENT = re.compile(r"^---[^\r\n]*+$", re.MULTILINE)
 # data: and stringData: of a Secret, in YAML and in JSON.
@@ -29,43 +44,96 @@ _REFUSED = re.compile(
 
 
 def without_columns(text: str) -> str:
-    """A table of separated values without those of the columns that are named like secrets."""
+    """A table without the values of the columns that are named like secrets."""
+    text = _without_tables(text, _HEADER, _without_cells)
+    if any(bar in text for bar in _BARS):
+        text = _without_tables(text, _BARRED_HEADER, _without_cells)
+    return _without_tables(text, _WIDE_HEADER, _without_words) if "  " in text else text
+
+
+def _without_tables(text: str, headers: re.Pattern[str], scrub_row: Callable[[str, str], str | None]) -> str:
+    """`scrub_row` takes a row and its header, and returns None where the row is not the header's."""
     parts, done = [], 0
-    for header in _HEADER.finditer(text):
-        if header.start() < done:
+    for header in headers.finditer(text):
+        if header.start() < done or not any(map(is_secret, _WORD.findall(_SIGNS.sub(" ", header[0])))):
             continue
-        separator = next(mark for mark in header[0] if mark in _SEPARATORS)
-        names = [name.strip(' "\r') for name in header[0].split(separator)]
-        if not any(map(is_secret, names)):
-            continue
-        for begin, end in _rows(text, header.end(), separator, len(names)):
-            parts += [text[done:begin], _without_cells(text[begin:end], separator, names)]
+        for begin, end in _lines(text, header.end()):
+            row = text[begin:end]
+            if _RULER.fullmatch(row):
+                continue
+            if (scrubbed := scrub_row(row, header[0])) is None:
+                break
+            parts += [text[done:begin], scrubbed]
             done = end
     return "".join([*parts, text[done:]]) if parts else text
 
 
-def _rows(text: str, at: int, separator: str, count: int) -> Iterator[tuple[int, int]]:
-    """Where the lines below a header begin and end, as long as they have as many cells."""
+def _lines(text: str, at: int) -> Iterator[tuple[int, int]]:
+    """Where the lines after this place begin and end."""
     while at < len(text):
         begin = at + 1
         end = text.find("\n", begin)
         at = end if end >= 0 else len(text)
-        if text.count(separator, begin, at) != count - 1:
-            return
         yield begin, at
 
 
-def _without_cells(row: str, separator: str, names: list[str]) -> str:
-    cells = row.split(separator)
-    return separator.join(
-        _without_cell(name, cell) if is_secret(name) else cell for name, cell in zip(names, cells, strict=True)
+@lru_cache(maxsize=16)
+def _cells(header: str) -> tuple[re.Pattern[str], tuple[str, ...], frozenset[int]]:
+    """(the separator, names, which of them are secret)."""
+    mark = next((mark for mark in header if mark in _SEPARATORS), "")
+    separator = re.compile(re.escape(mark)) if mark else _BAR
+    names = tuple(name.strip(' "\r') for name in separator.split(header))
+    return separator, names, _secret_columns(names)
+
+
+def _secret_columns(names: Iterable[str]) -> frozenset[int]:
+    names = tuple(names)
+    lowered = [name.lower() for name in names]
+    is_vocabulary = not _OF_VOCABULARY.isdisjoint(lowered)
+    return frozenset(
+        at
+        for at, name in enumerate(names)
+        if is_secret(name) and not (is_vocabulary and lowered[at] in ("token", "tokens"))
     )
+
+
+def _without_cells(row: str, header: str) -> str | None:
+    separator, names, secret = _cells(header)
+    marks, cells = separator.findall(row), separator.split(row)
+    if len(cells) != len(names):
+        return None
+    cleaned = [_without_cell(names[at], cell) if at in secret else cell for at, cell in enumerate(cells)]
+    return "".join(part for pair in zip(cleaned, [*marks, ""], strict=True) for part in pair)
 
 
 def _without_cell(name: str, cell: str) -> str:
     value = cell.strip(' "\r')
     hidden = not is_harmless(name, value) and (is_strong(name) or looks_random(value))
     return cell.replace(value, WITHHELD) if hidden else cell
+
+
+@lru_cache(maxsize=16)
+def _spans(header: str) -> tuple[int, tuple[tuple[str, int, int], ...]]:
+    """(how many columns of one width there are; name, begin and end of those that are secret)."""
+    columns = list(_WORD.finditer(header))
+    secret = _secret_columns(column[0] for column in columns)
+    return len(columns), tuple((column[0], *column.span()) for at, column in enumerate(columns) if at in secret)
+
+
+def _without_words(row: str, header: str) -> str | None:
+    """What stands below a secret's name, aligned at either end. Its width stays, for the columns behind it."""
+    count, columns = _spans(header)
+    words = list(_WORD.finditer(row, 0, MAX_WIDTH))
+    if not 2 <= len(words) <= count + 1:  # and a number of the row
+        return None
+    for name, begin, end in columns:
+        for word in words:
+            value, width = word[0], len(word[0])
+            below = word.start() < end and word.end() > begin
+            hidden = below and width >= len(WITHHELD) and not is_harmless(name, value)
+            if hidden and (is_strong(name) or looks_random(value)):
+                row = row[: word.start()] + WITHHELD.ljust(width) + row[word.end() :]
+    return row
 
 
 def without_manifests(text: str) -> str:

@@ -20,7 +20,7 @@ MAX_DEPTH = 20  # levels of nested lists and dictionaries below a secret's name
 WITHHELD = "***"  # what is shown in the place of a secret
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -33,27 +33,35 @@ _PARTS = re.compile(
 )
 # Passwords in letters that are no ASCII; not cryptography (密码学).
 _FOREIGN = re.compile("contraseña|пароль|密[码碼](?![学學])|口令|パスワード|비밀번호")
-_WORDS = _words("""
+_WORDS = words("""
     pwd pw cookie cookies authorization auth oauth bearer jwt signature sig dsn webhook netrc otp totp mnemonic
     creds cred psw sessionid phpsessid jsessionid passe senha
 """)
-_WEAK_WORDS = _words("""
+_WEAK_WORDS = words("""
     private cert
 """)
 # Options that take a key although their name does not say so (OpenRLHF: --use_wandb KEY or True).
 _SPECIAL = frozenset({"use_wandb", "use_swanlab", "use_comet"})
 # `trainer.wandb.key`: a key below one of these.
-_SERVICES = _words("""
+_SERVICES = words("""
     wandb swanlab comet mlflow openai anthropic azure hf huggingface hub api s3 aws judge serper tavily
 """)
-_AUTH_ABOUT = _words("""
+_AUTH_ABOUT = words("""
     mode type enabled method scheme url required error
 """)
-_PASSES = _words("""
+# Values of `auth`: methods, of which none is a secret.
+_AUTH_METHODS = words("""
+    basic digest kerberos munge ldap iam anonymous jwt oauth oauth2 password token ssh tls mtls slurm
+""")
+# Last words of names that are measured: `jwt_ttl`, `cookie_size`.
+_MEASURES = words("""
+    age count expires expiry length lifetime max min retries size timeout ttl
+""")
+_PASSES = words("""
     forward backward first second single one two each per low high by multi
 """)
 
-_BEFORE_KEY = _words("""
+_BEFORE_KEY = words("""
     prompt prompts input inputs output outputs label labels reward rewards fn answer answers sort cache query dict
     data dataset column image images video videos audio response responses target source text message messages
     tool tools system solution ground truth group foreign primary partition shard seed rng prng map lookup hash
@@ -63,10 +71,10 @@ _BEFORE_KEY = _words("""
     to is at on with instruction context history conversation conversations turn id uid name value feature
     features sub mapping restore
 """)
-_AFTER_KEY = _words("""
+_AFTER_KEY = words("""
     value base b pem data string hex raw prod dev test old new backup ro rw
 """)
-_BEFORE_TOKEN = _words("""
+_BEFORE_TOKEN = words("""
     eos bos pad unk sep cls mask masked stop special image images video audio begin start end first last next
     previous prev per each every max min num n one a an the new total response prompt completion output input
     generated generation draft drafted accepted sampled bonus target added additional extra bad forced suppress
@@ -77,7 +85,7 @@ _BEFORE_TOKEN = _words("""
     context chunked prefill decode kv cache number free used mean avg average train trained seen recorded compared
     second third
 """)
-_AFTER_TOKEN = _words("""
+_AFTER_TOKEN = words("""
     id ids count counts level type types mean limit budget length lengths len position positions index indices
     logprob logprobs logp per dim size log logs mask masks loss losses mismatch embedding embeddings emb bytes
     text texts usage throughput rate sum advantage advantages score scores reward rewards classification latency
@@ -88,20 +96,28 @@ _AFTER_TOKEN = _words("""
 # Variables in which Ray passes on the variables that a user gave to the whole job.
 _CARRIERS = re.compile(r"RAY_(JOB_CONFIG|RUNTIME_ENV)_JSON\w*")
 _FOLDERS = frozenset({"PWD", "OLDPWD"})  # of the shell: working directories, not passwords
-_ABOUT_FILES = _words("""
+_ABOUT_FILES = words("""
     file path dir folder
 """)
 
 # In a sentence, the word after an option is not its value ("--token is missing").
-PROSE = _words("""
+PROSE = words("""
     is are was were be must may can cannot should needs requires expects takes has have had and or but nor for to
     from with without not of in on at as by if when the a an this that option argument flag value given missing
 """)
 
-_NOTHING = re.compile(r"true|false|none|null|yes|no|on|off||\$\{?[\w.:]{1,100}\}?", re.IGNORECASE)  # also ${A_VARIABLE}
+_NOTHING = re.compile(
+    r"true|false|none|null|nil|yes|no|on|off|(?:dis|en)abled|unset|undefined|n/a|required|optional|missing|"
+    r"|\$\{?[\w.:]{1,100}\}?",  # ${A_VARIABLE}
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(r"[\[(]{0,3}[-+]?\d[\d_,.]{0,15}(?:[eE][-+]?\d{1,3})?[\])]{0,3}")  # also the first of a list
+_MEASURED = re.compile(r"\d[\d_,.]{0,15}[ ]?(?:[kKMGT]?B|[KMGT]iB|[kKMGT]|[num]?s|min|h|d|%)?")  # 64 MiB, 30s
+_LONG_NUMBER = re.compile(r"\d{8,}+")  # of a vocabulary of 1,000,000 words no number has so many digits
 _SPECIAL_TOKEN = re.compile(r"<[^<>]{1,40}>|\[[A-Z]{2,12}\]|<\|[^<>]{1,40}\|>")
 _PATH = re.compile(r"[~.\w\-]{0,100}[/.][\w./~\-]{1,300}")
+# A path that says itself that it is one: from the root, the home or here, through folders with names of lower case.
+_PLAIN_PATH = re.compile(r"(?:~|\.{1,2})?(?:/\.?[a-z][a-z_\-]{0,40}+\d{0,3}+){1,20}+(?:\.[a-z]{1,8}\d?)?")
 
 
 # Words, versions, numbers, columns of `sort` (2,3nr) and paths of these: harmless values of names that are not
@@ -115,6 +131,15 @@ RANDOM_MIN = 8  # characters
 def looks_random(value: str) -> bool:
     """Whether a value may be a secret whatever its name: long, and not made of words and numbers."""
     return len(value) >= RANDOM_MIN and not _WORDS_OF_VALUE.fullmatch(value[:MAX_NAME])
+
+
+_TURNS = re.compile(r"[A-Za-z]\d|\d[A-Za-z]")
+
+
+def has_token_form(value: str) -> bool:
+    """Whether a value is made like a token: at least 12 small and capital letters and digits, well mixed."""
+    mixed = value.isascii() and value.isalnum() and not value.islower() and not value.isupper()
+    return mixed and 12 <= len(value) <= MAX_NAME and len(_TURNS.findall(value)) >= 3
 
 
 @lru_cache(maxsize=4_096)
@@ -162,6 +187,14 @@ def _names_one(word: str, before: str, after: list[str]) -> bool:
     return word in ("wandbkey", "sshkey", "openaikey", "hfkey")
 
 
+# Every name of a secret in ASCII has one of these in its lower-case form; a text without them needs no closer look.
+STEMS = (
+    "pass", "token", "key", "secret", "auth", "cred", "cert", "private", "pw", "cook", "bearer", "jwt", "sig", "dsn",
+    "hook", "netrc", "otp", "mnemonic", "psw", "sess", "senha", "sena", "wort", "woord", "wandb", "swanlab", "comet",
+    "pat", "connection", "kube", "ray_", "pin", "sid",
+)  # fmt: skip
+
+
 def is_secret(name: str) -> bool:
     """Whether a value of this name is withheld, unless `is_harmless`."""
     return _kind(name[-MAX_NAME:]) != ""
@@ -183,15 +216,32 @@ def is_harmless(name: str, value: Any, depth: int = 0) -> bool:
     if value is None or isinstance(value, bool):
         return True
     if isinstance(value, (int, float)):
-        return not is_strong(name)
+        return _shows_number(name, str(value))
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(is_harmless(name, item, depth + 1) for item in value)
     if isinstance(value, Mapping):
         return not is_strong(name) and all(is_harmless(name, item, depth + 1) for item in value.values())
-    text = str(value)
-    if _NOTHING.fullmatch(text):
+    return _is_harmless_text(name, str(value))
+
+
+def _is_harmless_text(name: str, text: str) -> bool:
+    if _NOTHING.fullmatch(text) or _PLAIN_PATH.fullmatch(text):
         return True
     words = _WORD.findall(name[-MAX_NAME:])
-    if words and words[-1].lower() in _ABOUT_FILES:
+    last = words[-1].lower() if words else ""
+    if last in _ABOUT_FILES:
         return bool(_PATH.fullmatch(text)) or (text.isupper() and text.lower() in _ABOUT_FILES)  # --token-file FILE
-    return not is_strong(name) and bool(_NUMBER.fullmatch(text) or _SPECIAL_TOKEN.fullmatch(text))
+    if last in ("auth", "oauth") and text.lower() in _AUTH_METHODS:
+        return True
+    if _NUMBER.fullmatch(text) or _MEASURED.fullmatch(text):
+        return _shows_number(name, text)
+    return not is_strong(name) and bool(_SPECIAL_TOKEN.fullmatch(text))
+
+
+def _shows_number(name: str, number: str) -> bool:
+    """Whether a number of this name may be shown: a measure, or one that is too short for a secret."""
+    words = _WORD.findall(name[-MAX_NAME:])
+    last = words[-1].lower() if words else ""
+    if is_strong(name):
+        return last in _MEASURES
+    return not (len(words) > 1 and last in ("token", "key", "pat") and _LONG_NUMBER.fullmatch(number))

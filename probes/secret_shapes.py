@@ -78,3 +78,22 @@ _LONG = rf"(?=[\w\-./:+=~$]{{{SHORTEST}}})"  # most words of a text are shorter,
 SHAPED = re.compile(rf"(?<![\w\-]){_LONG}(?:{_ANY})")
 # In a name of a file parts are joined by - and _, so that a token may follow either.
 SHAPED_IN_FILE_NAME = re.compile(rf"(?<![A-Za-z0-9]){_LONG}(?:{_ANY})")
+
+# The same behind letters and _, as in `keyhf_...`: only what no ordinary name has. By the lower-case form of how each
+# begins.
+_MIXED = r"(?=[^A-Z\s]{0,60}+[A-Z])(?=[^a-z\s]{0,60}+[a-z])(?=[^\d\s]{0,60}+\d)"  # capitals, small letters and digits
+GLUED: dict[str, str] = {
+    "hf_": rf"hf_{_MIXED}[A-Za-z0-9]{{16,}}+",  # not rlhf_run20261128
+    **{f"gh{letter}_": rf"gh{letter}_{_MIXED}[A-Za-z0-9]{{20,}}+" for letter in "pousr"},
+    "github_pat_": rf"github_pat_{_MIXED}\w{{20,}}+",
+    "glpat-": rf"glpat-{_MIXED}[\w\-]{{16,}}+",
+    "nvapi-": rf"nvapi-{_MIXED}[\w\-]{{20,}}+",
+    "sk-": rf"sk-(?:proj|ant|or|svcacct)-{_MIXED}[\w\-]{{16,}}+",
+    "akia": r"AKIA(?=[A-Z]{0,15}\d)[A-Z0-9]{16}(?![A-Za-z0-9])",
+    "asia": r"ASIA(?=[A-Z]{0,15}\d)[A-Z0-9]{16}(?![A-Za-z0-9])",
+    "aiza": rf"AIza{_MIXED}[\w\-]{{30,}}+",
+    "xox": rf"xox[a-z]-{_MIXED}[A-Za-z0-9\-]{{20,}}+",
+    "npm_": rf"npm_{_MIXED}[A-Za-z0-9]{{30,}}+",
+    "eyj": r"eyJ[\w\-]{16,400}+\.eyJ[\w\-]{4,400}+(?:\.[\w\-]++)?+",
+}
+SHAPED_GLUED = re.compile("|".join(GLUED.values()))
