@@ -1,9 +1,9 @@
 """What the source text says about the place where a process stands, if the file can be read here.
 
-Eleven questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
+Twelve questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
 asks for the rank, in a loop without an end, in a loop that repeats until something has come, in a loop that continues
 after an error, or behind a loop that contains another line? Does its function hand something on, or ask if processes
-have ended? Does the line wait for a device, or take a lock?
+have ended? Does the line wait for a device, take a lock, or sleep, and for how long?
 Is it inside a `with` of that lock? A file that is absent, too large, or does not have the frame's function at
 that line (it changed since) answers nothing.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 from harness.triage.evidence import Frame
 
 MAX_BYTES = 2 << 20  # bytes of source text; larger files are generated and not read
+MAX_BASE, MAX_EXPONENT = 1000.0, 20.0  # of a power that is computed; a larger one is no length of a sleep
 _RANK_WORDS = ("rank", "is_main", "is_master", "is_leader", "main_process", "is_first")
 
 
@@ -159,6 +160,33 @@ def hands_on(frame: Frame) -> bool:
     read."""
     body = _function(frame)
     return body is None or any(name in _HANDS_ON for name in _called(body))
+
+
+def slept_s(frame: Frame) -> float | None:
+    """The seconds that the line of a frame sleeps, if its text has them as a number; None otherwise."""
+    body = _function(frame)
+    for node in ast.walk(body) if body is not None else ():
+        if isinstance(node, ast.Call) and _holds(node, frame.line) and ast.unparse(node.func).endswith("sleep"):
+            return _number(node.args[0]) if node.args else None
+    return None
+
+
+def _number(node: ast.expr) -> float | None:
+    """The value of a number, or of a product, power or sum of numbers; None for anything else."""
+    if isinstance(node, ast.Constant):
+        return float(node.value) if isinstance(node.value, (int, float)) else None
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right = _number(node.left), _number(node.right)
+    if left is None or right is None:
+        return None
+    if isinstance(node.op, ast.Mult):
+        return left * right
+    if isinstance(node.op, ast.Add):
+        return left + right
+    if isinstance(node.op, ast.Pow) and 0 <= left <= MAX_BASE and 0 <= right <= MAX_EXPONENT:
+        return float(left**right)
+    return None
 
 
 def waits_for_device(frame: Frame) -> bool:

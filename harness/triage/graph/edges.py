@@ -267,6 +267,9 @@ class Forming:
     place: int = -1
 
 
+KEY = "store"  # the operation of a wait for a key that no function of a group surrounds
+
+
 def forming(subject: Subject) -> Forming | None:
     """The group that this process is making, by its open spans and its stack; None if it makes none."""
     process = subject.process
@@ -274,8 +277,8 @@ def forming(subject: Subject) -> Forming | None:
         return None
     spans = process.beat.open_spans if process.beat else ()
     inside = [span for span in spans if span.name in (*MAKERS, MEETING, HELPER) and not _over(subject)]
-    if not inside and subject.doing.kind != "store":
-        return None
+    if not inside and (subject.doing.kind != "store" or subject.doing.op == KEY):
+        return None  # a program that waits for a key of a store of its own makes no group
     fields: dict[str, object] = {}
     # Spans nest. A field of the outermost span wins over the same field of an inner one.
     for span in inside:

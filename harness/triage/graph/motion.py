@@ -7,6 +7,7 @@ time of a process whose oldest operation has been pending for long.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from harness.triage import source, stacks
@@ -31,6 +32,8 @@ DEVICE_S = 300.0
 # TIMERS thresholds of the watch. THRESHOLD_S, the default of `harness watch`, stands in for a missing one.
 TIMERS, THRESHOLD_S = 3.0, 60.0
 _SERVES = IDLE - {"queue"}
+# Frames in which servers run a handler in a thread: the standard library's, starlette's and FastAPI's, an executor's.
+_HANDLER = re.compile(r"/socketserver\.py$|/anyio/|/concurrent/futures/thread\.py$")
 BETWEEN_RANKS = frozenset({"collective", "p2p"})
 _INSIDE = frozenset({"lock", "queue", "select"})  # waits that another thread of the same process may end
 
@@ -75,6 +78,8 @@ def progress_between_looks(
         return ""
     if text := loop_runs(process, now, around.stall_s) or (loop_wakes(process, now) if around.timers else ""):
         return text
+    if now.within("http_server") and (text := _answers(process, gap)):
+        return text
     # An idle process is at work only if a thread of its own fills the queue at which it waits.
     if now.idle and before.idle and not _fed(process, now, before):
         return ""
@@ -105,6 +110,22 @@ def _computes(process: Process, now: stacks.Doing, gap: float) -> str:
         return f"waits for a processor, {waited / gap:.0%} of the time"
     rate = moved_bytes(process, now)
     return f"{rate / 1000:.0f} kB/s read and written" if rate else ""
+
+
+def _answers(process: Process, gap: float) -> str:
+    """Say in words that a thread of a server works on a request. The main thread waits for the next one meanwhile."""
+    for thread in process.samples[-1].threads:
+        if not any(_HANDLER.search(frame.file) for frame in thread.frames) or not any(map(users, _own(thread))):
+            continue
+        if (cores := spent_s(process, thread) / gap) >= BUSY_CORES:
+            return f"its thread {thread.name or thread.tid} answers a request, {cores:.0%} of a core"
+    return ""
+
+
+def _own(thread: Thread) -> tuple[Frame, ...]:
+    """The frames of a thread within its handler of requests, innermost first."""
+    begin = next(at for at, frame in enumerate(thread.frames) if _HANDLER.search(frame.file))
+    return thread.frames[:begin]
 
 
 def _transfers(process: Process, *, waits: bool) -> str:
@@ -333,6 +354,11 @@ def _of_thread(process: Process, thread: Thread, what: str) -> float | None:
         (earlier_thread for earlier_thread in process.samples[0].threads if earlier_thread.tid == thread.tid), None
     )
     return float(now - ((getattr(then, what) or 0) if then is not None else 0))
+
+
+def spent_s(process: Process, thread: Thread) -> float:
+    """Processor seconds of one thread between the looks; 0 if it was not counted by itself."""
+    return _of_thread(process, thread, "cpu_s") or 0.0
 
 
 def hands_on(thread: Thread, *, joined: bool = False) -> bool:

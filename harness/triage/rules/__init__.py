@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from harness.triage.rules import absence as absence
 from harness.triage.rules import (
+    alive,
     builds,
     calls,
     closed,
@@ -76,6 +77,7 @@ RULES: tuple[Rule, ...] = (
     locks.unreleased,  # K4, K6, K7, INSUFFICIENT
     resources.unmet,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
+    alive.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
     over.ending,  # K7

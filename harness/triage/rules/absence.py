@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from harness.triage import source
-from harness.triage.evidence import PASTED, Frame, Process
+from harness.triage.evidence import PASTED, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.sockets import main_frames
-from harness.triage.places import users
+from harness.triage.rules.alive import coming, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
@@ -83,26 +83,20 @@ def outside(case: Case) -> Ruling | None:
     wait."""
     ends = [end for end in _absent(case) if not (end.polls or fills(end) or reads(end) or takes_orders(case, end))]
     # An idle server and a process whose heartbeat shows recent progress are not dead.
-    ends = [end for end in ends if not (_serves(case, end) or _moved_lately(case, end))]
+    ends = [end for end in ends if not (_serves(case, end) or _moved_lately(case, end) or coming(case, end))]
     if not ends or not _waiters(case, ends) or _young(case):
         return None
     why = {end.key: _why(case, end) for end in ends}
     where = case.waited_in(why)
-    failed = any(_failed(end) for end in ends)
+    erred = any(failed(end.process) for end in ends)
     return Ruling(
         "HUNG",
         f"{case.names(why)} {_briefly(case, ends)}; others wait in {where}",
         "K4",
         why,
         place=where,
-        next=_AFTER_AN_ERROR if failed else _WITHOUT_AN_ERROR,
+        next=_AFTER_AN_ERROR if erred else _WITHOUT_AN_ERROR,
     )
-
-
-def _failed(subject: Subject) -> bool:
-    """Whether the process left an error or stands where one was caught. Otherwise it may only sleep, and its log is
-    of no help."""
-    return bool(local_error(subject.process)) or any(source.in_handler(frame) for frame in _frames(subject.process))
 
 
 def _serves(case: Case, subject: Subject) -> bool:
@@ -337,20 +331,14 @@ def _in_event_loop(subject: Subject) -> bool:
 def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
     """The line of a loop that `subject` has left and that a waiter is still in, by the source text; 0 if there is
     none."""
-    mine = _frames(subject.process)
+    mine = user_frames(subject.process)
     if any(source.in_handler(frame) for frame in mine):
         return 0
-    for waiter_frame in dict.fromkeys(frame for waiter in waiters for frame in _frames(waiter.process)):
+    for waiter_frame in dict.fromkeys(frame for waiter in waiters for frame in user_frames(waiter.process)):
         for frame in mine:
             if line := source.behind_loop(frame, waiter_frame):
                 return line
     return 0
-
-
-def _frames(process: Process | None) -> list[Frame]:
-    if process is None or not process.samples:
-        return []
-    return [frame for frame in main_frames(process.samples[-1].threads) if users(frame)]
 
 
 def _why(case: Case, subject: Subject) -> str:
@@ -384,7 +372,7 @@ def _briefly(case: Case, ends: list[Subject]) -> str:
     first, several = ends[0], len(ends) > 1
     if first.process is not None and (error := local_error(first.process)):
         return f"failed and stayed: {brief(error)}"
-    if _sleeps(first) and not any(_failed(end) for end in ends):
+    if _sleeps(first) and not any(failed(end.process) for end in ends):
         place = first.frame.partition(" in ")[0]
         return f"{'sleep' if several else 'sleeps'} at {place}"
     if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
@@ -407,7 +395,7 @@ def _state(subject: Subject) -> str:
 def _of_itself(case: Case, subject: Subject) -> str:
     if subject.process is not None and (error := local_error(subject.process)):
         return f"failed and stayed: {error}"
-    if any(source.in_handler(frame) for frame in _frames(subject.process)):
+    if any(source.in_handler(frame) for frame in user_frames(subject.process)):
         return f"has swallowed an error, and is outside any collective: {_state(subject)}"
     if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
         return f"does not answer: {_state(subject)}"

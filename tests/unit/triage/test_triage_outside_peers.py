@@ -105,7 +105,9 @@ def test_a_service_of_the_job_is_asked_over_a_plain_socket() -> None:
     loops = process(70, "judge", "main run_forever select", listening=LOCAL)
     found = triage(evidence(asks, *ranks, loops), at)
     assert found.verdict == "INSUFFICIENT" and not keys(found), found.reason
-    stands = process(70, "judge", "main:5 forgot", wchan="hrtimer_nanosleep", listening=LOCAL)
+    sleeps = process(70, "judge", "main:5 forgot", wchan="hrtimer_nanosleep", listening=LOCAL)
+    assert not keys(triage(evidence(asks, *ranks, sleeps), at)), "nothing says for how long it sleeps"
+    stands = process(70, "judge", "main:5 forgot", wchan="futex_do_wait", listening=LOCAL)
     assert keys(triage(evidence(asks, *ranks, stands), at)) == {f"{HOST}:70"}
 
 

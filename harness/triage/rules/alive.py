@@ -1,0 +1,141 @@
+"""Who may still end a wait: a sleep that runs out, a thread that works beside, a child, whoever writes or signals.
+
+A rank that has not come is to blame only where nothing that was seen could still bring it. A process that waits inside
+itself for such a thread, or for something outside the job, may be slow, or wait for a party that nobody looked at. Then
+the verdict is INSUFFICIENT, and says who would have to act.
+"""
+
+from __future__ import annotations
+
+import re
+
+from harness.triage import source
+from harness.triage.evidence import Frame, Process, Thread
+from harness.triage.graph import Subject
+from harness.triage.graph.motion import hands_on, spent_s
+from harness.triage.graph.polling import woke
+from harness.triage.graph.sockets import main_frames
+from harness.triage.places import users
+from harness.triage.rules.outsiders import awaits_tasks, in_client
+from harness.triage.rules.processes import local_error
+from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.stacks import classify, user_frame
+
+# A sleep this long by its source text is no pause: NCCL's default timeout in torch, after which those who wait fail.
+LONG_SLEEP_S = 600.0
+# Kernel functions in which only another process, a person or a device ends the wait of the caller.
+_OUTSIDE = re.compile(r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty")
+_IN_PROCESS = ("lock", "queue", "select", "user", "http_server")  # waits that a thread beside, or a child, may end
+_PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
+_SLEEPS = re.compile("nanosleep")
+_JOINS = ("join", "_wait_for_tstate_lock")
+
+
+def coming(case: Case, subject: Subject) -> str:
+    """Say in words who may still end what a process does or waits for; empty if nothing that was seen could.
+
+    A process that ended, is held, failed or has caught an error is not coming. A process of which only recorder data
+    was seen is judged by its counters, so this is empty too.
+    """
+    process = subject.process
+    if process is None or not process.samples or not process.samples[-1].threads:
+        return ""
+    if subject.ended or subject.blocked or failed(process):
+        return ""
+    return _sleep(subject, process) or _thread(subject, process) or _child(case, subject, process) or _outside(process)
+
+
+def failed(process: Process | None) -> bool:
+    """Whether a process left an error or stands where one was caught."""
+    return bool(local_error(process)) or any(source.in_handler(frame) for frame in user_frames(process))
+
+
+def user_frames(process: Process | None) -> list[Frame]:
+    """The frames of the user's code in the main thread at the last look, innermost first."""
+    if process is None or not process.samples:
+        return []
+    return [frame for frame in main_frames(process.samples[-1].threads) if users(frame)]
+
+
+def _sleep(subject: Subject, process: Process) -> str:
+    """A sleep that ends by itself, as the source text says.
+
+    Without the text a rank is judged by its counters, which stand. A process that is no rank has none, so nothing shows
+    that it does not go on.
+    """
+    if not subject.doing.kind == subject.before.kind == "sleep":
+        return ""
+    frames = main_frames(process.samples[-1].threads)
+    loop = source.loop_around(frames[0]) if frames else source.Loop.UNKNOWN
+    if loop is source.Loop.UNKNOWN:
+        return "" if process.rank is not None else "a sleep, and its source text cannot be read"
+    length_s = source.slept_s(frames[0])
+    ends = loop is not source.Loop.ENDLESS and (length_s is None or length_s < LONG_SLEEP_S)
+    return "a sleep ends by itself" if ends else ""
+
+
+def _thread(subject: Subject, process: Process) -> str:
+    """A thread beside the main one that may end its wait, or answers a request."""
+    if subject.doing.kind not in _IN_PROCESS:
+        return ""
+    look = process.samples[-1]
+    serves = subject.doing.within("http_server")
+    joined = subject.doing.op in _JOINS
+    for thread in look.threads:
+        if thread.main or thread.name == "MainThread" or not any(map(users, thread.frames)):
+            continue
+        if _alive(process, thread) and (serves or hands_on(thread, joined=joined)):
+            return f"its thread {thread.name or thread.tid} stands at {user_frame(thread.frames)}"
+    if serves and any("/asyncio/" in frame.file for thread in look.threads for frame in thread.frames):
+        return "it runs an event loop, and what its tasks await is in no stack"
+    return ""
+
+
+def _alive(process: Process, thread: Thread) -> bool:
+    """Whether a thread computes, sleeps, or waits for something that ends without this process."""
+    asleep = _SLEEPS.search(thread.wchan) or _OUTSIDE.search(thread.wchan)
+    return thread.active or bool(asleep) or classify(thread).kind in _PENDING or spent_s(process, thread) > 0
+
+
+def _child(case: Case, subject: Subject, process: Process) -> str:
+    """A child that is alive, where the main thread may wait for it."""
+    if subject.doing.kind not in _IN_PROCESS:
+        return ""
+    for each in case.live():
+        its = each.process
+        if its is None or its.host != process.host or its.ppid != process.pid or its.rank is not None:
+            continue
+        if (each.polls or each.doing.kind in _PENDING or woke(its)) and not (each.blocked or failed(its)):
+            return f"its child {its.pid} is {each.state()}"
+    return ""
+
+
+def _outside(process: Process) -> str:
+    """A wait in the kernel for a writer, a signal or an event, which no thread of this process causes."""
+    waits = [look.wchan for look in process.samples]
+    return f"it waits in the kernel ({waits[-1]})" if all(map(_OUTSIDE.search, waits)) else ""
+
+
+def undecided(case: Case) -> Ruling | None:
+    """INSUFFICIENT: waiting ends at processes whose wait somebody may still end."""
+    ends = [
+        sink
+        for sink in case.sinks()
+        if sink.observed and not sink.progress and not (awaits_tasks(sink) or in_client(case, sink))
+    ]
+    awaited = {end.key: why for end in ends if (why := coming(case, end))}
+    if not awaited or not any(wait.target in awaited for wait in case.graph.waits):
+        return None
+    described = {key: f"{case.subject(key).state()}; {why}" for key, why in awaited.items()}
+    where = case.waited_in(awaited)
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(awaited)} may be at work or waiting, while others wait in {where}: nothing says which",
+        evidence=tuple(f"{case.subject(key).label}: {words}" for key, words in described.items()),
+        missing=tuple(f"who ends what {case.subject(key).label} does or waits for" for key in awaited),
+        place=case.subject(next(iter(awaited))).frame,
+        next=(
+            f"{case.again()}   # in a minute: what has moved",
+            "give each wait a timeout, and say in its error what has not come",
+        ),
+    )

@@ -1,0 +1,167 @@
+"""Ranks and servers that are not seen to come, and that somebody may still bring: nobody is named. With controls."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from triage_evidence import compared, evidence, frames, group, process, rank
+
+from harness.triage import source
+from harness.triage.evidence import Frame, Process, Thread
+from harness.triage.judge import triage
+from reports.model import Verdict
+
+PROGRAM = """
+def pause():
+    time.sleep(42)
+
+def long_pause():
+    time.sleep(3600)
+
+def kept():
+    while True:
+        time.sleep(1)
+
+def waits():
+    lock.acquire()
+
+def releases():
+    look()
+    lock.release()
+
+def reads():
+    return open(path).read()
+"""
+LINES = {"pause": 3, "long_pause": 6, "kept": 10, "waits": 13, "releases": 16, "reads": 20}
+WAIT = "main:10 step:42 broadcast"
+POOL = Frame("run", "/usr/lib/python3.11/concurrent/futures/thread.py", 58)
+ANYIO = Frame("WorkerThread.run", "/venv/lib/python3.11/site-packages/anyio/_backends/_asyncio.py", 1124)
+HANDLER = Frame("process_request_thread", "/usr/lib/python3.11/socketserver.py", 691)
+SERVES = Frame("serve_forever", "/usr/lib/python3.11/socketserver.py", 235)
+JOIN = Frame("_wait_for_tstate_lock", "/usr/lib/python3.11/threading.py", 1139)
+SLEEP = "hrtimer_nanosleep"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def at(file: str, function: str) -> tuple[Frame, ...]:
+    return (Frame(function, file, LINES[function]),)
+
+
+def standing(subject: Process, stack: tuple[Frame, ...], wchan: str, *beside: Thread) -> Process:
+    """A process with this stack of its main thread at both looks, and the same threads beside it."""
+    looks = tuple(
+        dataclasses.replace(
+            look, wchan=wchan, threads=(dataclasses.replace(look.threads[0], frames=stack, wchan=wchan), *beside)
+        )
+        for look in subject.samples
+    )
+    return dataclasses.replace(subject, samples=looks)
+
+
+def judged(late: Process, *more: Process) -> Verdict:
+    comparison = compared(group("0", {0: (17, "broadcast"), 1: 16}))
+    return triage(evidence(rank(0, WAIT, world=2), late, *more), comparison)
+
+
+def culprits(verdict: Verdict) -> set[int | None]:
+    assert verdict.triage is not None
+    return {party.rank for party in verdict.triage.culprits}
+
+
+@pytest.mark.parametrize(("function", "named"), [("pause", False), ("long_pause", True), ("kept", True)])
+def test_a_sleep_that_ends_by_itself_blames_nobody(file: str, function: str, named: bool) -> None:
+    verdict = judged(standing(rank(1, "main", world=2), at(file, function), SLEEP))
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [
+    ("42", 42.0), ("60 * 60", 3600.0), ("10**6", 1e6), ("1 + 0.5", 1.5), ("delay", None), ("9**9**9", None),
+])  # fmt: skip
+def test_how_long_a_line_sleeps(tmp_path: Path, text: str, seconds: float | None) -> None:
+    path = tmp_path / "sleeps.py"
+    path.write_text(f"import time\ndef f(delay):\n    time.sleep({text})\n")
+    assert source.slept_s(Frame("f", str(path), 3)) == seconds
+
+
+@pytest.mark.parametrize(("thread", "named"), [
+    (Thread("feeder", 7, (), wchan=SLEEP), False), (Thread("feeder", 7, (), active=True), False),
+    (Thread("feeder", 7, (), wchan="futex_do_wait"), True),
+])  # fmt: skip
+def test_a_thread_that_lives_may_release_the_lock(file: str, thread: Thread, named: bool) -> None:
+    """The control: a thread that itself waits for a lock."""
+    beside = dataclasses.replace(thread, frames=at(file, "releases"))
+    verdict = judged(standing(rank(1, "main", world=2), at(file, "waits"), "futex_do_wait", beside))
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
+def test_a_lock_that_no_thread_can_release_is_named(file: str) -> None:
+    verdict = judged(standing(rank(1, "main", world=2), at(file, "waits"), "futex_do_wait"))
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", {1})
+
+
+@pytest.mark.parametrize(("inner", "thread"), [
+    ((JOIN,), (Frame("look", "/job/train.py", 4),)), ((), (Frame("look", "/job/train.py", 4), POOL)),
+])  # fmt: skip
+def test_a_joined_thread_or_a_task_of_a_pool_that_sleeps(
+    file: str, inner: tuple[Frame, ...], thread: tuple[Frame, ...]
+) -> None:
+    beside = Thread("Thread-1", 7, thread, wchan=SLEEP)
+    verdict = judged(standing(rank(1, "main", world=2), (*inner, *at(file, "waits")), "futex_do_wait", beside))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", set())
+
+
+@pytest.mark.parametrize("wchan", ["wait_for_partner", "do_sigtimedwait.isra.0", "pipe_read"])
+def test_a_wait_for_a_writer_or_a_signal(file: str, wchan: str) -> None:
+    verdict = judged(standing(rank(1, "main", world=2), at(file, "reads"), wchan))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", set())
+
+
+def test_a_child_that_polls_for_a_pool(file: str) -> None:
+    late = standing(rank(1, "main", world=2), (*frames("lock.wait"), *at(file, "waits")), "futex_do_wait")
+    child = standing(process(200, "process", "main", ppid=late.pid), at(file, "pause"), SLEEP)
+    assert culprits(judged(late, child)) == set() and judged(late, child).verdict == "INSUFFICIENT"
+    idle = standing(child, frames("main queue.get"), "futex_do_wait")
+    assert culprits(judged(late, idle)) == {1}, "the control: a child that waits for orders"
+
+
+def serving(*threads: Thread, frame: Frame = SERVES, **look: Any) -> Verdict:
+    """What is said of a rank that asks a server, whose main thread waits for the next request."""
+    asks = rank(0, "main score getresponse", world=1, peers=("127.0.0.1:8000",))
+    server = process(70, "judge", "main select", listening=("127.0.0.1:8000",))
+    stack = (*frames("select"), frame, Frame("main", "/job/judge.py", 9))
+    return triage(evidence(asks, standing(server, stack, "do_epoll_wait", *threads)), None)
+
+
+def test_a_server_whose_handler_computes_is_at_work() -> None:
+    for handler in (ANYIO, HANDLER, POOL):
+        frames_ = (Frame("score", "/job/judge.py", 4), handler)
+        asks = rank(0, "main score getresponse", world=1, peers=("127.0.0.1:8000",))
+        server = process(70, "judge", "main select", listening=("127.0.0.1:8000",))
+        stack = (*frames("select"), SERVES, Frame("main", "/job/judge.py", 9))
+        first, last = standing(server, stack, "do_epoll_wait").samples
+        looks = tuple(
+            dataclasses.replace(look, threads=(*look.threads, Thread("worker", 7, frames_, active=True, cpu_s=cpu_s)))
+            for look, cpu_s in ((first, 1.0), (last, 2.0))
+        )
+        verdict = triage(evidence(asks, dataclasses.replace(server, samples=looks)), None)
+        assert verdict.verdict in ("SLOW", "HEALTHY"), (handler, verdict.reason)
+
+
+@pytest.mark.parametrize("handler", [ANYIO, HANDLER])
+def test_a_server_whose_handler_sleeps_is_not_blamed(handler: Frame) -> None:
+    thread = Thread("worker", 7, (Frame("score", "/job/judge.py", 4), handler), wchan=SLEEP)
+    verdict = serving(thread)
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", set())
+
+
+def test_a_server_without_a_handler_does_not_answer() -> None:
+    assert serving().verdict == "HUNG", "the control: nothing in it works on the request"
