@@ -94,7 +94,7 @@ def _reading_notes(
 
 def _without_rank(flights: Iterable[Flight]) -> list[str]:
     return [
-        f"left out: {'; '.join(flight.notes) or flight.name}: its rank is not known"
+        f"left out: {'; '.join(flight.notes) or f'{flight.name}: its rank is not known'}"
         for flight in flights
         if flight.rank is None
     ]
