@@ -69,25 +69,32 @@ def settled(flights: Mapping[str, Flight]) -> Choice:
     if job is None or len(job) <= len(disputed):
         return _of_one_form(flights, disputed.values())
     bounds = _Bounds.of(job)
-    sentences: list[str] = []
-    dropped: set[str] = set()
-    undecided: dict[int, Flight] = {}
-    for rank, names in disputed.items():
-        fitting = [name for name in names if _fits(name, flights[name], job, bounds)]
-        if len(fitting) == 1:
-            strays = [name for name in names if name not in fitting]
-            dropped |= set(strays)
-            sentences.append(f"{listed(strays)}, not of the job of the others; {fitting[0]} is")
-        else:
-            why = "nothing in them says which is of the job of the others" if fitting else "none fits the others"
-            note = f"{listed(names)} are all of rank {rank}, and {why}"
-            dropped |= set(names[1:])
-            undecided[rank] = Flight(names[0], rank, series=flights[names[0]].series, readable=False, notes=(note,))
-    foreign = worlds({name: flights[name] for name in dropped if flights[name].rank not in undecided})
+    fitting = {
+        rank: [name for name in names if _fits(name, flights[name], job, bounds)] for rank, names in disputed.items()
+    }
+    decided = {rank: names[0] for rank, names in fitting.items() if len(names) == 1}
+    strays = {rank: [name for name in disputed[rank] if name != winner] for rank, winner in decided.items()}
+    foreign = worlds({name: flights[name] for names in strays.values() for name in names})
     if main_job((job, *foreign)) is None:
         return _of_one_form(flights, disputed.values())
-    unreadable = {flight.name: flight for flight in undecided.values()}
-    return _without({**flights, **unreadable}, dropped, sentences)
+    chosen = {name: flight for name, flight in flights.items() if flight.rank not in disputed}
+    chosen |= {winner: flights[winner] for winner in decided.values()}
+    chosen |= {names[0]: _undecided(rank, names, bool(fitting[rank]), flights)
+               for rank, names in disputed.items() if rank not in decided}  # fmt: skip
+    return Choice(
+        chosen,
+        tuple(
+            f"left out: {listed(names)}, not of the job of the others; {decided[rank]} is"
+            for rank, names in strays.items()
+        ),
+    )
+
+
+def _undecided(rank: int, names: Sequence[str], fitting: bool, flights: Mapping[str, Flight]) -> Flight:
+    """A dump that cannot be read, in place of several of a rank. `fitting`: whether some fit the other ranks' dumps."""
+    why = "nothing in them says which is of the job of the others" if fitting else "none fits the others"
+    note = f"{listed(names)} are all of rank {rank}, and {why}"
+    return Flight(names[0], rank, series=flights[names[0]].series, readable=False, notes=(note,))
 
 
 def _of_one_form(flights: Mapping[str, Flight], rivals: Iterable[Sequence[str]]) -> Choice:
