@@ -25,7 +25,7 @@ from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
 from harness.triage.directory import MAX_PROCESSES, is_dump
 from harness.triage.evidence import PASTED, UNREAD, Evidence, Process, Sample
-from harness.triage.pasted import errors, naming, torchrun, watchdog
+from harness.triage.pasted import errors, naming, ras, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
@@ -72,12 +72,13 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     failures = torchrun.Failures()
     failed = errors.Errors()
     recorded: dict[str, str] = {}
+    answers: dict[str, Any] = {}  # of NCCL RAS, by file
     size = 0
     for name, file in _named(words):
         if size > MAX_BYTES:
             notes.append(f"only the first {MAX_BYTES >> 20} MiB of text are read: {name} and what follows it is not")
             break
-        if file is not None and os.access(file, os.R_OK) and is_dump(file):
+        if file is not None and os.access(file, os.R_OK) and is_dump(file) and not ras.is_json(file):
             recorded |= {name: str(file.resolve())} if file.stat().st_size else {}
             continue
         pasted = _read(file)
@@ -85,12 +86,13 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         before = log.entries, len(failures.rows), len(failed.entries)
         its = _looks(name, pasted, log, failures, failed)
         notes += [f"{name}: {pasted.note}"] if pasted.note else []
-        recognised = its or (log.entries, len(failures.rows), len(failed.entries)) != before
+        answers |= {name: answer} if (answer := ras.answer(pasted.text)) else {}
+        recognised = its or name in answers or (log.entries, len(failures.rows), len(failed.entries)) != before
         if not recognised and not pasted.note.startswith(UNREAD):
             notes.append(f"{name}: nothing was recognised in it")
         looks += its
     dumps = {} if recorded else log.dumps()
-    if not (looks or log.entries or failures.rows or failed.entries):
+    if not (looks or log.entries or failures.rows or failed.entries or answers):
         return None
     notes += [SEVERAL] if log.several else [NO_MEMBERS] if dumps else []
     if log.entries:  # otherwise the verdict tells of the errors
@@ -106,6 +108,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         taken="",
         stall_s=0.0,
         processes=tuple(processes),
+        ras=answers,
         dumps=recorded or _written(dumps),
         expected_world=worlds.pop() if len(worlds) == 1 else None,
         errors=tuple(failed.entries),

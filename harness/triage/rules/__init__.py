@@ -33,6 +33,7 @@ from harness.triage.rules import (
     pipes,
     polls,
     processes,
+    ras,
     resources,
 )
 from harness.triage.rules import groups as groups
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     nodes.unlooked,  # INSUFFICIENT
     nodes.moments,  # INSUFFICIENT
     pauses.debugger,
+    ras.pasted,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
     pasted.first_error,  # INSUFFICIENT
     pauses.flowing,
@@ -71,6 +73,7 @@ RULES: tuple[Rule, ...] = (
     absence.device,  # K9
     groups.wedged,  # K12
     closed.closed,  # K2 without recorders
+    ras.live,  # K4, INSUFFICIENT
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
     locks.unreleased,  # K4, K6, K7, INSUFFICIENT
