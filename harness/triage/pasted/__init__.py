@@ -169,13 +169,17 @@ def _looks(file: str, pasted: Pasted, log: Watchdog, failures: torchrun.Failures
         except (ValueError, RecursionError):
             return []
     parsers: dict[tuple[str, Name], Parser] = {}
-    place = file
+    place, part = file, NOBODY
     failed.begin(file, pasted.text)
     for number, line in enumerate(pasted.lines(), 1):
         if header := _FILE.fullmatch(line):
-            place = header[1]
+            place, part = header[1], NOBODY
+            continue
+        if section := naming.section(line):
+            part = section
             continue
         writer, rest = naming.split(line)
+        writer = part if writer == NOBODY else writer
         log.feed(writer, rest)
         failures.feed(rest)
         failed.feed(number, writer, rest)
