@@ -23,7 +23,9 @@ _NODES = re.compile(r"(?:^|\s)--nnodes[= ](\S+)")
 _PATH_RANK = re.compile(rf"(?<![a-z])rank[-_.=]?({_NUMBER})(?!\d)", re.IGNORECASE)
 _PATH_HOST = re.compile(r"(?<![a-z])((?:node|host)[-_.=]?\d{1,7})(?!\d)", re.IGNORECASE)
 # What torch.distributed.debug's server writes before the stacks of each rank, with the address of its worker server.
-_SECTION = re.compile(rf"=== Rank ({_NUMBER}): (?:https?://)?\[?([\w.:-]{{1,200}}?)\]?(?::\d{{1,5}})?(?:/.{{0,500}})? ===")
+_SECTION = re.compile(
+    rf"=== Rank ({_NUMBER}): (?:https?://)?\[?([\w.:-]{{1,200}}?)\]?(?::\d{{1,5}})?(?:/.{{0,500}})? ==="
+)
 
 
 @dataclass(frozen=True)
