@@ -15,7 +15,7 @@ import msgspec
 from harness.triage.evidence import Ranks
 from probes.limits import WHOLE
 
-MAX_PID = 1 << 32
+MAX_PID = 1 << 32  # Linux gives pids below 2**22, other systems below 2**32
 _LIBRARY_OK = (0, 7)  # ncclSuccess and ncclInProgress
 _ERRORS = {1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 4: "Invalid argument",
            5: "Invalid usage", 6: "Remote process error"}  # fmt: skip

@@ -42,7 +42,7 @@ def renumbered(
     first = columns[_RECORD][0]
     if first and (len(communicators) > 1 or len(rows) < len(operations)):
         raise FlightError(
-            f"{name}: its first {first:,} operations are overwritten, so the others have no number in their communicator",
+            f"{name}: its first {first:,} operations are overwritten, so the others have no number in a communicator",
             fix="set TORCHCOMM_FR_BUFFER_SIZE to more operations (2000 is the default) and dump again",
         )
     if not rows:

@@ -25,7 +25,7 @@ from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
 from harness.triage.directory import MAX_PROCESSES, is_dump
 from harness.triage.evidence import PASTED, UNREAD, Evidence, Process, Sample
-from harness.triage.pasted import errors, naming, ras, torchrun, watchdog
+from harness.triage.pasted import errors, naming, ras, ray, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
@@ -73,6 +73,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     failed = errors.Errors()
     recorded: dict[str, str] = {}
     answers: dict[str, Any] = {}  # of NCCL RAS, by file
+    lists = ray.Lists()
     size = 0
     for name, file in _named(words):
         if size > MAX_BYTES:
@@ -87,12 +88,17 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         its = _looks(name, pasted, log, failures, failed)
         notes += [f"{name}: {pasted.note}"] if pasted.note else []
         answers |= {name: answer} if (answer := ras.answer(pasted.text)) else {}
-        recognised = its or name in answers or (log.entries, len(failures.rows), len(failed.entries)) != before
+        recognised = (
+            lists.feed(pasted.text)
+            or its
+            or name in answers
+            or (log.entries, len(failures.rows), len(failed.entries)) != before
+        )
         if not recognised and not pasted.note.startswith(UNREAD):
             notes.append(f"{name}: nothing was recognised in it")
         looks += its
     dumps = {} if recorded else log.dumps()
-    if not (looks or log.entries or failures.rows or failed.entries or answers):
+    if not (looks or log.entries or failures.rows or failed.entries or answers or len(lists)):
         return None
     notes += [SEVERAL] if log.several else [NO_MEMBERS] if dumps else []
     if log.entries:  # otherwise the verdict tells of the errors
@@ -109,6 +115,9 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         stall_s=0.0,
         processes=tuple(processes),
         ras=answers,
+        ray_actors=tuple(lists.actors.values()),
+        ray_tasks=tuple(lists.tasks.values()),
+        ray_demands=tuple(lists.demands.values()),
         dumps=recorded or _written(dumps),
         expected_world=worlds.pop() if len(worlds) == 1 else None,
         errors=tuple(failed.entries),

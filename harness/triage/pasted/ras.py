@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.triage.communicators import MAX_PID, Communicator, Member, Share, Status, of_json
+from harness.triage.pasted.text import HEAD
 from probes.limits import RANKS, WHOLE
 
 SIGN = "Communicators..."
 JSON_SIGNS = ('"nccl_version"', '"communicators"')
-HEAD = 4_096  # bytes of a file of JSON in which its keys are looked for
 MAX_LINES = 20_000  # of one answer that are kept
 MAX_NOTE = 200  # characters of an error
 CUT = "the answer of NCCL RAS is cut short: counts, and who does not answer, may be in what is missing"

@@ -34,6 +34,7 @@ from harness.triage.rules import (
     polls,
     processes,
     ras,
+    ray_lists,
     resources,
 )
 from harness.triage.rules import groups as groups
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     nodes.moments,  # INSUFFICIENT
     pauses.debugger,
     ras.pasted,  # INSUFFICIENT
+    ray_lists.pasted,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
     pasted.first_error,  # INSUFFICIENT
     pauses.flowing,

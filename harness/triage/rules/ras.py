@@ -14,11 +14,9 @@ from harness.triage.communicators import Communicator, Member, Share, Status
 from harness.triage.evidence import PASTED
 from harness.triage.graph import Subject
 from harness.triage.pasted import ras
-from harness.triage.rules.pasted import one_look
+from harness.triage.rules.pasted import MAX_LINES, MAX_NAMED, one_look
 from harness.triage.rules.ruling import Case, Ruling
 
-MAX_LINES = 16  # of RAS in the evidence of the verdict
-MAX_NAMED = 3  # ranks that a line names; of more it says the count
 ECHO = "Remote process error"  # NCCL reports it of a peer
 _AGAIN = "ncclras -v   # again in a minute: while the job advances, the counts increase"
 _STACK = "py-spy dump -p PID   # of each rank, those that are named here first: where it stands"
