@@ -188,7 +188,7 @@ def _looks(file: str, pasted: Pasted, log: Watchdog, failures: torchrun.Failures
             part = section
             continue
         writer, rest = naming.split(line)
-        writer = part if writer == NOBODY else writer
+        writer = part if writer is NOBODY else writer
         log.feed(writer, rest)
         failures.feed(rest)
         failed.feed(number, writer, rest)
