@@ -36,8 +36,8 @@ def comparison_of(evidence: Evidence) -> Comparison | None:
     parts = [_world_of(members, flights, frozenset(spanning)) for members in worlds.values()]
     parts += [_span(name, members, flights) for name, members in spanning.items()]
     if evidence.dumps:
-        parts.append(flight.compare(_loose(evidence, taken_ns, notes), _memberships(evidence.processes)))
-    parts = [part for part in parts if part.ranks or part.missing or part.groups]
+        parts.append(flight.compare(_loose(evidence, taken_ns), _memberships(evidence.processes), strays=True))
+    parts = [part for part in parts if part.ranks or part.missing or part.groups or part.strays]
     return dataclasses.replace(_joined(parts), notes=(*_joined(parts).notes, *notes)) if parts or notes else None
 
 
@@ -129,13 +129,10 @@ def _world_of(members: list[Process], loaded: dict[str, flight.Flight], spanning
     )
 
 
-def _loose(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[str, flight.Flight]:
-    flights = {}
-    for name, path in evidence.dumps.items():
-        try:
-            flights[name] = dataclasses.replace(flight.load(Path(evidence.path) / path, taken_ns=taken_ns), name=name)
-        except flight.FlightError as error:
-            notes.append(error.message)
+def _loose(evidence: Evidence, taken_ns: int | None) -> flight.Flights:
+    flights = flight.load_files({name: Path(evidence.path) / path for name, path in evidence.dumps.items()})
+    for name, loaded in flights.items():
+        flights[name] = dataclasses.replace(loaded, taken_ns=taken_ns)
     return flights
 
 
@@ -159,6 +156,7 @@ def _joined(parts: list[Comparison]) -> Comparison:
         notes=tuple(note for part in parts for note in part.notes),
         missing=tuple(item for part in parts for item in part.missing),
         absent=tuple(rank for part in parts for rank in part.absent),
+        strays=tuple(stray for part in parts for stray in part.strays),
         habits={key: habit for part in parts for key, habit in part.habits.items()},
     )
 

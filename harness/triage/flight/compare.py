@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.triage.evidence import Group
+from harness.triage.flight.doubles import listed, settled
 from harness.triage.flight.flight import COUNTED, Flight, Part, Status
 from harness.triage.flight.habit import habit
 from harness.triage.flight.loading import Flights
 from harness.triage.flight.mismatches import DEFAULT, against_siblings, mismatches, named
 from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
-from harness.triage.flight.worlds import MUTUAL, apart_s, main_job, worlds
+from harness.triage.flight.worlds import apart_s, joint, main_job, worlds
 
 NCCL = "nccl"  # the backend of a dump without operations
 
@@ -29,17 +30,21 @@ def compare(
     If `flights` is a mapping, its keys name the flights, also in `RankState.key`. `memberships`: groups as recorded
     when they were created, for dumps without members (gloo's). Dumps of several jobs are not compared: `jobs` counts
     the jobs, and `worlds` separates them. With `strays`, a few dumps beside those of one job are left out
-    (`Comparison.strays`).
+    (`Comparison.strays`), and of several dumps of one rank the one that fits the others is used.
     """
     flights_by_name = _keyed(flights)
     recorded_groups = tuple(dict.fromkeys(memberships))
     versions = tuple(sorted({flight.version for flight in flights_by_name.values() if flight.version}))
     notes = _reading_notes(flights, flights_by_name, versions)
+    left_out = list(flights.left_out) if isinstance(flights, Flights) else []
+    if strays:
+        left_out += _without_rank(flights_by_name.values())
+        flights_by_name, doubles = settled(flights_by_name)
+        left_out += doubles
     jobs: Sequence[Mapping[str, Flight]] = worlds(flights_by_name)
-    left_out: list[str] = []
     if strays and len(jobs) > 1 and (job := main_job(jobs)) is not None:
-        left_out = [f"left out: {_listed(list(stray))}, not of the job of the others{_when(job, stray)}"
-                    for stray in jobs if stray is not job]  # fmt: skip
+        left_out += [f"left out: {listed(list(stray))}, not of the job of the others{_when(job, stray)}"
+                     for stray in jobs if stray is not job]  # fmt: skip
         flights_by_name, jobs = dict(job), (job,)
     if len(jobs) > 1:
         return _several_jobs(jobs, flights_by_name, versions, notes)
@@ -81,12 +86,18 @@ def _reading_notes(
     notes = list(flights.notes) if isinstance(flights, Flights) else []
     for flight in flights_by_name.values():
         notes += flight.notes
-    notes += [
-        f"{name}: its rank is not known, left out" for name, flight in flights_by_name.items() if flight.rank is None
-    ]
+    notes += _without_rank(flights_by_name.values())
     if len(versions) > 1:
         notes.append(f"dump formats differ ({', '.join(versions)}): not every rank runs the same torch")
     return notes
+
+
+def _without_rank(flights: Iterable[Flight]) -> list[str]:
+    return [
+        f"left out: {'; '.join(flight.notes) or f'{flight.name}: its rank is not known'}"
+        for flight in flights
+        if flight.rank is None
+    ]
 
 
 def _several_jobs(
@@ -95,7 +106,7 @@ def _several_jobs(
 ) -> Comparison:  # fmt: skip
     """The comparison of dumps of several jobs: it only says which dump belongs to which job."""
     for number, job in enumerate(jobs, 1):
-        notes.append(f"job {number} of {len(jobs)}: {_listed(list(job))}{_when(jobs[0], job)}")
+        notes.append(f"job {number} of {len(jobs)}: {listed(list(job))}{_when(jobs[0], job)}")
     ranks = sorted({flight.rank for flight in flights_by_name.values() if flight.rank is not None})
     return Comparison((), tuple(ranks), jobs=len(jobs), versions=versions, notes=tuple(notes))
 
@@ -309,16 +320,6 @@ def _rank_state(group: Group, rank: int, part: Part, standing: Mapping[str, Stat
     return replace(state, enqueued=enqueued, completed=completed, pending=pending)
 
 
-def _joint(part: Part, finished: int) -> int:
-    """Seq of the last finished operation, up to position `finished`, in which every rank waits for every rank; -1
-    without one."""
-    while finished >= 0:
-        if part.done[finished] and part.table[part.kinds[finished]].op.startswith(MUTUAL):
-            return part.seqs[finished]
-        finished -= 1
-    return -1
-
-
 def _state_of_part(rank: int, part: Part) -> RankState:
     if not len(part.seqs):
         return RankState(rank, key=part.flight.name)
@@ -328,7 +329,7 @@ def _state_of_part(rank: int, part: Part) -> RankState:
         rank,
         enqueued=part.seqs[-1],
         completed=part.seqs[finished] if finished >= 0 else -1,
-        joint=_joint(part, finished),
+        joint=joint(part, finished),
         pending=part.flight.collective(part.rows[pending]) if pending >= 0 else None,
         last=part.flight.collective(part.rows[-1]),
         key=part.flight.name,
@@ -352,7 +353,3 @@ def _order(item: tuple[Group, object]) -> tuple[int, int, str]:
 def _ranks(ranks: Iterable[int]) -> str:
     listed = list(map(str, ranks))
     return ", ".join([*listed[:8], *([f"... ({len(listed)} in all)"] if len(listed) > 8 else [])])
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f", ... ({len(names)} in all)" if len(names) > 4 else "")

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.triage.flight.doubles import distinct
+from harness.triage.flight.filenames import named_rank
 from harness.triage.flight.flight import Flight, FlightError, NotADump
 from harness.triage.flight.worker import file_name
 from harness.triage.flight.workers import DEADLINE_S, read_all
 
-_RANKED = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
-_TRAILING = re.compile(r"(\d+)$")
-_SUFFIXES = (".json", ".pkl", ".pickle")
-
 
 class Flights(dict[str, Flight]):
-    """Flights by file name. `notes` say which files were left out, and why."""
+    """Flights by file name. `notes` are about files that are no dumps, `left_out` about dumps that are not used."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, flights: Mapping[str, Flight] | None = None) -> None:
+        super().__init__(flights or {})
         self.notes: tuple[str, ...] = ()
+        self.left_out: tuple[str, ...] = ()
 
 
 def load(
@@ -74,41 +72,39 @@ def load_directory(path: Path | str) -> Flights:
         raise FlightError(f"{folder} is {'no directory' if folder.exists() else 'not there'}")
     try:
         files = sorted(
-            (entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")), key=_order
+            (entry for entry in folder.iterdir() if not entry.is_dir() and not entry.name.startswith(".")), key=_order
         )
     except OSError as error:
         raise FlightError(f"{folder} cannot be read: {error.strerror or error}") from error
-    flights, notes = Flights(), []
-    for file, result in zip(files, read_all(files), strict=True):
-        if isinstance(result, Flight):
-            flights[file_name(file)] = _ranked(result, file_name(file))
-        elif isinstance(result, NotADump) or named_rank(file.name)[1] is None:
-            notes.append(f"left out: {result.message}")
-        else:
-            series, rank = named_rank(file.name)
-            flights[file_name(file)] = Flight(
-                file_name(file), rank, series=series, readable=False, notes=(result.message,)
-            )
-    _drop_doubles(flights, notes)
-    flights.notes = tuple(notes)
+    flights = load_files({file_name(file): file for file in files})
     if not flights:
+        reasons = (*flights.left_out, *flights.notes)
         raise FlightError(
-            f"{folder} holds no flight recorder dump" + (f" ({notes[0]})" if notes else ""),
+            f"{folder} holds no flight recorder dump" + (f" ({reasons[0]})" if reasons else ""),
             fix="name the folder that TORCH_FR_DUMP_TEMP_FILE points into",
         )
     return flights
 
 
-def named_rank(name: str) -> tuple[str, int | None]:
-    """Split a file name into what it shares with its neighbours and the rank in it: nccl_trace_rank_3, rank3.json,
-    3.pkl."""
-    stem = name
-    for suffix in _SUFFIXES:
-        stem = stem.removesuffix(suffix)
-    match = _RANKED.search(stem) or _TRAILING.search(stem)
-    if match is None or len(match[1]) > 9:
-        return stem, None
-    return stem[: match.start(1)], int(match[1])
+def load_files(files: Mapping[str, Path]) -> Flights:
+    """Load dumps by name, each process once. An unreadable file with a rank in its name stays, as in a directory."""
+    flights: dict[str, Flight] = {}
+    notes: list[str] = []
+    left_out: list[str] = []
+    for (name, file), result in zip(files.items(), read_all(list(files.values())), strict=True):
+        series, rank = named_rank(file.name)
+        if isinstance(result, Flight):
+            flights[name] = dataclasses.replace(_ranked(result, file_name(file)), name=name)
+        elif isinstance(result, NotADump):
+            notes.append(f"left out: {result.message}")
+        elif rank is None:
+            left_out.append(f"left out: {result.message}")
+        else:
+            flights[name] = Flight(name, rank, series=series, readable=False, notes=(result.message,))
+    choice = distinct(flights)
+    loaded = Flights(choice.flights)
+    loaded.notes, loaded.left_out = tuple(notes), (*left_out, *choice.left_out)
+    return loaded
 
 
 def _order(path: Path) -> tuple[str, int, str]:
@@ -128,22 +124,3 @@ def _ranked(flight: Flight, name: str) -> Flight:
     if rank is None and len(common) == 1:
         [rank] = common
     return dataclasses.replace(flight, rank=rank, series=series)
-
-
-def _drop_doubles(flights: Flights, notes: list[str]) -> None:
-    """If a rank of one series has two forms of dump, keep the pickle, because it has frames."""
-    first: dict[tuple[str, int], str] = {}
-    for name in list(flights):
-        flight = flights[name]
-        if flight.rank is None:
-            continue
-        first_name = first.setdefault((flight.series, flight.rank), name)
-        if first_name != name and Path(first_name).suffix != Path(name).suffix:
-            drop = (
-                first_name
-                if not flights[first_name].readable or len(flights[first_name].stacks) < len(flight.stacks)
-                else name
-            )
-            first[flight.series, flight.rank] = name if drop == first_name else first_name
-            del flights[drop]
-            notes.append(f"left out: {drop}, the dump of rank {flight.rank} in another form")

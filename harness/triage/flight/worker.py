@@ -36,7 +36,7 @@ def read(path: Path) -> Flight:
     """Read a file as a Flight without rank. Raises FlightError with one sentence."""
     try:
         if not path.is_file():
-            raise FlightError(f"{file_name(path)} is {'no file' if path.exists() else 'not there'}")
+            raise FlightError(f"{file_name(path)} is {'no regular file' if path.exists() else 'not there'}")
         size = path.stat().st_size
         if size > MAX_DUMP_BYTES:
             raise too_large(file_name(path), size)

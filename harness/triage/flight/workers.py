@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness.triage.flight import worker
 from harness.triage.flight.flight import Flight, FlightError
+from probes.limits import open_file
 
 DEADLINE_S = 120.0  # for one file; a dump of 2,000 operations takes 0.02 s
 # JSON up to this size in all is read in this process: starting a worker takes longer (0.3 s), and so little can do no
@@ -114,7 +115,7 @@ def _size(path: Path) -> int:
 
 def _pickled(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(1) == b"\x80"
     except OSError:
         return False  # reading it reports the error

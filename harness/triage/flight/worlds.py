@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.triage.evidence import Group
-from harness.triage.flight.flight import Flight
-from harness.triage.flight.loading import named_rank
+from harness.triage.flight.filenames import named_rank
+from harness.triage.flight.flight import Flight, Part
 from harness.triage.flight.mismatches import DEFAULT
 
 CLOCKS_S = 60.0  # how far the clocks of two hosts may differ
@@ -85,6 +85,26 @@ def apart_s(flight: Flight, peer: Flight) -> float:
         if its is not None and (gap_s := _apart_s(flight, number, peer, its)) is not None:
             return gap_s
     return 0.0
+
+
+def nearest_s(flight: Flight, peer: Flight) -> float | None:
+    """Seconds between the nearest two operations of equal number in a group that both dumps have; None without any."""
+    gaps: list[float] = []
+    for number, group in enumerate(flight.groups):
+        its = next((place for place, peer_group in enumerate(peer.groups) if _is_same_group(group, peer_group)), None)
+        mine, theirs = _completed_at(flight, number), _completed_at(peer, its) if its is not None else {}
+        gaps += [abs(mine[seq] - theirs[seq]) for seq in mine.keys() & theirs.keys()]
+    return min(gaps, default=None)
+
+
+def joint(part: Part, finished: int) -> int:
+    """Seq of the last finished operation, up to position `finished`, in which every rank waits for every rank; -1
+    without one."""
+    while finished >= 0:
+        if part.done[finished] and part.table[part.kinds[finished]].op.startswith(MUTUAL):
+            return part.seqs[finished]
+        finished -= 1
+    return -1
 
 
 def _is_same_group(group: Group, peer: Group) -> bool:

@@ -6,14 +6,12 @@ A paste is one look without a time. What it lacks is named in the evidence, and 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,42 +21,20 @@ from harness.triage.archive import MAX_FILES
 from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
-from harness.triage.directory import MAX_PROCESSES, is_dump
-from harness.triage.evidence import PASTED, UNREAD, Evidence, Process, Sample
-from harness.triage.pasted import errors, naming, ras, ray, torchrun, watchdog
-from harness.triage.pasted.dumps import Dump, Parser, of_json
-from harness.triage.pasted.naming import NOBODY, Name
-from harness.triage.pasted.text import Pasted, read
-from harness.triage.pasted.watchdog import Watchdog
+from harness.triage.directory import MAX_PROCESSES
+from harness.triage.evidence import PASTED, Evidence, Process, Sample
+from harness.triage.pasted import naming, torchrun
+from harness.triage.pasted.dumps import Dump
+from harness.triage.pasted.naming import Name
+from harness.triage.pasted.reader import Look, Reader
 from harness.triage.stacks import trail
 from probes.files import write_whole
 
 STDIN = "-"
-MAX_WRITERS = 20_000  # of one file
 MAX_ERRORS_TOLD = 3  # beside what the recorders' counters say
-MAX_BYTES = 256 << 20  # of all files together
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
-_SIGNS = (
-    "Thread ",
-    "thread ",
-    '"frames"',
-    torchrun.SIGN,
-    *watchdog.WORDS,
-    *errors.WORDS,
-)  # each text that is read has one of these
-_LIST = re.compile(r"\s*\[\s*[\[{\]]")
-_FILE = re.compile(r"==> (.{1,500}) <==")  # what `tail` and `head` print before each of several files
-
-
-@dataclass(frozen=True)
-class Look:
-    """One dump, who wrote it, and the file that it is in."""
-
-    dump: Dump
-    writer: Name
-    file: str
 
 
 def evidence(words: Sequence[str]) -> Evidence | None:
@@ -66,63 +42,47 @@ def evidence(words: Sequence[str]) -> Evidence | None:
 
     Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
     """
-    looks: list[Look] = []
-    notes: list[str] = []
-    log = Watchdog()
-    failures = torchrun.Failures()
-    failed = errors.Errors()
-    recorded: dict[str, str] = {}
-    answers: dict[str, Any] = {}  # of NCCL RAS, by file
-    lists = ray.Lists()
-    size = 0
+    reader = Reader()
     for name, file in _named(words):
-        if size > MAX_BYTES:
-            notes.append(f"only the first {MAX_BYTES >> 20} MiB of text are read: {name} and what follows it is not")
+        if not reader.take(name, file):
             break
-        if file is not None and os.access(file, os.R_OK) and is_dump(file) and not ras.is_json(file):
-            recorded |= {name: str(file.resolve())} if file.stat().st_size else {}
-            continue
-        pasted = _read(file)
-        size += len(pasted.text)
-        before = log.entries, len(failures.rows), len(failed.entries)
-        its = _looks(name, pasted, log, failures, failed)
-        notes += [f"{name}: {pasted.note}"] if pasted.note else []
-        answers |= {name: answer} if (answer := ras.answer(pasted.text)) else {}
-        recognised = (
-            lists.feed(pasted.text)
-            or its
-            or name in answers
-            or (log.entries, len(failures.rows), len(failed.entries)) != before
-        )
-        if not recognised and not pasted.note.startswith(UNREAD):
-            notes.append(f"{name}: nothing was recognised in it")
-        looks += its
-    dumps = {} if recorded else log.dumps()
-    if not (looks or log.entries or failures.rows or failed.entries or answers or len(lists)):
+    if not reader.has_read:
         return None
-    notes += [SEVERAL] if log.several else [NO_MEMBERS] if dumps else []
-    if log.entries:  # otherwise the verdict tells of the errors
-        own = [error for error in failed.entries if not error.echo][:MAX_ERRORS_TOLD]
-        notes += [f"{error.file}:{error.line} also says: {error.text}" for error in own]
-    processes, repeated = _processes(looks)
+    dumps = {} if reader.recorded else reader.log.dumps()
+    processes, repeated = _processes(reader.looks)
     stacked = {process.rank for process in processes}
-    processes += [process for process in torchrun.processes(failures.rows) if process.rank not in stacked]
-    worlds = {world for look in looks if (world := naming.world_in(look.dump.command))}
+    failed = torchrun.processes(reader.failures.rows)
+    processes += [process for process in failed if process.rank not in stacked]
     return Evidence(
         path=words[0] if len(words) == 1 and words[0] != STDIN else "",
         source=PASTED,
         taken="",
         stall_s=0.0,
         processes=tuple(processes),
-        ras=answers,
-        ray_actors=tuple(lists.actors.values()),
-        ray_tasks=tuple(lists.tasks.values()),
-        ray_demands=tuple(lists.demands.values()),
-        dumps=recorded or _written(dumps),
-        expected_world=worlds.pop() if len(worlds) == 1 else None,
-        errors=tuple(failed.entries),
-        notes=(*([LACKS] if looks else []), *repeated, *notes),
+        ras=reader.answers,
+        ray_actors=tuple(reader.lists.actors.values()),
+        ray_tasks=tuple(reader.lists.tasks.values()),
+        ray_demands=tuple(reader.lists.demands.values()),
+        dumps=reader.recorded or _written(dumps),
+        expected_world=_world(reader.looks),
+        errors=tuple(reader.errors.entries),
+        notes=(*([LACKS] if reader.looks else []), *repeated, *reader.notes, *_log_notes(reader, bool(dumps))),
     )
+
+
+def _world(looks: Iterable[Look]) -> int | None:
+    """The size of the world that command lines name, if they agree."""
+    worlds = {world for look in looks if (world := naming.world_in(look.dump.command))}
+    return worlds.pop() if len(worlds) == 1 else None
+
+
+def _log_notes(reader: Reader, counted: bool) -> list[str]:
+    """What lines about timeouts do not say. `counted`: whether their counters are used."""
+    if not reader.log.entries:  # otherwise the verdict tells of the errors
+        return []
+    notes = [SEVERAL] if reader.log.several else [NO_MEMBERS] if counted else []
+    first = [error for error in reader.errors.entries if not error.echo][:MAX_ERRORS_TOLD]
+    return notes + [f"{error.file}:{error.line} also says: {error.text}" for error in first]
 
 
 def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
@@ -156,53 +116,6 @@ def _files(path: Path) -> list[Path]:
         if len(files) == MAX_FILES:
             break
     return sorted(files)
-
-
-def _read(file: Path | None) -> Pasted:
-    try:
-        if file is None:
-            return read(sys.stdin.buffer)
-        with open(file, "rb") as stream:
-            return read(stream)
-    except OSError as error:
-        return Pasted("", f"{UNREAD}: {error.strerror or error}")
-
-
-def _looks(file: str, pasted: Pasted, log: Watchdog, failures: torchrun.Failures, failed: errors.Errors) -> list[Look]:
-    """The dumps in one text, each with its writer. Other lines go to `log`, `failures` and `failed`."""
-    if not any(words in pasted.text for words in _SIGNS):
-        return []  # at once: a folder may hold gigabytes of other text
-    if _LIST.match(pasted.text):
-        try:
-            return [Look(dump, NOBODY, file) for dump in of_json(pasted.text) if dump.stacked]
-        except (ValueError, RecursionError):
-            return []
-    parsers: dict[tuple[str, Name], Parser] = {}
-    place, part = file, NOBODY
-    failed.begin(file, pasted.text)
-    for number, line in enumerate(pasted.lines(), 1):
-        if header := _FILE.fullmatch(line):
-            place, part = header[1], NOBODY
-            continue
-        if section := naming.section(line):
-            part = section
-            continue
-        writer, rest = naming.split(line)
-        writer = part if writer is NOBODY else writer
-        log.feed(writer, rest)
-        failures.feed(rest)
-        failed.feed(number, writer, rest)
-        parser = parsers.get((place, writer))
-        if parser is None and len(parsers) < MAX_WRITERS:
-            parser = parsers[place, writer] = Parser()
-        if parser is not None:
-            parser.feed(rest)
-    failures.close()
-    looks = []
-    for (place, writer), parser in parsers.items():
-        parser.close()
-        looks += [Look(dump, writer, place) for dump in parser.dumps if dump.stacked]
-    return looks
 
 
 def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:

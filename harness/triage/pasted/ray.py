@@ -47,20 +47,21 @@ class _Row(msgspec.Struct):
 
 @dataclass
 class Lists:
-    """Takes texts. `actors`, `tasks`: by their id, the last state of each."""
+    """Takes texts. `actors`, `tasks`: by their id, the last state of each. `texts`: how many had a list or a status."""
 
     actors: dict[str, RayActor] = field(default_factory=dict)
     tasks: dict[str, RayTask] = field(default_factory=dict)
     demands: dict[str, RayDemand] = field(default_factory=dict)
+    texts: int = 0
 
-    def feed(self, text: str) -> bool:
-        """Take the text of one file. Returns whether it has rows of a list, or what `ray status` prints."""
+    def feed(self, text: str) -> None:
+        """Take the text of one file."""
         if not any(sign in text for sign in SIGNS):
-            return False
-        before = len(self)
-        for row in _of_json(text) if text.lstrip()[:1] == "[" else _of_text(text, self.demands):
+            return
+        rows = list(_of_json(text) if text.lstrip()[:1] == "[" else _of_text(text, self.demands))
+        for row in rows:
             self._add(row)
-        return len(self) > before or STATUS in text
+        self.texts += bool(rows) or STATUS in text
 
     def __len__(self) -> int:
         return len(self.actors) + len(self.tasks) + len(self.demands)

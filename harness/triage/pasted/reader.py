@@ -1,0 +1,137 @@
+"""Reads pasted files one after another, and sorts what is in them: stacks, counters, failures, errors and dumps."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.triage.directory import is_dump
+from harness.triage.evidence import UNREAD
+from harness.triage.pasted import errors, naming, ras, ray, torchrun, watchdog
+from harness.triage.pasted.dumps import Dump, Parser, of_json
+from harness.triage.pasted.naming import NOBODY, Name
+from harness.triage.pasted.text import Pasted, read
+
+MAX_WRITERS = 20_000  # of one file
+MAX_BYTES = 256 << 20  # of all files together
+_SIGNS = (
+    "Thread ",
+    "thread ",
+    '"frames"',
+    torchrun.SIGN,
+    *watchdog.WORDS,
+    *errors.WORDS,
+)  # each text that is read has one of these
+_LIST = re.compile(r"\s*\[\s*[\[{\]]")
+_FILE = re.compile(r"==> (.{1,500}) <==")  # what `tail` and `head` print before each of several files
+
+
+@dataclass(frozen=True)
+class Look:
+    """One dump, who wrote it, and the file that it is in."""
+
+    dump: Dump
+    writer: Name
+    file: str
+
+
+@dataclass
+class Reader:
+    """Takes files in order.
+
+    looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
+    recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
+    notes: what was not read.
+    """
+
+    looks: list[Look] = field(default_factory=list)
+    log: watchdog.Watchdog = field(default_factory=watchdog.Watchdog)
+    failures: torchrun.Failures = field(default_factory=torchrun.Failures)
+    errors: errors.Errors = field(default_factory=errors.Errors)
+    recorded: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
+    lists: ray.Lists = field(default_factory=ray.Lists)
+    notes: list[str] = field(default_factory=list)
+    _size: int = 0
+
+    @property
+    def has_read(self) -> bool:
+        """Whether any text was recognised."""
+        return any(self._counts())
+
+    def take(self, name: str, file: Path | None) -> bool:
+        """Read a file, or the standard input. False: there is too much text, and nothing more is read."""
+        if self._size > MAX_BYTES:
+            note = f"only the first {MAX_BYTES >> 20} MiB of text are read: {name} and what follows it is not"
+            self.notes.append(note)
+            return False
+        if file is not None and os.access(file, os.R_OK) and is_dump(file) and not ras.is_json(file):
+            self.recorded |= {name: str(file.resolve())} if file.stat().st_size else {}
+            return True
+        pasted = _read(file)
+        self._size += len(pasted.text)
+        before = self._counts()
+        self._sort(name, pasted)
+        self.answers |= {name: answer} if (answer := ras.answer(pasted.text)) else {}
+        self.lists.feed(pasted.text)
+        if pasted.note:
+            self.notes.append(f"{name}: {pasted.note}")
+        if self._counts() == before and not pasted.note.startswith(UNREAD):
+            self.notes.append(f"{name}: nothing was recognised in it")
+        return True
+
+    def _counts(self) -> tuple[int, ...]:
+        logged = self.log.entries, len(self.failures.rows), len(self.errors.entries)
+        return len(self.looks), *logged, len(self.answers), self.lists.texts
+
+    def _sort(self, file: str, pasted: Pasted) -> None:
+        if not any(words in pasted.text for words in _SIGNS):
+            return  # at once: a folder may hold gigabytes of other text
+        if _LIST.match(pasted.text):
+            self.looks += _looks_of_json(file, pasted.text)
+            return
+        parsers: dict[tuple[str, Name], Parser] = {}
+        place, part = file, NOBODY
+        self.errors.begin(file, pasted.text)
+        for number, line in enumerate(pasted.lines(), 1):
+            if header := _FILE.fullmatch(line):
+                place, part = header[1], NOBODY
+                continue
+            if section := naming.section(line):
+                part = section
+                continue
+            writer, rest = naming.split(line)
+            writer = part if writer is NOBODY else writer
+            self.log.feed(writer, rest)
+            self.failures.feed(rest)
+            self.errors.feed(number, writer, rest)
+            parser = parsers.get((place, writer))
+            if parser is None and len(parsers) < MAX_WRITERS:
+                parser = parsers[place, writer] = Parser()
+            if parser is not None:
+                parser.feed(rest)
+        self.failures.close()
+        for (place, writer), parser in parsers.items():
+            parser.close()
+            self.looks += [Look(dump, writer, place) for dump in parser.dumps if dump.stacked]
+
+
+def _looks_of_json(file: str, text: str) -> list[Look]:
+    try:
+        return [Look(dump, NOBODY, file) for dump in of_json(text) if dump.stacked]
+    except (ValueError, RecursionError):
+        return []
+
+
+def _read(file: Path | None) -> Pasted:
+    try:
+        if file is None:
+            return read(sys.stdin.buffer)
+        with open(file, "rb") as stream:
+            return read(stream)
+    except OSError as error:
+        return Pasted("", f"{UNREAD}: {error.strerror or error}")
