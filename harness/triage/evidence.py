@@ -281,6 +281,14 @@ class FileLock:
 
 
 @dataclass(frozen=True)
+class RayDemand:
+    """What `ray status` says is asked for: the resources of one request, and how many requests, in Ray's words."""
+
+    resources: str  # {'GPU': 1.0}
+    pending: str  # 2+ pending tasks/actors
+
+
+@dataclass(frozen=True)
 class LogError:
     """A line of a log that says that a process failed.
 
@@ -339,4 +347,5 @@ class Evidence:
     unreached: dict[str, Silence] = field(default_factory=dict)  # by the address of the watch
     locks: tuple[FileLock, ...] = ()  # of files, whoever holds them
     errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines
+    ray_demands: tuple[RayDemand, ...] = ()  # of `ray status` that was pasted
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from harness.triage.evidence import Group
 from harness.triage.flight.doubles import listed, settled
-from harness.triage.flight.flight import Flight, Part, Status
+from harness.triage.flight.flight import COUNTED, Flight, Part, Status
 from harness.triage.flight.habit import habit
 from harness.triage.flight.loading import Flights
 from harness.triage.flight.mismatches import DEFAULT, against_siblings, mismatches, named
 from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.worlds import apart_s, joint, main_job, worlds
 
-NCCL = "nccl"  # the only backend whose pg_status can be trusted
+NCCL = "nccl"  # the backend of a dump without operations
 
 
 def compare(
@@ -192,7 +192,7 @@ def usual_side(state: GroupState, mismatch: Mismatch) -> str | None:
         return sides[0][0]
     if mismatch.usual in mismatch.values:
         return mismatch.usual
-    if len(sides) == 2 and state.group.backend == NCCL:  # a gloo sender may be done before its receivers
+    if len(sides) == 2 and state.group.backend in COUNTED:  # a gloo sender may be done before its receivers
         for signal in (laggards(state), without_entry(state)):
             for at, (_, ranks) in enumerate(sides):
                 if signal and signal == frozenset(ranks):
@@ -240,11 +240,11 @@ def _without_operations(name: str, rank: int, flight: Flight, known_groups: Iter
     """The group of that name that contains a rank, by its peers' operations, else by its own dump; None if neither
     knows."""
     for known_group in known_groups:
-        if known_group.name == name and known_group.backend == NCCL and rank in known_group.members:
+        if known_group.name == name and known_group.backend in COUNTED and rank in known_group.members:
             return known_group
     for dumped_group in (*flight.config, *flight.groups):
         if dumped_group.name == name and rank in dumped_group.members:
-            return replace(dumped_group, backend=NCCL, world_size=len(dumped_group.members))
+            return replace(dumped_group, backend=flight.backend or NCCL, world_size=len(dumped_group.members))
     return None
 
 
@@ -310,7 +310,7 @@ def _state(
 def _rank_state(group: Group, rank: int, part: Part, standing: Mapping[str, Status]) -> RankState:
     """The state of a rank, by the operations in its ring and by torch's own count, which outlives them."""
     state, status = _state_of_part(rank, part), standing.get(group.name)
-    if status is None or group.backend != NCCL:
+    if status is None or group.backend not in COUNTED:
         return state
     # The ring may have lost operations that pg_status still counts.
     enqueued, completed = max(state.enqueued, status.enqueued), max(state.completed, status.completed)

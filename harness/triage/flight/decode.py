@@ -21,7 +21,8 @@ import msgspec
 
 from harness.triage.directory import MAX_DUMP_BYTES
 from harness.triage.evidence import Frame, Group
-from harness.triage.flight.flight import Flight, FlightError, NotADump, Status, integers
+from harness.triage.flight import torchcomms
+from harness.triage.flight.flight import COUNTED, Flight, FlightError, NotADump, Status, integers
 from harness.triage.flight.operations import Kind
 from probes.limits import RANKS, WHOLE, bounded
 
@@ -114,7 +115,10 @@ def _from_json(data: bytes, name: str) -> Flight:
     if dump.version is None and dump.pg_config is None and dump.entries is None:
         raise NotADump(f"{name} is JSON, but no flight recorder dump: it has neither version, pg_config nor entries")
     entries = dump.entries or []
-    columns = list(zip(*map(attrgetter(*_FIELDS), entries), strict=True)) if entries else []
+    columns: Sequence[Sequence[Any]] = list(zip(*map(attrgetter(*_FIELDS), entries), strict=True)) if entries else []
+    if torchcomms.wrote(columns):
+        columns, _ = torchcomms.renumbered(columns, None, name)
+        entries, dump.pg_status = [], None
     try:
         flight = _flight(name, dump.version or "", dump.comm_lib_version, dump.pg_config or {}, columns, None)
     except OverflowError as error:  # JSON has no largest integer
@@ -140,6 +144,10 @@ def _from_pickle(data: bytes, name: str) -> Flight:
         if not isinstance(entries, list):
             raise TypeError(f"entries are a {type(entries).__name__}")
         columns, frames = _entry_columns(entries)
+        if torchcomms.wrote(columns):
+            columns, frames = torchcomms.renumbered(columns, frames, name)
+            entries = []
+            dump["pg_status"] = None
         config = msgspec.convert(dump.get("pg_config") or {}, dict[str, dict[str, str]])
         flight = _flight(name, str(dump.get("version") or ""), str(dump.get("comm_lib_version") or ""), config, columns,
                          frames)  # fmt: skip
@@ -158,7 +166,7 @@ def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config:
     is taken from gloo, which names no group in pg_config, nor from a pg_status that is not as torch writes it.
     """
     group_names = {name for name in config if name}
-    if not isinstance(raw, dict) or not group_names or flight.backend not in ("nccl", ""):
+    if not isinstance(raw, dict) or not group_names or flight.backend not in (*COUNTED, ""):
         return flight
     status = {
         str(number): group_status

@@ -21,13 +21,16 @@ from harness.triage.flight.operations import Kind, coalesced
 # The columns of a Flight.
 INTEGERS = ("record", "group", "seq", "kind", "stack", "created_ns", "timeout_ms")
 FLAGS = ("done", "started", "p2p")
+# Backends whose pg_status is used. HCCL's recorder (torch_npu) is a copy of NCCL's. gloo writes a number that does not
+# fit its operations (torch 2.13).
+COUNTED = ("nccl", "hccl")
 
 
 class Status(NamedTuple):
     """torch's pg_status of one group: the last collective_seq_id that this rank enqueued, started and completed.
 
-    It is kept when the ring has overwritten operations, and in dumps of active operations only. Only NCCL's is used:
-    gloo writes a number that does not fit its operations (torch 2.13).
+    It is kept when the ring has overwritten operations, and in dumps of active operations only. Only that of the
+    backends in COUNTED is used.
     """
 
     enqueued: int

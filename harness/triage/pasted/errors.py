@@ -1,7 +1,7 @@
 """Errors in a log that end a process, in the words of whoever writes them, and those that only echo another's end.
 
 The words are those of torch 2.13, vLLM 0.32, SGLang 0.5.23 and Ray 2.60 as installed; of the kernel, Slurm and CUDA as
-their documentation prints them.
+their documentation prints them; of NCCL as in its source and in reports.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Sign:
     echo: bool = False
 
 
+# A line of NCCL_DEBUG=WARN: host:pid:thread [device] file:line NCCL WARN ...
+_NCCL = re.compile(r"(?::(?P<pid>\d{1,10}):\d{1,10} \[\d{1,5}\] .{0,300})?NCCL WARN ")
 SIGNS = (
     Sign(
         "CUDA out of memory", "ran out of GPU memory",
@@ -57,6 +59,15 @@ SIGNS = (
     Sign("No space left on device", "found a full disk or /dev/shm", "df -h /dev/shm /tmp ."),
     Sign("DUE TO TIME LIMIT", "was ended at the time limit of its job",
          "harness render slurm --time 12:00:00 -- COMMAND   # takes evidence before the limit"),
+    Sign("NCCL WARN Cuda failure", "met a CUDA error in NCCL",
+         "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then", _NCCL),
+    Sign("Duplicate GPU detected", "shares its GPU with another rank of the communicator",
+         "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))   # before init_process_group", _NCCL),
+    Sign("Bootstrap : no socket interface found", "has no network interface that NCCL_SOCKET_IFNAME allows",
+         "ip -br addr   # then NCCL_SOCKET_IFNAME=NAME, the same network on every node", _NCCL),
+    Sign("Got completion from peer", "lost an RDMA connection to a peer", echo=True, pattern=_NCCL),
+    Sign("Got completion with error", "lost an RDMA connection to a peer", echo=True, pattern=_NCCL),
+    Sign("onnection closed by remote peer", "lost a connection to a peer", echo=True, pattern=_NCCL),
     Sign("CUDA error: ", "met a CUDA error", "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"),
     Sign("Segmentation fault", "ended with a segmentation fault", "python -X faulthandler ...   # prints where"),
     Sign("Worker proc ", "lost a worker of vLLM", "read the worker's own lines above it",

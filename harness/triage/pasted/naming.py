@@ -22,6 +22,10 @@ _PER_NODE = re.compile(rf"(?:^|\s)--nproc[-_]per[-_]node[= ]({_NUMBER})(?=\s|$)"
 _NODES = re.compile(r"(?:^|\s)--nnodes[= ](\S+)")
 _PATH_RANK = re.compile(rf"(?<![a-z])rank[-_.=]?({_NUMBER})(?!\d)", re.IGNORECASE)
 _PATH_HOST = re.compile(r"(?<![a-z])((?:node|host)[-_.=]?\d{1,7})(?!\d)", re.IGNORECASE)
+# What torch.distributed.debug's server writes before the stacks of each rank, with the address of its worker server.
+_SECTION = re.compile(
+    rf"=== Rank ({_NUMBER}): (?:https?://)?\[?([\w.:-]{{1,200}}?)\]?(?::\d{{1,5}})?(?:/.{{0,500}})? ==="
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,12 @@ def split(line: str) -> tuple[Name, str]:
     number = prefix["torch"] or prefix["mpi"] or prefix["srun"]
     name = Name(_bounded(number), prefix["host"] or "", int(prefix["pid"] or 0), prefix["actor"] or "")
     return name, line[prefix.end() :]
+
+
+def section(line: str) -> Name | None:
+    """The rank whose lines begin here, as torch.distributed.debug's server writes it; None for any other line."""
+    header = _SECTION.fullmatch(line) if line.startswith("=== Rank ") else None
+    return Name(_bounded(header[1]), header[2]) if header else None
 
 
 def rank_in(command: str) -> int | None:

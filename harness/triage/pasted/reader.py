@@ -7,10 +7,11 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness.triage.directory import is_dump
 from harness.triage.evidence import UNREAD
-from harness.triage.pasted import errors, naming, torchrun, watchdog
+from harness.triage.pasted import errors, naming, ras, ray, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
@@ -43,7 +44,8 @@ class Reader:
     """Takes files in order.
 
     looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
-    recorded: flight recorder dumps, name -> path. notes: what was not read.
+    recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
+    notes: what was not read.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -51,6 +53,8 @@ class Reader:
     failures: torchrun.Failures = field(default_factory=torchrun.Failures)
     errors: errors.Errors = field(default_factory=errors.Errors)
     recorded: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
+    lists: ray.Lists = field(default_factory=ray.Lists)
     notes: list[str] = field(default_factory=list)
     _size: int = 0
 
@@ -65,13 +69,15 @@ class Reader:
             note = f"only the first {MAX_BYTES >> 20} MiB of text are read: {name} and what follows it is not"
             self.notes.append(note)
             return False
-        if file is not None and os.access(file, os.R_OK) and is_dump(file):
+        if file is not None and os.access(file, os.R_OK) and is_dump(file) and not ras.is_json(file):
             self.recorded |= {name: str(file.resolve())} if file.stat().st_size else {}
             return True
         pasted = _read(file)
         self._size += len(pasted.text)
         before = self._counts()
         self._sort(name, pasted)
+        self.answers |= {name: answer} if (answer := ras.answer(pasted.text)) else {}
+        self.lists.feed(pasted.text)
         if pasted.note:
             self.notes.append(f"{name}: {pasted.note}")
         if self._counts() == before and not pasted.note.startswith(UNREAD):
@@ -79,7 +85,8 @@ class Reader:
         return True
 
     def _counts(self) -> tuple[int, ...]:
-        return len(self.looks), self.log.entries, len(self.failures.rows), len(self.errors.entries)
+        logged = self.log.entries, len(self.failures.rows), len(self.errors.entries)
+        return len(self.looks), *logged, len(self.answers), self.lists.texts
 
     def _sort(self, file: str, pasted: Pasted) -> None:
         if not any(words in pasted.text for words in _SIGNS):
@@ -88,13 +95,17 @@ class Reader:
             self.looks += _looks_of_json(file, pasted.text)
             return
         parsers: dict[tuple[str, Name], Parser] = {}
-        place = file
+        place, part = file, NOBODY
         self.errors.begin(file, pasted.text)
         for number, line in enumerate(pasted.lines(), 1):
             if header := _FILE.fullmatch(line):
-                place = header[1]
+                place, part = header[1], NOBODY
+                continue
+            if section := naming.section(line):
+                part = section
                 continue
             writer, rest = naming.split(line)
+            writer = part if writer is NOBODY else writer
             self.log.feed(writer, rest)
             self.failures.feed(rest)
             self.errors.feed(number, writer, rest)

@@ -34,6 +34,8 @@ from harness.triage.rules import (
     pipes,
     polls,
     processes,
+    ras,
+    ray_lists,
     resources,
 )
 from harness.triage.rules import groups as groups
@@ -45,6 +47,8 @@ RULES: tuple[Rule, ...] = (
     nodes.unlooked,  # INSUFFICIENT
     nodes.moments,  # INSUFFICIENT
     pauses.debugger,
+    ras.pasted,  # INSUFFICIENT
+    ray_lists.pasted,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
     pasted.first_error,  # INSUFFICIENT
     pauses.flowing,
@@ -72,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     absence.device,  # K9
     groups.wedged,  # K12
     closed.closed,  # K2 without recorders
+    ras.live,  # K4, INSUFFICIENT
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
     locks.unreleased,  # K4, K6, K7, INSUFFICIENT

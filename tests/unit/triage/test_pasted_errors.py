@@ -113,3 +113,20 @@ def test_failures_beside_stacks_and_counters_are_told(tmp_path: Path) -> None:
 
 def test_the_number_of_failures_is_bounded(tmp_path: Path) -> None:
     assert len(errors(tmp_path, "EngineDeadError\n" * 3 * MAX_ERRORS)) == MAX_ERRORS
+
+
+NCCL_WARN = (
+    "node7:4321:4400 [1] net_ib.cc:1295 NCCL WARN NET/IB: Got completion from peer 10.0.0.9 with status=12",
+    "node7:4322:4401 [2] include/alloc.h:99 NCCL WARN Cuda failure 2 'out of memory'",
+)
+
+
+def test_a_warning_of_nccl_names_the_process_and_a_lost_connection_is_an_echo(tmp_path: Path) -> None:
+    lost, failed = errors(tmp_path, "\n".join(NCCL_WARN))
+    assert (lost.pid, lost.echo, failed.pid, failed.echo) == (4321, True, 4322, False)
+
+
+def test_information_of_nccl_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("node7:1:2 [0] NCCL INFO NET/IB: Got completion from peer 10.0.0.9\n")
+    with pytest.raises(BadInput):
+        triage([str(tmp_path / "job.log")])

@@ -409,3 +409,38 @@ def test_no_text_raises(tmp_path: Path, pasted_text: str) -> None:
     file.write_bytes(pasted_text.encode("utf-8", "surrogatepass"))
     if pasted.evidence([str(file)]) is not None:
         judged(file)
+
+
+# What torch.distributed.debug's server of torch 2.13 wrote of two ranks, each three seconds.
+DEBUG_SERVER = """Fetched 2/2 ranks
+
+=== Rank 0: http://node7:60901/handler/dump_traceback? ===
+Current thread 0x00007f9d06ffd6c0 (most recent call first):
+  <no Python frame>
+
+Thread 0x00007f9d2fe1ab80 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/job/train.py", line 6 in step
+
+=== Rank 1: http://[fd00::7]:60539/handler/dump_traceback? ===
+Current thread 0x00007f7cff7fe6c0 (most recent call first):
+  <no Python frame>
+
+Thread 0x00007f7d2cca6b80 (most recent call first):
+  File "/job/train.py", line {line} in <module>
+"""
+
+
+def test_the_folder_of_torchs_debug_server_has_each_rank_and_its_last_look(tmp_path: Path) -> None:
+    (tmp_path / "stacks_20261128_091737.txt").write_text(DEBUG_SERVER.format(line=8))
+    (tmp_path / "stacks_20261128_091740.txt").write_text(DEBUG_SERVER.format(line=9))
+    verdict = triage([str(tmp_path)])
+    assert verdict.reason == "rank 0 at train.py:6 all_reduce; rank 1 at train.py:9 <module>"
+    assert any("dumped 2 times, its main thread stood at different places" in line for line in verdict.missing)
+
+
+@pytest.mark.parametrize("number", ["99999999999999999999", "-1", "x"])
+def test_a_section_without_a_possible_rank_is_a_line_like_any_other(tmp_path: Path, number: str) -> None:
+    text = f"=== Rank {number}: http://node7:1/ ===\n" + DEBUG_SERVER.format(line=8).partition("===\n")[2]
+    (tmp_path / "stacks.txt").write_text(text.partition("=== Rank 1")[0])
+    assert "rank" not in triage([str(tmp_path)]).reason
