@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from harness.triage.rules import absence as absence
 from harness.triage.rules import (
+    apart,
     builds,
     calls,
     closed,
@@ -70,6 +71,7 @@ RULES: tuple[Rule, ...] = (
     absence.outside,  # K4
     absence.device,  # K9
     groups.wedged,  # K12
+    apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
