@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -251,6 +252,77 @@ def behind_loop(frame: Frame, loop_frame: Frame) -> int:
         if any(_holds(part, loop_frame.line) for part in node.body):
             return node.lineno
     return 0
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What decides whether a line is reached: a branch, a loop, an error that is caught, or an exit before the line."""
+
+    line: int
+    words: str
+
+
+_LOOPS = (ast.For, ast.While, ast.AsyncFor)
+_EXITS = (ast.Return, ast.Break, ast.Continue)
+
+
+@lru_cache(maxsize=4096)
+def gates(frame: Frame) -> frozenset[Gate] | None:
+    """The gates of a frame's line within its function, each with its line; None if the text cannot be read."""
+    body = _function(frame)
+    if body is None:
+        return None
+    return frozenset(
+        Gate(node.lineno, words)
+        for node in ast.walk(body)
+        if isinstance(node, (ast.If, ast.Try, *_LOOPS)) and (words := _gate(node, frame.line))
+    )
+
+
+def _gate(node: ast.If | ast.Try | ast.For | ast.While | ast.AsyncFor, line: int) -> str:
+    """How a statement decides whether a line is reached, in words; empty if it does not."""
+    if isinstance(node, ast.If):
+        condition = f"`if {ast.unparse(node.test)}`"
+        if any(_holds(part, line) for part in node.body):
+            return f"under {condition}"
+        if any(_holds(part, line) for part in node.orelse):
+            return f"in the else of {condition}"
+        exits = [part for part in node.body if isinstance(part, _EXITS)]
+        return f"only if {condition} does not leave before" if exits and (node.end_lineno or 0) < line else ""
+    if not _holds(node, line):
+        return ""
+    if isinstance(node, ast.Try):
+        if any(_holds(part, line) for part in node.finalbody):
+            return "in a `finally`"
+        handled = any(_holds(part, line) for handler in node.handlers for part in handler.body)
+        return "in an `except`" if handled else "in a `try`" if node.handlers else ""
+    return f"in the loop `while {ast.unparse(node.test)}`" if isinstance(node, ast.While) else "in a `for` loop"
+
+
+# Positional arguments of torch.distributed's collectives before `group` (torch 2.13).
+_BEFORE_GROUP = {
+    "barrier": 0,
+    **dict.fromkeys(("all_reduce", "broadcast", "all_gather", "all_gather_object", "all_gather_into_tensor",
+                     "all_to_all", "broadcast_object_list"), 2),
+    **dict.fromkeys(("reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "gather",
+                     "gather_object"), 3),
+}  # fmt: skip
+
+
+def in_default_group(frame: Frame, function: str) -> bool:
+    """Whether the line of a frame calls this collective of torch.distributed without a group, and waits for it."""
+    body = _function(frame)
+    calls = [
+        node
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, ast.Call) and _holds(node, frame.line) and ast.unparse(node.func).endswith(function)
+    ]
+    if len(calls) != 1 or function not in _BEFORE_GROUP:
+        return False
+    call = calls[0]
+    named = {keyword.arg for keyword in call.keywords}
+    plain_arguments = not any(isinstance(argument, ast.Starred) for argument in call.args)
+    return plain_arguments and not named & {"group", "async_op", None} and len(call.args) <= _BEFORE_GROUP[function]
 
 
 def _holds(node: ast.AST, line: int) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from harness.triage.rules import absence as absence
 from harness.triage.rules import (
     alive,
+    apart,
     builds,
     calls,
     closed,
@@ -75,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     absence.outside,  # K4
     absence.device,  # K9
     groups.wedged,  # K12
+    apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders
     ras.live,  # K4, INSUFFICIENT
     calls.read_ring,  # INSUFFICIENT

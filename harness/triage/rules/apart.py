@@ -1,0 +1,218 @@
+"""Rule about ranks that all wait in collectives, at different places of the program or in two threads of one rank.
+
+No recorder says who waits for whom. If every rank of the only world was seen at two looks, nothing moved, and nobody
+else could come, the job hangs whatever the groups are. A rank is named only if the program's text proves that it left
+out the operation in which all others wait. Otherwise the ruling says who stands where, and what is missing for a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.triage import source, stacks
+from harness.triage.evidence import Frame, Process, Thread
+from harness.triage.graph import Subject
+from harness.triage.graph.motion import BUSY_CORES
+from harness.triage.graph.sockets import main_frames
+from harness.triage.graph.worlds import same_world
+from harness.triage.places import users
+from harness.triage.rules import standing
+from harness.triage.rules.outsiders import foreign
+from harness.triage.rules.pauses import FRESH_S
+from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.source import Loop
+
+MAX_LINES = 16  # places in the evidence of the verdict
+MAX_DOUBTS = 8
+BETWEEN = ("collective", "p2p")
+_RESTS = ("join", "queue")  # other processes of the job that can come to no collective: parents, workers of a loader
+_NEXT = (
+    "for the next run: harness watch -- COMMAND, which records the groups and who is in which operation",
+    "py-spy dump --pid PID   # the whole stack of one of them",
+)
+
+
+def apart(case: Case) -> Ruling | None:
+    """K1, K2 or INSUFFICIENT: the ranks wait in collectives at different places, or in two threads each."""
+    ranks = [subject for subject in case.live() if subject.rank is not None]
+    if case.evidence.source != "live" or case.evidence.stall_s or any(group.ranks for group in case.groups):
+        return None
+    keys = {subject.key for subject in ranks}
+    # A rank with a known target is judged by that wait. The parent of the ranks joins them, which says nothing.
+    if len(ranks) < 2 or not all(map(_waits, ranks)) or any(wait.waiter in keys for wait in case.graph.waits):
+        return None
+    places = standing.places_of(ranks)
+    threads = [subject for subject in ranks if _collectives_beside(subject)]
+    if len(places) < 2 and not threads:
+        return None
+    lines = tuple(f"{standing.line(case, place, None)}{_gates_text(place)}" for place in places[:MAX_LINES])
+    headline = _of_threads(case, threads, places) if threads else standing.headline(places)
+    where = "; ".join(f"{place.who} at {place.words}" for place in places[: standing.MAX_PLACES])
+    if doubts := _doubts(case, ranks):
+        again = f"{case.again()}   # again, in a minute: whether all still stand there"
+        return Ruling(
+            "INSUFFICIENT",
+            headline,
+            evidence=lines,
+            missing=tuple(doubts[:MAX_DOUBTS]),
+            place=where,
+            next=(again, *_NEXT),
+        )
+    if not threads and (ruling := _left_out(case, places, lines, where)):
+        return ruling
+    if not threads:
+        headline = f"nobody is left to come: {standing.headline(places, 2)}"
+    return Ruling(
+        "HUNG",
+        headline,
+        "K2",
+        cycle=tuple(subject.key for subject in ranks),
+        evidence=lines,
+        place=where,
+        next=(
+            "give each thread a group of its own: dist.new_group()"
+            if threads
+            else "compare on each rank what decides on these places: a group needs the same operations on all ranks",
+            *_NEXT,
+        ),
+    )  # fmt: skip
+
+
+def _waits(subject: Subject) -> bool:
+    """Whether its main thread stands in one collective at both looks."""
+    looks = subject.process.samples if subject.process else ()
+    kinds = subject.doing.kind in BETWEEN and subject.before.kind in BETWEEN
+    held = subject.pending or subject.progress or subject.blocked or subject.ended
+    return kinds and not held and len(looks) > 1 and main_frames(looks[0].threads) == main_frames(looks[-1].threads)
+
+
+def _collectives_beside(subject: Subject) -> list[Thread]:
+    """Threads beside the main one that stand in a collective of their own."""
+    return [thread for thread in _side_threads(subject.process) if stacks.classify(thread).kind in BETWEEN]
+
+
+def _side_threads(process: Process | None) -> list[Thread]:
+    """Threads of the user's code beside the main one, at the last look."""
+    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    main = main_frames(threads)
+    return [thread for thread in threads if thread.frames != main and any(map(users, thread.frames))]
+
+
+def _of_threads(case: Case, ranks: Sequence[Subject], places: Sequence[standing.Place]) -> str:
+    words = next(place.words for place in places if ranks[0] in place.subjects)
+    several = "two threads of " + case.names(subject.key for subject in ranks)
+    return f"{several} wait in collectives at once: {words}"
+
+
+def _doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
+    """What keeps the places from proving that the job hangs, in words: who may still come, or what may still move."""
+    sizes = {subject.process.world_size for subject in ranks if subject.process}
+    together = all(same_world(ranks[0].process, subject.process) for subject in ranks)
+    size = next(iter(sizes)) if len(sizes) == 1 else None
+    doubts = []
+    if not together or size is None or {subject.rank for subject in ranks} != set(range(size)):
+        doubts.append("all ranks of one world: others may still come")
+    if case.evidence.gpus:
+        doubts.append("what the GPUs do: a kernel may still run on one of them")
+    quiet = [subject.process.samples[-1].net_quiet_s for subject in ranks if subject.process]
+    if any(seconds is None or seconds < FRESH_S for seconds in quiet):
+        doubts.append(f"for how long the ranks have stood still: at least {FRESH_S:.0f} s without data are needed")
+    for subject in ranks:
+        if peers := foreign(case, subject.process):
+            doubts.append(f"what {subject.label} is connected to outside the job ({', '.join(peers[:2])})")
+        if _computes(subject.process):
+            doubts.append(f"what {subject.label} computes beside the collective")
+        free_threads = [each for each in _side_threads(subject.process) if stacks.classify(each).kind not in BETWEEN]
+        doubts += [f"what thread {thread.name} of {subject.label} will do, {stacks.user_frame(thread.frames)}"
+                   for thread in free_threads]  # fmt: skip
+    keys = {subject.key for subject in ranks}
+    doubts += [f"whether {subject.label} will come: {subject.state()}" for subject in case.live()
+               if subject.key not in keys and (subject.progress or subject.doing.kind not in _RESTS)]  # fmt: skip
+    return doubts
+
+
+def _computes(process: Process | None) -> bool:
+    """Whether any of its threads used a processor between the looks, such as a native thread of a backward pass."""
+    if process is None or (gap := process.samples[-1].at_s - process.samples[0].at_s) <= 0:
+        return True
+    return (process.samples[-1].cpu_s - process.samples[0].cpu_s) / gap >= BUSY_CORES
+
+
+def _left_out(case: Case, places: Sequence[standing.Place], lines: tuple[str, ...], where: str) -> Ruling | None:
+    """K1: by the program's text a minority left out the collective of the default group in which all others wait."""
+    if len(places) != 2 or 2 * len(places[1].subjects) >= sum(len(place.subjects) for place in places):
+        return None
+    (awaited, function), (elsewhere, later) = ((_frames(place), _function(place)) for place in places)
+    if function == later or not all(map(source.in_default_group, (awaited[0], elsewhere[0]), (function, later))):
+        return None
+    if not (how := _passed(awaited, elsewhere)):
+        return None
+    most, odd = places
+    why = {
+        subject.key: f"{how} {most.words}, where {most.who} wait, and is in {odd.words}{_gates_text(most, 'which is ')}"
+        for subject in odd.subjects
+    }
+    waits = "wait" if len(most.subjects) > 1 else "waits"
+    return Ruling(
+        "HUNG",
+        f"{odd.who} left out {most.words}, where {most.who} {waits}: now at {odd.words}",
+        "K1",
+        why,
+        place=where,
+        evidence=lines,
+        next=(
+            "let one rank decide and broadcast its decision, so that all ranks run the same collectives",
+            "py-spy dump --pid PID   # the whole stack of the rank that left it out",
+        ),
+    )
+
+
+def _frames(place: standing.Place) -> tuple[Frame, ...]:
+    process = place.subjects[0].process
+    assert process is not None
+    return tuple(frame for frame in main_frames(process.samples[-1].threads) if users(frame))
+
+
+def _function(place: standing.Place) -> str:
+    """The collective that the program calls at a place."""
+    return place.words.rpartition(" ")[2]
+
+
+def _passed(awaited: Sequence[Frame], elsewhere: Sequence[Frame]) -> str:
+    """How a rank in `elsewhere` has left out the operation at `awaited`; empty if the text does not prove that.
+
+    The frames are the user's, innermost first.
+
+    Outside any loop, a later line proves it. In a loop the rank may be a round behind. Then it is proven only if a gate
+    decides on the awaited line and none on the other: nobody can have left that one out.
+    """
+    outer = list(zip(reversed(awaited), reversed(elsewhere), strict=False))
+    shared = next((at for at, (mine, its) in enumerate(outer) if mine != its), len(outer))
+    if shared == len(outer):
+        return ""
+    mine, its = outer[shared]
+    if (mine.file, mine.function) != (its.file, its.function):
+        return ""
+    at_place, inner = _gates((mine,)), _gates(awaited[: len(awaited) - shared - 1])
+    beside, beyond = _gates((its,)), _gates(elsewhere[: len(elsewhere) - shared - 1])
+    loops = [source.loop_around(frame) for frame, _ in outer[:shared]]
+    if at_place is None or inner is None or beside is None or beyond is None or Loop.UNKNOWN in loops:
+        return ""
+    rounds = any(loop is not Loop.NONE for loop in loops) or any(" loop" in gate.words for gate in at_place & beside)
+    if not rounds:
+        return "is past" if its.line > mine.line else ""
+    return "has left out" if (at_place - beside or inner) and not (beside - at_place or beyond) else ""
+
+
+def _gates(frames: Sequence[Frame]) -> frozenset[source.Gate] | None:
+    """The gates of all these frames; None if the text of one cannot be read."""
+    gates = [source.gates(frame) for frame in frames]
+    return None if None in gates else frozenset().union(*(each for each in gates if each))
+
+
+def _gates_text(place: standing.Place, verb: str = "") -> str:
+    """What decides whether the innermost line of a place is reached, in words, with its line."""
+    frames = _frames(place)
+    gates = source.gates(frames[0]) if frames else None
+    words = [f"{gate.words} (line {gate.line})" for gate in sorted(gates or (), key=lambda gate: gate.line)]
+    return f"; {verb}reached {' and '.join(words)}" if words and verb else f", {' and '.join(words)}" if words else ""

@@ -1,0 +1,125 @@
+"""Who stands where: processes grouped by the place in the user's program at which they stand."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import PurePath
+
+from harness.triage.evidence import Frame, Thread
+from harness.triage.graph import Subject
+from harness.triage.places import match, plain, users
+from harness.triage.rules.ruling import Case
+from harness.triage.stacks import Doing, classify, describe
+from reports.sections.triage import ranks
+
+MAX_PLACES = 3  # in a headline, of at most 20 words
+# The C library and its sources: a wait ends there, and whoever called it says more.
+_SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdeps|nptl)/|^native$")
+MAX_NAMED = 3  # ranks of a place that the headline names; of more it says the count
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where processes stand: in words, and those that stand there. `waits`: they stand in a wait for others."""
+
+    words: str
+    subjects: tuple[Subject, ...]
+    waits: bool
+
+    @property
+    def who(self) -> str:
+        """Its processes in few words: "rank 7", "62 ranks", "pid 812", "3 processes"."""
+        numbers = sorted(subject.rank for subject in self.subjects if subject.rank is not None)
+        size = len(self.subjects)
+        if len(numbers) == size and size <= MAX_NAMED:
+            return f"rank{'s' if size > 1 else ''} {', '.join(map(str, numbers))}"
+        if len(numbers) == size:
+            return f"{size} ranks"
+        process = self.subjects[0].process
+        if size == 1 and process is not None:
+            return f"pid {process.pid}" if process.pid else f"a process of {''.join(process.host.split())}"
+        return f"{size} processes"
+
+
+def places_of(subjects: Iterable[Subject]) -> list[Place]:
+    """The places at which the processes stand, with the most processes first.
+
+    Processes at one line that came there on different ways through the user's code stand at two places.
+    """
+    grouped: dict[tuple[str, tuple[str, ...]], list[Subject]] = {}
+    for subject in subjects:
+        threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+        doings = [(thread, classify(thread)) for thread in threads]
+        main = next((thread for thread, doing in doings if doing == subject.doing), None)
+        words = _words(subject, main, doings)
+        grouped.setdefault((words, _callers(main)), []).append(subject)
+    twice = Counter(words for words, _ in grouped)
+    places = [
+        Place(f"{words}{_from(callers) if twice[words] > 1 else ''}", tuple(its), its[0].stuck)
+        for (words, callers), its in grouped.items()
+    ]
+    return sorted(places, key=lambda place: -len(place.subjects))
+
+
+def _words(subject: Subject, main: Thread | None, doings: Sequence[tuple[Thread, Doing]]) -> str:
+    """Where a process stands: "train.py:12 all_reduce"; a side thread in a collective of its own is added."""
+    words = _place(subject.doing, main)
+    beside = (_place(doing, thread) for thread, doing in doings if thread is not main and doing.kind == "collective")
+    return " and ".join([words, *dict.fromkeys(place for place in beside if place != words)][:2])
+
+
+def _place(doing: Doing, thread: Thread | None) -> str:
+    line, _, function = doing.frame.partition(" in ")
+    if doing.kind == "unknown":
+        return "an unknown place"
+    if not doing.frame and thread is not None and thread.frames:
+        return _native_place(thread.frames)
+    what = plain(function) if doing.kind == "user" else _called(doing, thread) or doing.op or doing.kind
+    return "".join(line.split()) + (" " if line else "") + "_".join(what.split())
+
+
+def _native_place(frames: Sequence[Frame]) -> str:
+    """Where a thread without a frame of Python stands: "libiomp5.so __kmp_lock_suspend_mx"."""
+    frame = next((frame for frame in frames if not _SYSTEM.search(frame.file)), frames[0])
+    return f"{PurePath(frame.file).name} {frame.function}"
+
+
+def _called(doing: Doing, thread: Thread | None) -> str:
+    """The function that the user's code called and that waits: `urlopen`, not what it waits in further in."""
+    inner = takewhile(lambda frame: not users(frame), thread.frames if thread else ())
+    calls = [frame.function for frame in inner if (entry := match(frame)) and entry.kind == doing.kind]
+    return plain(calls[-1]) if calls else ""
+
+
+def _callers(thread: Thread | None) -> tuple[str, ...]:
+    """The user's frames of a thread, innermost first."""
+    return tuple(describe(frame) for frame in thread.frames if users(frame)) if thread else ()
+
+
+def _from(callers: tuple[str, ...]) -> str:
+    return f" from {''.join(callers[1].partition(' in ')[0].split())}" if len(callers) > 1 else ""
+
+
+def headline(places: Sequence[Place], most: int = MAX_PLACES) -> str:
+    """Who stands where, in one line of at most `most` places: the most processes first, then the rarest places."""
+    first, rarer = places[0], sorted(places[1:], key=lambda place: len(place.subjects))
+    rest = len(rarer) - (most - 1)
+    displayed = [first, *rarer[: most - 1]]
+    return "; ".join(f"{place.who} at {place.words}" for place in displayed) + (f"; {rest} more" if rest > 0 else "")
+
+
+def line(case: Case, place: Place, most: Place | None) -> str:
+    numbers = sorted(subject.rank for subject in place.subjects if subject.rank is not None)
+    unnamed = [subject.key for subject in place.subjects if subject.rank is None]
+    who = " and ".join(filter(None, (ranks_text(numbers), case.names(unnamed))))
+    elsewhere = "stands elsewhere: " if most is not None and place is not most else ""
+    verb = "" if elsewhere else "at "
+    return f"{who} {elsewhere}{verb}{place.words}" + (", which waits for others" if place.waits else "")
+
+
+def ranks_text(numbers: Sequence[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {ranks(numbers)}" if numbers else ""

@@ -1,0 +1,176 @@
+"""Ranks that all wait in collectives at different places, of which nothing but two looks is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from triage_evidence import HOST, TORCH, evidence
+
+from harness.triage import source
+from harness.triage.evidence import Frame, Gpu, Process, Sample, Thread
+from harness.triage.judge import triage
+from harness.triage.rules.standing import MAX_PLACES
+from reports.model import Verdict
+
+PROGRAM = """
+def load(path):
+    if not exists(path):
+        return None
+    dist.broadcast_object_list(state, src=0)
+
+def main(group):
+    load(path)
+    for step in range(9):
+        dist.all_reduce(gradient)
+        if step in saving:
+            dist.all_gather(shards, shard)
+        dist.all_to_all(x, y, group=group)
+    dist.reduce(total, 0)
+
+def save():
+    dist.all_gather_object(plans, plan)
+"""
+LOAD, GRADIENT, SAVING, GROUPED, TOTAL, SAVE = 5, 10, 12, 13, 14, 17
+CALLS = {LOAD: "broadcast_object_list", GRADIENT: "all_reduce", SAVING: "all_gather", GROUPED: "all_to_all",
+         TOTAL: "reduce", SAVE: "all_gather_object"}  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def stack(file: str, line: int) -> tuple[Frame, ...]:
+    """The stack of a rank that stands in the collective at a line of the program, innermost frame first."""
+    torch = Frame(CALLS[line], TORCH, 100)
+    if line == LOAD:
+        return torch, Frame("load", file, LOAD), Frame("main", file, 8)
+    return torch, Frame("save" if line == SAVE else "main", file, line)
+
+
+def job(file: str, lines: Mapping[int, int], *, quiet_s: float | None = 20.0, beside: int = 0) -> list[Process]:
+    """Ranks of one world. `lines`: rank -> its line. `beside`: the line of a second thread of each."""
+    ranks = []
+    for number, line in lines.items():
+        threads = [Thread("MainThread", 100 + number, stack(file, line), main=True)]
+        threads += [Thread("saver", 900, stack(file, beside))] if beside else []
+        looks = tuple(Sample(at_s, "S", threads=tuple(threads), net_quiet_s=quiet_s) for at_s in (0.0, 1.5))
+        ranks.append(Process(HOST, 100 + number, rank=number, world_size=len(lines), samples=looks))
+    return ranks
+
+
+def judged(*processes: Process, **more: object) -> Verdict:
+    return triage(evidence(*processes, source="live", stall_s=0.0, **more))
+
+
+def culprits(verdict: Verdict) -> list[int | None]:
+    assert verdict.triage is not None
+    return [culprit.rank for culprit in verdict.triage.culprits]
+
+
+def test_the_rank_that_left_out_a_collective_is_named(file: str) -> None:
+    verdict = judged(*job(file, {0: LOAD, 1: LOAD, 2: GRADIENT}))
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K1")
+    assert culprits(verdict) == [2]
+    assert "not exists(path)" in verdict.triage.culprits[0].why
+
+
+def test_the_parent_that_joins_the_ranks_changes_nothing(file: str) -> None:
+    join = Thread("MainThread", 50, (Frame("wait", "/usr/lib/python3.11/subprocess.py", 9),), main=True)
+    parent = Process(HOST, 50, samples=tuple(Sample(at_s, "S", threads=(join,)) for at_s in (0.0, 1.5)))
+    ranks = [dataclasses.replace(each, ppid=50) for each in job(file, {0: LOAD, 1: LOAD, 2: GRADIENT})]
+    assert culprits(judged(parent, *ranks)) == [2]
+
+
+def test_a_rank_that_is_by_a_gate_in_a_loop_is_named(file: str) -> None:
+    assert culprits(judged(*job(file, {0: SAVING, 1: SAVING, 2: GRADIENT, 3: SAVING}))) == [2]
+
+
+@pytest.mark.parametrize("lines", [
+    {0: LOAD, 1: GRADIENT},  # no majority
+    {0: GRADIENT, 1: LOAD, 2: GRADIENT},  # one waits alone where the others may have been and gone
+    {0: SAVING, 1: GRADIENT, 2: GRADIENT},  # the same in a loop: who left it out is not known
+    {0: LOAD, 1: LOAD, 2: GROUPED},  # in a group that the text does not say
+    {0: LOAD, 1: LOAD, 2: LOAD, 3: GRADIENT, 4: TOTAL},  # three places
+])  # fmt: skip
+def test_nobody_is_named_where_the_text_proves_nothing(file: str, lines: Mapping[int, int]) -> None:
+    verdict = judged(*job(file, lines))
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K2")
+    assert not culprits(verdict)
+
+
+def test_two_threads_of_each_rank_in_collectives(file: str) -> None:
+    verdict = judged(*job(file, dict.fromkeys(range(4), GRADIENT), beside=SAVE))
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K2")
+    assert not culprits(verdict) and "two threads" in verdict.reason
+
+
+def _outside(ranks: list[Process]) -> list[Process]:
+    return [dataclasses.replace(ranks[0], peers=("10.0.0.9:4000",)), *ranks[1:]]
+
+
+def _with_thread(ranks: list[Process]) -> list[Process]:
+    """Rank 0 has a thread that may be about to come to a collective."""
+    user = ranks[0].samples[-1].threads[0].frames[-1]
+    thread = Thread("saver", 900, (dataclasses.replace(user, function="prepare", line=1),))
+    looks = tuple(dataclasses.replace(look, threads=(*look.threads, thread)) for look in ranks[0].samples)
+    return [dataclasses.replace(ranks[0], samples=looks), *ranks[1:]]
+
+
+def _with_engine(ranks: list[Process]) -> list[Process]:
+    """A process without a rank loads weights: it may be in a group with rank 0."""
+    main = Thread("MainThread", 300, (Frame("load_everything", "/job/engine.py", 3),), main=True)
+    looks = tuple(Sample(at_s, "S", threads=(main,)) for at_s in (0.0, 1.5))
+    return [*ranks, Process(HOST, 300, samples=looks)]
+
+
+def _moving(ranks: list[Process]) -> list[Process]:
+    first = dataclasses.replace(ranks[0].samples[0], threads=ranks[-1].samples[0].threads)
+    return [dataclasses.replace(ranks[0], samples=(first, ranks[0].samples[-1])), *ranks[1:]]
+
+
+def _computing(ranks: list[Process]) -> list[Process]:
+    """A native thread of rank 0 computes beside its collective."""
+    first, last = ranks[0].samples
+    return [dataclasses.replace(ranks[0], samples=(first, dataclasses.replace(last, cpu_s=1.0))), *ranks[1:]]
+
+
+@pytest.mark.parametrize(
+    "change", [_outside, _computing, _with_thread, _with_engine, _moving, lambda ranks: ranks[:-1]]
+)
+def test_a_job_to_which_somebody_may_still_come_is_not_hung(file: str, change) -> None:
+    verdict = judged(*change(job(file, {0: LOAD, 1: LOAD, 2: LOAD, 3: GRADIENT})))
+    assert verdict.verdict != "HUNG" and not culprits(verdict)
+
+
+@pytest.mark.parametrize("quiet_s", [0.2, 9.0, None])
+def test_data_of_a_moment_ago_proves_nothing(file: str, quiet_s: float | None) -> None:
+    verdict = judged(*job(file, {0: LOAD, 1: LOAD, 2: GRADIENT}, quiet_s=quiet_s))
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
+
+
+def test_on_gpus_the_places_are_said_and_nothing_is_proven(file: str) -> None:
+    """A host may be past what its device still does."""
+    gpu = Gpu(HOST, 0, "H100", 1, 2, 0.0)
+    verdict = judged(*job(file, dict.fromkeys(range(62), LOAD) | {62: GRADIENT}), gpus=(gpu,))
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
+    assert verdict.reason.startswith("62 ranks at train.py:5") and "rank 62 at train.py:10" in verdict.reason
+    assert MAX_PLACES == 3
+
+
+def test_what_decides_on_a_line(file: str) -> None:
+    def lines(function: str, line: int) -> list[int]:
+        return sorted(gate.line for gate in source.gates(Frame(function, file, line)) or ())
+
+    assert lines("load", LOAD) == [3]
+    assert lines("main", GRADIENT) == [9]
+    assert lines("main", SAVING) == [9, 11]
+    assert lines("main", TOTAL) == []
+    assert source.gates(Frame("main", "/nowhere.py", 3)) is None
+    assert source.in_default_group(Frame("main", file, GRADIENT), "all_reduce")
+    assert not source.in_default_group(Frame("main", file, GROUPED), "all_to_all")
