@@ -42,6 +42,7 @@ from harness.parity.subjects.recording.observed_integrity import (
     strange_engines,
     too_little,
 )
+from harness.parity.subjects.recording.observed_promises import unequal_counts
 from harness.parity.subjects.recording.observed_replay import replayed
 from harness.parity.subjects.recording.observed_resumed import not_shared, shared
 from harness.parity.subjects.recording.observed_unknowns import unknowns
@@ -255,7 +256,7 @@ def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: M
         confirmed=[outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"],
         doubts=Doubts(
             failed=[*failed_jobs(e), *refused_calls(e)],
-            unknown=[*unknowns(e), *in_doubt(e)],
+            unknown=[*unknowns(e), *in_doubt(e), *unequal_counts(e)],
             parted=[parted] if parted else [],
             odd=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
         ),
