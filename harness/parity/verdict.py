@@ -206,6 +206,7 @@ class _Grounds:
     doubts: Doubts
     untested: list[Check]
     too_little: str
+    unequal: list[str]  # kinds of events of which one run recorded fewer than the other
 
 
 def _decide(
@@ -256,12 +257,13 @@ def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: M
         confirmed=[outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"],
         doubts=Doubts(
             failed=[*failed_jobs(e), *refused_calls(e)],
-            unknown=[*unknowns(e), *in_doubt(e), *unequal_counts(e)],
+            unknown=[*unknowns(e), *in_doubt(e)],
             parted=[parted] if parted else [],
             odd=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
         ),
         untested=untested,
         too_little=_too_little_compared(e, untested, minimum),
+        unequal=unequal_counts(e),
     )
 
 
@@ -308,6 +310,10 @@ def _answer(
         return "INCONCLUSIVE", answers.untested(grounds.untested[0])
     if grounds.too_little:
         return "INCONCLUSIVE", Answer.of("INCONCLUSIVE", grounds.too_little, "too little was compared")
+    if grounds.unequal:
+        return "INCONCLUSIVE", Answer.of(
+            "INCONCLUSIVE", grounds.unequal[0], "a recording lacks events that the other has"
+        )
     return "EQUIVALENT", answers.equal(e, metrics)
 
 
@@ -317,6 +323,7 @@ def _missing(e: Evidence, grounds: _Grounds, outcomes: list[tuple[Registered, Ou
         *grounds.unjudgeable,
         *grounds.doubts.sentences,
         *filter(None, [grounds.too_little]),
+        *grounds.unequal,
         *not_shared(e),
         *e.completeness.missing,
         *limits(e),
