@@ -42,6 +42,7 @@ from harness.parity.subjects.recording.observed_integrity import (
     strange_engines,
     too_little,
 )
+from harness.parity.subjects.recording.observed_promises import unequal_counts
 from harness.parity.subjects.recording.observed_replay import replayed
 from harness.parity.subjects.recording.observed_resumed import not_shared, shared
 from harness.parity.subjects.recording.observed_unknowns import unknowns
@@ -205,6 +206,7 @@ class _Grounds:
     doubts: Doubts
     untested: list[Check]
     too_little: str
+    unequal: list[str]  # kinds of events of which one run recorded fewer than the other
 
 
 def _decide(
@@ -261,6 +263,7 @@ def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: M
         ),
         untested=untested,
         too_little=_too_little_compared(e, untested, minimum),
+        unequal=unequal_counts(e),
     )
 
 
@@ -307,6 +310,10 @@ def _answer(
         return "INCONCLUSIVE", answers.untested(grounds.untested[0])
     if grounds.too_little:
         return "INCONCLUSIVE", Answer.of("INCONCLUSIVE", grounds.too_little, "too little was compared")
+    if grounds.unequal:
+        return "INCONCLUSIVE", Answer.of(
+            "INCONCLUSIVE", grounds.unequal[0], "a recording lacks events that the other has"
+        )
     return "EQUIVALENT", answers.equal(e, metrics)
 
 
@@ -316,6 +323,7 @@ def _missing(e: Evidence, grounds: _Grounds, outcomes: list[tuple[Registered, Ou
         *grounds.unjudgeable,
         *grounds.doubts.sentences,
         *filter(None, [grounds.too_little]),
+        *grounds.unequal,
         *not_shared(e),
         *e.completeness.missing,
         *limits(e),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +43,17 @@ from probes.lines import RESERVED, bound_numbers
 TABLES_BYTES = 8 << 20
 KEPT = 2  # tables that are always kept
 _Index = TypeVar("_Index", JournalIndex, TokenLog)
+
+
+@dataclass(frozen=True)
+class ProcessCounts:
+    """How many events and frames of each kind one process has in its files, whatever the window of steps."""
+
+    role: str
+    rank: int
+    journal: str
+    events: Counter[str]
+    frames: Counter[str]
 
 
 class Recording(Run):
@@ -85,6 +97,21 @@ class Recording(Run):
     def records(self) -> Records:
         """What run.json and the events say, as frozen types."""
         return Records(self.manifest, self.all)
+
+    @cached_property
+    def processes(self) -> tuple[ProcessCounts, ...]:
+        """The counts of each journal, with those of the tokens file that its process wrote."""
+        frames = {log.path.stem: Counter(extent.kind for extent in log.extents) for log in self._logs}
+        return tuple(
+            ProcessCounts(
+                role=str(journal.opening.get("role")),
+                rank=journal.opening.get("rank", 0),
+                journal=journal.name,
+                events=Counter({kind: len(places) for kind, places in journal.kinds.items()}),
+                frames=frames.get(journal.path.stem, Counter()),
+            )
+            for journal in self._journals
+        )
 
     @property
     def kinds(self) -> set[str]:

@@ -145,7 +145,7 @@ def run(folder: Path, side: str = "baseline", *, ranks: int = 1, native: bool = 
     recording = recordings.make(side, plan, native=native)
     recording.stage = recordings.stage(side, plan) if half else None
     for part in filter(None, (recording, recording.stage)):
-        part.manifest["records"] = sorted({kind for log in part.logs.values() for kind, _ in log.events})
+        recordings.promise(part)
     recording.write(folder)
 
 

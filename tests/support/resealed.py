@@ -50,6 +50,19 @@ class Leaf:
         return f"{stage}{self.kind} {'.'.join(map(str, self.path))}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """An event of a recording. `file`: relative to the run. `label`: its mode, stage, name or source."""
+
+    file: str
+    kind: str
+    label: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.label} of {self.file}"
+
+
 def columns(run: Path) -> list[Column]:
     """Every column of tokens, once for each kind and variant of frames."""
     found: dict[tuple[str, ...], Column] = {}
@@ -102,6 +115,26 @@ def change_leaf(run: Path, leaf: Leaf) -> None:
         holder = holder[key]
     holder[leaf.path[-1]] = _other(leaf.value)
     write_events(file, events)
+    reseal(run)
+
+
+def places(run: Path) -> list[Place]:
+    """A place of every kind of event in every journal, the middle one of each mode, stage, name or source."""
+    lines: dict[tuple[str, str, str], list[int]] = {}
+    for file in sorted(run.rglob("*.jsonl")):
+        name = file.relative_to(run).as_posix()
+        for number, event in enumerate(read_events(file)):
+            if event["kind"] not in OPENS:
+                texts = (event.get(key) for key in ("mode", "phase", "name", "source"))
+                label = next((text for text in texts if isinstance(text, str)), "")
+                lines.setdefault((name, event["kind"], label), []).append(number)
+    return [Place(*key, numbers[len(numbers) // 2]) for key, numbers in lines.items()]
+
+
+def drop_event(run: Path, place: Place) -> None:
+    events = read_events(run / place.file)
+    del events[place.line]
+    _write_closed(run / place.file, events)
     reseal(run)
 
 

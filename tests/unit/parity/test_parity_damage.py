@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from recorded_pairs import recorded_pair
-from recordings import Recording, make, pair, put, scenario
+from recordings import Recording, make, pair, promise, put, scenario
 
 from harness.parity import judge
 from probes.format import encode_manifest, read_manifest
@@ -33,9 +33,7 @@ def sound() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="pair-"))
     plan = scenario(steps=2)
     for side in ("baseline", "candidate"):
-        recording = make(side, plan)
-        recording.manifest["records"] = sorted({kind for log in recording.logs.values() for kind, _ in log.events})
-        recording.write(folder / side)
+        promise(make(side, plan)).write(folder / side)
     assert judge(folder / "baseline", folder / "candidate").verdict == "EQUIVALENT"
     return folder
 
@@ -179,9 +177,7 @@ def test_every_deleted_file_is_missed() -> None:
 
 def promising() -> tuple[Recording, Recording]:
     baseline, candidate = pair(native=False)
-    for side in (baseline, candidate):
-        side.manifest["records"] = sorted({kind for log in side.logs.values() for kind, _ in log.events})
-    return baseline, candidate
+    return promise(baseline), promise(candidate)
 
 
 @pytest.mark.slow

@@ -403,7 +403,8 @@ def test_a_floor_without_a_variant_is_not_whole(tmp_path: Path, variant: str) ->
 @pytest.mark.parametrize("name, passes", [("sync", False), ("flush", False), ("rescore", True)])
 def test_a_refused_call_passes_only_where_it_changes_nothing(tmp_path: Path, name: str, passes: bool) -> None:
     baseline, candidate = pair()
-    candidate.logs["rollout"].event("call", name=name, step=2, ok=False, message="no room")
+    for run, ok in ((baseline, True), (candidate, False)):
+        run.logs["rollout"].event("call", name=name, step=2, ok=ok, message="" if ok else "no room")
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == ("EQUIVALENT" if passes else "INCONCLUSIVE"), verdict.reason
     assert any(finding.name == "engine calls" for finding in verdict.findings)

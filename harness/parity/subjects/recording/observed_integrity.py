@@ -10,6 +10,7 @@ from typing import Any
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import MOST_DRAWS
 from harness.parity.subjects.ranks.observed import world_size
+from harness.parity.subjects.recording.observed_promises import unkept_promises
 from harness.recordings.records.values import parameters
 from harness.recordings.store import Recording
 from probes.format import INDEX, number
@@ -51,11 +52,7 @@ def damage(recording: Recording, name: str) -> list[str]:
         *_unreadable(recording, name),
         *(f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn),
         *(f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete),
-        *(
-            f"the {name}'s recording has no events of kind {kind!r}, which its run.json promises"
-            for kind in recording.records.manifest.promised_kinds
-            if not recording.count(kind)
-        ),
+        *(f"the {name}'s recording has {lack}" for lack in unkept_promises(recording)),
         *(
             f"the {name}'s recording has no frames of kind {kind!r}, though its engine drew samples of its own"
             for kind in _without_frames(recording)
