@@ -36,6 +36,7 @@ def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scen
     wrong type.
     """
     data = _read(scenario)
+    _check_keys(data, Scenario, scenario, "", in_file=True)
     for override in overrides:
         _apply(data, override)
     replaced = {key: value for key, value in top_level.items() if value is not None}
@@ -123,21 +124,36 @@ def _apply(data: dict[str, Any], override: str) -> None:
     target[last] = value
 
 
-def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str) -> None:
+def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_file: bool = False) -> None:
+    """Refuse an unknown key. `in_file`: the keys are those of the file `where`, in which a wrong one stays until it is
+    corrected there."""
     hints = typing.get_type_hints(kind)
     for key, value in data.items():
         if key not in hints:
             near = _nearest(key, hints, prefix)
             hint = f"did you mean {near}?" if near else f"known keys: {', '.join(hints)}"
             fix = _moved(near, value) if near or not prefix else _another(prefix)
+            if in_file:
+                fix = _corrected(where, f"{prefix}{key}", near, value)
             raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=fix)
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise BadInput(
                     f"{where}: {prefix}{key} is a section, not a value",
-                    fix=f"a key of it: --set {prefix}{key}.KEY=VALUE",
+                    fix=f"[{prefix}{key}]   # in {where}, with its keys below"
+                    if in_file
+                    else f"a key of it: --set {prefix}{key}.KEY=VALUE",
                 )
-            _check_keys(value, hints[key], where, f"{prefix}{key}.")
+            _check_keys(value, hints[key], where, f"{prefix}{key}.", in_file=in_file)
+
+
+def _corrected(file: str, key: str, near: str, value: Any) -> str:
+    """The fix for a wrong key in a file: the line that replaces it, or its removal."""
+    section, _, name = near.rpartition(".")
+    if not near:
+        return f"remove {key} from {file}"
+    text = json.dumps(value) if isinstance(value, str | int | float) else "VALUE"
+    return f"{name} = {text}   # in {file}{f', below [{section}]' if section else ''}, in place of {key}"
 
 
 def _another(section: str) -> str:

@@ -369,6 +369,11 @@ class Run:
         if checked and not self.sealed:
             self.torn.append((MANIFEST, f"it says format {version}, and {checked[0]} has what only format 3 has"))
 
+    @property
+    def manifest_is_named(self) -> bool:
+        """Whether a journal names the run.json that its process began with, so that an edited one is noticed."""
+        return any("manifest" in journal.opening for journal in self._journals)
+
     def _compare_with_manifest(self) -> None:
         """Name a run.json that is another than its processes began with: it was exchanged or edited since."""
         versions = {*names(self.manifest.get(EARLIER))}

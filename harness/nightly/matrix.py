@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -333,8 +335,19 @@ def _checked(cell: Cell, path: Path) -> Cell:
             for backend in what.pair:
                 check_pair(framework, backend)
     except HarnessError as error:
-        raise BadInput(f"{path}: cell {cell.name}: {error.message}", fix=error.fix or f"change it in {path}") from error
+        raise BadInput(f"{path}: cell {cell.name}: {error.message}", fix=_in_matrix(error.fix or "", path)) from error
     return cell
+
+
+_KEYS = {"--set": "settings", "--candidate-set": "candidate_settings"}  # option of `harness parity` -> key of a cell
+
+
+def _in_matrix(fix: str, path: Path) -> str:
+    """Return a fix of `harness parity` as a line of the matrix."""
+    words = shlex.split(fix, comments=True)
+    if len(words) == 2 and words[0] in _KEYS:
+        return f"{_KEYS[words[0]]} = [{json.dumps(words[1])}]   # in that cell of {path}"
+    return fix or f"change it in {path}"
 
 
 def _check_comparison(what: Comparison) -> None:

@@ -111,8 +111,12 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
         sentences.append(f"the {side.name}'s run.json does not say how much it promises: no {_listed(silent)}")
     if recording.unchecked:
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
+    unbound = not (recording.unchecked or recording.manifest_is_named)
     if not recording.indexed:
-        sentences.append(f"the {side.name}'s recording has no index of its files: deleted files may go unseen")
+        lost = "deleted files and an edited run.json" if unbound else "deleted files"
+        sentences.append(f"the {side.name}'s recording has no index of its files: {lost} may go unseen")
+    elif unbound:
+        sentences.append(f"no journal of the {side.name} names its run.json: an edited run.json may go unseen")
     if not stage_read and os.path.isdir(recording.path / LIFTED / EVENTS):
         sentences.append(f"the {side.name}'s lifted stage was not read")
     return sentences

@@ -95,3 +95,14 @@ def test_a_changed_side_keeps_the_rest(toml) -> None:
     base = config.load(toml("steps = 3\n"))
     other = config.changed(base, ["engine.seed=9"])
     assert other.engine.seed == 9 and config.changed(other, ["engine.seed=0"]) == base
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"), [("[sampling]\ntemprature = 1.0\n", "temprature = 1.0"), ("stepz = 3\n", "stepz = 3")]
+)
+def test_the_fix_of_a_wrong_key_in_a_file_is_its_line(toml, text: str, wrong: str) -> None:
+    """`--set` would leave the wrong key where it is."""
+    with pytest.raises(BadInput) as refused:
+        config.load(toml(text))
+    line = str(refused.value.fix).partition("   #")[0]
+    config.load(toml(text.replace(wrong, line)))

@@ -420,6 +420,7 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
         (CELL + 'settings = ["model.reward=/no/where"]', "model.reward = '/no/where': no such directory"),
         (CELL + 'settings = ["prompts.path=none.jsonl"]', "none.jsonl"),
         (CELL + 'candidate_settings = ["steps=9"]', "steps and rollout.mode belong to both sides"),
+        (CELL + 'candidate_settings = ["sampling.top_k=0"]', 'candidate_settings = ["sampling.top_k=-1"]'),
         (
             CELL + 'dtype = "bfloat16"\nsettings = ["model.dtype=float32"]',
             "cell hf-hf/ppo-tiny/bfloat16/model.dtype=float32: dtype = 'bfloat16' and the setting "
