@@ -93,12 +93,18 @@ class Report:
         return f"{summary}; {len(made)} checks made, {len({item.check for item in self.unchecked})} not checked"
 
     def _differences(self) -> str:
-        makes, may, nothing = (sum(item.severity == name for item in self.hazards) for name in SEVERITIES)
+        # What breaks one command by itself is no difference between the two.
+        errors = [item for item in self.hazards if item.severity == "error"]
+        of_one = [item for item in errors if len(item.where) == 1 and item.where[0].startswith("command ")]
+        between = [item for item in self.hazards if item not in of_one]
+        makes, may, nothing = (sum(item.severity == name for item in between) for name in SEVERITIES)
+        failing = list(dict.fromkeys(item.where[0] for item in of_one))
         parts = [
             f"{makes} setting{'s make' if makes > 1 else ' makes'} them other runs" if makes else "",
             f"{may} may" if may else "",
             f"{nothing} {'change' if nothing > 1 else 'changes'} nothing" if nothing else "",
             f"{len(self.unchecked)} not compared" if self.unchecked else "",
+            f"{' and '.join(failing)} will fail" if failing else "",
         ]
         return ", ".join(filter(None, parts)) or "no setting differs"
 

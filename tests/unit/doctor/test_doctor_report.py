@@ -218,3 +218,12 @@ def test_the_page_names_every_check() -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "doctor.md").read_text("utf-8")
     for name in (*every_name(), "environments", "engine-imports", "worker"):
         assert f"`{name}`" in page, name
+
+
+def test_what_breaks_one_command_is_no_difference_between_two() -> None:
+    def hazard(*where: str) -> Hazard:
+        return Hazard("sizes", "error", "a mini-batch is larger than the batch", where, "256 of 32", "it is refused")
+
+    both = Report((hazard("the commands"), hazard("command A"), hazard("command B")), (), (), (), 0.1, compared=True)
+    assert both.reason == "1 setting makes them other runs, command A and command B will fail"
+    assert Report((hazard("command A"),), (), (), (), 0.1, compared=True).reason == "command A will fail"
