@@ -1,0 +1,220 @@
+"""Healthy jobs of two ranks: rank 0 waits some seconds, in the way that the first argument names; rank 1 waits for it.
+
+`python healthy_waits.py WAY SECONDS` ends with exit code 0. What rank 0 waits for comes from a process outside the job,
+from a thread, a child or a server of the job, or from time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+WAITS: dict[str, Callable[[], object]] = {}
+WAY, SECONDS = sys.argv[1], float(sys.argv[2])
+SCORE, PORT = Path(os.environ.get("SCORE", "")), int(os.environ.get("TOOL_PORT", "0"))
+
+
+def way(wait: Callable[[], object]) -> Callable[[], object]:
+    WAITS[wait.__name__] = wait
+    return wait
+
+
+def poll() -> None:
+    while not SCORE.exists():
+        time.sleep(2)
+
+
+def compute() -> None:
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        sum(range(10_000))
+
+
+def ask(page: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/{page}", timeout=600) as answer:
+        return bytes(answer.read())
+
+
+@way
+def one_sleep() -> None:
+    time.sleep(SECONDS)
+
+
+@way
+def joined_thread() -> None:
+    thread = threading.Thread(target=poll)
+    thread.start()
+    thread.join()
+
+
+@way
+def mapped_in_threads() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: poll(), range(2)))
+
+
+@way
+def as_they_complete() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for future in as_completed([pool.submit(poll) for _ in range(2)]):
+            future.result()
+
+
+@way
+def released_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+
+    def release() -> None:
+        poll()
+        lock.release()
+
+    threading.Thread(target=release, daemon=True).start()
+    lock.acquire()
+
+
+@way
+def pool_of_processes() -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.starmap(poll, [(), ()])
+
+
+@way
+def child_without_text() -> None:
+    code = f"import os, time\nwhile not os.path.exists({str(SCORE)!r}): time.sleep(3)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@way
+def output_of_a_child() -> None:
+    code = f"import os, time\nwhile not os.path.exists({str(SCORE)!r}): time.sleep(3)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@way
+def named_pipe() -> None:
+    Path(f"{SCORE}.fifo").read_text()
+
+
+@way
+def waits_for_signals() -> None:
+    while not SCORE.exists():
+        signal.sigtimedwait([signal.SIGUSR1], 2)
+
+
+@way
+def key_of_a_store() -> None:
+    from torch.distributed import TCPStore
+
+    TCPStore("127.0.0.1", PORT, is_master=False).wait(["score"], timedelta(seconds=600))
+
+
+@way
+def server_computes() -> bytes:
+    return ask("compute")
+
+
+@way
+def server_polls() -> bytes:
+    return ask("poll")
+
+
+@way
+def server_sleeps() -> bytes:
+    return ask("sleep")
+
+
+@way
+def asks_again() -> None:
+    while b"done" not in ask("long"):
+        pass
+
+
+class Pages(BaseHTTPRequestHandler):
+    """A page for each way in which a server is slow."""
+
+    def do_GET(self) -> None:
+        {"/compute": compute, "/poll": poll, "/sleep": lambda: time.sleep(SECONDS), "/long": self.hold}[self.path]()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"done" if SCORE.exists() else b"not yet")
+
+    def hold(self) -> None:
+        end = time.monotonic() + 4
+        while time.monotonic() < end and not SCORE.exists():
+            time.sleep(0.5)
+
+    def log_message(self, *words: object) -> None:
+        """Say nothing."""
+
+
+def tool() -> None:
+    if WAY == "key_of_a_store":
+        from torch.distributed import TCPStore
+
+        store = TCPStore("127.0.0.1", PORT, is_master=True, wait_for_workers=False)
+        time.sleep(SECONDS)
+        store.set("score", "1")
+        time.sleep(600)
+    ThreadingHTTPServer(("127.0.0.1", PORT), Pages).serve_forever()
+
+
+def rank() -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    for _ in range(5):
+        dist.all_reduce(torch.ones(10))
+    if dist.get_rank() == 0:
+        WAITS[WAY]()
+    dist.broadcast_object_list([1.0], src=0)
+    dist.barrier()
+
+
+def free_port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+def job() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        score = f"{folder}/score"
+        os.mkfifo(f"{score}.fifo")
+        # A process of another job makes what rank 0 looks for.
+        outside = f"sleep {SECONDS}; echo 1 > {score}; timeout 5 sh -c 'echo 1 > {score}.fifo'"
+        subprocess.Popen(["sh", "-c", outside], start_new_session=True, env={"PATH": os.environ["PATH"]},
+                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        shared = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(), OMP_NUM_THREADS="1",
+                      SCORE=score, TOOL_PORT=free_port(), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")  # fmt: skip
+        command = [sys.executable, __file__, *sys.argv[1:3]]
+        server = subprocess.Popen([*command, "tool"], env=shared)
+        ranks = [
+            subprocess.Popen([*command, "rank"], env=dict(shared, RANK=str(number), LOCAL_RANK=str(number)))
+            for number in range(2)
+        ]
+        code = max((process.wait() for process in ranks), key=abs)
+        server.terminate()
+        server.wait()
+        return code
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 3:
+        {"tool": tool, "rank": rank}[sys.argv[3]]()
+    else:
+        sys.exit(job())

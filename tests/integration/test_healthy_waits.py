@@ -1,0 +1,29 @@
+"""Healthy jobs that stand still for a while are never called hung, and no watch ends them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[1] / "cases" / "hangs" / "healthy_waits.py"
+BY_DAY = ("joined_thread", "server_computes", "key_of_a_store")
+AT_NIGHT = (
+    "one_sleep", "mapped_in_threads", "as_they_complete", "released_lock", "pool_of_processes", "child_without_text",
+    "output_of_a_child", "named_pipe", "waits_for_signals", "server_polls", "server_sleeps", "asks_again",
+)  # fmt: skip
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.mark.parametrize("way", [*BY_DAY, *(pytest.param(way, marks=pytest.mark.night) for way in AT_NIGHT)])
+def test_a_job_that_waits_and_goes_on_is_not_ended(way: str, tmp_path: Path) -> None:
+    job = [sys.executable, str(PROGRAM), way, "20"]
+    watch = [sys.executable, "-m", "harness.cli", "watch", "--stall", "6s", "--on-stall", "end", "--out", "watched"]
+    ended = subprocess.run([*watch, "--", *job], cwd=tmp_path, capture_output=True, text=True, check=False)
+    verdicts = [json.loads(path.read_text()) for path in tmp_path.rglob("verdict.json")]
+    assert ended.returncode == 0, ended.stderr
+    assert not [verdict["reason"] for verdict in verdicts if verdict["verdict"] == "HUNG"]
