@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import tampering
+from tampering_catalogue import CASES, CATALOGUE
 
 PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "tampering.md"
 Case = tuple[str, str, str]
@@ -21,12 +22,12 @@ def _judged(case: Case) -> str:
 
 
 def main() -> int:
-    cases = [case for case in tampering.CASES if case[2] in tampering.PLACES]
-    found: dict[str, dict[tuple[str, str], str]] = {name: {} for name in tampering.CATALOGUE}
+    cases = [case for case in CASES if case[2] in tampering.PLACES]
+    found: dict[str, dict[tuple[str, str], str]] = {name: {} for name in CATALOGUE}
     with ProcessPoolExecutor(2) as pool:
         for (kind, name, place), told in zip(cases, pool.map(_judged, cases, chunksize=4), strict=True):
             found[name][kind, place] = told
-            print(kind, name, place, tampering.CATALOGUE[name].expected(kind, place), told, sep=" | ", flush=True)
+            print(kind, name, place, CATALOGUE[name].expected(kind, place), told, sep=" | ", flush=True)
     lines = [tampering.HEAD, "|---" * (tampering.HEAD.count("|") - 1) + "|"]
     lines += [tampering.row(name, told) for name, told in found.items()]
     text = PAGE.read_text().partition(tampering.HEAD)[0]

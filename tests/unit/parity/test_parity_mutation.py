@@ -19,7 +19,25 @@ import tampering
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import Jagged, Recording, make, pair, put, scenario
-from tampering import BOTH, CASES, CATALOGUE, FILTERED, FOREIGN, GREEDY, HALF, KEPT, ONE, OWN, STOPPED, TOLD, Runs
+from tampered_runs import (
+    BOTH,
+    FILTERED,
+    FOREIGN,
+    GREEDY,
+    HALF,
+    KEPT,
+    ONE,
+    OWN,
+    PAIRS,
+    STOPPED,
+    SWAPPED,
+    TOLD,
+    Runs,
+    judged,
+    own,
+    sound,
+)
+from tampering_catalogue import CASES, CATALOGUE
 
 NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
 TABLE = Path(__file__).parents[3] / "docs" / "measurements" / "tampering.md"
@@ -68,7 +86,7 @@ def _holds(kind: str, name: str, place: str, seed: int = 0) -> None:
         assert verdict.parity is not None
         state = next(check.state for check in verdict.parity.checks if check.name == one.check)
         assert state != "ruled out", f"{name}, {kind}, {place}: {one.check} is still ruled out"
-    if seed == 0 and place in tampering.PLACES and kind in tampering.PAIRS:
+    if seed == 0 and place in tampering.PLACES and kind in PAIRS:
         assert tampering.cell(verdict) == _table()[name][kind, place], f"{TABLE.name} says otherwise"
 
 
@@ -78,9 +96,9 @@ def _table() -> dict[str, dict[tuple[str, str], str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*tampering.PAIRS, HALF, GREEDY, FILTERED])
+@pytest.mark.parametrize("kind", [*PAIRS, HALF, GREEDY, FILTERED])
 def test_the_pairs_are_sound(kind: str) -> None:
-    verdict = tampering.judged(tampering.sound(kind, native=True))
+    verdict = judged(sound(kind, native=True))
     assert verdict.verdict == "EQUIVALENT", verdict.reason
 
 
@@ -98,7 +116,7 @@ def _of_the_day() -> list[Case]:
         quick = [case for case in its if case[0] != HALF] or its  # two stages take twice as long to judge
         once.append(quick[turn % len(quick)])
     always = [  # the controls of bfloat16 in turn only
-        case for case in CASES if (case[1].startswith("control") and case[0] != HALF) or case[2] == tampering.SWAPPED
+        case for case in CASES if (case[1].startswith("control") and case[0] != HALF) or case[2] == SWAPPED
     ]
     return list(dict.fromkeys([*DECEPTIONS, *always, *once]))
 
@@ -222,19 +240,19 @@ def _second_best(run: Recording, share: float) -> int:
 def test_margins_that_say_nothing_excuse_no_flip(
     kind: str, margin: float | None, seen: str, why: str, tmp_path: Path
 ) -> None:
-    runs = Runs(*pair(plan=tampering.own(kind), native=False))
+    runs = Runs(*pair(plan=own(kind), native=False))
     share = 0.3 if kind == GREEDY else 0.003
     assert _second_best(runs.candidate, share)
     for run in (runs.baseline, runs.candidate) if margin is not None else ():
         for frame in run.frames("experience"):
             frame.arrays["margin"].values[:] = margin  # type: ignore[union-attr]
-    verdict = tampering.judged(runs)
+    verdict = judged(runs)
     assert verdict.verdict == seen and why in verdict.account, verdict.reason
 
 
 def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Path) -> None:
     """Ties of many sizes at the tokens that were flipped: no two are the same, and likely choices have none."""
-    runs = Runs(*pair(plan=tampering.own(GREEDY), native=False))
+    runs = Runs(*pair(plan=own(GREEDY), native=False))
     assert _second_best(runs.candidate, 0.3)
     for run in (runs.baseline, runs.candidate):
         for frame in run.frames("experience"):
@@ -243,14 +261,14 @@ def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Pa
             chosen = flipped.values != frame.arrays["tokens"].values  # type: ignore[union-attr]
             ties = np.random.default_rng(frame.step).uniform(0, 1e-6, len(chosen))
             margin.values = np.where(chosen, ties, margin.values)
-    verdict = tampering.judged(runs)
+    verdict = judged(runs)
     assert verdict.verdict == "INCONCLUSIVE"
     assert "smaller than the choice is likely" in verdict.account
 
 
 def test_greedy_samples_of_one_prompt_may_be_the_same(tmp_path: Path) -> None:
     """Sixteen times one sample has each margin sixteen times: no number is common."""
-    runs = Runs(*pair(plan=tampering.own(GREEDY), native=False))
+    runs = Runs(*pair(plan=own(GREEDY), native=False))
     for run in (runs.baseline, runs.candidate):
         for kind in ("rollout", "experience"):
             for frame in run.frames(kind):
@@ -258,4 +276,4 @@ def test_greedy_samples_of_one_prompt_may_be_the_same(tmp_path: Path) -> None:
                 sample = frame.arrays["sample"].copy()  # type: ignore[union-attr]
                 frame.take([longest] * len(sample))
                 frame.arrays["sample"] = sample
-    assert "one and the same number" not in tampering.judged(runs).reason
+    assert "one and the same number" not in judged(runs).reason

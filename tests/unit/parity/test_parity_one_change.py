@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from recordings import Jagged, Recording
-from tampering import OWN, judged, sound
+from tampered_runs import OWN, judged, sound
 
 SIDES = ("baseline", "candidate")
 STEP = 1

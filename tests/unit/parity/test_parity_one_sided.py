@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from recordings import Recording, make, scenario
-from tampering import FOREIGN, HALF, ONE, OWN, STEPS, Runs, judged, sound
+from tampered_runs import FOREIGN, HALF, ONE, OWN, STEPS, Runs, judged, sound
 from test_parity_engines import TWO, split
 from test_parity_lifecycle import run as asleep
 
