@@ -190,11 +190,11 @@ class RunManifest:
 
 # Events that each run that promises any has recorded, though the first of them did not promise these.
 _UNPROMISED = ("engine_stats", "group")
-_TRAINED = "learner"  # promised by the runs of the harness that train, which promise everything that they record
+TRAINED = "learner"  # promised by the runs of the harness that train, which promise everything that they record
 
 
 def _promised(kinds: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*kinds, *_UNPROMISED))) if _TRAINED in kinds else kinds
+    return tuple(dict.fromkeys((*kinds, *_UNPROMISED))) if TRAINED in kinds else kinds
 
 
 def _steps(part: Parameters) -> range | None:

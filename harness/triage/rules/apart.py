@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.graph.motion import BUSY_CORES
+from harness.triage.graph.motion import BETWEEN_RANKS, BUSY_CORES
 from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.worlds import same_world
 from harness.triage.places import users
@@ -22,9 +22,7 @@ from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.source import Loop
 
-MAX_LINES = 16  # places in the evidence of the verdict
-MAX_DOUBTS = 8
-BETWEEN = ("collective", "p2p")
+MAX_DOUBTS = 8  # that a verdict names, as other rules do with processes
 _RESTS = ("join", "queue")  # other processes of the job that can come to no collective: parents, workers of a loader
 _NEXT = (
     "for the next run: harness watch -- COMMAND, which records the groups and who is in which operation",
@@ -45,7 +43,7 @@ def apart(case: Case) -> Ruling | None:
     threads = [subject for subject in ranks if _collectives_beside(subject)]
     if len(places) < 2 and not threads:
         return None
-    lines = tuple(f"{standing.line(case, place, None)}{_gates_text(place)}" for place in places[:MAX_LINES])
+    lines = tuple(f"{standing.line(case, place, None)}{_gates_text(place)}" for place in places[: standing.MAX_LINES])
     headline = _of_threads(case, threads, places) if threads else standing.headline(places)
     where = "; ".join(f"{place.who} at {place.words}" for place in places[: standing.MAX_PLACES])
     if doubts := _doubts(case, ranks):
@@ -81,14 +79,14 @@ def apart(case: Case) -> Ruling | None:
 def _waits(subject: Subject) -> bool:
     """Whether its main thread stands in one collective at both looks."""
     looks = subject.process.samples if subject.process else ()
-    kinds = subject.doing.kind in BETWEEN and subject.before.kind in BETWEEN
+    kinds = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
     held = subject.pending or subject.progress or subject.blocked or subject.ended
     return kinds and not held and len(looks) > 1 and main_frames(looks[0].threads) == main_frames(looks[-1].threads)
 
 
 def _collectives_beside(subject: Subject) -> list[Thread]:
     """Threads beside the main one that stand in a collective of their own."""
-    return [thread for thread in _side_threads(subject.process) if stacks.classify(thread).kind in BETWEEN]
+    return [thread for thread in _side_threads(subject.process) if stacks.classify(thread).kind in BETWEEN_RANKS]
 
 
 def _side_threads(process: Process | None) -> list[Thread]:
@@ -122,7 +120,9 @@ def _doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
             doubts.append(f"what {subject.label} is connected to outside the job ({', '.join(peers[:2])})")
         if _computes(subject.process):
             doubts.append(f"what {subject.label} computes beside the collective")
-        free_threads = [each for each in _side_threads(subject.process) if stacks.classify(each).kind not in BETWEEN]
+        free_threads = [
+            each for each in _side_threads(subject.process) if stacks.classify(each).kind not in BETWEEN_RANKS
+        ]
         doubts += [f"what thread {thread.name} of {subject.label} will do, {stacks.user_frame(thread.frames)}"
                    for thread in free_threads]  # fmt: skip
     keys = {subject.key for subject in ranks}

@@ -8,12 +8,11 @@ is left that could come.
 from __future__ import annotations
 
 from harness.triage.graph import Subject
-from harness.triage.graph.motion import over_net
+from harness.triage.graph.motion import BETWEEN_RANKS, over_net
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.ruling import Case, Ruling
 
 MAX_SHOWN = 16  # ranks that the verdict lists with their operations
-BETWEEN = ("collective", "p2p")
 
 
 def closed(case: Case) -> Ruling | None:
@@ -24,7 +23,7 @@ def closed(case: Case) -> Ruling | None:
     lost = [
         subject
         for subject in case.live()
-        if subject.rank is not None and subject.pending is None and subject.doing.kind in BETWEEN
+        if subject.rank is not None and subject.pending is None and subject.doing.kind in BETWEEN_RANKS
     ]
     for waiter in lost:
         world = [peer for peer in case.graph.subjects.values() if peer.rank is not None and _shares_world(waiter, peer)]
@@ -62,7 +61,7 @@ def _shares_world(subject: Subject, peer: Subject) -> bool:
 
 def _waits(subject: Subject) -> bool:
     """Whether its own stack shows it in an operation of torch.distributed at both looks, and it does not move."""
-    still = subject.doing.kind in BETWEEN and subject.before.kind in BETWEEN
+    still = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
     return subject.observed and still and not (subject.progress or subject.blocked or subject.ended)
 
 

@@ -13,7 +13,6 @@ from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling
 
 MAX_FAILURES = 3  # of a log, in the evidence of the verdict
-MAX_LINES = 16  # places in the evidence of the verdict
 
 
 def one_look(case: Case) -> Ruling | None:
@@ -28,7 +27,7 @@ def one_look(case: Case) -> Ruling | None:
     return Ruling(
         "INSUFFICIENT",
         _headline(places, twice, all_read=not any(UNREAD in note for note in case.evidence.notes)),
-        evidence=(*(standing.line(case, place, most) for place in places[:MAX_LINES]), *_failures(case)),
+        evidence=(*(standing.line(case, place, most) for place in places[: standing.MAX_LINES]), *_failures(case)),
         missing=tuple(_missing(case)),
         place=places[0].words if places else "",
         next=(
@@ -55,7 +54,7 @@ def first_error(case: Case) -> Ruling | None:
     return Ruling(
         "INSUFFICIENT",
         f"first failure in {PurePath(first.file).name}: {_who(first)} {first.what}{later}",
-        evidence=tuple(f"{error.file}:{error.line}: {error.text}" for error in firsts[:MAX_LINES]),
+        evidence=tuple(f"{error.file}:{error.line}: {error.text}" for error in firsts[: standing.MAX_LINES]),
         missing=("stacks of the processes that still stand, if any does",),
         place=f"{PurePath(first.file).name}:{first.line}",
         next=(first.fix, "harness triage PID   # of any process of the job that still stands"),

@@ -14,9 +14,9 @@ from harness.triage.communicators import Communicator, Member, Share, Status
 from harness.triage.evidence import PASTED
 from harness.triage.graph import Subject
 from harness.triage.pasted import ras
-from harness.triage.rules.pasted import MAX_LINES, one_look
+from harness.triage.rules.pasted import one_look
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.rules.standing import MAX_NAMED
+from harness.triage.rules.standing import MAX_LINES, MAX_NAMED
 
 ECHO = "Remote process error"  # NCCL reports it of a peer
 _AGAIN = "ncclras -v   # again in a minute: while the job advances, the counts increase"

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from harness.triage.evidence import PASTED, RayActor, RayTask
-from harness.triage.rules.pasted import MAX_LINES, one_look
+from harness.triage.rules.pasted import one_look
 from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.standing import MAX_LINES
 
 # States in which an actor or a task waits for something of the cluster, in the order in which they are told.
 _WAITING = {

@@ -19,6 +19,7 @@ from reports.sections.triage import ranks
 MAX_PLACES = 3  # in a headline, of at most 20 words
 # The C library and its sources: a wait ends there, and whoever called it says more.
 _SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdeps|nptl)/|^native$")
+MAX_LINES = 16  # places in the evidence of the verdict
 MAX_NAMED = 3  # ranks of a place that the headline names; of more it says the count
 
 

@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from harness.parity.facts.evidence import Evidence, Side
+from harness.recordings.records.run_settings import TRAINED
 from harness.recordings.store import ProcessCounts, Recording
 from reports.text import counted
 from scenarios.records import AS_MANY_AS_FRAMES, OF_EACH_PROCESS, OF_EACH_STEP, OF_THE_ENGINE, OF_THE_SCENARIO
-
-_TRAINED = "learner"  # promised by the runs of the harness that train
 
 
 def unkept_promises(recording: Recording) -> Iterator[str]:
@@ -25,7 +24,7 @@ def unkept_promises(recording: Recording) -> Iterator[str]:
     absent = [kind for kind in kinds if not recording.count(kind)]
     for kind in absent:
         yield f"no events of kind {kind!r}, which its run.json promises"
-    if _TRAINED not in kinds:
+    if TRAINED not in kinds:
         return
     steps = _whole_steps(recording)
     for process in recording.processes:
