@@ -68,6 +68,8 @@ def _resources(amounts: Any) -> list[list[Any]]:
 
 def _fixed(accessor: Any) -> bool:
     """Whether Ray's monitor reports that it only counts nodes. An autoscaler has named node types instead."""
+    if not hasattr(accessor, "get_internal_kv"):  # Ray 2.9 does not tell it here
+        return False
     if accessor.get_internal_kv(b"", b"__autoscaler_v2_enabled") == b"1":
         return False
     status = accessor.get_internal_kv(b"", b"__autoscaling_status")
