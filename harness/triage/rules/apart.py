@@ -126,9 +126,27 @@ def _doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
         doubts += [f"what thread {thread.name} of {subject.label} will do, {stacks.user_frame(thread.frames)}"
                    for thread in free_threads]  # fmt: skip
     keys = {subject.key for subject in ranks}
-    doubts += [f"whether {subject.label} will come: {subject.state()}" for subject in case.live()
-               if subject.key not in keys and (subject.progress or subject.doing.kind not in _RESTS)]  # fmt: skip
+    above = _ancestors(case, ranks)
+    doubts += [
+        f"whether {subject.label} will come: {subject.state()}"
+        for subject in case.live()
+        if subject.key not in keys | above and (subject.progress or subject.doing.kind not in _RESTS)
+    ]
     return doubts
+
+
+def _ancestors(case: Case, ranks: Sequence[Subject]) -> set[str]:
+    """The launcher of the ranks and what started it, such as a shell or `timeout`: they wait for an end, and come to
+    no collective."""
+    parents = {(each.host, each.pid): each for each in case.evidence.processes}
+    above: set[str] = set()
+    for subject in ranks:
+        process = subject.process
+        while process is not None and (process := parents.get((process.host, process.ppid))) is not None:
+            if process.key in above:
+                break
+            above.add(process.key)
+    return above
 
 
 def _computes(process: Process | None) -> bool:

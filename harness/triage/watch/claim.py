@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shlex
 import socket
+import stat
 from pathlib import Path
 
 from harness.errors import BadInput
 from probes.files import FILE_MODE
 
 NAME = "watch.lock"
+
+
+def _no_lock(path: Path, what: str) -> BadInput:
+    return BadInput(f"{path} is {what}: it would be written over", fix=f"rm {shlex.quote(str(path))}")
 
 
 class Claim:
@@ -32,7 +38,16 @@ class Claim:
     def _locked(self, directory: Path) -> int:
         """The lock file, open and locked; -1 where the watch that had it has just removed it, and another file is, or
         will be, the lock."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(self._path, flags, FILE_MODE)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise _no_lock(self._path, "a link") from error
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise _no_lock(self._path, "no plain file")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -15,6 +15,7 @@ import numpy as np
 
 from harness.recordings.store import Recording
 from harness.recordings.tables import FrameArrays
+from probes.limits import RANKS
 from reports.text import counted
 
 # Role -> phase in which it scores samples, and the column of the experience that holds its answers.
@@ -24,14 +25,13 @@ ANSWERS = {
     "critic": ("critic_forward", "value"),
     "reward": ("reward_forward", "reward"),
 }
-MOST_RANKS = 1 << 16  # a larger world size is a damaged number
 _ROLES = {phase: role for role, (phase, _) in ANSWERS.items()}
 
 
 def world_size(recording: Recording) -> int:
     """Return the number of ranks in the learner's scenario; 1 where that is no valid number."""
     world = recording.records.settings.learner.world_size
-    return world if world is not None and 0 < world <= MOST_RANKS else 1
+    return world if world is not None and 0 < world <= RANKS else 1
 
 
 @dataclass(frozen=True)

@@ -190,14 +190,15 @@ def absent_processes(e: Evidence) -> list[str]:
     }
     problems = []
     for name, processes in processes_by_side.items():
-        expected = rank_zero_processes | ({("trainer", 0)} if e.train else set())
+        expected = dict.fromkeys((role for role, _ in rank_zero_processes), 1)
         if e.train:
-            ranks = range(world_size(e.side(name).recording))
-            expected |= {(role, rank) for role in _RANKED for rank in ranks}
-        for role in sorted({role for role, _ in expected - processes}):
-            absent = sorted(rank for role_of_rank, rank in expected - processes if role_of_rank == role)
-            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-            problems.append(f"the {name} has no record of its {role} (rank {absent[0]}{more})")
+            expected |= {"trainer": 1, **dict.fromkeys(_RANKED, world_size(e.side(name).recording))}
+        for role, size in sorted(expected.items()):
+            recorded = {rank for role_of_rank, rank in processes if role_of_rank == role and rank in range(size)}
+            if absent := size - len(recorded):
+                first = next(rank for rank in range(size) if rank not in recorded)
+                more = f" and {absent - 1} more" if absent > 1 else ""
+                problems.append(f"the {name} has no record of its {role} (rank {first}{more})")
     return problems
 
 

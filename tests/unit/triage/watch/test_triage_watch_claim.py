@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,17 @@ def test_a_release_leaves_the_lock_of_another_watch(tmp_path: Path) -> None:
     with pytest.raises(BadInput):
         Claim(folder)
     second.release()
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / NAME).symlink_to(precious)
+    with pytest.raises(BadInput):
+        Claim(tmp_path / "out")
+    assert precious.read_text() == "kept"
+    (tmp_path / "out" / NAME).unlink()
+    os.mkfifo(tmp_path / "out" / NAME)
+    with pytest.raises(BadInput):
+        Claim(tmp_path / "out")
