@@ -159,3 +159,9 @@ def test_victims_of_two_engines_that_bear_one_number_are_told_apart():
     two = [party, dataclasses.replace(party, key="node0:201", pid=201), dataclasses.replace(party, key="x", rank=2)]
     [row] = triage_arrange.victims(dataclasses.replace(HUNG.triage, victims=two))
     assert row.who == "rank 1 (node0:101), rank 1 (node0:201), rank 2"
+
+
+def test_html_shows_each_frame_of_a_stack_on_its_own_line() -> None:
+    html = render(HUNG, "html")
+    stack = html[html.index("<pre>") : html.index("</pre>")]
+    assert "\\n" not in stack and stack.count("\n") >= 1
