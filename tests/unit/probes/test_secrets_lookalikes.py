@@ -138,7 +138,7 @@ PAIRS = (
     Pair(
         "a name in a path",
         f"/etc/passwd: {VALUE}",
-        ("/etc/passwd: unknown user", "/root/.cache/token: permission denied", "cache/token: No such file"),
+        ("/etc/passwd: unknown user", "/home/user/.cache/token: permission denied", "cache/token: No such file"),
     ),
     Pair(
         "a measure of a secret",
