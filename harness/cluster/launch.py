@@ -27,7 +27,7 @@ from typing import Any
 
 from harness.cluster import ray_token
 from harness.cluster.fork_servers import ForkServers, Preload
-from harness.cluster.ray_output import warnings_aside
+from harness.cluster.ray_output import warnings_aside, warnings_dropped
 from harness.cluster.ray_start import FIND_GCS, job, lean, on_loopback
 from harness.errors import HarnessError
 from scenarios.engines.processes import alive, descendants
@@ -165,6 +165,7 @@ class Cluster:
     def __exit__(self, *exc: object) -> None:
         import ray
 
+        warnings_dropped()
         with contextlib.suppress(Exception):  # teardown continues whatever Ray says: ending the pids below counts
             for handle in self._actors:
                 ray.kill(handle)

@@ -5,16 +5,33 @@ from __future__ import annotations
 import pytest
 from ray._private import worker
 
-from harness.cluster.ray_output import warnings_aside
+from harness.cluster.ray_output import warnings_aside, warnings_dropped
 
 
-def test_a_warning_of_the_raylet_goes_to_the_standard_error(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)  # Ray's own comes back afterwards
-    warning = {"lines": ["WARNING: 8 PYTHON worker processes"], "pid": "raylet", "is_err": False}
-    for _ in range(2):
+@pytest.fixture(autouse=True)
+def _printer_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own printer comes back afterwards."""
+    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
+
+
+def _warn(line: str) -> None:
+    """Print a line as Ray's `listen_error_messages` does. Of lines that only differ in numbers Ray prints the first."""
+    worker.print_to_stdstream({"lines": [line], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+
+
+def test_a_warning_of_the_raylet_goes_to_the_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    for line in ("workers have been started on this node", "the object store is nearly full"):
         warnings_aside()
-        worker.print_to_stdstream(warning, ignore_prefix=False)  # as listen_error_messages calls it
-    out, err = capfd.readouterr()
-    assert out == "" and "8 PYTHON worker processes" in err
+        _warn(line)
+        out, err = capfd.readouterr()
+        assert out == "" and line in err
+
+
+def test_the_death_of_a_worker_that_we_kill_is_no_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    warnings_aside()
+    warnings_dropped()
+    _warn("A worker died or was killed")
+    assert capfd.readouterr() == ("", "")
+    warnings_aside()  # the next cluster of this process warns again
+    _warn("a disk is nearly full")
+    assert "a disk is nearly full" in capfd.readouterr().err
