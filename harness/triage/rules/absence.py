@@ -6,7 +6,9 @@ from harness.triage import source
 from harness.triage.evidence import PASTED, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
+from harness.triage.graph.motion import BETWEEN_RANKS
 from harness.triage.graph.sockets import main_frames
+from harness.triage.rules import standing
 from harness.triage.rules.alive import coming, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.pipes import fills
@@ -16,6 +18,7 @@ from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Ruling
 from harness.triage.stacks import EVENT_LOOP
 
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
+MAX_DESCRIBED = 8  # processes whose state a verdict gives
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
 _STAND = "py-spy dump --pid PID   # where it stands"
 _AFTER_AN_ERROR = (
@@ -217,21 +220,44 @@ def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
 
 
 def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
-    """INSUFFICIENT: processes wait, and nothing says for whom."""
+    """INSUFFICIENT: processes wait, and nothing says for whom. Their siblings that stand elsewhere are told."""
     watched = any(waiter.process and waiter.process.beat for waiter in waiters)
+    siblings = _siblings_elsewhere(case, waiters)
+    pids = [subject.process.pid for subject in siblings if subject.process]
+    for_whom = f"for whom {case.names(waiter.key for waiter in waiters)} wait{'' if len(waiters) > 1 else 's'}"
     return Ruling(
         "INSUFFICIENT",
-        f"nothing says for whom {case.names(waiter.key for waiter in waiters)} wait{'' if len(waiters) > 1 else 's'}",
-        evidence=tuple(f"{waiter.label}: {waiter.state()}" for waiter in waiters[:8]),
-        missing=tuple(f"for whom {waiter.label} waits" for waiter in waiters[:8]),
-        place=waiters[0].state(),
+        standing.headline(standing.places_of([*waiters, *siblings])) if siblings else f"nothing says {for_whom}",
+        evidence=tuple(f"{subject.label}: {subject.state()}" for subject in (*siblings, *waiters)[:MAX_DESCRIBED]),
+        missing=tuple(f"for whom {waiter.label} waits" for waiter in waiters[:MAX_DESCRIBED]),
+        place=(siblings or waiters)[0].state(),
         next=(
+            *(f"py-spy dump --pid {pid}   # why it is not where the others wait" for pid in pids[:1]),
             NAME_WHO_IS_ASKED
             if watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
             "py-spy dump --native --pid PID   # what it waits for in C; in a container it takes --cap-add SYS_PTRACE",
         ),
     )
+
+
+def _siblings_elsewhere(case: Case, waiters: list[Subject]) -> list[Subject]:
+    """Processes with the same parent as those that wait in a collective, which stand elsewhere.
+
+    They may be the other ranks of a job whose processes bear no rank. Nothing says so for certain.
+    """
+    if any(waiter.doing.kind not in BETWEEN_RANKS or waiter.rank is not None for waiter in waiters):
+        return []
+    parents = {(waiter.process.host, waiter.process.ppid) for waiter in waiters if waiter.process}
+    keys = {waiter.key for waiter in waiters}
+    return [
+        subject
+        for subject in case.live()
+        if subject.key not in keys
+        and subject.process
+        and (subject.process.host, subject.process.ppid) in parents
+        and subject.doing.frame
+    ]
 
 
 def _absent(case: Case) -> list[Subject]:

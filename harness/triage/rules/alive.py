@@ -127,10 +127,10 @@ def undecided(case: Case) -> Ruling | None:
     if not awaited or not any(wait.target in awaited for wait in case.graph.waits):
         return None
     described = {key: f"{case.subject(key).state()}; {why}" for key, why in awaited.items()}
-    where = case.waited_in(awaited)
+    where = f": {case.subject(next(iter(awaited))).state()}" if len(awaited) == 1 else ""
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(awaited)} may be at work or waiting, while others wait in {where}: nothing says which",
+        f"others wait for {case.names(awaited)}, which may go on{where}",
         evidence=tuple(f"{case.subject(key).label}: {words}" for key, words in described.items()),
         missing=tuple(f"who ends what {case.subject(key).label} does or waits for" for key in awaited),
         place=case.subject(next(iter(awaited))).frame,
