@@ -237,7 +237,29 @@ def _options(
 @functools.cache
 def commands() -> Any:
     """The parser of the command line. It is built of all signatures once per process: 65 ms of CPU time."""
-    return typer.main.get_command(app)
+    group = typer.main.get_command(app)
+    _refuse_empty_words(group)
+    return group
+
+
+def _refuse_empty_words(command: Any) -> None:
+    """Refuse an empty argument, of a variable that is not set say: as a path it would be the current directory. A
+    command behind -- may have empty words."""
+    for child in getattr(command, "commands", {}).values():
+        _refuse_empty_words(child)
+    for parameter in command.params:
+        if parameter.param_type_name == "argument" and parameter.name not in ("command", "words", "options"):
+            parameter.callback = functools.partial(_nonempty, parameter.callback)
+
+
+def _nonempty(further: Any, context: Any, parameter: Any, value: Any) -> Any:
+    source = context.get_parameter_source(parameter.name)
+    words = value if isinstance(value, (list, tuple)) else [value]
+    if source is not None and source.name == "COMMANDLINE" and "" in words:
+        raise BadInput(
+            f"the argument {parameter.name!r} is empty: is a variable not set?", fix=f"{context.command_path} --help"
+        )
+    return further(context, parameter, value) if further is not None else value
 
 
 def parsed(command: str, words: Sequence[str]) -> Any:

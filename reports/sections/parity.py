@@ -308,8 +308,12 @@ def paths(verdict: Verdict) -> list[tuple[str, str]]:
     return [(clean(name), clean(path)) for name, path in [*run_paths, *verdict.paths.items()]]
 
 
+def backends(verdict: Verdict) -> str:
+    """Return `vllm against sglang`, or the one backend; "" where no run is known."""
+    runs = verdict.parity.runs if verdict.parity else []
+    return " against ".join(clean(run.backend) for run in runs if run.backend)
+
+
 def heading(verdict: Verdict) -> str:
     """Return `parity: vllm against sglang`, or the kind alone."""
-    runs = verdict.parity.runs if verdict.parity else []
-    backends = " against ".join(clean(run.backend) for run in runs if run.backend)
-    return f"{clean(verdict.kind)}: {backends}" if backends else clean(verdict.kind)
+    return ": ".join(filter(None, (clean(verdict.kind), backends(verdict))))

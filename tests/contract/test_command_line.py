@@ -21,6 +21,12 @@ def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 EVERY = dict(walk(cli.commands()))
 COMMANDS = [words for words, command in EVERY.items() if not hasattr(command, "commands")]
+PASSED_ON = ("command", "words", "options")  # of another program, which may take an empty word
+
+
+def names_of(words: tuple[str, ...]) -> set[str]:
+    """The names of a command's arguments."""
+    return {item.name for item in EVERY[words].params if item.param_type_name == "argument"}
 
 
 def test_groups_are_enumerated_with_their_commands() -> None:
@@ -42,6 +48,19 @@ def test_every_help_has_an_example_that_parses(words: tuple[str, ...]) -> None:
 def test_an_unknown_option_has_a_fix_that_parses(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*words, "--qqq"]) == 2
     assert capsys.readouterr().err.splitlines()[1] == f"  fix: {shlex.join(['harness', *words])} --help"
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if not {*PASSED_ON} & names_of(words)])
+def test_an_empty_argument_is_no_path(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """As a path it would be the current directory. The words of a job's command may be empty."""
+    if not names_of(words):
+        return
+    required = [name for item in EVERY[words].params if item.param_type_name == "option" and item.required
+                for name in (item.opts[0], "x")]  # fmt: skip
+    assert cli.main([*words, *[""] * len(names_of(words)), *required]) == 2
+    message, fix = capsys.readouterr().err.splitlines()
+    assert "is empty" in message or "Invalid value" in message or message.startswith("harness: . "), message
+    assert fix.startswith("  fix: harness ")
 
 
 @pytest.mark.parametrize(
