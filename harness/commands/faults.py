@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from harness.commands.doors import group
 from harness.commands.showing import show_json
 from harness.errors import BadInput
 from harness.extras import need
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from reports.progress import ProgressEvent
     from scenarios.settings import Scenario
 
-app = typer.Typer(no_args_is_help=True, help="Planted faults: list them, run them, see what is found.")
+app = group("Planted faults: list them, run them, see what is found.", "harness faults list --suite parity")
 
 Suite = Literal["hang", "parity"]
 Format = Annotated[Literal["text", "json", "md"], typer.Option("--format", help="the format of what is printed")]

@@ -48,6 +48,7 @@ from harness.parity.subjects.recording.observed_resumed import not_shared, share
 from harness.parity.subjects.recording.observed_unknowns import unknowns
 from harness.parity.subjects.sampling import checks as sampling_checks
 from harness.parity.subjects.sampling.observed_margins import odd_margins
+from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.suspected import confirm_suspicions
 from harness.recordings.library import Library
 from probes.format import SIDES, FormatError, Run
@@ -218,6 +219,7 @@ def _decide(
     explained = explain.explain(e, kinds)
     causes = explain.named(explained, kinds)
     outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
+    outcomes, beyond = _within_reach(e, outcomes)
     grounds = _grounds(e, outcomes, minimum)
     metrics = _metrics(e)
     verdict, answer = _answer(e, grounds, kinds, causes, metrics)
@@ -230,6 +232,7 @@ def _decide(
         [summary(e, side) for side in e.sides],
         metrics,
         {name: [*values] for name, values in e.series.items()},
+        beyond,
     )
     full_verdict = Verdict(
         kind="parity",
@@ -244,9 +247,22 @@ def _decide(
         figures={},
         parity=body,
         paths={side.name: str(side.recording.path) for side in e.sides},
-        evidence=answer.evidence,
+        evidence=[*answer.evidence, *_by_nature(beyond)],
     )
     return confirm_suspicions(bounded(full_verdict))
+
+
+def _within_reach(
+    e: Evidence, outcomes: list[tuple[Registered, Outcome]]
+) -> tuple[list[tuple[Registered, Outcome]], list[str]]:
+    """Return the outcomes without those that a replay leaves open by its nature, and the names of these checks."""
+    beyond = {check.name for check, outcome in outcomes
+              if e.mode == REPLAY and check.draws and outcome.check.state in OPEN}  # fmt: skip
+    return [pair for pair in outcomes if pair[0].name not in beyond], sorted(beyond)
+
+
+def _by_nature(beyond: list[str]) -> list[str]:
+    return [f"a replay draws nothing, so it does not show: {', '.join(beyond)}"] if beyond else []
 
 
 def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum) -> _Grounds:

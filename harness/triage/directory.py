@@ -13,6 +13,7 @@ import shlex
 import shutil
 import stat
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -101,6 +102,27 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     processes = tuple(_within_world(process, evidence.expected_world, notes) for process in processes)
     bounded_notes = tuple(note[:MAX_NOTE] for note in (*evidence.notes, *notes)[:MAX_NOTES])
     return dataclasses.replace(evidence, processes=processes, dumps=dumps, notes=bounded_notes)
+
+
+def keep(evidence: Evidence, directory: Path) -> None:
+    """Write evidence that was read from dumps or from pasted text, with its dumps, as an evidence directory. Raises
+    BadInput if there is one already, and OSError.
+    """
+    if (directory / INDEX).exists():
+        raise BadInput(
+            f"{directory} already holds evidence, and that is never overwritten",
+            fix=f"--out {shlex.quote(str(directory))}-2",
+        )
+    kept: dict[str, Path] = {}  # the dump's file in the directory -> where it is read
+    for dump in evidence.dumps.values():
+        source = Path(evidence.path) / dump
+        name = source.name if source.name not in kept else f"{len(kept)}-{source.name}"
+        kept[name] = source
+        make_folder(directory / RECORDER)
+        write_whole(directory / RECORDER / name, source.read_bytes())
+    dumps = dict(zip(evidence.dumps, (f"{RECORDER}/{name}" for name in kept), strict=True))
+    source_name = "directory" if evidence.source == "dumps" else evidence.source
+    write(dataclasses.replace(evidence, source=source_name, dumps=dumps), directory)
 
 
 def pack(directory: str | os.PathLike[str]) -> Path:
@@ -226,6 +248,12 @@ def _bare(folder: Path, source: Path) -> Evidence:
             fix=READS,
         )
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
+
+
+def loose(files: Sequence[Path]) -> Evidence:
+    """The evidence in flight recorder dumps that were named one by one."""
+    dumps = {str(file): str(file.resolve()) for file in files}
+    return Evidence(path="", source="directory", taken="", stall_s=0.0, dumps=dumps)
 
 
 def is_dump(file: Path) -> bool:

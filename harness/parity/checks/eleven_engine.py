@@ -325,7 +325,7 @@ def candidate_itself(e: Evidence) -> Outcome:
     return itself(e, e.candidate, 0)
 
 
-@check("native", required=lambda e: not unless_native(e))
+@check("native", required=lambda e: not unless_native(e), draws=True)
 def native(e: Evidence) -> Outcome:
     """The engines' own samplers as distributions and against the learner, and their reported log-probabilities."""
     result = e.native

@@ -15,7 +15,7 @@ from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Ruling, brief
-from harness.triage.stacks import EVENT_LOOP
+from harness.triage.stacks import EVENT_LOOP, user_frame
 
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
@@ -403,6 +403,8 @@ def _briefly(case: Case, ends: list[Subject]) -> str:
         return f"{'sleep' if several else 'sleeps'} at {place}"
     if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
         return "do not answer" if several else "does not answer"
+    if first.process is None or first.doing.kind == "unknown":  # only its recorder is known
+        return f"{'have' if several else 'has'} enqueued nothing more"
     return f"{'are' if several else 'is'} outside any collective"
 
 
@@ -426,5 +428,21 @@ def _of_itself(case: Case, subject: Subject) -> str:
     if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
         return f"does not answer: {_state(subject)}"
     if subject.process is None or subject.doing.kind == "unknown":
-        return "has enqueued nothing more: it is outside any collective"
+        return _enqueued_last(case, subject)
     return f"is outside any collective: {_state(subject)}"
+
+
+def _enqueued_last(case: Case, subject: Subject) -> str:
+    """What its recorder has last, and where that was enqueued. It is done, so this is not where it stands now."""
+    awaited_groups = {wait.group for wait in case.graph.waits if wait.target == subject.key}
+    operations = [
+        state.last
+        for group in sorted(case.groups, key=lambda group: group.group.name not in awaited_groups)
+        for state in group.ranks.values()
+        if state.last is not None and (state.key == subject.key or (state.rank == subject.rank and not group.joined))
+    ]
+    if not operations:
+        return "has enqueued nothing"
+    place = user_frame(operations[0].frames)
+    at = f" at {place}" if place else ""
+    return f"has enqueued nothing since {operations[0].op} #{operations[0].seq}{at}, which is done"

@@ -19,6 +19,7 @@ from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
 from scenarios.settings import Sampling
 
+MAP = "engine-parameter-map"
 USERS = Path(__file__).parents[3] / "scenarios" / "planted" / "differences" / "users_mapping.py"
 
 
@@ -75,6 +76,40 @@ def test_a_users_mapping_is_told_apart_parameter_by_parameter(tmp_path: Path) ->
     assert fewest.severity == "info"
     for name in ("engine-parameter-map", "sampling-parameter-map"):
         assert check(verdict, name).state == "confirmed"
+
+
+def test_both_sides_alike_in_not_being_as_asked_are_counted_in_the_first_line(tmp_path: Path) -> None:
+    """A prefix cache that an engine has and does not use changes no result, and is not as asked all the same."""
+    baseline, candidate = pair(native=False)
+    for side, engine in ((baseline, "vllm"), (candidate, "sglang")):
+        mapped(side, {}, engine=engine)
+        for event in side.events("engine_info"):
+            event["resolved"]["prefix_caching"] = True
+    control = put(tmp_path, baseline, candidate)
+    assert [item.kind for item in control.reservations] == ["untested"], "the native stage was left out"
+    for side in (baseline, candidate):
+        for event in side.events("engine_info"):
+            event["resolved"]["prefix_caching"] = False
+    verdict = put(tmp_path, baseline, candidate)
+    assert {one.severity for one in named(verdict, "CONFIG(prefix_caching)")} == {"info"}
+    assert next((item.kind, len(item.items)) for item in verdict.reservations) == ("setting", 2)
+    assert verdict.headline.startswith("EQUIVALENT, but 2 settings") and "2 param" in check(verdict, MAP).evidence
+    assert (verdict.strict.verdict, verdict.strict.exit_code) == ("EQUIVALENT", 3)
+
+
+def test_a_default_that_an_engine_does_not_have_is_not_asked_of_it(tmp_path: Path) -> None:
+    """The embedded engine has no prefix cache, and nobody asked for one."""
+    baseline, candidate = pair(native=False)
+    for side in (baseline, candidate):
+        side.manifest["backend"] = "hf"
+        for event in side.events("engine_info"):
+            event["engine"] = "hf"
+            event["asked"] = event["asked"] | {"prefix_caching": True}
+            event["resolved"] |= {"prefix_caching": False}
+    verdict = put(tmp_path, baseline, candidate)
+    assert len(named(verdict, "CONFIG(prefix_caching)")) == 2 and "prefix_caching" in check(verdict, MAP).evidence
+    assert check(verdict, MAP).state == "ruled out"
+    assert [item.kind for item in verdict.reservations] == ["untested"], verdict.reason
 
 
 @pytest.mark.slow

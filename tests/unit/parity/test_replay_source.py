@@ -15,6 +15,8 @@ from harness.parity.runs.source import source
 from harness.parity.subjects.recording.observed_replay import ROLLOUTS, TRAINING, halves, replayed
 from harness.recordings.store import Recording
 from probes.format import FormatError, encode_manifest, read_manifest
+from reports.model import Verdict
+from reports.sections.parity import suspicions
 
 
 @pytest.fixture(autouse=True)
@@ -134,17 +136,38 @@ def test_which_recordings_are_replays(run: Path) -> None:
         Recording(edited(run, replay={"first_step": "1"}))
 
 
+def replay_of(folder: Path, damage: Any = lambda baseline: None) -> Verdict:
+    """The verdict on a replay of four steps, of a recorded run that was damaged."""
+    sides = [make(side, scenario(steps=4), native=False) for side in ("baseline", "candidate")]
+    for frame in sides[1].frames("rollout"):
+        frame.fields.update(mode="replay", guided=False)
+    sides[1].manifest |= {"sampling_mode": "replay", "replay": {"of": "x", "first_step": 0, "stop": 4}}
+    damage(sides[0])
+    folder.mkdir()
+    return put(folder, *sides)
+
+
+@pytest.mark.slow
+def test_a_sound_replay_passes_strictly_and_says_what_it_cannot_show(tmp_path: Path) -> None:
+    verdict = replay_of(tmp_path / "sound")
+    assert (verdict.headline, verdict.strict.exit_code) == ("EQUIVALENT", 0), verdict.reservations
+    assert verdict.parity is not None and {"tokens", "lengths", "native"} <= {*verdict.parity.beyond}
+    assert not {*verdict.parity.beyond} & {check.name for check in verdict.parity.checks}
+    assert any("draws nothing" in sentence for sentence in verdict.evidence)
+    assert not [check for check in suspicions(verdict.parity) if check.state == "not tested"]
+
+
+@pytest.mark.slow
+def test_what_a_replay_could_show_and_did_not_is_untested(tmp_path: Path) -> None:
+    verdict = replay_of(tmp_path / "silent", lambda baseline: baseline.drop("learner"))
+    assert "learner" in [check.name for check in verdict.parity.checks if check.state == "not tested"]
+    assert verdict.strict.exit_code == 3
+
+
 @pytest.mark.slow
 def test_each_half_of_a_replay_speaks_for_itself(tmp_path: Path) -> None:
     def effects(name: str, damage: Any = lambda baseline: None) -> dict[str, str]:
-        sides = [make(side, scenario(steps=4), native=False) for side in ("baseline", "candidate")]
-        for frame in sides[1].frames("rollout"):
-            frame.fields.update(mode="replay", guided=False)
-        replay = {"of": "x", "first_step": 0, "stop": 4}
-        sides[1].manifest |= {"sampling_mode": "replay", "replay": replay}
-        damage(sides[0])
-        (tmp_path / name).mkdir()
-        return {one.name: one.effect for one in halves(put(tmp_path / name, *sides), range(4))}
+        return {one.name: one.effect for one in halves(replay_of(tmp_path / name, damage), range(4))}
 
     def trained(baseline: Any) -> None:
         for event in baseline.events("learner", step=2):

@@ -31,7 +31,7 @@ from harness.parity.subjects.sampling.observed import (
 )
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
 from harness.recordings.records.engine_info import NOTHING_REPORTED, EngineInfo, SamplingRequest
-from reports.model import SUSPICIONS, Cause, CauseKey, Finding
+from reports.model import SUSPICIONS, Cause, CauseKey, Finding, Subject
 from reports.text import counted, figure
 from scenarios.engines import native_arguments as native_terms
 from scenarios.engines import registry
@@ -58,19 +58,24 @@ def engine_parameter_map(e: Evidence) -> Outcome:
     unknown = [reason for parameters in by_side for reason in parameters.unknown]
     checked = sum(parameters.checked for parameters in by_side)
     findings = altered if e.alone else altered + list(_between(e))
+    unmet = [finding for finding in altered if finding.about == "setting"]
+    absent = [str(finding.cause) for finding in altered if finding.details.get("default")]
+    altered = [finding for finding in altered if not finding.details.get("default")]
     missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
     missing += [f"{name}: {text}" for text in unknown]
     wrong = _warnings(findings) or altered
     if wrong:
-        several = len(_warnings(altered)) or len(altered)
-        text = f"not as asked: {counted(several, 'parameter')}, {checked} compared; " if altered else ""
+        text = f"not as asked: {counted(len(unmet), 'parameter')}, {checked} compared; " if unmet else ""
         text += wrong[0].summary + _moved(e)
         with_effects = _with(e, findings)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effects, missing=missing)
     if unknown:
         with_effects = _with(e, findings)
         return outcome(name, "not tested", "; ".join(unknown), number=number, findings=with_effects, missing=missing)
-    text = f"{checked} parameters were given and resolved as asked" + ("" if e.alone else " on both sides")
+    text = f"{checked - len(absent)} parameters were given and resolved as asked" + (
+        "" if e.alone else " on both sides"
+    )
+    text += f"; defaults of no effect there: {', '.join(dict.fromkeys(absent))}" if absent else ""
     return outcome(name, "ruled out", text, number=number, findings=_with(e, findings), missing=missing)
 
 
@@ -188,7 +193,7 @@ def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -
             if resolved is not None and resolved != got:
                 text += f"; {title(engine)} resolved {resolved!r}"
             details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
-            yield _finding(side, key, text, details, "warning" if wrong else "info")
+            yield _finding(side, key, text, details, "warning" if wrong else "info", about="setting" if wrong else "")
     # Parameters that nobody asked for, and that the mapping sets.
     for key, got in given_parameters.items():
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
@@ -233,6 +238,7 @@ def _leak(side: Side, info: EngineInfo, got: Any) -> Iterator[Finding]:
         text + where,
         {"file": dict(default_sampling)},
         "warning" if default_sampling else "info",
+        about="setting" if default_sampling else "",
     )
 
 
@@ -255,9 +261,11 @@ def _resolved_otherwise(
         text = f"{key}: asked {value!r}, {title(info.engine)} resolved {got!r}"
         fast = meaning is not None and not meaning.results
         is_our_default = fast and value == getattr(Engine(), key, None)  # our default, which changes no result
+        absent = is_our_default and meaning is not None and not meaning.native(engine)  # the engine has no such thing
         severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
-        details = {"asked": value, "resolved": got}
-        yield _finding(side, key, text, details, "warning" if severe and not is_our_default else "info")
+        details = {"asked": value, "resolved": got, **({"default": True} if absent else {})}
+        about: Subject = "" if absent else "setting"
+        yield _finding(side, key, text, details, "warning" if severe and not is_our_default else "info", about=about)
 
 
 def _between(e: Evidence) -> Iterator[Finding]:
@@ -302,7 +310,7 @@ def _memory(baseline_info: EngineInfo, candidate_info: EngineInfo) -> Iterator[F
     yield _both(CONFIG.key("memory_fraction"), text, {"fraction": shares[0], "kv_cache_tokens": pools}, "info")
 
 
-@check(SUSPICIONS[7], 7, alone=True)
+@check(SUSPICIONS[7], 7, alone=True, draws=True)
 def sampling_parameter_map(e: Evidence) -> Outcome:
     """Canonical sampling parameters asked against given, the sides against each other, and the engines' own samplers by
     their samples."""
@@ -404,7 +412,8 @@ def _sampled(
             lost(key, engine, requested[key], request.effective.get(key), native, dropped=True)
             + "; it is what was asked here"
         )
-        yield _finding(side, key, text, {"name": key, "asked": requested[key]}, "info", cause=sampling_key(key))
+        details = {"name": key, "asked": requested[key]}
+        yield _finding(side, key, text, details, "info", cause=sampling_key(key), about="")
     # Parameters that mean something else in this engine.
     for key, what in request.unlike.items():
         names_of = apart(key)
@@ -434,6 +443,7 @@ def _finding(
     severity: Any = "warning",
     *,
     cause: CauseKey | None = None,
+    about: Subject = "setting",
 ) -> Finding:
     cause = cause or CONFIG.key(key)
     return Finding(
@@ -444,7 +454,7 @@ def _finding(
         where=side.name,
         details=details,
         cause=cause,
-        about="setting",
+        about=about,
     )
 
 
