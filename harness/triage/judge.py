@@ -184,7 +184,9 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
         return step
     subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
     subjects = [
-        subject for subject in subjects or case.graph.stuck() or case.live() if subject.process and not subject.ended
+        subject
+        for subject in subjects or case.graph.stuck() or case.live()
+        if subject.process and subject.process.pid and not subject.ended
     ]
     return step.replace("--pid PID", f"--pid {subjects[0].process.pid}") if subjects and subjects[0].process else step
 
