@@ -31,6 +31,7 @@ from harness.triage.collect import (
     ray,
     recorder,
     roles,
+    servers,
     stacks,
 )
 from harness.triage.collect.connections import PROC
@@ -113,6 +114,8 @@ def collect(scope: Scope, options: CollectOptions | None = None, *, out: Path, *
     timestamp = dates.utc().isoformat(timespec="milliseconds")
     empty = Evidence(str(out), "watch" if stall_s else "live", timestamp, stall_s, threshold_s=options.threshold_s)
     local_cast = cast(scope, exclude=(os.getpid(),))
+    served_by = servers.beside(local_cast.pids, terms.sockets, proc.parents())
+    local_cast = dataclasses.replace(local_cast, pids=(*local_cast.pids, *served_by))
     _kept(dataclasses.replace(empty, notes=local_cast.notes), terms.out, complete=False)
     nodes_s = options.nodes_s if options.nodes else 0.0
     return _kept(_gather(empty, scope, local_cast, terms, nodes_s), terms.out, complete=True)
@@ -353,6 +356,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         locked_alone=look.locked_alone,
         timed=look.timed,
         polled=look.polled,
+        reads_from=look.reads_from,
         heard=look.heard,
     )
 
