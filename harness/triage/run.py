@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Mapping
 from itertools import chain, count
@@ -21,7 +22,7 @@ from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput, closest
 from harness.triage import archive, directory, judge, pasted
-from harness.triage.collect import collect, live, may_live
+from harness.triage.collect import CollectOptions, collect, live, may_live
 from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
@@ -39,6 +40,8 @@ from reports.model import Verdict
 LIVE = "events", "beats"
 MAX_DRIVERS = 4  # drivers named in the line that says what was looked at
 MOST_NAMED = 16  # dumps that a command names one by one; with more of them it names their folder
+# A first look that does not decide is followed by one of so many seconds, which makes ten seconds in all.
+LONGER_S = 7.0
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -48,18 +51,29 @@ def triage(
     *,
     token_file: str = "",
     tell: Callable[[str], None] = lambda line: None,
+    longer_s: float = LONGER_S,
 ) -> Verdict:
     """Return the verdict on `what`. `auto` or an empty list is the Ray cluster of this host.
 
-    Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (by default a
-    new directory under runs/). So is evidence that watches serve, with the token in `token_file`, and with an `out`
-    evidence that was read from recorder dumps or pasted text. Existing evidence is read, and nothing is written into
-    it. `tell` takes a line for the user. Raises BadInput for anything else.
+    Live processes are looked at now, and for `longer_s` more if the first look does not decide. Their evidence is kept
+    under `out` (by default a new directory under runs/). So is evidence that watches serve, with the token in
+    `token_file`, and with an `out` evidence that was read from recorder dumps or pasted text. Existing evidence is
+    read, and nothing is written into it. `tell` takes a line for the user. Raises BadInput for anything else.
     """
     if out:
         _check_writable(Path(out), what)
+    began = time.monotonic()
     evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
-    verdict: Verdict = places.displayed(judge.triage(evidence))
+    verdict: Verdict = judge.triage(evidence)
+    given_paths = any(not word.isdigit() and os.path.exists(word) for word in what)
+    if made is not None and longer_s and not given_paths and _may_decide_later(verdict, evidence):
+        tell(f"two looks do not decide; looking for {longer_s:.0f} s more")
+        options = CollectOptions(gap_s=longer_s, deadline_s=CollectOptions.deadline_s + longer_s)
+        with contextlib.suppress(BadInput):  # the processes have ended meanwhile: the first verdict is what there is
+            scope = live(what or ["auto"])
+            evidence = collect(scope, options, out=made, after=(evidence, time.monotonic() - began))
+            verdict = judge.triage(evidence)
+    verdict = places.displayed(verdict)
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
     folder = Path(out) if out else made
@@ -101,6 +115,18 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
     raise BadInput(
         f"no stack in {' '.join(what[:MAX_DRIVERS])}" + (f": {why}" if why else ""),
         fix=extras.repair_command("py-spy") if NO_PY_SPY in why else again,
+    )
+
+
+def _may_decide_later(verdict: Verdict, evidence: Evidence) -> bool:
+    """Whether a longer look may decide: at live processes of one host, of which stacks were seen."""
+    return (
+        verdict.verdict == "INSUFFICIENT"
+        and evidence.source == "live"
+        and not evidence.directories
+        and len({process.host for process in evidence.processes}) == 1
+        and sum(node.alive for node in evidence.ray_nodes) < 2
+        and any(look.threads for process in evidence.processes for look in process.samples[-1:])
     )
 
 

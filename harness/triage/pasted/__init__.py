@@ -22,7 +22,7 @@ from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
 from harness.triage.directory import MAX_PROCESSES
-from harness.triage.evidence import PASTED, Evidence, Process, Sample
+from harness.triage.evidence import PASTED, Evidence, LogError, Process, Sample
 from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
@@ -53,6 +53,9 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     stacked = {process.rank for process in processes}
     failed = torchrun.processes(reader.failures.rows)
     processes += [process for process in failed if process.rank not in stacked]
+    logged = _errors(reader)
+    waiting = {rank for rank, _ in reader.log.waiting}
+    processes += _failed(logged, {process.rank for process in processes} | waiting)
     return Evidence(
         path=words[0] if len(words) == 1 and words[0] != STDIN else "",
         source=PASTED,
@@ -65,8 +68,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         ray_demands=tuple(reader.lists.demands.values()),
         dumps=reader.recorded or _written(dumps),
         expected_world=_world(reader.looks),
-        errors=tuple(reader.errors.entries),
-        notes=(*([LACKS] if reader.looks else []), *repeated, *reader.notes, *_log_notes(reader, bool(dumps))),
+        errors=tuple(logged),
+        notes=(*([LACKS] if reader.looks else []), *repeated, *reader.notes, *_log_notes(reader, logged, bool(dumps))),
     )
 
 
@@ -76,13 +79,32 @@ def _world(looks: Iterable[Look]) -> int | None:
     return worlds.pop() if len(worlds) == 1 else None
 
 
-def _log_notes(reader: Reader, counted: bool) -> list[str]:
+def _errors(reader: Reader) -> list[LogError]:
+    """The errors of all logs; of a rank that wrote none what torchrun's table says of its end."""
+    logged = reader.errors.entries
+    ranks = {error.rank for error in logged if not error.echo}
+    return [*logged, *(error for error in torchrun.errors(reader.failures.rows) if error.rank not in ranks)]
+
+
+def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]:
+    """A process for each rank beyond `ranks` that wrote an error of its own, after which it did no more work."""
+    errors: dict[int, LogError] = {}
+    for error in logged:
+        if error.rank is not None and error.rank not in ranks and not (error.echo or error.survived):
+            errors.setdefault(error.rank, error)
+    return [
+        Process(host=error.host or PASTED, pid=error.pid, ppid=-1, rank=rank, error=error.text)
+        for rank, error in errors.items()
+    ]
+
+
+def _log_notes(reader: Reader, logged: Iterable[LogError], counted: bool) -> list[str]:
     """What lines about timeouts do not say. `counted`: whether their counters are used."""
     if not reader.log.entries:  # otherwise the verdict tells of the errors
         return []
     notes = [SEVERAL] if reader.log.several else [NO_MEMBERS] if counted else []
-    first = [error for error in reader.errors.entries if not error.echo][:MAX_ERRORS_TOLD]
-    return notes + [f"{error.file}:{error.line} also says: {error.text}" for error in first]
+    first = [error for error in logged if not error.echo][:MAX_ERRORS_TOLD]
+    return notes + [f"{error.file}:{error.line} also says: {error.of} {error.what}" for error in first]
 
 
 def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:

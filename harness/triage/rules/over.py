@@ -6,8 +6,8 @@ import signal
 
 from harness.triage.echoes import OUT_OF_MEMORY
 from harness.triage.evidence import ENDED, Process
-from harness.triage.graph.subjects import ended
-from harness.triage.rules.processes import error_age_s, local_error
+from harness.triage.graph.subjects import ended, exit_text
+from harness.triage.rules.processes import error_age_s, fell
 from harness.triage.rules.ruling import Case, Ruling, brief
 
 DISK_FULL = "stopped recording because the disk was full"
@@ -40,7 +40,7 @@ def over(case: Case) -> Ruling | None:
     by_key = {process.key: process for process in processes}
     first = min(
         bad,
-        key=lambda key: (case.subject(key).launcher, not local_error(by_key[key]), -error_age_s(by_key[key])),
+        key=lambda key: (case.subject(key).launcher, not fell(by_key[key]), -error_age_s(by_key[key])),
     )
     killed = by_key[first].exit_code == -signal.SIGKILL
     more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
@@ -88,7 +88,7 @@ def _how(process: Process) -> str:
     if process.error:
         return f"ended with {process.error.strip().splitlines()[-1]}"
     if process.exit_code:
-        return f"ended with exit code {process.exit_code}"
+        return f"ended with {exit_text(process.exit_code)}"
     if process.journal and process.journal.closing_error:
         return f"ended with {process.journal.closing_error}"
     has_last_word = (process.beat is not None and process.beat.ended) or (

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
@@ -11,6 +13,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Ruling, brief
 
+BROUGHT_DOWN = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGABRT)  # by a launcher or a watchdog, after a peer's end
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
 
 
@@ -173,6 +176,12 @@ def local_error(process: Process | None) -> str:
     return ""
 
 
+def fell(process: Process) -> bool:
+    """Whether it ended by an error of its own, or by a signal that no peer's end brings."""
+    killed = process.exit_code is not None and process.exit_code < 0 and process.exit_code not in BROUGHT_DOWN
+    return bool(local_error(process)) or (killed and not process.error)
+
+
 def error_age_s(process: Process) -> float:
     """The age of its first error in seconds; 0 where nothing dates one."""
     if process.error_age_s is not None:
@@ -193,4 +202,4 @@ def _why(subject: Subject) -> str:
     error = local_error(subject.process)
     if subject.ended:
         return subject.state() + (f": {error}" if error else "")
-    return f"failed and stayed: {error}"
+    return f"{'failed and stayed' if subject.process and subject.process.samples else 'failed'}: {error}"

@@ -38,6 +38,13 @@ def test_a_rank_outside_is_named_once_nothing_flows(quiet_s: float | None) -> No
     assert verdict == "HUNG" and reason.startswith("rank 1 is outside any collective")
 
 
+def test_data_before_a_longer_look_still_makes_the_hang_young() -> None:
+    waiter = bare(0, WAIT, 12.0)
+    first = dataclasses.replace(waiter.samples[0], net_quiet_s=3.0)
+    waiter = dataclasses.replace(waiter, samples=(first, *waiter.samples[1:]))
+    assert unwatched(waiter, bare(1, STANDS, 12.0))[0] == "INSUFFICIENT"
+
+
 def test_traffic_of_a_ray_worker_is_with_ray() -> None:
     verdict, _ = unwatched(bare(0, WAIT, 0.1, title="ray::Actor.step"), bare(1, STANDS, 20.0))
     assert verdict == "HUNG"
