@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.commands.options import nonempty_address
 from harness.commands.showing import format_option, say, show
 from harness.errors import BadInput
 from harness.nightly import HISTORY
+from harness.parity.runs.options import nonempty_address
 from harness.quantities import seconds, size
 from reports.sections.nightly import duration
 from reports.text import clean, counted

@@ -14,8 +14,8 @@ import typer
 from harness import extras
 from harness.errors import BadInput
 from harness.launchers import _manifest, write
-from harness.launchers._options import of_options
 from harness.nightly import HISTORY
+from harness.options import of_options
 
 if TYPE_CHECKING:
     from harness.nightly.matrix import Cell

@@ -18,7 +18,6 @@ import pydantic
 
 from harness import envs, pydantic_errors
 from harness.commands.faults import refuse_unknown
-from harness.config import overrides
 from harness.errors import BadInput, HarnessError
 from harness.frameworks import detection
 from harness.frameworks.parity import check_pair
@@ -357,7 +356,7 @@ def _check_comparison(what: Comparison) -> None:
 
     _refuse_contradiction(what)
     options = ParityOptions(
-        scenario=what.scenario, overrides=overrides(_settings(what), what.model, ""),
+        scenario=what.scenario, overrides=_settings(what), model=what.model,
         candidate_overrides=what.candidate_settings, mode=what.mode or None, rollout_only=what.rollout_only,
     )  # fmt: skip
     check_parity(*what.pair, options)

@@ -95,7 +95,7 @@ def judge(
 ) -> Verdict:
     """Return the verdict of `judged`. `again`: as in `FurtherEvidence`."""
     further = FurtherEvidence(again=again or {})
-    return judged(baseline, candidate, native=native, cap=cap, further=further, tell=tell).verdict
+    return judged(baseline, candidate, native=native, cap=cap, further=further, library=Library(tell)).verdict
 
 
 def judged(
@@ -106,13 +106,11 @@ def judged(
     cap: float | None = None,
     further: FurtherEvidence = NOTHING_FURTHER,
     library: Library | None = None,
-    tell: Told = nobody,
 ) -> Judged:
     """Compare two recorded runs. Reads files only. Bad input raises nothing: its verdict is ERROR.
 
     `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the one
-    of the model's dtype. `library`: where the command opens recordings, so that none is scanned twice. `tell`: receives
-    progress messages.
+    of the model's dtype. `library`: where the command opens recordings, so that none is scanned twice.
     """
     library = library or Library()
     recordings = []
@@ -120,7 +118,7 @@ def judged(
     second = {side: Path(path) for side, path in further.again.items()}
     for path in (*paths, *second.values()):
         try:
-            recordings.append(library.open(path, tell=tell))
+            recordings.append(library.open(path))
         except (FormatError, OSError) as error:
             verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths)
             return Judged(replace(verdict, fix=getattr(error, "fix", "")))
@@ -132,7 +130,7 @@ def judged(
     recordings, reruns = recordings[:2], dict(zip(second, recordings[2:], strict=True))
     e, malformed = None, []
     try:
-        builder = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=tell)
+        builder = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=library.tell)
         lifted_stage(builder, partial(_judged_alone, library), further.lifted)
         e = builder.build()
     except FormatError as error:
@@ -140,7 +138,7 @@ def judged(
     if e is None:
         broken = [*malformed, *integrity(dict(zip(SIDES, recordings, strict=True)))]
         return Judged(_early("INCONCLUSIVE", broken[0], paths, broken))
-    tell("looking for what differs")
+    library.tell("looking for what differs")
     return decided(e)
 
 

@@ -1,36 +1,72 @@
 """The options of a run, of a pair of runs, and of their judge. A command or a caller makes them once and passes them
 on.
 
-`command_options` turns options back into words of a command line, with which a recording names the command that repeats
-it.
+Each is declared here alone: as the parameter of a command, as a field, and as a word of the command line that repeats
+the run (`harness.options`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from harness import config
-from harness.parity.runs.command_line import duration, scenario_word
+import typer
+
+from harness.errors import BadInput
+from harness.options import duration, option, scenario_word
+from harness.quantities import stall_seconds
 from reports.progress import ProgressEvent
-from scenarios.settings import Mode, Scenario
+
+if TYPE_CHECKING:
+    from scenarios.settings import Scenario as ScenarioSettings
 
 STALL_S = 60.0  # a built-in step takes 2 s; weight sync and start-up of an engine use their CPU
+MAPPING = (
+    "a Python file that defines ENGINE_engine or ENGINE_sampling, each (asked, ours) -> a dict of the engine's own "
+    "arguments; asked: canonical parameters, ours: what the harness makes of them"
+)
+
+
+def _finite(cap: float | None) -> float | None:
+    if cap == float("inf"):
+        raise BadInput("--cap inf would believe any noise: nothing could differ", fix="--cap 0.05   # in nats")
+    return cap
+
+
+def nonempty_address(address: str | None) -> str | None:
+    """Raises BadInput for an empty address, of a variable that is not set say: the command would run here."""
+    if address == "":
+        raise BadInput("--address is empty", fix="--address HEAD:6379   # or leave it out")
+    return address
+
+
+# What several commands declare.
+Scenario = Annotated[str, typer.Option(help="the scenario: a name of the catalog, or the path of a .toml file")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], typer.Option(help="the device of the learner; auto: CUDA where the cluster has it")
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="end with exit code 3 where the verdict is EQUIVALENT, but ..., or SOUND, but ..."),
+]
+Cap = Annotated[
+    float | None,
+    typer.Option(
+        help="the largest rounding noise to accept, in nats; default: that of the dtype",
+        min=0,
+        callback=_finite,
+        show_default=False,
+    ),
+]
 
 
 def silent(event: ProgressEvent) -> None:
     """Ignore progress events."""
-
-
-def _option(name: str | None, *, written: Callable[[Any], str | Path] | None = None) -> dict[str, Any]:
-    """Return a field's metadata: its option on the command line (None: no option), and how its value is written
-    there.
-    """
-    return {"option": name, "written": written}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +78,25 @@ class LaunchOptions:
     engine that `harness up` keeps.
     """
 
-    out: str | os.PathLike[str] | None = field(default=None, metadata=_option(None))
-    address: str | None = None
-    device: str = "auto"
-    stall_s: float = field(default=STALL_S, metadata=_option("stall", written=duration))
-    cold: bool = False
-    progress: Callable[[ProgressEvent], None] = field(default=silent, metadata=_option(None))
+    out: Annotated[
+        str | os.PathLike[str] | None,
+        typer.Option(help="the directory to record into; default: a new one under runs/", show_default=False),
+    ] = option(None, parameter=str | None, repeated=False)
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="join this Ray cluster instead of starting one", show_default=False, callback=nonempty_address
+        ),
+    ] = None
+    device: Device = "auto"
+    cold: Annotated[
+        bool, typer.Option("--cold", help="start new engines, even where harness up keeps some that fit")
+    ] = False
+    stall_s: Annotated[
+        float,
+        typer.Option(help="examine a run that made no progress for this long, and end it if it hangs; 0: never"),
+    ] = option(STALL_S, "stall", parameter=str, read=stall_seconds, written=duration)
+    progress: Callable[[ProgressEvent], None] = silent
 
     def say(self, line: str) -> None:
         """Report a sentence about the whole run as progress."""
@@ -64,36 +113,83 @@ class ReplayOptions(LaunchOptions):
     exit code 3.
     """
 
-    backend: str = field(default="hf", metadata=_option(None))  # the command line names these five itself, first
-    steps: int | None = field(default=None, metadata=_option(None))
-    from_step: int = field(default=0, metadata=_option(None))
-    cap: float | None = field(default=None, metadata=_option(None))
-    strict: bool = field(default=False, metadata=_option(None))
+    backend: Annotated[
+        str,
+        typer.Option(help="the engine that scores the recorded tokens: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION"),
+    ] = "hf"
+    steps: Annotated[
+        int | None,
+        typer.Option(help="replay the run up to this number of steps; default: all of it", min=1, show_default=False),
+    ] = None
+    from_step: Annotated[
+        int, typer.Option("--from-step", help="begin at the last checkpoint that the run saved before this step", min=0)
+    ] = 0
+    cap: Cap = None
+    strict: Strict = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(LaunchOptions):
-    """Options of a scenario's run. None: the scenario's own value.
+class ScenarioOptions:
+    """Changes of a scenario. None: the scenario's own value.
 
-    `overrides`: section.key=value, any iterable. `mapping`: a user's parameter mapping, a file
-    (docs/reference/parameters.md).
+    `overrides`: section.key=value, any iterable; `model` and `prompts` come after them.
     """
 
-    overrides: Iterable[str] = field(default=(), metadata=_option("set"))
-    mode: Mode | None = None
-    seed: int | None = None
-    steps: int | None = None
-    rollout_only: bool = False
-    mapping: str | None = field(default=None, metadata=_option("mapping", written=Path))
+    overrides: Annotated[
+        Iterable[str],
+        typer.Option(
+            help="a setting of the scenario, section.key=value, for every side; may be repeated", show_default=False
+        ),
+    ] = option((), "set", parameter=list[str])
+    model: Annotated[
+        str,
+        typer.Option(help="the directory of a Hugging Face model; default: the scenario's model", show_default=False),
+    ] = ""
+    prompts: Annotated[
+        str,
+        typer.Option(help="a JSONL or Parquet file of prompts; default: the scenario's prompts", show_default=False),
+    ] = ""
+    mode: Annotated[
+        Literal["coupled", "native", "greedy"] | None,
+        typer.Option(help="how tokens are sampled; default: the scenario's mode", show_default=False),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="the seed of prompts, sampling and training; default: the scenario's seed", show_default=False
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "overrides", tuple(self.overrides))
 
-    def settings(self, scenario: str) -> Scenario:
+    def settings(self, scenario: str) -> ScenarioSettings:
         """Return the scenario of that name (or file) with the changes of these options. Raises BadInput."""
-        mode = [f"rollout.mode={self.mode}"] if self.mode else []
-        train = False if self.rollout_only else None
-        return config.load(scenario, [*self.overrides, *mode], seed=self.seed, steps=self.steps, train=train)
+        from harness import config  # with its libraries, which the help of a command does not need
+
+        named = (("model.path", self.model), ("prompts.path", self.prompts), ("rollout.mode", self.mode))
+        changes = [f"{key}={json.dumps(value)}" for key, value in named if value]
+        return config.load(scenario, [*self.overrides, *changes], **self._top_level())
+
+    def _top_level(self) -> dict[str, Any]:
+        """Return the fields of the scenario itself that are replaced; None leaves one as it is."""
+        return {"seed": self.seed}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ScenarioOptions, LaunchOptions):
+    """Options of a scenario's run. `mapping`: a user's parameter mapping, a file (docs/reference/parameters.md)."""
+
+    steps: Annotated[
+        int | None, typer.Option(help="the number of PPO steps; default: the scenario's number", show_default=False)
+    ] = None
+    rollout_only: Annotated[
+        bool, typer.Option("--rollout-only", help="do not train: only generate, at fixed weights")
+    ] = False
+    mapping: Annotated[str | None, typer.Option(help=MAPPING, show_default=False)] = option(None, written=Path)
+
+    def _top_level(self) -> dict[str, Any]:
+        return super()._top_level() | {"steps": self.steps, "train": False if self.rollout_only else None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +202,26 @@ class JudgeOptions:
     the engines that are still up (docs/explanation/attribution.md). `strict`: a pass with reservations has exit code 3.
     """
 
-    cap: float | None = None
-    native: bool = True
-    lifted: bool | None = None
-    attribution: bool = True
-    strict: bool = False
+    native: Annotated[
+        bool, typer.Option("--native/--no-native", help="compare the engines' own samplers in a short stage at the end")
+    ] = True
+    lifted: Annotated[
+        bool | None,
+        typer.Option(
+            "--lifted/--no-lifted",
+            help="repeat half precision's computation in float32 with the same weights; default: where memory allows",
+            show_default=False,
+        ),
+    ] = None
+    attribution: Annotated[
+        bool,
+        typer.Option(
+            "--attribution/--no-attribution",
+            help="look for the cause of a divergence by interventions on the live engines",
+        ),
+    ] = True
+    cap: Cap = None
+    strict: Strict = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,33 +233,37 @@ class ParityOptions(JudgeOptions, RunOptions):
     to plant in one side (`harness faults list`).
     """
 
-    scenario: str = field(default="ppo-tiny", metadata=_option("scenario", written=scenario_word))
-    candidate_overrides: Iterable[str] = field(default=(), metadata=_option("candidate_set"))
-    baseline_mapping: str | None = field(default=None, metadata=_option("baseline_mapping", written=Path))
-    free: bool = False
-    fault: str | None = None
+    scenario: Scenario = option("ppo-tiny", written=scenario_word)
+    candidate_overrides: Annotated[
+        Iterable[str],
+        typer.Option(
+            help="a setting of the scenario, section.key=value, for the candidate only; may be repeated",
+            show_default=False,
+        ),
+    ] = option((), "candidate_set", parameter=list[str])
+    mapping: Annotated[str | None, typer.Option(help=f"for the candidate, {MAPPING}", show_default=False)] = option(
+        None, written=Path
+    )
+    baseline_mapping: Annotated[str | None, typer.Option(help=f"for the baseline, {MAPPING}", show_default=False)] = (
+        option(None, written=Path)
+    )
+    free: Annotated[
+        bool,
+        typer.Option("--free", help="let each run go its own way; else the candidate follows the baseline's tokens"),
+    ] = False
+    fault: Annotated[
+        str | None,
+        typer.Option(
+            help="plant this fault, to see that it is found; harness faults list --suite parity lists them",
+            show_default=False,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "candidate_overrides", tuple(self.candidate_overrides))
 
-    def shared(self) -> Scenario:
+    def shared(self) -> ScenarioSettings:
         """Return the scenario of both sides. Raises BadInput."""
         settings = self.settings(self.scenario)
         return dataclasses.replace(settings, guided=False) if self.free else settings
-
-
-def command_options(options: LaunchOptions | JudgeOptions) -> dict[str, Any]:
-    """Return the options that differ from their defaults, as `command_line` takes them."""
-    arguments: dict[str, Any] = {}
-    for item in dataclasses.fields(options):
-        value = getattr(options, item.name)
-        name = item.metadata.get("option", item.name)
-        if name is None or value == item.default or value == "":
-            continue
-        written = item.metadata.get("written")
-        if value is False:
-            arguments[f"no_{name}"] = True
-        else:
-            arguments[name] = written(value) if written else value
-    return arguments

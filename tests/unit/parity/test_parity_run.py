@@ -98,6 +98,7 @@ def asked(command: str, function: str, monkeypatch: pytest.MonkeyPatch) -> dict[
 
     def catch(*positional: Any, **options: Any) -> Any:
         *words, chosen = positional
+        options.pop("progress")
         caught.update(options, **carried(chosen), positional=tuple(words))
         raise KeyboardInterrupt
 

@@ -27,9 +27,7 @@ from harness.recordings.tables import Table
 def native_stage(e: EvidenceBuilder) -> None:
     """Read both native stages into `e.native`, and add their divergences."""
     plan = Plan.of(e.baseline.recording)
-    result = NativeStage(
-        alpha=plan.alpha, equivalence_alpha=plan.equivalence_alpha, margin=plan.margin, draws=plan.draws
-    )
+    result = NativeStage(**vars(plan))
     last = _read(e, plan, result)
     e.native = result.result()
     if last is not None:
@@ -92,7 +90,7 @@ def _looks(
         result.looks.append(observed_distributions.look(comparison, plan, draw, (len(so_far[0]), len(so_far[1]))))
     result.not_compared += comparison.not_compared
     if not result.skipped:
-        result.identical = observed_distributions.identical(*samples)
+        result.identical, result.identical_expected = observed_distributions.identical(*samples)
     return comparison
 
 
