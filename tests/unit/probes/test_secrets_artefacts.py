@@ -264,7 +264,7 @@ def test_what_the_command_line_says_itself(
         cli.main(["run", sentence])
         cli.main(["diff", sentence, f"/{IN_VARIABLE}"])
         cli.main(["watch", "--", sentence])
-        cli._tell(RuntimeError(sentence))
+        cli._tell(RuntimeError(sentence), [])
     shown = "".join(capsys.readouterr())
     assert shown.count("harness: ") >= 4 * len(SENTENCES) and not leaks(shown)
 
