@@ -282,8 +282,10 @@ BETWEEN = "candidate against baseline"  # the group of `Parity.metrics` between 
 
 @dataclass(frozen=True)
 class Parity:
-    """The body of a parity verdict, and of an audit of one run. `beyond`: checks that a replay cannot make, since it
-    draws nothing."""
+    """The body of a parity verdict, and of an audit of one run.
+
+    `not_applicable`: the names of checks that a replay cannot make, since it draws nothing.
+    """
 
     first_divergence: Place | None
     floor: dict[str, Any]
@@ -291,7 +293,7 @@ class Parity:
     runs: list[RunSummary]
     metrics: dict[str, Any] = field(default_factory=dict)  # PARITY metrics: per token and per run
     series: dict[str, list[Number]] = field(default_factory=dict)  # one value a step: max |Δ logprob|, flips, ...
-    beyond: list[str] = field(default_factory=list)
+    not_applicable: list[str] = field(default_factory=list)
 
     @property
     def alone(self) -> bool:

@@ -217,7 +217,7 @@ def _decide(
     explained = explain.explain(e, kinds)
     causes = explain.named(explained, kinds)
     outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
-    outcomes, beyond = _within_reach(e, outcomes)
+    outcomes, not_applicable = _within_reach(e, outcomes)
     grounds = _grounds(e, outcomes, minimum)
     metrics = _metrics(e)
     verdict, answer = _answer(e, grounds, kinds, causes, metrics)
@@ -230,7 +230,7 @@ def _decide(
         [summary(e, side) for side in e.sides],
         metrics,
         {name: [*values] for name, values in e.series.items()},
-        beyond,
+        not_applicable,
     )
     full_verdict = Verdict(
         kind="parity",
@@ -245,7 +245,7 @@ def _decide(
         figures={},
         parity=body,
         paths={side.name: str(side.recording.path) for side in e.sides},
-        evidence=[*answer.evidence, *_by_nature(beyond)],
+        evidence=[*answer.evidence, *_by_nature(not_applicable)],
     )
     return confirm_suspicions(bounded(full_verdict))
 
@@ -254,13 +254,14 @@ def _within_reach(
     e: Evidence, outcomes: list[tuple[Registered, Outcome]]
 ) -> tuple[list[tuple[Registered, Outcome]], list[str]]:
     """Return the outcomes without those that a replay leaves open by its nature, and the names of these checks."""
-    beyond = {check.name for check, outcome in outcomes
+    drawn = {check.name for check, outcome in outcomes
               if e.mode == REPLAY and check.draws and outcome.check.state in OPEN}  # fmt: skip
-    return [pair for pair in outcomes if pair[0].name not in beyond], sorted(beyond)
+    return [pair for pair in outcomes if pair[0].name not in drawn], sorted(drawn)
 
 
-def _by_nature(beyond: list[str]) -> list[str]:
-    return [f"a replay draws nothing, so it does not show: {', '.join(beyond)}"] if beyond else []
+def _by_nature(not_applicable: list[str]) -> list[str]:
+    names = ", ".join(not_applicable)
+    return [f"a replay draws nothing, so it does not show: {names}"] if names else []
 
 
 def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum) -> _Grounds:

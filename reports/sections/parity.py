@@ -152,7 +152,7 @@ def suspicions(parity: Parity) -> list[Check]:
     checks: list[Check] = []
     for index, name in SUSPICIONS.items():
         absent = [Check(name, "not tested", "this verdict holds no evidence on it", index)]
-        cannot = parity.alone or name in parity.beyond
+        cannot = parity.alone or name in parity.not_applicable
         checks += [check for check in parity.checks if check.number == index] or ([] if cannot else absent)
     return checks
 

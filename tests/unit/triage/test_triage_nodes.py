@@ -334,7 +334,7 @@ def test_dumps_alone_do_not_say_of_which_node_they_are(job: Callable[..., Cluste
     list(synthesis.write(synthesis.simulate(2, 20), bare, "json"))
     with pytest.raises(BadInput, match="holds recorder dumps alone"):
         triage(job().node("a"), bare)
-    with pytest.raises(BadInput, match="no such directory"):
+    with pytest.raises(BadInput, match="nowhere: no such file or directory"):
         run.triage([str(bare), str(tmp_path / "nowhere")])
 
 
