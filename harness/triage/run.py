@@ -32,7 +32,7 @@ from harness.triage.watch.retention import order
 from harness.verdict_file import NAME as VERDICT
 from harness.verdict_file import recorded
 from probes import redaction
-from probes.files import make_folder, make_new_folder, write_whole
+from probes.files import folder_or_nothing, make_folder, make_new_folder, write_whole
 from probes.format import SIDES
 from reports import places
 from reports.model import Verdict
@@ -82,10 +82,10 @@ def triage(
     path = folder / VERDICT
     written = dataclasses.replace(verdict, paths={**verdict.paths, "verdict": str(path)})
     try:
-        make_folder(folder)
-        if made is None and _of_plain_files(evidence):
-            directory.keep(evidence, folder)
-        write_whole(path, written.to_json().encode())
+        with folder_or_nothing(folder, whole=True):
+            if made is None and _of_plain_files(evidence):
+                directory.keep(evidence, folder)
+            write_whole(path, written.to_json().encode())
     except OSError as error:  # a full disk must not cost the answer
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
         return dataclasses.replace(verdict, missing=[*verdict.missing, note])

@@ -35,7 +35,7 @@ from harness.triage.watch.watchdog import Stall, Watchdog
 from harness.verdict_file import NAME as VERDICT
 from probes import engines, redaction
 from probes.errors import FULL_SUFFIX
-from probes.files import make_folder
+from probes.files import folder_or_nothing, make_folder
 from probes.format import SIDES, write_manifest
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
@@ -408,18 +408,15 @@ def _claimed(out: Path | None, command: Sequence[str], *, indexed: bool = False)
     """The watch directory, made, and its lock. Raises BadInput when it cannot be made, or another watch has it."""
     directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
     try:
-        make_folder(directory)
-        claim = Claim(directory)
+        with folder_or_nothing(directory):
+            claim = Claim(directory)
+            try:
+                _begin(directory, command, indexed=indexed)
+            except BaseException:
+                claim.release()
+                raise
     except OSError as error:
         raise _not_writable(directory, error) from error
-    try:
-        _begin(directory, command, indexed=indexed)
-    except OSError as error:
-        claim.release()
-        raise _not_writable(directory, error) from error
-    except BadInput:
-        claim.release()
-        raise
     return directory.resolve(), claim
 
 
