@@ -235,6 +235,7 @@ def _between(case: Case) -> list[str]:
                  default=0.0)  # fmt: skip
     if case.evidence.source != "live" or case.evidence.stall_s or span_s < LONG_LOOK_S:
         return []
+    looked.sort(key=lambda subject: subject.rank is None)
     moved = [subject for subject in looked if subject.progress]
     still = case.names(subject.key for subject in looked if not subject.progress)
     lines = [f"in {span_s:.0f} s {subject.label} moved: {subject.progress}" for subject in moved[:MAX_MOVED]]
