@@ -20,7 +20,7 @@ from harness.triage.graph.edges import title
 from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
-from harness.triage.rules import RULES, Case, Ruling
+from harness.triage.rules import RULES, Case, Ruling, threads
 from harness.triage.stacks import main_stack
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
@@ -54,7 +54,7 @@ def triage(
         verdict=ruling.verdict,
         exit_code=TRIAGE_EXIT_CODES[ruling.verdict],
         reason=ruling.reason,
-        evidence=[*ruling.evidence, *_between(case)],
+        evidence=[*ruling.evidence, *threads.lines(case, ruling), *_between(case)],
         findings=_findings(evidence, comparison),
         missing=missing,
         coverage=_coverage(evidence, comparison, graph),
@@ -235,6 +235,7 @@ def _between(case: Case) -> list[str]:
                  default=0.0)  # fmt: skip
     if case.evidence.source != "live" or case.evidence.stall_s or span_s < LONG_LOOK_S:
         return []
+    looked.sort(key=lambda subject: subject.rank is None)
     moved = [subject for subject in looked if subject.progress]
     still = case.names(subject.key for subject in looked if not subject.progress)
     lines = [f"in {span_s:.0f} s {subject.label} moved: {subject.progress}" for subject in moved[:MAX_MOVED]]

@@ -176,12 +176,6 @@ def local_error(process: Process | None) -> str:
     return ""
 
 
-def fell(process: Process) -> bool:
-    """Whether it ended by an error of its own, or by a signal that no peer's end brings."""
-    killed = process.exit_code is not None and process.exit_code < 0 and process.exit_code not in BROUGHT_DOWN
-    return bool(local_error(process)) or (killed and not process.error)
-
-
 def error_age_s(process: Process) -> float:
     """The age of its first error in seconds; 0 where nothing dates one."""
     if process.error_age_s is not None:

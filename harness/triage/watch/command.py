@@ -27,6 +27,7 @@ from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
 from harness.triage.collect import redact
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
+from harness.triage.watch.deaths import first_death, killed_for_memory
 from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.hearing import STDERR, Hearing
 from harness.triage.watch.retention import Limits
@@ -66,6 +67,7 @@ class WatchResult:
     verdict: Verdict | None
     directory: Path | None  # None if nothing was worth keeping
     last_words: str = ""  # why a failed command ended, by what it printed
+    first_death: str = ""  # which of its processes ended first
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,7 @@ def watch(
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
+    kills_before = killed_for_memory()
     # Signals and standard error are taken over before the command starts, so that none of either is lost.
     with passing_on() as passed, Hearing() as hearing:
         try:
@@ -161,12 +164,17 @@ def watch(
                 dog.close()
             claim.release()
             _tell_full_disk(directory, say)
-        last_words = hearing.words(child.returncode) if code not in (0, STALLED) else ""
+        failed = code not in (0, STALLED)
+        last_words = hearing.words(child.returncode) if failed else ""
+        death = _first_death(directory, hearing) if failed and dog is not None else ""
+        if failed and (kills := killed_for_memory() - kills_before) > 0:
+            processes = "process" if kills == 1 else "processes"
+            say(f"the kernel killed {kills} {processes} for memory: a limit of their cgroup was reached")
     # A directory of our own choosing stays only if it holds something that the user was shown, or if the command goes
     # on.
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
-    return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words)
+    return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words, death)
 
 
 def _started(
@@ -183,6 +191,13 @@ def _started(
         without_shebang = error.errno == errno.ENOEXEC
         fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
         raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
+
+
+def _first_death(directory: Path, hearing: Hearing) -> str:
+    try:
+        return first_death(directory, hearing.text())
+    except Exception:  # a full disk, a defect: the command's own words are told, and its exit code is kept
+        return ""
 
 
 def words_of(result: WatchResult) -> str:

@@ -245,7 +245,7 @@ def test_a_run_that_is_over_says_how_it_ended():
     launcher = dataclasses.replace(launcher, samples=echo.samples)
     first = rank(1, gone=True, world=2, beat=word, error="KeyError: 'reward'")
     verdict = triage(evidence(launcher, echo, first, source="live", stall_s=0.0), None)
-    assert "rank 1 ended with KeyError: 'reward', and 2 more" in wording(verdict)
+    assert "rank 1 (pid 101 on node0) ended with KeyError: 'reward'" in wording(verdict)
     waits = triage(evidence(good[0], rank(1, WAIT, world=2)), None)
     assert waits.verdict == "HUNG" and named(waits) == {good[0].key}
 
