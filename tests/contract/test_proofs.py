@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
+from cause_keys import NO_HISTORY
 
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.proof import LIVE, RECORDINGS
@@ -14,7 +12,6 @@ from harness.parity.rivals import told_apart
 from reports.model import Cause, Proof
 
 FAMILIES = families()
-NO_HISTORY: Any = SimpleNamespace(alone=False, sides=())
 PROOFS = [Proof("undo it", 100, 0, "tokens", on) for on in (LIVE, RECORDINGS)]
 
 
@@ -42,7 +39,11 @@ def test_no_cause_keeps_a_proof_that_is_none_by_its_standard(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(name for name, family in FAMILIES.items() if family.every_rival))
 def test_a_cause_with_an_open_rival_has_no_proof(name: str) -> None:
-    assert not proofs(FAMILIES[name], *PROOFS, observed=[])
+    family = FAMILIES[name]
+    assert not proofs(family, *PROOFS, observed=[])
+    every = [rival.excluded_by[0] for rival in family.every_rival]
+    for rival in family.every_rival:
+        assert not proofs(family, *PROOFS, observed=[seen for seen in every if seen not in rival.excluded_by])
 
 
 def test_a_cause_that_tells_a_history_names_what_shows_it() -> None:
