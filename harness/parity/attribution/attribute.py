@@ -132,7 +132,7 @@ def _search_side(s: Situation, attribution: Attribution, started: float) -> None
     """Make every intervention on one side. What it showed stays, even where the engine fails."""
     try:
         _one_side(s, attribution)
-        if itself(s.side) in s.recorded and gone(attribution.first[s.side], s.rest):
+        if any(key.family == itself(s.side).family for key in s.recorded) and gone(attribution.first[s.side], s.rest):
             live.regroup(s)
     finally:
         attribution.left[s.side] = s.rest

@@ -5,6 +5,7 @@ or layer.
 from __future__ import annotations
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import supported
 
 COMPUTATION = CauseFamily(
     "COMPUTATION",
@@ -12,12 +13,14 @@ COMPUTATION = CauseFamily(
     fix="try another attention backend or kernel: the engine computes something else than the learner",
     alone="it carries no proof: every tensor and buffer was read back and is the learner's, and given the same ids "
     "its hidden states are others, or its attention was seen to read other keys than those up to each token",
+    proof=supported("what the engine holds was read back and is right; no operator was exchanged"),
 )
 UNEXPLAINED = CauseFamily(
     "UNEXPLAINED",
     meaning="no rule and no intervention explains this difference",
     fix="start at the first place; run again with --verbose, and compare the two samples there",
     alone="it carries no proof",
+    proof=supported("the place where a difference begins is no cause"),
 )
 
 FAMILIES = (COMPUTATION, UNEXPLAINED)

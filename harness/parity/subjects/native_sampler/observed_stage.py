@@ -52,9 +52,14 @@ def _read(e: EvidenceBuilder, plan: Plan, result: NativeStage) -> observed_distr
         for table in (*tables(side, "native", draws), *tables(side, "repeat")):
             prompts_observed.note(e, side, table)
         result.not_compared += drawn.missing
-        observed_meaning.semantics(e, side, drawn, result)
+        agrees = observed_meaning.semantics(e, side, drawn, result)
         if collisions(e, side, drawn, result):
             result.not_compared.append(f"{side.name}: clones are no samples of their own to hold against the learner")
+        elif not agrees:
+            result.not_compared.append(
+                f"{side.name}: its own numbers are not the learner's, which then does not know what its sampler had to "
+                "draw from"
+            )
         else:
             sampler(e, side, drawn, result)
             readable.add(side.name)

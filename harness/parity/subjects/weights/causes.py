@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen
+from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, when, without_steps
@@ -259,6 +260,7 @@ STALE_WEIGHTS = CauseFamily(
     ),
     premise=True,
     cured_by=_SENT_AGAIN,
+    proof=either("sent again, or without the steps of these versions, nothing differs"),
 )
 WEIGHTS = CauseFamily(
     "WEIGHTS",
@@ -274,6 +276,7 @@ WEIGHTS = CauseFamily(
     ),
     premise=True,
     cured_by=_SENT_AGAIN,
+    proof=either("with the tensor as the engine holds it, or without the steps of these versions, nothing differs"),
 )
 BEFORE = "{} computes with weights before the learner's last update"
 ONE_BEHIND = STALE_WEIGHTS.key("one update behind", many=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.parity.causes.family import CauseFamily, Rival, Seen
+from harness.parity.causes.proof import live
 
 STALE_DERIVED = CauseFamily(
     "STALE_DERIVED",
@@ -15,6 +16,7 @@ STALE_DERIVED = CauseFamily(
         Rival("a wrong kernel", (Seen.FRESH_AGREES, Seen.BUFFER_WRITTEN)),
     ),
     premise=True,
+    proof=live("a fresh engine agrees, or one with its buffer written anew", history=(Seen.RIGHT_BEFORE,)),
 )
 
 FAMILIES = (STALE_DERIVED,)

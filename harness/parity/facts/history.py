@@ -1,0 +1,21 @@
+"""What a recording shows of the time before a fault: a cause that tells a history needs it."""
+
+from __future__ import annotations
+
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence
+
+
+def right_before(e: Evidence, name: str) -> bool:
+    """Whether a side's engine agreed with its learner until a recorded sync, and no longer after it.
+
+    A fault from the first start on shows with the first weight version already.
+    """
+    side = e.side(name)
+    wrong = {int(step) for kind in (Kind.ENGINE, Kind.CHOICE) for step in e.found(kind.of(name))[:, 0]}
+    version_by_step = {step: version for version, steps in side.versions.items() for step in steps}
+    compared = [step for step in e.steps if step in version_by_step and step not in side.no_experience]
+    first = min((step for step in compared if step in wrong), default=None)
+    return first is not None and any(
+        version_by_step[step] != version_by_step[first] for step in compared if step < first
+    )
