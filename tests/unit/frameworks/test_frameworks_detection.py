@@ -11,7 +11,7 @@ import pytest
 from harness.errors import BadInput
 from harness.frameworks import detection
 from harness.frameworks.detection import detect, interpreter, recognised
-from harness.frameworks.parity import check_pair
+from harness.frameworks.job_parity import check_pair
 from harness.frameworks.spec import frameworks
 
 

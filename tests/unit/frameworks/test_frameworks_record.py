@@ -159,7 +159,7 @@ def test_a_broken_table_does_not_break_the_job(tmp_path: Path, capfd: pytest.Cap
         "RLHF_HARNESS_ADAPTER": "probes.adapters.nobody:trl",
         "RLHF_HARNESS_WATCH": str(tmp_path / "run"),
     }
-    from harness.triage.watch.command import watch
+    from harness.triage.watch.watched_command import watch
 
     result = watch(command, stall_s=None, out=tmp_path / "run", environ=told)
     assert result.exit_code == 0 and capfd.readouterr().out == "[[1, 7]]\n"

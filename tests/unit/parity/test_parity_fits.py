@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from harness.envs import accepted as kept
+from harness.envs import stored_arguments as kept
 from harness.envs.environment import Environment
 from harness.errors import BadInput
 from harness.parity.runs import fits, run
 from harness.parity.runs.fits import Shape, check_fit
-from harness.parity.runs.options import ParityOptions
+from harness.parity.runs.run_options import ParityOptions
 from probes.plugins import Plugin
 from scenarios import tiny
 from scenarios.engines import registry

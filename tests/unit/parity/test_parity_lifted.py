@@ -17,7 +17,7 @@ from harness.parity import judge
 from harness.parity.verdict import FurtherEvidence, judged
 from probes.format import write_manifest
 from reports.model import Verdict
-from scenarios import memory
+from scenarios import memory_fit
 from scenarios.lifted import FOLDER, lifted, lifts, steps
 from scenarios.settings import Lifted, Rollout, Sampling, Scenario
 
@@ -355,12 +355,12 @@ GIB = 2**30
     ({"device": "cuda", "free": 1, "room": 7 * GIB, "workers": 2}, True),
 ])  # fmt: skip
 def test_float32_weights_must_fit(options: dict[str, Any], fits: bool) -> None:
-    room = memory.Room(options["device"], options["free"], options["room"])
-    said = memory.no_room(GIB, room, engines=2, share=0.5, workers=options.get("workers", 1))
+    room = memory_fit.Room(options["device"], options["free"], options["room"])
+    said = memory_fit.no_room(GIB, room, engines=2, share=0.5, workers=options.get("workers", 1))
     assert (said == "") is fits
     assert fits or said.endswith("--lifted runs it all the same")
 
 
 def test_free_memory_is_known_here() -> None:
-    found = memory.free()
+    found = memory_fit.free()
     assert found is None or found > 0
