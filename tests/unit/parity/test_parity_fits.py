@@ -101,7 +101,7 @@ def test_our_own_mapping_asks_nobody(environment: Environment, monkeypatch: pyte
 
 def test_an_argument_that_another_version_does_not_take_is_refused(environment: Environment) -> None:
     keep(environment, Accepted(tuple(name for name in ours(environment) if name != "random_seed")))
-    with pytest.raises(BadInput, match=r"SGLang 0\.5\.23 has no argument 'random_seed'"):
+    with pytest.raises(BadInput, match=r"'random_seed'"):
         checked(environment)
 
 
