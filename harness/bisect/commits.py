@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import envs, verdict_file
-from harness.bisect import builds
-from harness.bisect.builds import GIVES_UP
+from harness.bisect import engine_builds
+from harness.bisect.engine_builds import GIVES_UP
 from harness.bisect.judging import Judged
 from harness.bisect.search import Search
 from harness.errors import BadInput, HarnessError
@@ -50,7 +50,7 @@ def bisect(search: Search) -> Bisection:
     def attempt(index: int, place: Path) -> Judged:
         with _checked_out(repo, commits[index], search.journal.folder / "tree") as tree:
             if engine:
-                return builds.compare(search, engine, commits[index], tree, place)
+                return engine_builds.compare(search, engine, commits[index], tree, place)
             return _run(search, tree, place)
 
     merges = _git(repo, "rev-list", "--first-parent", "--merges", f"{good}..{bad}")

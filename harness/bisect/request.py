@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.bisect.options import BisectOptions
+from harness.bisect.bisect_options import BisectOptions
+from harness.command_options import command_line, command_options, options_of
 from harness.errors import BadInput, closest
 from harness.nightly.observation import COUNTS, METRICS, NATIVE, group_and_name, metric
-from harness.options import command_line, command_options, options_of
 from reports.bisect_model import Over
 from scenarios.engines import registry
 
@@ -142,7 +142,7 @@ class Request(BisectOptions):
         """Raise BadInput for a command that is not one of the framework, and for an engine that it does not support."""
         from harness.bisect.jobs import Command
         from harness.frameworks.detection import of
-        from harness.frameworks.parity import check_pair
+        from harness.frameworks.job_parity import check_pair
 
         for text in (self.good, self.bad):
             command = Command.read(text)
@@ -152,8 +152,8 @@ class Request(BisectOptions):
 
     def _check_comparison(self, parsed_options: dict[str, Any]) -> None:
         """Refuse what every comparison of releases or commits would refuse. Raises BadInput."""
-        from harness.parity.runs.options import ParityOptions
         from harness.parity.runs.run import check_parity
+        from harness.parity.runs.run_options import ParityOptions
 
         check_parity(self.against, self.what.partition("@")[0], options_of(ParityOptions, parsed_options))
 

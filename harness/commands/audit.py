@@ -8,7 +8,7 @@ import typer
 
 from harness.commands.options import Verbose
 from harness.commands.showing import format_option, progress, show
-from harness.parity.runs.options import Cap, Strict
+from harness.parity.runs.run_options import Cap, Strict
 
 
 def audit(

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from harness import dates
-from harness.bisect.options import BisectOptions
+from harness.bisect.bisect_options import BisectOptions
+from harness.command_options import of_options
 from harness.commands.showing import format_option, say, show
 from harness.errors import BadInput, HarnessError
-from harness.options import of_options
 from harness.quantities import seconds
 from probes.files import write_whole
 

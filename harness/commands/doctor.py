@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.commands.showing import format_option, show
-from harness.doctor.options import DoctorOptions
+from harness.doctor.doctor_options import DoctorOptions
 from harness.errors import BadInput
-from harness.options import of_options
 from probes import redaction
 
 

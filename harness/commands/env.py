@@ -156,7 +156,7 @@ def arguments(
     import dataclasses
 
     from harness import envs
-    from harness.envs.accepted import accepted
+    from harness.envs.stored_arguments import accepted
 
     takes = accepted(envs.get(name), ask=True, say=say)
     if format == "json":

@@ -14,7 +14,7 @@ import typer
 from harness.commands.showing import format_option, say, show
 from harness.errors import BadInput
 from harness.nightly import HISTORY
-from harness.parity.runs.options import nonempty_address
+from harness.parity.runs.run_options import nonempty_address
 from harness.quantities import seconds, size
 from reports.sections.nightly import duration
 from reports.text import clean, counted

@@ -1,5 +1,5 @@
 """Options that several commands share, each written once; those of a run and of its judge are in
-`harness/parity/runs/options.py`.
+`harness/parity/runs/run_options.py`.
 """
 
 from __future__ import annotations

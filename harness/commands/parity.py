@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from harness.command_options import of_options
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import progress, say, show
 from harness.errors import BadInput
-from harness.options import of_options
-from harness.parity.runs.options import ParityOptions
+from harness.parity.runs.run_options import ParityOptions
 
 WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "strict", "stall", "format", "verbose", "seed", "mode")
 
@@ -59,7 +59,7 @@ def parity(
     """
     _count(context, bool(command) or framework != "auto", options.mode)
     if command or framework != "auto":
-        from harness.frameworks.parity import JobOptions, run_framework_parity
+        from harness.frameworks.job_parity import JobOptions, run_framework_parity
 
         coupled = options.mode == "coupled"
         job = JobOptions(

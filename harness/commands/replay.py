@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import progress, show
-from harness.options import of_options
-from harness.parity.runs.options import ReplayOptions
+from harness.parity.runs.run_options import ReplayOptions
 
 
 @of_options

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.commands.showing import format_option, progress, show
-from harness.options import of_options
-from harness.parity.runs.options import RunOptions
+from harness.parity.runs.run_options import RunOptions
 from reports.run_model import RecordedRun
 
 

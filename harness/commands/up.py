@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
-from harness.options import of_options
-from harness.parity.runs.options import Device, Scenario, ScenarioOptions
+from harness.parity.runs.run_options import Device, Scenario, ScenarioOptions
 from harness.quantities import seconds
 from reports.text import clean
 

@@ -72,7 +72,7 @@ def watch(
     from harness.frameworks.record import finished
     from harness.triage.watch import Limits
     from harness.triage.watch import watch as run
-    from harness.triage.watch.command import hang_of, words_of
+    from harness.triage.watch.watched_command import hang_of, words_of
 
     limits = Limits(keep, size(keep_size))
 

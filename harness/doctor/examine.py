@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from harness.doctor import gather
 from harness.doctor.checks import CHECKS, COMPARISONS
 from harness.doctor.cluster import look
+from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.facts import Facts
-from harness.doctor.options import DoctorOptions
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem
 from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, merged
 

@@ -1,8 +1,8 @@
 """`harness doctor --against "COMMAND B" -- COMMAND A`: compares two jobs by their commands, before anything runs.
 
 Every setting that differs is named, with its place and its effect. Two commands of one framework are compared setting
-by setting; commands of two frameworks are compared in the terms of `meanings`. Settings that the two engines interpret
-differently are named too. What cannot be read is reported as not checked, never as equal.
+by setting; commands of two frameworks are compared in the terms of `shared_meanings`. Settings that the two engines
+interpret differently are named too. What cannot be read is reported as not checked, never as equal.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from harness.errors import BadInput
 from harness.frameworks.argv import Start, option, taken_apart
 from harness.frameworks.detection import AUTO, detect
 from harness.frameworks.examine import Item, items, trapped
-from harness.frameworks.meanings import CONCEPTS, ENGINE, Concept
 from harness.frameworks.settings import Settings
+from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept
 from harness.frameworks.spec import Framework
 from probes import redaction
 from reports.doctor_model import Hazard, Severity

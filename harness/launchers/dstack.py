@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
+from harness.command_options import of_options
 from harness.launchers import _job, _manifest, _node, write
 from harness.launchers._templates import rendered
-from harness.options import of_options
 from harness.triage.remote import token
 
 CHECKED = "dstack 0.22.5"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import extras
+from harness.command_options import of_options
 from harness.errors import BadInput
 from harness.launchers import _manifest, write
 from harness.nightly import HISTORY
-from harness.options import of_options
 
 if TYPE_CHECKING:
     from harness.nightly.matrix import Cell

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.launchers import _job, _manifest, _node, github, write
 from harness.launchers._templates import rendered
-from harness.options import of_options
 
 LIMIT = f"{github.MINUTES}m"
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.command_options import of_options
 from harness.errors import BadInput
 from harness.launchers import _job, _manifest, _node, write
 from harness.launchers._templates import rendered
-from harness.options import of_options
 
 CHECKED = "KubeRay 1.7.0"
 START_S = 1800  # seconds to schedule pods and pull images, which the deadline includes

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.errors import BadInput
 from harness.launchers import _job, _node, write
 from harness.launchers._templates import rendered
-from harness.options import of_options
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from harness.envs.accepted import accepted
 from harness.envs.environment import find
+from harness.envs.stored_arguments import accepted
 from harness.errors import BadInput, closest
 from harness.frameworks.spec import frameworks
-from harness.mapping import calls
+from harness.mapping import call_program
+from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, settings
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
-from harness.mapping.settings import CANONICAL, Setting, asked_for, harness_gives, settings
 from harness.triage.collect import bounded
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
@@ -260,7 +260,7 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
         request.write_text(json.dumps(_request(options, plans)), encoding="utf-8")
         try:
             done = bounded.run(
-                [options.python or sys.executable, calls.__file__, str(request), str(result)], options.timeout_s
+                [options.python or sys.executable, call_program.__file__, str(request), str(result)], options.timeout_s
             )
         except OSError as error:
             raise BadInput(f"--python {options.python}: {error.strerror}", fix="--python PATH") from error

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.errors import closest
-from harness.mapping.settings import Setting, owners
+from harness.mapping.carried_settings import Setting, owners
 from reports.text import counted
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME

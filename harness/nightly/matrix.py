@@ -20,7 +20,7 @@ from harness import envs, pydantic_errors
 from harness.commands.faults import refuse_unknown
 from harness.errors import BadInput, HarnessError
 from harness.frameworks import detection
-from harness.frameworks.parity import check_pair
+from harness.frameworks.job_parity import check_pair
 from harness.quantities import seconds, size
 from probes import limits
 from reports.text import counted
@@ -351,8 +351,8 @@ def _in_matrix(fix: str, path: Path) -> str:
 
 def _check_comparison(what: Comparison) -> None:
     """Raise BadInput for everything that `harness parity` would refuse before it starts a process."""
-    from harness.parity.runs.options import ParityOptions
     from harness.parity.runs.run import check_parity
+    from harness.parity.runs.run_options import ParityOptions
 
     _refuse_contradiction(what)
     options = ParityOptions(

@@ -109,7 +109,7 @@ def test_what_a_noisy_engine_chooses_is_explained_all_the_same(lab: Lab) -> None
 
 LOG2 = """
 import dataclasses, math
-from scenarios.planted.differences.engine import Wrapper
+from scenarios.planted.differences.faulty_engine import Wrapper
 
 class Log2(Wrapper):
     def generate(self, requests, sampling, *, seed):

@@ -11,7 +11,7 @@ from harness.nightly.judge import Past
 from harness.nightly.observation import Facts, Observation
 from reports.model import EXIT_CODES, Cause, Check, Parity, RunSummary, Verdict
 from reports.nightly_model import CellResult
-from scenarios.engines.processes import title
+from scenarios.engines.engine_processes import title
 
 if TYPE_CHECKING:
     from harness.nightly.history import History

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import dates, verdict_file
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
-from harness.parity.runs.options import LaunchOptions
+from harness.parity.runs.run_options import LaunchOptions
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
 from probes.files import folder_or_nothing, try_writing, write_whole

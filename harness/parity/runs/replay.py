@@ -17,12 +17,12 @@ from harness import envs
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
+from harness.command_options import command_line, command_options
 from harness.errors import BadInput
-from harness.options import command_line, command_options
-from harness.parity.runs.engines import cluster_for
-from harness.parity.runs.options import ReplayOptions
 from harness.parity.runs.preflight import check_machine, environment_for, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
+from harness.parity.runs.run_engines import cluster_for
+from harness.parity.runs.run_options import ReplayOptions
 from reports import places
 from reports.model import Finding, Verdict
 from reports.text import counted

@@ -22,7 +22,7 @@ from harness.bundle import opening
 from harness.bundle.contents import contents
 from harness.bundle.manifest import INDEX, NAME, Manifest, Member
 from harness.bundle.packing import pack
-from harness.bundle.prompts import PromptHash
+from harness.bundle.prompt_hashes import PromptHash
 from harness.errors import BadInput, HarnessError
 from harness.parity.runs.run import diff
 from harness.triage import directory

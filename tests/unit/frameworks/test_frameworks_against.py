@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
+from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.examine import compared
-from harness.doctor.options import DoctorOptions
 from harness.errors import BadInput
 from harness.frameworks import detection
 from harness.frameworks.against import words

@@ -16,9 +16,9 @@ import pytest
 
 from harness import cli
 from harness.errors import BadInput
+from harness.mapping.carried_settings import Setting, owners, settings
 from harness.mapping.file import Asked, check
 from harness.mapping.judge import Mapping, Takes
-from harness.mapping.settings import Setting, owners, settings
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 

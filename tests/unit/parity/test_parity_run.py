@@ -27,7 +27,7 @@ from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut, Waiting
 from harness.errors import BadInput, HarnessError, Terminated
 from harness.parity.runs import run
-from harness.parity.runs.options import ParityOptions, RunOptions
+from harness.parity.runs.run_options import ParityOptions, RunOptions
 from harness.recordings.work import WORK
 from probes import format as recording
 from probes import install

@@ -21,7 +21,7 @@ from secret_catalogue import PLANTED
 
 import reports
 from harness import cli
-from harness.options import command_line
+from harness.command_options import command_line
 from harness.parity.runs.recording import written
 from harness.triage import directory
 from harness.triage.collect import Scope, collect, proc

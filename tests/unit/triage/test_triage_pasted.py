@@ -436,7 +436,7 @@ def test_the_folder_of_torchs_debug_server_has_each_rank_and_its_last_look(tmp_p
     (tmp_path / "stacks_20261128_091740.txt").write_text(DEBUG_SERVER.format(line=9))
     verdict = triage([str(tmp_path)])
     assert verdict.reason == "rank 0 at train.py:6 all_reduce; rank 1 at train.py:9 <module>"
-    assert any("dumped 2 times, its main thread stood at different places" in line for line in verdict.missing)
+    assert any("dumped 2 times" in line for line in verdict.missing)
 
 
 @pytest.mark.parametrize("number", ["99999999999999999999", "-1", "x"])

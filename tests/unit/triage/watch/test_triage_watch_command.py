@@ -12,7 +12,7 @@ from triage_trial import late
 
 from harness.errors import BadInput
 from harness.triage.judge import triage
-from harness.triage.watch.command import (
+from harness.triage.watch.watched_command import (
     SITE,
     CommandNotRun,
     WatchResult,

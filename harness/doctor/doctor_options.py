@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from harness.options import duration, option
-from harness.parity.runs.options import nonempty_address
+from harness.command_options import duration, option
+from harness.parity.runs.run_options import nonempty_address
 from harness.quantities import seconds
 
 

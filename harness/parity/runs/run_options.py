@@ -2,7 +2,7 @@
 on.
 
 Each is declared here alone: as the parameter of a command, as a field, and as a word of the command line that repeats
-the run (`harness.options`).
+the run (`harness.command_options`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from harness.command_options import duration, option, scenario_word
 from harness.errors import BadInput
-from harness.options import duration, option, scenario_word
 from harness.quantities import stall_seconds
 from reports.progress import ProgressEvent
 

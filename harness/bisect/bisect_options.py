@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.options import option
+from harness.command_options import option
 
 
 @dataclass(frozen=True)
