@@ -29,13 +29,14 @@ def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
     summary = answer.of(subject)
     with Page(console) as page:
         page.prose(Text.assemble((summary.title, f"bold {summary.tone}"), "  ", summary.reason))
+        beyond = arrange.beyond_limits(subject) if isinstance(subject, Verdict) else []
+        for sentence in beyond:  # right below the word EQUIVALENT, not only at the end
+            page.prose(Text(f"beyond published limits: {sentence}", "bold yellow"), "  ", "    ")
         if of := _of(subject):
             page.prose(Text(of, "dim"), "  ", "    ")
         for sentence in summary.evidence:
             page.prose(sentence, "  ", "    ")
         _parts(page, summary)
-        beyond = arrange.beyond_limits(subject) if isinstance(subject, Verdict) else []
-        _warn(page, beyond)  # right below the word EQUIVALENT too
         if isinstance(subject, Verdict):
             parity.details(page, subject, verbose)
             _warn(page, beyond)
