@@ -60,6 +60,16 @@ def watch(
         str, typer.Option("--serve-after", help="serve so long after the end of a command that had a stall")
     ] = "5m",
     token_file: TokenFile = "",
+    on_verdict: Annotated[
+        str,
+        typer.Option(
+            "--on-verdict",
+            metavar="COMMAND",
+            help="a line of sh that gets each new verdict as JSON on its standard input: a chat hook, a pager, a "
+            "requeue; it never holds the watch up",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Run any command under the watchdog; judge a stall and report it. Its output and exit code pass through.
 
@@ -72,6 +82,7 @@ def watch(
     from harness.frameworks.record import finished
     from harness.triage.watch import Limits
     from harness.triage.watch import watch as run
+    from harness.triage.watch.notices import Notices
     from harness.triage.watch.watched_command import hang_of, words_of
 
     limits = Limits(keep, size(keep_size))
@@ -91,12 +102,15 @@ def watch(
         serving = Serving(remote.Server(serve, token.read(token_file)), seconds(serve_after, "--serve-after"))
         where = "this host only; --serve HOST:PORT for others" if serving.server.local else "whoever has the token"
         say(f"evidence is served at {serving.server.url} to {where}")
+    notices = Notices(on_verdict, say) if on_verdict else None
     result = run(
         command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
         limits=limits, serving=serving, environ={**os.environ, **job.variables()} if job else None,
         beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
-        indexed=job is not None,
+        indexed=job is not None, on_verdict=notices.put if notices else lambda verdict: None,
     )  # fmt: skip
+    if notices:
+        notices.close()
     if ended := words_of(result):
         say(ended)
     if result.first_death:

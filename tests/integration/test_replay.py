@@ -91,7 +91,7 @@ def test_a_sound_run_replays_bit_for_bit(recorded: Path) -> None:
     assert learners(Path("replay")) == learners(recorded)
     assert finding(verdict, "replay: training half").effect == "agrees"
     assert finding(verdict, "replay: rollout half").effect == "agrees"
-    assert check(verdict, "logprobs").state == "ruled out" and "tokens" in verdict.parity.beyond
+    assert check(verdict, "logprobs").state == "ruled out" and "tokens" in verdict.parity.not_applicable
     assert (verdict.headline, verdict.strict.exit_code) == ("EQUIVALENT", 0), "a replay cannot show draws"
     frames = list(Run("replay").frames(kind="rollout"))
     assert {frame.fields["mode"] for frame in frames} == {"replay"}

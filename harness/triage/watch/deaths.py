@@ -48,4 +48,4 @@ def first_death(directory: Path, output: str) -> str:
     codes = {process.pid: process.exit_code for process in torchrun.processes(failures.rows)}
     processes = (replace(each, exit_code=codes.get(each.pid, each.exit_code)) for each in evidence.processes)
     verdict = triage(replace(evidence, processes=tuple(processes), notes=()))
-    return "; ".join(verdict.evidence[:2]) if verdict.evidence and verdict.verdict == "INSUFFICIENT" else ""
+    return "; ".join(verdict.evidence[:-1]) if verdict.verdict == "INSUFFICIENT" else ""  # the last says when it ended

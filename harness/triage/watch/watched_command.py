@@ -94,7 +94,8 @@ class CommandNotRun(BadInput):
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """How a command is watched. `say` takes a line and `show` a stall, both for the user.
+    """How a command is watched. `say` takes a line and `show` a stall, both for the user. `on_verdict` takes each new
+    verdict and returns at once.
 
     `on_stall`: `report` leaves the command alone and goes on watching. `end` ends the command and everything below it
     once it is HUNG at two looks, a threshold apart. `exit` leaves it running and returns. The last two return exit code
@@ -108,6 +109,7 @@ class WatchOptions:
     on_stall: OnStall = "report"
     say: Callable[[str], None] = lambda line: None
     show: Callable[[Stall], None] = lambda stall: None
+    on_verdict: Callable[[Verdict], None] = lambda verdict: None
     limits: Limits | None = None
     environ: Mapping[str, str] | None = None
     stdout: int | None = None
@@ -156,6 +158,7 @@ def watch(
                     code = _code(child.wait())
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
+                    dog.on_verdict = options.on_verdict
                     code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:
             if serving is not None:
@@ -166,7 +169,8 @@ def watch(
             _tell_full_disk(directory, say)
         failed = code not in (0, STALLED)
         last_words = hearing.words(child.returncode) if failed else ""
-        death = _first_death(directory, hearing) if failed and dog is not None else ""
+        unasked = failed and dog is not None and not passed.ending
+        death = _first_death(directory, hearing) if unasked else ""
         if failed and (kills := killed_for_memory() - kills_before) > 0:
             processes = "process" if kills == 1 else "processes"
             say(f"the kernel killed {kills} {processes} for memory: a limit of their cgroup was reached")
