@@ -10,8 +10,9 @@ import numpy as np
 
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks.registry import Outcome, coupled
-from harness.parity.facts.divergence import DivergenceKey, Kind
+from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.separated import separated
 from harness.parity.lifted import lifted_said
 from harness.parity.subjects.native_sampler.observed import EQUAL
 from harness.parity.subjects.native_sampler.observed_stage import samplers_said
@@ -102,7 +103,7 @@ def divergent(
 ) -> Answer:
     """Return the answer for a difference: its first cause, then where it begins and what else there is."""
     named = [cause for cause in causes if not UNEXPLAINED.has(cause.key)]
-    evidence = [_where(e, kinds), *_separated(e)]
+    evidence = [_where(e, kinds), *separated(e)]
     if not named:
         evidence += [f"{check.name}: {check.evidence}" for check in [outcome.check for outcome in confirmed][:1]]
         if not causes:
@@ -119,15 +120,6 @@ def divergent(
     party = f" (the {first.party})" if first.party in SIDES and first.party not in first.summary else ""
     culprit = f"{first.name} in the {first.party}" if first.party not in ("", "unknown") else first.name
     return Answer.of(verdict, first.summary + party, culprit, evidence)
-
-
-def _separated(e: Evidence) -> list[str]:
-    """Return for each engine that differs from its learner the clearest exact separation of what differs."""
-    return [
-        f"of the {side.name}: {found[0].in_words()}"
-        for side in e.sides
-        if (found := e.log_probabilities.separations.get(Kind.ENGINE.of(side.name)))
-    ]
 
 
 def _where(e: Evidence, kinds: list[DivergenceKey]) -> str:

@@ -73,6 +73,11 @@ RULES: tuple[Rule | Slot, ...] = (
         "a tensor that the record names already explains the distance from the learner",
         alone=True,
     ),
+    Rule(
+        log_probabilities.as_the_reference,
+        "proofs of syncs say more of an engine's weights than the reference's numbers, which single runs have too",
+        alone=True,
+    ),
     Rule(prompts.prompts, "prompt ids are recorded; what an engine continues comes before how it draws", alone=True),
     Rule(
         sampling.sampling_parameters,

@@ -316,8 +316,10 @@ def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
     evidence = "; ".join(filter(None, (cause.evidence, f"live: {note}")))
     layer = attribution.computes.get(party)
     if layer and differing == [party]:
-        summary = f"the {party}'s engine computes otherwise with the learner's own weights; what differs first: {layer}"
-        return Cause.of(COMPUTATION.key(layer), party, summary, evidence, cause.details, cause.proofs)
+        excluded = attribution.excluded.get(party, ())
+        what = "with the learner's own weights" if excluded else "with what could be read of the learner's weights"
+        summary = f"the {party}'s engine computes otherwise {what}; what differs first: {layer}"
+        return Cause.of(COMPUTATION.key(layer), party, summary, evidence, cause.details, observed=excluded)
     return dataclasses.replace(cause, party=party, evidence=evidence)
 
 

@@ -31,6 +31,8 @@ class Seen(StrEnum):
     NEVER_LEARNERS = "what it held is the learner's of no recorded weight version"
     HELD_OTHERWISE = "read back from the engine, it is not the learner's"
     HELD_EQUAL = "every tensor was read back from the engine and is the learner's"
+    SCORES_AGREE = "it scores the same tokens as the learner does"
+    REFERENCES = "its numbers are those of the reference, which has the weights of the start"
     KEPT_ON_LOAD = "read back after the load, it was still what it had been before"
     LOADED_OTHERWISE = "read back after the load, it was neither what arrived nor what it had been before"
     REFUSED = "sent otherwise on purpose, it did not change"

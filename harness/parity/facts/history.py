@@ -6,6 +6,13 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 
 
+def later_steps(e: Evidence, name: str) -> list[int]:
+    """Return the steps of a side that were drawn with other weights than its first one."""
+    version_by_step = {step: version for version, steps in e.side(name).versions.items() for step in steps}
+    first = version_by_step[min(version_by_step)] if version_by_step else None
+    return sorted(step for step, version in version_by_step.items() if version != first)
+
+
 def right_before(e: Evidence, name: str) -> bool:
     """Whether a side's engine agreed with its learner until a recorded sync, and no longer after it.
 

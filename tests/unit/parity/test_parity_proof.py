@@ -109,3 +109,50 @@ def test_a_fit_of_a_judged_sampler_is_no_proof(tmp_path: Path) -> None:
     verdict = put(tmp_path, baseline, candidate)
     assert causes(verdict) == ["SAMPLING_PARAM(temperature)"] and not verdict.causes[0].proofs
     assert check(verdict, "sampling-parameter-map").state == "confirmed"
+
+
+def experience(recording: Recording, first: int) -> list[FrameRecord]:
+    return [frame for frame in recording.frames("experience") if frame.step >= first]
+
+
+def test_an_engine_with_the_references_numbers_was_reached_by_no_update(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for drawn, made in zip(rolled(candidate, 1), experience(candidate, 1), strict=True):
+        drawn.arrays["logprob"].values[:] = made.arrays["reference_logprob"].values
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == ["STALE_WEIGHTS(those of the reference)"]
+    assert verdict.causes[0].party == "candidate" and verdict.causes[0].proofs[0].after == 0
+
+
+def test_a_learner_with_the_references_numbers_moved_and_not_its_engine(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for made in experience(candidate, 1):
+        made.arrays["actor_logprob"].values[:] = made.arrays["reference_logprob"].values
+    verdict = put(tmp_path, baseline, candidate)
+    assert [(named.name, named.party) for named in verdict.causes] == [
+        ("TRAINER(scored with the reference)", "trainer")
+    ]
+
+
+def test_other_numbers_than_the_references_are_of_neither(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for drawn in rolled(candidate, 1):
+        drawn.arrays["logprob"].values -= 0.05
+    assert not any("reference" in name for name in causes(put(tmp_path, baseline, candidate)))
+
+
+def test_samples_that_a_batch_pads_are_told_from_the_longest(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        rows, prompts = frame.arrays["logprob"], frame.arrays["prompt"].lengths
+        rows.values[np.repeat(prompts < prompts.max(), rows.lengths)] -= 0.2
+    verdict = put(tmp_path, baseline, candidate)
+    assert "shorter than the longest of the step" in check(verdict, "engine-against-learner").evidence
+
+
+def test_engines_that_agree_with_each_other_are_not_named_for_their_learners(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        for made in experience(recording, 0):
+            made.arrays["actor_logprob"].values += 0.3 * np.cos(np.arange(len(made.arrays["actor_logprob"].values)))
+    assert {named.party for named in put(tmp_path, baseline, candidate).causes} <= {"trainer", "unknown"}

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.causes.family import Seen
-from harness.parity.facts.divergence import DivergenceKey, Kind, keys
+from harness.parity.facts.divergence import NATIVE, ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import (
     Explained,
@@ -16,11 +16,12 @@ from harness.parity.facts.explanation import (
     among,
     and_native,
     and_runs,
+    from_step,
     keys_of,
     scored_otherwise,
     when,
 )
-from harness.parity.facts.history import right_before
+from harness.parity.facts.history import later_steps, right_before
 from harness.parity.subjects.learner.causes import TRAINER
 from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
 from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
@@ -29,6 +30,7 @@ from harness.parity.subjects.log_probabilities.observed_rereading import Reading
 from harness.parity.subjects.log_probabilities.observed_separations import ZERO
 from harness.parity.subjects.prompts.causes_retokenization import RETOKENIZATION
 from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
+from harness.parity.subjects.weights.causes import STALE_WEIGHTS
 from harness.parity.subjects.weights.causes_mixed_version import MIXED_VERSION
 from probes.format import SIDES
 from reports.model import RESIDUE, Cause, Proof
@@ -39,7 +41,7 @@ CLEAR = 5  # tokens from which a sample decides by itself; shorter samples follo
 LEAST = 10  # tokens that a re-reading must repair over all samples
 MOST_OF_IT = 0.1  # a re-reading that leaves less than this share of the nats is right, though more is wrong
 SAME_SCALE = 0.01  # relative: two samples share a factor when theirs differ by less
-LEAST_SLIPPED = 3  # samples whose numbers slip; fewer may do so by chance
+FEWEST_SLIPPED = 3  # samples whose numbers slip; fewer may do so by chance
 AT_ONE = 2  # tokens: positions this close count as the same position
 MOST_SAMPLES = 0.9  # share of a step's differing samples that must show the cause
 
@@ -278,6 +280,38 @@ def _other_steps(readings: Readings, clear: np.ndarray, rows: np.ndarray) -> np.
     return np.array([s for s in steps if (rows & clear & (of == s)).sum() < MOST_SAMPLES * (clear & (of == s)).sum()])
 
 
+def as_the_reference(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Find an engine, or a learner, that has the reference's numbers after an update: of the three the odd one out is
+    the one that no other agrees with.
+
+    Of the first weights the learner is the reference, so only later steps tell.
+    """
+    for side in e.sides:
+        kind = Kind.ENGINE.of(side.name)
+        readings = e.log_probabilities.readings.get(kind)
+        if readings is None or side.sync.unchanged or not right_before(e, side.name):
+            continue
+        open_ = _open(kind, readings, so_far) & np.isin(readings["step"], later_steps(e, side.name))
+        beyond, affected = int(readings["beyond"][open_].sum()), readings.keys[open_]
+        if beyond < 2 * LEAST:
+            continue
+        engine, learner = (int(readings[f"{name} off reference"][open_].sum()) for name in ("engine", "truth"))
+        where, steps = when(e, affected[:, 0]), np.unique(affected[:, 0]).tolist()
+        details = {"samples": len(affected), "steps": steps}
+        evidence = f"engine and learner differ at {beyond:,} tokens; the engine differs from the reference there at "
+        evidence += f"{engine:,}, the learner at {learner:,}"
+        if engine <= RESIDUE * beyond < learner:
+            text = f"the {side.name}'s engine computes with the reference's weights {where}: no update reached it"
+            proof = Proof("hold the engine against the reference's numbers", beyond, engine)
+            key = STALE_WEIGHTS.key("those of the reference", many=True)
+            cause = Cause.of(key, side.name, text, evidence, details, [proof], [Seen.REFERENCES])
+            yield Explanation(cause, keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name), from_step(steps[0]))
+        elif learner <= RESIDUE * beyond < engine:
+            text = f"the learner's log-probabilities are the reference's {where}, not those of the weights drawn with"
+            cause = Cause.of(TRAINER.key("scored with the reference"), "trainer", text, evidence, details)
+            yield Explanation(cause, (kind, *_MADE, *_FROM_THE_LEARNER), and_runs(affected))
+
+
 def slipped(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find samples of which the numbers slip by some positions from one place on: ids that were encoded again, or left
     out, stand in place of those that the numbers belong to.
@@ -294,7 +328,7 @@ def slipped(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         before, after = readings["slip before"], readings["slip after"]
         large = before > LEAST * e.tolerated(kind.kind).value
         rows = open_ & large & (readings["slip"] != 0) & (after <= MOST_OF_IT * before)
-        if rows.sum() < LEAST_SLIPPED or 2 * rows.sum() < open_.sum():
+        if rows.sum() < FEWEST_SLIPPED or 2 * rows.sum() < open_.sum():
             continue
         affected = readings.keys[rows]
         slips = ", ".join(f"{by:+d}" for by in np.unique(readings["slip"][rows]))

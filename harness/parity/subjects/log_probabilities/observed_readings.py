@@ -32,13 +32,14 @@ def reread(
     prompt: np.ndarray | None = None,
     rounded: np.ndarray | None = None,
     *,
+    reference: np.ndarray | None = None,
     backwards: bool = False,
 ) -> None:
     """Add one step's samples: what each re-reading of the engine's numbers leaves beyond the tolerance of the truth.
 
     `pairs`: the truth first, the engine second; with `backwards` the other way round. `prompt`: prompt tokens of each
     row. `rounded`: flat positions at which the truth itself is off (`observed_rounding.misrounded`), where no factor
-    has to fit.
+    has to fit. `reference`: the reference model's numbers, flat.
     """
     grid, tokens_equal = pairs.grid, pairs.same
     truth, engine = (pairs.second, pairs.first) if backwards else (pairs.first, pairs.second)
@@ -58,6 +59,9 @@ def reread(
         moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # a shift does not repair NaN or infinity
         columns[f"shift {shift:+d} size before"] = _per_row(grid, np.where(moving, np.nan_to_num(np.abs(delta)), 0.0))
         columns[f"shift {shift:+d} size"] = _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0))
+    for name, numbers in (("engine", engine), ("truth", truth)):
+        apart = np.full(grid.size, np.nan) if reference is None else np.abs(numbers - reference)
+        columns[f"{name} off reference"] = _per_row(grid, tokens_equal & ~(apart <= tolerance))
     columns |= _slipped(grid, truth, engine, columns["first"])
     # The best factor in the least-squares sense, for each row. The step's common factor then replaces it.
     used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)

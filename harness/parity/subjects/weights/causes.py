@@ -255,8 +255,11 @@ STALE_WEIGHTS = CauseFamily(
     contradicted=_recorded_digest,
     fix="send the named tensors in every weight sync, see that every worker loads them, and generate only then",
     rivals=(
-        Rival("WEIGHTS", (Seen.NOT_SENT, Seen.KEPT_ON_LOAD, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES)),
-        Rival("STALE_DERIVED", (*_HELD, Seen.MOVED, Seen.OLDER_AGREES)),
+        Rival(
+            "WEIGHTS",
+            (Seen.NOT_SENT, Seen.KEPT_ON_LOAD, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES, Seen.REFERENCES),
+        ),
+        Rival("STALE_DERIVED", (*_HELD, Seen.MOVED, Seen.OLDER_AGREES, Seen.REFERENCES)),
     ),
     premise=True,
     cured_by=_SENT_AGAIN,
