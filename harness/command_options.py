@@ -122,12 +122,17 @@ def command_options(options: Any) -> dict[str, Any]:
 
 
 def command_line(*words: str | Path, **options: Any) -> str:
-    """Return `harness WORDS --option value ...`, quoted for a shell, without secrets.
+    """Return `harness WORDS --option value ...`, quoted for a shell, without secrets."""
+    return shlex.join(redaction.arguments(["harness", *map(_text, words), *option_words(options)]))
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """Return options as words of a command.
 
     None and False leave an option out, True makes it a flag, a list repeats it. A Path is written in full, so that the
     command does the same from every folder.
     """
-    line = ["harness", *map(_text, words)]
+    line: list[str] = []
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if value is None or value is False:
@@ -137,7 +142,7 @@ def command_line(*words: str | Path, **options: Any) -> str:
         else:
             for item in value if isinstance(value, (list, tuple)) else (value,):
                 line += [option, _text(item)]
-    return shlex.join(redaction.arguments(line))
+    return line
 
 
 def scenario_word(name: str) -> str | Path:

@@ -144,8 +144,8 @@ def test_a_framework_that_never_records_a_number_says_so_and_is_not_stopped(tmp_
             del event["critic"]
     verdict = put(tmp_path, *runs)
     assert check(verdict, "experience").state == check(verdict, "learner").state == "ruled out"
-    assert "experience: no step" in verdict.missing
-    assert "learner: no step" in verdict.missing
+    assert any("experience: no step" in item for item in verdict.missing)
+    assert any("learner: no step" in item for item in verdict.missing)
 
 
 def test_other_losses_of_equal_updates_are_a_difference(tmp_path: Path) -> None:

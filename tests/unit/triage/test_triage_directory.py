@@ -200,7 +200,7 @@ def test_a_damaged_or_missing_file_is_a_note(tmp_path: Path) -> None:
     assert "processes/host-7.json" in found.notes[0]
     assert "recorder/host-8.json" in found.notes[1]
     (tmp_path / "processes" / "host-7.json").unlink()
-    assert "processes/host-7.json" in directory.read(tmp_path).notes
+    assert any("processes/host-7.json" in note for note in directory.read(tmp_path).notes)
 
     (tmp_path / "evidence.json").unlink()
     found = directory.read(tmp_path)

@@ -125,7 +125,7 @@ def judged(subject: Process, *file_locks: FileLock) -> Verdict:
 def test_a_loop_that_tries_to_lock_a_file_names_the_locks(tmp_path: Path, package: str, named: bool) -> None:
     verdict = judged(polling(tmp_path, package), HOLDER)
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits  # type: ignore[union-attr]
-    assert ("77 (python -S prepare.py)" in verdict.evidence) is named
+    assert ("/data/cache.lock is locked by 77 (python -S prepare.py)" in verdict.evidence) is named
 
 
 def test_its_own_lock_is_not_what_it_waits_for(tmp_path: Path) -> None:

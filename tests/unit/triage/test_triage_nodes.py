@@ -174,7 +174,7 @@ def test_a_watch_that_gave_nothing_takes_no_culprit_away_whose_ranks_are_all_the
     parts = {path: directory.read(path) for path in (cluster.node("a"), cluster.node("b"))}
     verdict = judge.triage(nodes.unite(parts, {"http://c:7700": Silence("connection refused", up=True)}))
     assert culprits(verdict) == [(3, "b", 101)]
-    assert "http://c:7700: connection refused" in verdict.missing
+    assert any("http://c:7700: connection refused" in item for item in verdict.missing)
 
 
 @pytest.mark.parametrize(

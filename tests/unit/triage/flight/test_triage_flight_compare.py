@@ -220,7 +220,7 @@ def test_gloo_groups_get_their_members_from_the_record() -> None:
     assert [state.group.members for state in with_members.groups] == [(0, 1, 2, 3), (0, 1), (2, 3)]
     assert with_members.world_size == 4 and not with_members.missing
     assert [state.group.members for state in without.groups] == [(), (), ()]
-    assert "group 1 (tp)" in without.missing
+    assert any("group 1 (tp)" in item for item in without.missing)
     named = [Group("tp", (0, 1)), Group("tp", (2, 3)), Group("default_pg", (0, 1, 2, 3))]  # by description
     described = compare(load_directory(REAL / "gloo-absent-rank"), named)
     assert [state.group.members for state in described.groups] == [(0, 1, 2, 3), (0, 1), (2, 3)]
