@@ -7,6 +7,7 @@ or folder with the umask's mode: a writer that no command of this test reaches i
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -149,6 +150,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     **{
         f"export to {tracker}": (hostile_inputs.run, ("report", "in", "--export", tracker, "--out", "out/deep"))
         for tracker in exporters.names()
+        if importlib.util.find_spec(tracker)  # without its package an exporter refuses before it writes
     },
     "watch": (make_folder, ("watch", "--out", "out/deep", "--", sys.executable, "-c", "pass")),
 }
