@@ -137,7 +137,7 @@ def watch(
     environment = dict(os.environ if options.environ is None else options.environ)
     environment.pop(token.VARIABLE, None)  # the token belongs to the watch, and no job needs it
     program = _program(command, environment)
-    directory, claim = _claimed(out, command, indexed=indexed)
+    directory, claim = claimed(out, command, indexed=indexed)
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
@@ -423,7 +423,7 @@ def sockets() -> str:
         return ""
 
 
-def _claimed(out: Path | None, command: Sequence[str], *, indexed: bool = False) -> tuple[Path, Claim]:
+def claimed(out: Path | None, command: Sequence[str], *, indexed: bool = False) -> tuple[Path, Claim]:
     """The watch directory, made, and its lock. Raises BadInput when it cannot be made, or another watch has it."""
     directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
     try:
@@ -444,10 +444,11 @@ def _begin(directory: Path, command: Sequence[str], *, indexed: bool) -> None:
         (directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events", *SIDES)
     )
     of_no_watch = (directory / MANIFEST).exists() and not (directory / BEATS).exists()
+    words = command if command[:1] == ["--pid"] else ["--", *command]
     if filled or of_no_watch or (directory / VERDICT).exists():
         raise BadInput(
             f"{directory} holds another recording",
-            fix=f"harness watch --out {shlex.quote(f'{directory}-2')} -- {shlex.join(redaction.arguments(command))}",
+            fix=f"harness watch --out {shlex.quote(f'{directory}-2')} {shlex.join(redaction.arguments(words))}",
         )
     manifest = {"command": redact.command(command), "started": dates.now(), "watch": True, "index": indexed}
     write_manifest(directory, manifest)
