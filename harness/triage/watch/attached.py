@@ -57,7 +57,7 @@ class Attached:
     def follow(self) -> int:
         """Look until the job ends: 0; or until it hangs, if `on_stall` says so: 86."""
         hung = 0
-        while self.observer.living():
+        while self.observer.goes_on():
             try:
                 verdict, folder = self._look()
             except (OSError, HarnessError) as error:  # a full disk, for example: the next look tries again
@@ -70,7 +70,7 @@ class Attached:
                     self.options.say(unended(survivors))
                 return STALLED
             due_s = self.clock() + self.stall_s
-            while self.clock() < due_s and self.observer.living():
+            while self.clock() < due_s and self.observer.goes_on():
                 self.sleep(min(LIFE_S, self.stall_s))
         self.options.say("the job has ended; how is not known, for it was not started by this watch")
         return 0

@@ -30,7 +30,7 @@ class Job:
         self.stalls: list[str] = []
         self.verdicts: list[Verdict] = []
         self.after: list[float | None] = []
-        observer: Any = SimpleNamespace(living=lambda: [100] if self.looks else [], members=self.members)
+        observer: Any = SimpleNamespace(goes_on=lambda: bool(self.looks), members=self.members)
         options = WatchOptions(
             on_stall=on_stall, say=self.lines.append, show=lambda stall: self.stalls.append(stall.verdict.reason),
             on_verdict=self.verdicts.append,
