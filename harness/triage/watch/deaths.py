@@ -14,10 +14,10 @@ from harness.triage.pasted import torchrun
 LIMIT_S = 3.0  # for reading what the processes left; the command has ended, and its caller waits
 
 
-def killed_for_memory(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+def killed_for_memory(root: Path = Path("/sys/fs/cgroup"), cgroup: Path = Path("/proc/self/cgroup")) -> int:
     """How many processes the kernel has killed because a limit of memory of this process's cgroup was reached."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
-        path = next(line.partition("::")[2] for line in own.read_text().splitlines() if line.startswith("0::"))
+        path = next(line.partition("::")[2] for line in cgroup.read_text().splitlines() if line.startswith("0::"))
         for folder in (root / path.lstrip("/"), root):  # in a container its own cgroup is the root
             if (file := folder / "memory.events").is_file():
                 return next((int(line.split()[1]) for line in file.read_text().splitlines()
