@@ -330,11 +330,18 @@ def _refused_words(error: Any, words: Sequence[str]) -> _Message:
     """The parser's message about these words. Its fix is the same command with the nearest option or command, else
     the help of the command."""
     help_command = f"{_command_of(words)} --help"
-    near = difflib.get_close_matches(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or (), 2)
+    near = _near(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
     if not near:
-        return _Message(error.format_message(), help_command, error.exit_code)
+        message = error.message if getattr(error, "possibilities", None) else error.format_message()
+        return _Message(message, help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     return _Message(message, _with_instead(words, error.option_name, near[0]) or help_command, error.exit_code)
+
+
+def _near(wrong: str, names: Sequence[str]) -> list[str]:
+    """The names most like a wrong one; the dashes of options do not make them alike."""
+    by_letters = {name.lstrip("-"): name for name in names}
+    return [by_letters[letters] for letters in difflib.get_close_matches(wrong.lstrip("-"), by_letters, n=2)]
 
 
 def _command_of(words: Sequence[str]) -> str:

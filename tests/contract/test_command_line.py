@@ -75,6 +75,7 @@ def test_an_empty_argument_is_no_path(words: tuple[str, ...], capsys: pytest.Cap
         ("triage --out", "harness triage --help"),
         ("parity vllm sglang --steps many", "harness parity --help"),
         ("help triag", "harness help triage"),
+        ("triage --pid 7461", "harness triage --help"),
         ("nothing-like-a-command", "harness --help"),
     ],
 )
