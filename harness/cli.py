@@ -301,7 +301,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _tell(error, words)
 
 
-def _tell(error: BaseException, words: Sequence[str]) -> int:
+def _tell(error: BaseException, words: Sequence[str] = ()) -> int:
     """Print the error of the command line `words` for the user, and return the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command; both copies of click call it so
         print_aside(clean_lines(str(error)))
