@@ -309,7 +309,7 @@ def _tell(error: BaseException, words: Sequence[str] = ()) -> int:
     redaction.learn(os.environ)
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print_aside(redaction.text("".join(traceback.format_exception(error)), 0).rstrip("\n"))
-    printed = _refused_words(error, words) if hasattr(error, "format_message") else _addressed(error)
+    printed = _refused_words(error, [*words]) if hasattr(error, "format_message") else _addressed(error)
     message, fix = (clean_lines(places.displayed(text)) for text in (printed.message, printed.fix))
     print_aside(f"harness: {message}" + (f"\n  fix: {fix}" if fix else ""))
     if file := os.environ.get(ERROR_FILE):
@@ -326,7 +326,7 @@ class _Message(NamedTuple):
     code: int = 2
 
 
-def _refused_words(error: Any, words: Sequence[str]) -> _Message:
+def _refused_words(error: Any, words: list[str]) -> _Message:
     """The parser's message about these words. Its fix is the same command with the nearest option or command, else
     the help of the command."""
     help_command = f"{_command_of(words)} --help"
@@ -344,10 +344,11 @@ def _near(wrong: str, names: Sequence[str]) -> list[str]:
     return [by_letters[letters] for letters in difflib.get_close_matches(wrong.lstrip("-"), by_letters, n=2)]
 
 
-def _command_of(words: Sequence[str]) -> str:
+def _command_of(words: list[str]) -> str:
     """The command that a command line names, with its groups: harness env create."""
     path, group = ["harness"], commands()
-    for word in words:
+    of_help = words[:1] == ["help"] and not "".join(words[1:2]).startswith("-")
+    for word in words[of_help:]:  # `harness help env` is about `harness env`
         if word in getattr(group, "commands", ()):
             path.append(word)
             group = group.commands[word]
