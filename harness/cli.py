@@ -301,7 +301,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _tell(error, words)
 
 
-def _tell(error: BaseException, words: Sequence[str]) -> int:
+def _tell(error: BaseException, words: Sequence[str] = ()) -> int:
     """Print the error of the command line `words` for the user, and return the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command; both copies of click call it so
         print_aside(clean_lines(str(error)))
@@ -309,7 +309,7 @@ def _tell(error: BaseException, words: Sequence[str]) -> int:
     redaction.learn(os.environ)
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print_aside(redaction.text("".join(traceback.format_exception(error)), 0).rstrip("\n"))
-    printed = _refused_words(error, words) if hasattr(error, "format_message") else _addressed(error)
+    printed = _refused_words(error, [*words]) if hasattr(error, "format_message") else _addressed(error)
     message, fix = (clean_lines(places.displayed(text)) for text in (printed.message, printed.fix))
     print_aside(f"harness: {message}" + (f"\n  fix: {fix}" if fix else ""))
     if file := os.environ.get(ERROR_FILE):
@@ -326,21 +326,29 @@ class _Message(NamedTuple):
     code: int = 2
 
 
-def _refused_words(error: Any, words: Sequence[str]) -> _Message:
+def _refused_words(error: Any, words: list[str]) -> _Message:
     """The parser's message about these words. Its fix is the same command with the nearest option or command, else
     the help of the command."""
     help_command = f"{_command_of(words)} --help"
-    near = difflib.get_close_matches(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or (), 2)
+    near = _near(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
     if not near:
-        return _Message(error.format_message(), help_command, error.exit_code)
+        message = error.message if getattr(error, "possibilities", None) else error.format_message()
+        return _Message(message, help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     return _Message(message, _with_instead(words, error.option_name, near[0]) or help_command, error.exit_code)
 
 
-def _command_of(words: Sequence[str]) -> str:
+def _near(wrong: str, names: Sequence[str]) -> list[str]:
+    """The names most like a wrong one; the dashes of options do not make them alike."""
+    by_letters = {name.lstrip("-"): name for name in names}
+    return [by_letters[letters] for letters in difflib.get_close_matches(wrong.lstrip("-"), by_letters, n=2)]
+
+
+def _command_of(words: list[str]) -> str:
     """The command that a command line names, with its groups: harness env create."""
     path, group = ["harness"], commands()
-    for word in words:
+    of_help = words[:1] == ["help"] and not "".join(words[1:2]).startswith("-")
+    for word in words[of_help:]:  # `harness help env` is about `harness env`
         if word in getattr(group, "commands", ()):
             path.append(word)
             group = group.commands[word]

@@ -94,10 +94,14 @@ def find(query: str) -> list[Entry]:
     """The entries of that name. Raises BadInput if there are none, and ModuleNotFoundError if it may be that of a cause
     or a check that this installation cannot list.
 
-    A cause may have its details appended (STALE_WEIGHTS(lm_head.weight)), and a hang its title (K10 rank-conditional
-    collective). A check of an audit has the run in its name (run-itself). Both "3" and "exit code 3" find an exit code.
+    A cause may have its details appended (STALE_WEIGHTS(lm_head.weight)), a verdict its reservations (EQUIVALENT, but
+    2 warnings), and a hang its title (K10 rank-conditional collective). A check of an audit has the run in its name
+    (run-itself). Both "3" and "exit code 3" find an exit code.
     """
-    all_entries, name = entries(), query.partition("(")[0].strip().casefold().removeprefix("exit code ")
+    all_entries, name = (
+        entries(),
+        query.partition("(")[0].partition(",")[0].strip().casefold().removeprefix("exit code "),
+    )
     name = re.sub("^run-", "baseline-", name)  # the checks of an audit are those of a baseline
     hang = name.partition(" ")[0]
     matches = [entry for entry in all_entries if entry.name.casefold() == (hang if entry.kind == "hang" else name)]

@@ -52,6 +52,14 @@ def folder_or_nothing(folder: str | os.PathLike[str], *, whole: bool = False) ->
         raise
 
 
+def remove_empty(folder: Path) -> None:
+    """Remove the empty folders in a folder, then the folder itself and the one above it where they are empty."""
+    below = sorted((place for place in folder.rglob("*") if place.is_dir()), reverse=True)
+    for place in (*below, folder, folder.absolute().parent):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+
+
 def try_writing(folder: Path) -> None:
     """Raise OSError where a folder has no room for a recording, before one begins."""
     with tempfile.TemporaryFile(dir=folder) as trial:

@@ -53,7 +53,10 @@ class Request(BisectOptions):
         match = RANGE.fullmatch(self.what)
         if match is None:
             raise BadInput(
-                f"{self.what or 'nothing'!r} is not a range GOOD..BAD", fix=f"harness bisect {self._example()}"
+                f"{self.what!r} is not a range GOOD..BAD"
+                if self.what
+                else "what to bisect is missing: a range GOOD..BAD",
+                fix=f"harness bisect {self._example()}",
             )
         return match["good"], match["bad"]
 

@@ -32,7 +32,7 @@ from harness.triage.watch.retention import order
 from harness.verdict_file import NAME as VERDICT
 from harness.verdict_file import recorded
 from probes import redaction
-from probes.files import folder_or_nothing, make_folder, make_new_folder, write_whole
+from probes.files import folder_or_nothing, make_folder, make_new_folder, remove_empty, write_whole
 from probes.format import SIDES
 from reports import places
 from reports.model import Verdict
@@ -87,6 +87,7 @@ def triage(
                 directory.keep(evidence, folder)
             write_whole(path, written.to_json().encode())
     except OSError as error:  # a full disk must not cost the answer
+        remove_empty(folder)
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
         return dataclasses.replace(verdict, missing=[*verdict.missing, note])
     return written

@@ -75,6 +75,9 @@ def test_an_empty_argument_is_no_path(words: tuple[str, ...], capsys: pytest.Cap
         ("triage --out", "harness triage --help"),
         ("parity vllm sglang --steps many", "harness parity --help"),
         ("help triag", "harness help triage"),
+        ("help nothing-like-it", "harness --help"),
+        ("help env nothing-like-it", "harness env --help"),
+        ("triage --pid 7461", "harness triage --help"),
         ("nothing-like-a-command", "harness --help"),
     ],
 )

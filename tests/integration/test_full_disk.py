@@ -58,3 +58,14 @@ def test_a_verdict_is_printed_though_its_evidence_cannot_be_kept(tmp_path: Path)
     done, left = on_a_full_disk(tmp_path, f"triage {stacks} --out ev")
     assert (done.returncode, done.stdout.split()[0], left) == (3, "INSUFFICIENT", [])
     assert "could not be written" in " ".join(done.stdout.split())
+
+
+def test_a_live_look_leaves_no_empty_folder(tmp_path: Path) -> None:
+    job = subprocess.Popen(["sleep", "60"])
+    try:
+        done, left = on_a_full_disk(tmp_path, f"triage {job.pid}")
+    finally:
+        job.kill()
+        job.wait()
+    assert done.returncode == 3 and "could not be written" in " ".join(done.stdout.split())
+    assert left == []
