@@ -50,7 +50,7 @@ if played == "die":
 if played == "refuse":
     from harness import cli
     from harness.errors import BadInput
-    sys.exit(cli._tell(BadInput("there is no backend")))
+    sys.exit(cli._tell(BadInput("there is no backend"), []))
 out.mkdir(parents=True)
 (out / "verdict.json").write_text(json.dumps(played))
 (out / "report.html").write_text("a report")
