@@ -26,8 +26,10 @@ from harness.triage.archive import INDEX
 from harness.triage.evidence import Evidence, Process
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
+from probes.errors import FormatError
 from probes.files import make_folder, write_whole
 from probes.format import MANIFEST, decode_json, encode_json
+from probes.limits import RANKS, WHOLE, bounded
 from reports import codec
 
 FORMAT_VERSION = 1  # version of the evidence directory's format
@@ -42,7 +44,7 @@ MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this holds more
 MAX_TEXT, MAX_ITEMS = 20_000, 100_000  # limits of a field: characters, and items of a list or object
 MAX_DEPTH = 16  # nesting depth of a file
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
-MAX_NUMBER = 1 << 63  # larger numbers are refused
+_OF_RANKS = frozenset({"rank", "world_size", "expected_world"})  # fields with a rank, or how many there are
 T = TypeVar("T")
 READS = "harness triage --help   # lists what it reads"
 
@@ -232,7 +234,9 @@ def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:
     for key, value in fields.items():
         if key in hints:
             try:
-                kept[key] = decode(hints[key], value)
+                kept[key] = decode(hints[key], value, key)
+            except FormatError as error:
+                notes.append(f"{INDEX}: {error}")
             except ValueError as error:
                 notes.append(f"{INDEX}: {key}: {error}")
     return Evidence(**kept)
@@ -308,13 +312,13 @@ def _why(error: BaseException) -> str:
 # --- plain data to dataclasses
 
 
-def decode(kind: type[T], value: Any) -> T:
-    """Decode JSON values into a type of harness.triage.evidence. Unknown keys are ignored.
+def decode(kind: type[T], value: Any, name: str = "$") -> T:
+    """Decode JSON values into a type of harness.triage.evidence. Unknown keys are ignored. `name`: of the value.
 
     Raises ValueError that names the place that does not fit or exceeds its bound.
     """
     try:
-        return msgspec.convert(_bounded(value), kind, dec_hook=_number)
+        return msgspec.convert(_bounded(value, name), kind, dec_hook=_number)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
 
@@ -323,12 +327,13 @@ def _number(kind: Any, value: Any) -> float:
     return float(codec.number(kind, value))
 
 
-def _bounded(value: Any, where: str = "$", depth: int = 0) -> Any:
+def _bounded(value: Any, where: str, depth: int = 0) -> Any:
     """Return the value with texts cut to their bound. Raises ValueError for anything else that exceeds its bound."""
     if isinstance(value, str):
         return value[:MAX_TEXT]
-    if isinstance(value, int) and abs(value) > MAX_NUMBER:
-        raise ValueError(f"{where} is too large a number")
+    if isinstance(value, int):
+        is_rank = where.rpartition(".")[2] in _OF_RANKS
+        bounded(value, RANKS if is_rank else WHOLE, where.removeprefix("$."), least=0 if is_rank else -WHOLE - 1)
     if not isinstance(value, list | dict):
         return value
     if depth > MAX_DEPTH:

@@ -7,6 +7,8 @@ names what is missing.
 from __future__ import annotations
 
 import itertools
+import os
+import shlex
 import time
 from collections.abc import Callable
 
@@ -44,7 +46,7 @@ def triage(
     if comparison is None:
         comparison = comparison_of(evidence)
     compared = clock()
-    ruling = _mixed(comparison) if comparison is not None and comparison.jobs > 1 else None
+    ruling = _mixed(comparison, evidence.path) if comparison is not None and comparison.jobs > 1 else None
     graph = build(evidence, comparison if ruling is None else None)
     case = Case(evidence, comparison if ruling is None else None, graph)
     ruling = ruling or _ask(case)
@@ -136,12 +138,19 @@ def _unseen(case: Case) -> Ruling:
     )
 
 
-def _mixed(comparison: Comparison) -> Ruling:
+def _mixed(comparison: Comparison, path: str) -> Ruling:
+    folder, apart = shlex.quote(path or "."), shlex.quote(os.path.join(path, "job-1"))
+    files = " ".join(map(shlex.quote, comparison.largest))
+    alone = f"(cd {folder} && mkdir job-1 && cp -- {files} job-1) && harness triage {apart}"
     return Ruling(
         "INSUFFICIENT",
         f"these dumps are of {comparison.jobs} jobs",
         evidence=comparison.notes[:3],
-        next=("put the dumps of one job into a directory of their own",),
+        missing=(f"which of {comparison.jobs} jobs is meant, since none has most of the dumps; job 1 alone: {alone}",),
+        next=(
+            alone,
+            "for the next run: a TORCH_FR_DUMP_TEMP_FILE in a folder of the run",
+        ),
     )
 
 

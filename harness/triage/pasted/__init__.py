@@ -6,8 +6,10 @@ A paste is one look without a time. What it lacks is named in the evidence, and 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +33,7 @@ from harness.triage.stacks import trail
 from probes.files import write_whole
 
 STDIN = "-"
+MAX_SKIPPED = 4  # files that are no plain files, by name
 MAX_ERRORS_TOLD = 3  # beside what the recorders' counters say
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
@@ -43,7 +46,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
     """
     reader = Reader()
-    for name, file in _named(words):
+    skipped: list[str] = []
+    for name, file in _named(words, skipped):
         if not reader.take(name, file):
             break
     if not reader.has_read:
@@ -56,6 +60,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     logged = _errors(reader)
     waiting = {rank for rank, _ in reader.log.waiting}
     processes += _failed(logged, {process.rank for process in processes} | waiting)
+    lacks = [LACKS] if reader.looks else []
     return Evidence(
         path=words[0] if len(words) == 1 and words[0] != STDIN else "",
         source=PASTED,
@@ -69,7 +74,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         dumps=reader.recorded or _written(dumps),
         expected_world=_world(reader.looks),
         errors=tuple(logged),
-        notes=(*([LACKS] if reader.looks else []), *repeated, *reader.notes, *_log_notes(reader, logged, bool(dumps))),
+        notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, logged, bool(dumps))),
     )
 
 
@@ -118,26 +123,47 @@ def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
     return {f"rank_{rank}": str(folder / f"rank_{rank}") for rank in dumps}
 
 
-def _named(words: Sequence[str]) -> Iterator[tuple[str, Path | None]]:
+def _named(words: Sequence[str], skipped: list[str]) -> Iterator[tuple[str, Path | None]]:
+    """The files of all words, by name. A sentence for each folder of which something was left out joins `skipped`."""
     for word in words:
         if word == STDIN:
             yield "standard input", None
         else:
-            yield from ((str(file), file) for file in _files(Path(word)))
+            yield from ((str(file), file) for file in _files(Path(word), skipped))
 
 
-def _files(path: Path) -> list[Path]:
-    """The file, or the plain files below a folder. Hidden files and links are left out."""
+def _files(path: Path, skipped: list[str]) -> list[Path]:
+    """The file, or the plain files below a folder. Hidden files, links, pipes, sockets and devices are left out."""
     if path.is_file():
         return [path]
     files: list[Path] = []
+    others: list[Path] = []
     for file in path.rglob("*"):
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if not hidden and not file.is_symlink() and file.is_file():
+        if any(part.startswith(".") for part in file.relative_to(path).parts):
+            continue
+        if not file.is_symlink() and file.is_file():
             files.append(file)
-        if len(files) == MAX_FILES:
+        elif file.is_symlink() or not file.is_dir():
+            others.append(file)
+        if len(files) + len(others) == MAX_FILES:
+            skipped.append(f"{path} has more than {MAX_FILES:,} files: the others were not read")
             break
+    if others:
+        names = [f"{_shown(file.relative_to(path))} ({_sort(file)})" for file in sorted(others)[:MAX_SKIPPED]]
+        more = f" and {len(others) - MAX_SKIPPED:,} more" if len(others) > MAX_SKIPPED else ""
+        skipped.append(f"left out of {path}, because only plain files are read: {', '.join(names)}{more}")
     return sorted(files)
+
+
+def _shown(path: Path) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _sort(file: Path) -> str:
+    """What a file is that is no plain file, in words."""
+    mode = file.lstat().st_mode
+    words = ((stat.S_ISLNK, "a link"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((word for is_sort, word in words if is_sort(mode)), "a device")
 
 
 def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:

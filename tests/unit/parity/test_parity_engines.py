@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from recordings import FrameRecord, Log, Recording, check, pair, put, scenario
 
-from harness.parity.subjects.engines.observed import drawn_by_suspect, suspect
+from harness.parity.subjects.engines.observed import drawn_by_suspect, numbered, suspect
 from harness.parity.verdict import judged
+from probes import limits
 from scenarios.fleet import engine_of
 from scenarios.settings import Engine, Scenario
 
@@ -221,3 +224,10 @@ def test_native_samples_of_one_engine_that_have_the_seeds_of_the_other_are_told(
         assert "engine 1" in one.evidence and "of engine 0" in one.evidence
     told = [one for one in check(verdict, "native").details["not_compared"] if "share seeds" in one]
     assert len(told) == (0 if given else 2), told
+
+
+def test_engines_that_recorded_nothing_size_no_loop() -> None:
+    side: Any = SimpleNamespace(recording=SimpleNamespace(records=SimpleNamespace(
+        starts=[SimpleNamespace(role="rollout", rank=rank) for rank in (0, 1, limits.RANKS)],
+        settings=SimpleNamespace(engine=SimpleNamespace(engines=limits.ENGINES)))))  # fmt: skip
+    assert numbered(side) == [0, 1, 2, limits.RANKS]

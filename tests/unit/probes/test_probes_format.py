@@ -561,6 +561,7 @@ def test_the_tail_of_a_journal_leaves_out_the_damaged_line() -> None:
         (("scenario", "steps"), 10**9),
         (("scenario", "steps"), -1),
         (("scenario", "ppo", "world_size"), 10**12),
+        (("scenario", "engine", "engines"), 10**6),
         (("replay", "stop"), 10**12),
         (("anything",), 2**80),
     ],

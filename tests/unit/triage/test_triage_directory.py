@@ -23,7 +23,8 @@ from harness.errors import BadInput
 from harness.triage import archive, directory, judge
 from harness.triage import evidence as evidence_types
 from harness.triage.evidence import Evidence, Frame, Process, Ranks, Sample, Thread
-from probes.limits import RANKS
+from probes.errors import FormatError
+from probes.limits import RANKS, WHOLE, bounded
 from reports.codec import Number
 
 JSON = st.recursive(
@@ -32,7 +33,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )  # fmt: skip
-PLAIN = {int: st.integers(-(2**63), 2**63), bool: st.booleans(), str: st.text(max_size=10), Any: JSON}
+PLAIN = {int: st.integers(-WHOLE - 1, WHOLE), bool: st.booleans(), str: st.text(max_size=10), Any: JSON}
 FLOATS = st.floats(allow_nan=False)  # NaN is not equal to itself; infinity travels as text
 
 
@@ -315,7 +316,10 @@ def test_a_world_beyond_any_job_is_named_and_sizes_no_loop(tmp_path: Path, world
     index = json.loads((tmp_path / "evidence.json").read_text())
     (tmp_path / "evidence.json").write_text(json.dumps(index | {"expected_world": world}))
     evidence = directory.read(tmp_path)
-    assert evidence.expected_world is None and any("expected_world" in note for note in evidence.notes)
+    assert evidence.expected_world is None
+    with pytest.raises(FormatError) as bound:
+        bounded(world, RANKS, "expected_world")
+    assert evidence.notes == (f"evidence.json: {bound.value}",)
 
 
 def test_the_largest_world_is_judged_at_once(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.divergence import Stage
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.subjects.engines.observed import engines
+from harness.parity.subjects.engines.observed import engines, numbered
 from harness.parity.subjects.native_sampler.observed_stage import samplers_said
 from harness.parity.subjects.recording.checks import effect
 from harness.parity.subjects.recording.observed_confounders import differences, show
@@ -129,7 +129,7 @@ def _infos(side: Side, mode: str) -> dict[int, EngineInfo]:
         earlier = info_by_engine.setdefault(info.engine_number, info)
         if not earlier.resolved.parameters and info.resolved.parameters:
             info_by_engine[info.engine_number] = info
-    several = range(engines(side)) if engines(side) > 1 else ()
+    several = numbered(side) if engines(side) > 1 else ()
     return dict.fromkeys(several, NOTHING_REPORTED) | info_by_engine or {0: NOTHING_REPORTED}
 
 
@@ -366,7 +366,7 @@ def _silent(e: Evidence) -> str:
             spoke = {request.engine_number for request in engines_sampling(side, mode) if request.requested}
             if not spoke:
                 return where
-            if lacking := [rank for rank in range(engines(side)) if rank not in spoke] if engines(side) > 1 else []:
+            if lacking := [rank for rank in numbered(side) if rank not in spoke] if engines(side) > 1 else []:
                 return f"of engine {lacking[0]} {where}"
     return ""
 
