@@ -68,17 +68,19 @@ class PaddedRight(Plant):
         self._drawn = sampling, seed
 
     def batch(self, requests: list[Request], answers: list[Completion]) -> list[Completion]:
-        longest, pad = max(len(one.prompt_ids) for one in requests), self.setting.tokenizer.pad_token_id
-        shorter = [one for one in requests if len(one.prompt_ids) < longest and self.affects(one.sample)]
+        longest, pad = max(len(request.prompt_ids) for request in requests), self.setting.tokenizer.pad_token_id
+        shorter = [
+            request for request in requests if len(request.prompt_ids) < longest and self.affects(request.sample)
+        ]
         padded = [
-            dataclasses.replace(one, prompt_ids=one.prompt_ids + (pad,) * (longest - len(one.prompt_ids)))
-            for one in shorter
+            dataclasses.replace(request, prompt_ids=request.prompt_ids + (pad,) * (longest - len(request.prompt_ids)))
+            for request in shorter
         ]
         sampling, seed = self._drawn
         drawn = self.setting.engine.generate(padded, sampling, seed=seed) if padded else []
         again = {
-            one.sample: dataclasses.replace(answer, prompt_seen=one.prompt_ids)
-            for one, answer in zip(shorter, drawn, strict=True)
+            request.sample: dataclasses.replace(answer, prompt_seen=request.prompt_ids)
+            for request, answer in zip(shorter, drawn, strict=True)
         }
         return [again.get(request.sample, answer) for request, answer in zip(requests, answers, strict=True)]
 
