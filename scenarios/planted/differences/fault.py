@@ -65,7 +65,7 @@ class Fault:
         return Plants(
             name=self.name,
             summary=self.summary,
-            engine=Injection(f"{ROOM}.engine:wrap", dict(self.engine)) if self.engine else None,
+            engine=Injection(f"{ROOM}.faulty_engine:wrap", dict(self.engine)) if self.engine else None,
             trainer=Injection(f"{ROOM}.trainer:plant", dict(self.trainer)) if self.trainer else None,
             mapping=dict(self.mapping),
             inside=INSIDE,

@@ -164,12 +164,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     if e.differs(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
-        reference = experience.rows("reference_logprob")
-        has_reference = reference is not None and np.array_equal(reference.lengths, tokens.lengths)
-        observed_readings.reread(
-            e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True,
-            reference=aligned.take_b(reference) if reference is not None and has_reference else None,
-        )  # fmt: skip
+        observed_readings.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
         recorded = tokenizer(e)
         specials = (*recorded.end_ids, *filter(None, [recorded.begin_id]))
         step = StepTokens(aligned, p, q, lengths, cached, specials)

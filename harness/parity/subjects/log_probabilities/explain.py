@@ -304,7 +304,7 @@ def as_the_reference(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             text = f"the {side.name}'s engine computes with the reference's weights {where}: no update reached it"
             proof = Proof("hold the engine against the reference's numbers", beyond, engine)
             key = STALE_WEIGHTS.key("those of the reference", many=True)
-            cause = Cause.of(key, side.name, text, evidence, details, [proof], [Seen.REFERENCES])
+            cause = Cause.of(key, side.name, text, evidence, details, proofs=[proof], observed=[Seen.REFERENCES])
             yield Explanation(cause, keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name), from_step(steps[0]))
         elif learner <= RESIDUE * beyond < engine:
             text = f"the learner's log-probabilities are the reference's {where}, not those of the weights drawn with"
@@ -354,11 +354,11 @@ def placeholders(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
-        found_in, items = e.log_probabilities.separations.get(kind, ()), so_far.left(kind)
-        zero = next((separation for separation in found_in if separation.name == ZERO), None)
+        exact, items = e.log_probabilities.separations.get(kind, ()), so_far.left(kind)
+        zero = next((separation for separation in exact if separation.name == ZERO), None)
         if zero is None or not zero.having_differing or not len(items):
             continue
-        where = "; ".join(separation.in_words() for separation in found_in if separation.complete)
+        where = "; ".join(separation.in_words() for separation in exact if separation.complete)
         yield Explanation(
             Cause.of(
                 LOGPROB_SEMANTICS.key("placeholder"),

@@ -32,14 +32,13 @@ def reread(
     prompt: np.ndarray | None = None,
     rounded: np.ndarray | None = None,
     *,
-    reference: np.ndarray | None = None,
     backwards: bool = False,
 ) -> None:
     """Add one step's samples: what each re-reading of the engine's numbers leaves beyond the tolerance of the truth.
 
     `pairs`: the truth first, the engine second; with `backwards` the other way round. `prompt`: prompt tokens of each
     row. `rounded`: flat positions at which the truth itself is off (`observed_rounding.misrounded`), where no factor
-    has to fit. `reference`: the reference model's numbers, flat.
+    has to fit.
     """
     grid, tokens_equal = pairs.grid, pairs.same
     truth, engine = (pairs.second, pairs.first) if backwards else (pairs.first, pairs.second)
@@ -59,6 +58,7 @@ def reread(
         moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # a shift does not repair NaN or infinity
         columns[f"shift {shift:+d} size before"] = _per_row(grid, np.where(moving, np.nan_to_num(np.abs(delta)), 0.0))
         columns[f"shift {shift:+d} size"] = _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0))
+    reference = _of_the_reference(tokens)
     for name, numbers in (("engine", engine), ("truth", truth)):
         apart = np.full(grid.size, np.nan) if reference is None else np.abs(numbers - reference)
         columns[f"{name} off reference"] = _per_row(grid, tokens_equal & ~(apart <= tolerance))
@@ -81,6 +81,16 @@ def reread(
         telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
         columns[f"{name} telling"] = _per_row(grid, telling)
     e.readings.setdefault(key, []).append(columns)
+
+
+def _of_the_reference(tokens: AlignedTokens) -> np.ndarray | None:
+    """Return the reference model's numbers where the second table has them, flat."""
+    reference = tokens.b.rows("reference_logprob")
+    return (
+        tokens.take_b(reference)
+        if reference is not None and np.array_equal(reference.lengths, tokens.column_b.lengths)
+        else None
+    )
 
 
 def _slipped(grid: Grid, truth: np.ndarray, engine: np.ndarray, first: np.ndarray) -> dict[str, np.ndarray]:
