@@ -59,10 +59,8 @@ def compare(
     # The default group's members follow from the world size, and ranks that should exist from all groups together.
     size = _world_size(flights_by_name.values(), recorded_groups, parts)
     parts = {_completed(group, size): occurrences for group, occurrences in parts.items()}
-    damaged = {flight.rank: flight for flight in flights_by_name.values() if not flight.readable}
-    if size:
-        beyond = sorted(rank for rank in damaged if rank is not None and rank >= size)
-        left_out += [_outside(damaged.pop(rank), rank, size) for rank in beyond]
+    damaged, beyond = _damaged(flights_by_name.values(), size)
+    left_out += beyond
     of_job = [flight for flight in flights_by_name.values() if flight.readable or flight.rank in damaged]
     absent = sorted(_expected_ranks(of_job, parts, size) - set(readable))
     missing = [_missing(rank, damaged.get(rank)) for rank in absent]
@@ -358,8 +356,15 @@ def _missing(rank: int, damaged: Flight | None) -> str:
     return f"no recorder data from rank {rank}" + ("" if damaged is None else f" ({'; '.join(damaged.notes)})")
 
 
-def _outside(flight: Flight, rank: int, size: int) -> str:
-    return f"left out: {'; '.join(flight.notes)}, and a world of {size:,} has no rank {rank:,}"
+def _damaged(flights: Iterable[Flight], size: int | None) -> tuple[dict[int | None, Flight], list[str]]:
+    """Unreadable dumps by rank, and a sentence for each whose rank a world of this size does not have."""
+    damaged = {flight.rank: flight for flight in flights if not flight.readable}
+    beyond = sorted(rank for rank in damaged if size and rank is not None and rank >= size)
+    sentences = [
+        f"left out: {'; '.join(damaged.pop(rank).notes)}, and a world of {size:,} has no rank {rank:,}"
+        for rank in beyond
+    ]
+    return damaged, sentences
 
 
 def _order(item: tuple[Group, object]) -> tuple[int, int, str]:
