@@ -238,6 +238,12 @@ class Run:
         return version >= CHECKED_FROM
 
     @property
+    def older_than_indexes(self) -> bool:
+        """Whether the format of this recording has no index of its files yet."""
+        version: int = self.manifest["format_version"]
+        return version < INDEXED_FROM
+
+    @property
     def complete(self) -> bool:
         """Every process closed its recording, nothing is torn, and the index that was promised is there."""
         return not self.incomplete and not self.torn and not self.unsealed
