@@ -14,7 +14,7 @@ from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.facts.own_faults import note_own_faults
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.subjects.engines import observed_second_run
-from harness.parity.subjects.engines.observed_alone import note_floors
+from harness.parity.subjects.engines.observed_against_learner import note_floors
 from harness.parity.subjects.engines.observed_repetition import SecondRun
 from harness.parity.subjects.learner import observed_experience
 from harness.parity.subjects.learner.observed import learners

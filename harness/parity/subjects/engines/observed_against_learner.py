@@ -1,4 +1,7 @@
-"""One engine by itself: against its own floor, against the prompts it was sent, and against its learner."""
+"""What one side shows without the other: its engine against its learner, its prompts, its weight version and its floor.
+
+It is asked of both sides of a pair, and of the only side of an audit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,11 @@ from reports.model import Place
 LARGEST_ID = 1 << 20  # larger than any vocabulary; a larger id is a fault of its own
 
 
-def one_engine(e: EvidenceBuilder, side: SideBuilder, rollout: Table, experience: Table | None) -> None:
+def rollout_of_side(e: EvidenceBuilder, side: SideBuilder, rollout: Table, experience: Table | None) -> None:
+    """Note what one step's rollout of a side shows, and compare it with `experience`, what its learner made of it.
+
+    Without `experience`, or where the learner had other weights, there is nothing to compare it with.
+    """
     output = rollout.rows("output")
     if output is None:
         return
@@ -104,6 +111,11 @@ def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
 
 
 def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, output: Rows, experience: Table) -> None:
+    """Compare tokens, choices and log-probabilities of the engine with the learner's, at equal tokens.
+
+    `pairs` have the engine first and the learner second, so Δ is learner − engine. `reread` wants the truth first:
+    hence `backwards`.
+    """
     tokens, actor, logprob = experience.rows("tokens"), experience.rows("actor_logprob"), rollout.rows("logprob")
     if tokens is None:
         side.no_experience.append(rollout.step)
