@@ -51,17 +51,20 @@ def gather(
     """
     e = before_steps(baseline, candidate, cap=cap, again=again, tell=tell)
     note_floors(e)
-    compare(e, tell)
+    compare(e, tell)  # the one pass over the steps
+    # What only the whole run shows.
     weight_syncs(e)
     note_own_faults(e)
     if not e.alone:
         learners(e)
-    observed_experience.settle(e)
+    observed_experience.note_means(e)
     if native:
         native_stage(e)
-    e.settle()
-    observed_drifts.settle(e)
-    observed_unjudged_flips.too_many(e)
+    # Log-probabilities and flips that no step counted as divergences. Means come after outliers: a mean is no
+    # divergence where single tokens are one already.
+    e.note_outliers()
+    observed_drifts.note_means(e)
+    observed_unjudged_flips.note_improbable_flips(e)
     return e
 
 

@@ -155,7 +155,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
     def note_recorded(self, what: str, step: int, *sides: bool) -> None:
         self.recorded.setdefault(what, {})[step] = sides
 
-    def diverges(self, key: DivergenceKey, samples: Any, place: Place, *, phase: str | None = None) -> None:
+    def note_divergence(self, key: DivergenceKey, samples: Any, place: Place, *, phase: str | None = None) -> None:
         """Note divergences of one kind in one step; `place` is the earliest. `samples` is empty for kinds not counted
         by sample.
         """
@@ -167,22 +167,6 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             earliest_by_step[place.step] = divergence
         samples = np.asarray(samples, np.int64).reshape(-1)
         self.items.setdefault(key, []).append(items_of(place.step, samples if len(samples) else np.array([-1])))
-
-    def differs(
-        self, key: DivergenceKey, weighed: Weighed, samples: Any, place: Place, *, phase: str | None = None
-    ) -> bool:
-        """Note one step's differences beyond the tolerance. Returns whether they are more than outliers.
-
-        A few outliers in a step are kept aside: `settle` counts them over the whole run.
-        """
-        if weighed.diverges:
-            self.diverges(key, samples, place, phase=phase)
-        else:
-            self._tail(key).kept.append((samples, place))
-        return weighed.diverges
-
-    def _tail(self, key: DivergenceKey) -> TailSteps:
-        return self.tails.setdefault(key, TailSteps())
 
     def weigh(
         self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray, items: np.ndarray
@@ -198,14 +182,30 @@ class EvidenceBuilder(Comparison[SideBuilder]):
         self._tail(key).add(weighed, items)
         return weighed
 
-    def settle(self) -> None:
+    def note_differences(
+        self, key: DivergenceKey, weighed: Weighed, samples: Any, place: Place, *, phase: str | None = None
+    ) -> bool:
+        """Note one step's differences beyond the tolerance. Returns whether they are more than outliers.
+
+        A few outliers in a step are kept aside: `note_outliers` counts them over the whole run.
+        """
+        if weighed.diverges:
+            self.note_divergence(key, samples, place, phase=phase)
+        else:
+            self._tail(key).kept.append((samples, place))
+        return weighed.diverges
+
+    def note_outliers(self) -> None:
         """Turn outliers that no single step counted as divergences into divergences, where all together are too
         many.
         """
         for key, tail in self.tails.items():
             if tail.too_many:
                 for samples, place in tail.kept:
-                    self.diverges(key, samples, place)
+                    self.note_divergence(key, samples, place)
+
+    def _tail(self, key: DivergenceKey) -> TailSteps:
+        return self.tails.setdefault(key, TailSteps())
 
     def found(self, key: DivergenceKey) -> np.ndarray:
         """Return (step, sample) of every divergence of a kind so far."""

@@ -49,7 +49,7 @@ def rollout_of_side(e: EvidenceBuilder, side: SideBuilder, rollout: Table, exper
         return
     trained_version = experience.header.weight_version
     if None not in (version, trained_version) and version != trained_version:
-        e.diverges(
+        e.note_divergence(
             Kind.VERSION.of(),
             [],
             Place(
@@ -94,7 +94,7 @@ def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     rows = np.searchsorted(logprob.offsets, bad, side="right") - 1
     row = int(rows[0])
     position = int(bad[0] - logprob.offsets[row])
-    e.diverges(
+    e.note_divergence(
         Kind.NOT_FINITE.of(side.name),
         rollout.sample[np.unique(rows)],
         Place(
@@ -171,7 +171,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
         context=f"the {side.name}'s engine reports {engine:.6g} for token {int(aligned.tokens_a[first])}, "
         f"the learner computes {learner:.6g}",
     )
-    if e.differs(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
+    if e.note_differences(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
         observed_readings.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
@@ -185,7 +185,7 @@ def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens
     row = int(wrong[0])
     drawn_ids, trained_ids = tokens.column_a.row(int(match.a[row])), tokens.column_b.row(int(match.b[row]))
     at = first_difference(drawn_ids, trained_ids)
-    e.diverges(
+    e.note_divergence(
         Kind.TRAINED.of(side.name),
         match.sample[wrong],
         Place(
@@ -279,7 +279,7 @@ def _choices(
     if far:
         e.far.append(FarChoices(Kind.CHOICE.of(side.name), samples, place, gap[beyond]))
     else:
-        e.diverges(Kind.CHOICE.of(side.name), samples, place)
+        e.note_divergence(Kind.CHOICE.of(side.name), samples, place)
 
 
 def note_floors(e: EvidenceBuilder) -> None:
@@ -297,7 +297,7 @@ def note_floors(e: EvidenceBuilder) -> None:
         else:
             continue
         values = (where.get("base"), where.get("other"))
-        e.diverges(
+        e.note_divergence(
             Kind.FLOOR.of(side.name),
             [],
             Place(

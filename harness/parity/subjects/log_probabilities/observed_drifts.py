@@ -64,7 +64,7 @@ def _drift(
         drift.add(tokens.step, prompts(tokens.a)[tokens.match.a], pairs, rounding, backwards=backwards)
 
 
-def settle(e: EvidenceBuilder) -> None:
+def note_means(e: EvidenceBuilder) -> None:
     """Turn the significant means into divergences, unless single tokens of the same comparison diverged already."""
     e.drift_tests = results = systematic.tested(e.drifts, systematic.Null.of(e.tolerance, e.mean_floor))
     for (compared, side), tests in results.items():
@@ -73,7 +73,7 @@ def settle(e: EvidenceBuilder) -> None:
         for mean_test in tests:
             if mean_test.found:
                 field, values = "mean log-probability", _values(e, side, mean_test)
-                e.diverges(
+                e.note_divergence(
                     compared.drift.of(side),
                     [],
                     Place(
@@ -102,7 +102,7 @@ def settle(e: EvidenceBuilder) -> None:
                 **e.side(name).paired(in_use.now, in_use.before),
                 context=context,
             )
-            e.diverges(Kind.BEHIND.of(name), [], place)
+            e.note_divergence(Kind.BEHIND.of(name), [], place)
 
 
 def _values(e: EvidenceBuilder, side: str | None, test: systematic.Tested) -> dict[str, float]:

@@ -241,7 +241,7 @@ def _note(e: EvidenceBuilder, side: RecordedSide, part: Tokens) -> None:
         **side.paired(float(part.reported[first]), float(part.learner[first])),
         context=f"{len(weighed.beyond)} of {part.grid.size:,} tokens",
     )
-    e.differs(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
+    e.note_differences(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
 
 
 def both(result: NativeStage) -> None:

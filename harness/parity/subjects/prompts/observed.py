@@ -55,7 +55,7 @@ def note(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     row = int(wrong[0])
     ids, seen_ids = sent.row(row), observed.row(row)
     at, became = first_difference(ids, seen_ids), how(ids, seen_ids, run_tokenizer)
-    e.diverges(
+    e.note_divergence(
         (Kind.NATIVE_PROMPT if native else Kind.PROMPT).of(side.name),
         rollout.sample[wrong],
         Place(

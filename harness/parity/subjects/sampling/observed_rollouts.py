@@ -174,7 +174,7 @@ def _logprobs(e: EvidenceBuilder, tokens: AlignedTokens, pairs: LogprobPairs, lo
     context = f"of token {int(tokens.tokens_a[first[0]])}; "
     context += f"{len(weighed.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
     place = _logprob_place(tokens, pairs, first[0], gap, context)
-    if e.differs(key, weighed, tokens.match.sample[np.unique(grid.row[weighed.deciding])], place):
+    if e.note_differences(key, weighed, tokens.match.sample[np.unique(grid.row[weighed.deciding])], place):
         observed_readings.reread(e, key, tokens, pairs)
 
 
