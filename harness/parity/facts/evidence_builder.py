@@ -21,7 +21,7 @@ from harness.parity.subjects.learner.observed_learners import Experience, Learne
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
 from harness.parity.subjects.log_probabilities.observed_metrics import MismatchSums
 from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, TailSteps, Weighed
-from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from harness.parity.subjects.log_probabilities.observed_readings import Readings
 from harness.parity.subjects.log_probabilities.observed_results import LogProbabilities
 from harness.parity.subjects.log_probabilities.observed_systematic import Drift, Means, Tested
 from harness.parity.subjects.native_sampler.observed import Collisions, NativeResult

@@ -13,7 +13,7 @@ from harness.parity.facts.align import AlignedTokens, Match, around, first_diffe
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import SideCounts
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder, items_of, version_of
-from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
+from harness.parity.subjects.log_probabilities import observed_drifts, observed_rereading
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.precision.observed_rounding import both, misrounded
 from harness.parity.subjects.prompts import observed as prompts_observed
@@ -174,7 +174,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     if e.note_differences(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
-        observed_readings.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
+        observed_rereading.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
 
 
 def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens, tokens_equal: np.ndarray) -> None:
@@ -200,7 +200,7 @@ def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens
             context=f"{side.name}: rolled out against trained on, from position {at}",
         ),
     )
-    observed_readings.reread_tokens(e, Kind.TRAINED.of(side.name), tokens)
+    observed_rereading.reread_tokens(e, Kind.TRAINED.of(side.name), tokens)
 
 
 def _learner_off(e: EvidenceBuilder, tokens: AlignedTokens, tokens_equal: np.ndarray) -> np.ndarray:

@@ -14,8 +14,8 @@ from harness.parity.facts.explanation import Explained, Explanation, among, and_
 from harness.parity.subjects.learner.causes import TRAINER
 from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
 from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
-from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS
-from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from harness.parity.subjects.log_probabilities.observed_readings import Readings
+from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS
 from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
 from harness.parity.subjects.weights.causes_mixed_version import MIXED_VERSION
 from probes.format import SIDES
