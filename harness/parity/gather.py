@@ -100,7 +100,7 @@ def before_steps(
     confounders = [] if alone else find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
     drawn = drawn_in(baseline)
     # A replay's candidate only scored what the baseline had drawn.
-    mode = REPLAY if REPLAY in candidate.said("rollout", "mode") else drawn
+    mode = REPLAY if REPLAY in candidate.field_texts("rollout", "mode") else drawn
     # With second runs, only measured floors count for the sides that were not run again.
     floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
     precision = _precision(baseline, sides, floors, mode, _temperature(baseline, drawn), cap)
