@@ -66,16 +66,18 @@ def triage(
     )
 
 
-def _paths(evidence: Evidence) -> dict[str, str]:
-    """The paths of the evidence. With several nodes each directory has its own, because their common folder may hold
-    other things."""
-    several = evidence.directories[:MAX_PATHS]
-    if len(several) < 2:
-        return {"evidence": evidence.path} if evidence.path else {}
-    return {f"evidence {number}": path for number, path in enumerate(several, 1)}
+def _mixed(comparison: Comparison) -> Ruling:
+    """INSUFFICIENT: the dumps are of several jobs, so nothing can be compared and no rule is asked."""
+    return Ruling(
+        "INSUFFICIENT",
+        f"these dumps are of {comparison.jobs} jobs",
+        evidence=comparison.notes[:3],
+        next=("put the dumps of one job into a directory of their own",),
+    )
 
 
 def _ask(case: Case) -> Ruling:
+    """Return the ruling of the first rule that answers."""
     for rule in RULES:
         ruling = rule(case)
         if ruling is not None:
@@ -86,10 +88,10 @@ def _ask(case: Case) -> Ruling:
             "no process and no recorder dump was seen",
             next=("harness triage --help   # what it reads: pids, a run, evidence, recorder dumps",),
         )
-    return _unseen(case)
+    return _nothing_known(case)
 
 
-def _unseen(case: Case) -> Ruling:
+def _nothing_known(case: Case) -> Ruling:
     """INSUFFICIENT: nothing says what the processes do. Explain why, if a note of theirs tells it."""
     watched = "for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside"
     processes = [subject.process for subject in case.live() if subject.process]
@@ -134,16 +136,11 @@ def _unseen(case: Case) -> Ruling:
     )
 
 
-def _mixed(comparison: Comparison) -> Ruling:
-    return Ruling(
-        "INSUFFICIENT",
-        f"these dumps are of {comparison.jobs} jobs",
-        evidence=comparison.notes[:3],
-        next=("put the dumps of one job into a directory of their own",),
-    )
-
-
 def _body(case: Case, ruling: Ruling) -> Triage:
+    """Return culprits, victims and nodes as the verdict shows them.
+
+    The ruling names culprits; victims are all processes that wait for one of them, directly or through others.
+    """
     graph = case.graph
     blamed = {key: why for key, why in ruling.culprits.items() if key in graph.subjects}
     roots = set(blamed) | set(ruling.cycle)
@@ -251,3 +248,12 @@ def _coverage(evidence: Evidence, comparison: Comparison | None, graph: Graph) -
         "source": evidence.source,
         "taken": evidence.taken,
     }
+
+
+def _paths(evidence: Evidence) -> dict[str, str]:
+    """The paths of the evidence. With several nodes each directory has its own, because their common folder may hold
+    other things."""
+    several = evidence.directories[:MAX_PATHS]
+    if len(several) < 2:
+        return {"evidence": evidence.path} if evidence.path else {}
+    return {f"evidence {number}": path for number, path in enumerate(several, 1)}
