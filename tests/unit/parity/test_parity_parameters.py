@@ -14,7 +14,7 @@ from recordings import Log, Recording, causes, check, jagged, make, pair, put, s
 from harness.parity.subjects.sampling import checks as sampling_checks
 from reports.model import Finding, Verdict
 from scenarios.engines import parameters
-from scenarios.engines.mapping import ParameterMap, described, sample, start
+from scenarios.engines.mapping import ParameterMap, map_engine, map_sampling, sampling_event
 from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
 from scenarios.settings import Sampling
@@ -31,12 +31,12 @@ def mapped(log: Recording, spec: dict[str, Any], *, sampling: Sampling | None = 
         "sglang": lambda a: sglang.engine(a, longest_context=4096),
         "vllm": vllm.engine,
     }[engine]
-    arguments, told = start(mapping, engine, asked, ours, lambda _: {})
+    arguments, told = map_engine(mapping, engine, asked, ours, lambda _: {})
     for event in log.events("engine_info"):
         event |= {"engine": engine, "asked": arguments, **told}
     for event in log.events("sampling"):
-        found = sample(mapping, engine, sampling, defaults={}, model_ends=[2])
-        event |= described(mapping, engine, sampling, found, event["mode"])
+        found = map_sampling(mapping, engine, sampling, defaults={}, model_ends=[2])
+        event |= sampling_event(mapping, engine, sampling, found, event["mode"])
 
 
 def named(verdict: Verdict, name: str) -> list[Finding]:
