@@ -54,7 +54,7 @@ from harness.commands.doors import DOORS
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated
 from probes import redaction
 from probes.files import write_whole
-from reports import places
+from reports import displayed_paths
 from reports.text import clean_lines
 
 # Errors of the lower rooms whose text is already for the user. They are given by name, because importing them would
@@ -277,7 +277,7 @@ def _tell(error: BaseException) -> int:
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print(redaction.text("".join(traceback.format_exception(error)), 0), end="", file=sys.stderr)
     printed = _addressed(error)
-    message, fix = (clean_lines(places.displayed(text)) for text in (printed.message, printed.fix))
+    message, fix = (clean_lines(displayed_paths.displayed(text)) for text in (printed.message, printed.fix))
     print(f"harness: {message}", file=sys.stderr)
     if fix:
         print(f"  fix: {fix}", file=sys.stderr)

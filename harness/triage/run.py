@@ -32,7 +32,7 @@ from harness.verdict_file import recorded
 from probes import redaction
 from probes.files import make_folder, make_new_folder, write_whole
 from probes.format import SIDES
-from reports import places
+from reports import displayed_paths
 from reports.model import Verdict
 
 LIVE = "events", "beats"
@@ -56,7 +56,7 @@ def triage(
     if out:
         _check_writable(Path(out), what)
     evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
-    verdict: Verdict = places.displayed(judge.triage(evidence))
+    verdict: Verdict = displayed_paths.displayed(judge.triage(evidence))
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
     folder = Path(out) if out else made
