@@ -37,7 +37,7 @@ from harness.parity.subjects.recording.observed_integrity import (
 )
 from harness.parity.subjects.recording.observed_replay import replayed
 from harness.parity.subjects.recording.observed_unknowns import unknowns
-from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling import checks_findings
 from harness.parity.subjects.sampling.observed_margins import odd_margins
 from harness.parity.verdict import asked, is_torn_manifest, kinds_of, not_tested
 from harness.recordings.store import Recording
@@ -122,7 +122,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         verdict,
         AUDIT_EXIT_CODES[verdict],
         answer.reason,
-        sampling_checks.measured(findings, causes),
+        checks_findings.measured(findings, causes),
         causes if verdict == "UNSOUND" else [],
         missing=list(dict.fromkeys(missing)),
         coverage=_coverage(e, outcomes),

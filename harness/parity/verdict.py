@@ -46,7 +46,7 @@ from harness.parity.subjects.recording.observed_promises import unequal_counts
 from harness.parity.subjects.recording.observed_replay import replayed
 from harness.parity.subjects.recording.observed_resumed import not_shared, shared
 from harness.parity.subjects.recording.observed_unknowns import unknowns
-from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling import checks_findings
 from harness.parity.subjects.sampling.observed_margins import odd_margins
 from harness.parity.suspected import confirm_suspicions
 from harness.recordings.library import Library
@@ -236,7 +236,7 @@ def _decide(
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],
         reason=answer.reason,
-        findings=sampling_checks.measured(findings, causes if verdict == "DIVERGENT" else []),
+        findings=checks_findings.measured(findings, causes if verdict == "DIVERGENT" else []),
         causes=causes,
         confounders=[confounder.finding for confounder in e.confounders],
         missing=_missing(e, grounds, outcomes),

@@ -11,7 +11,7 @@ import pytest
 from cause_keys import key, of
 from recordings import Log, Recording, causes, check, jagged, make, pair, put, scenario
 
-from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling import checks_findings
 from reports.model import Finding, Verdict
 from scenarios.engines import parameters
 from scenarios.engines.mapping import ParameterMap, map_engine, map_sampling, sampling_event
@@ -201,11 +201,11 @@ def test_effects_are_measured_again_when_the_causes_change() -> None:
         Finding("STOP(ignore_eos)", "i", "x", cause=key("STOP(ignore_eos)")),
     ]
     stop, rest = of("STOP(ignore_eos)", "mapping", ""), of("UNEXPLAINED", "unknown", "")
-    assert sampling_checks.measured(findings, []) == findings
-    one, other, cause = (found.effect for found in sampling_checks.measured(findings, [stop]))
+    assert checks_findings.measured(findings, []) == findings
+    one, other, cause = (found.effect for found in checks_findings.measured(findings, [stop]))
     assert one == "none measured: without STOP(ignore_eos) nothing differs beyond the floor"
     assert other == "x" and "named cause" in cause
-    assert "not separated" in sampling_checks.measured(findings, [stop, rest])[0].effect
+    assert "not separated" in checks_findings.measured(findings, [stop, rest])[0].effect
 
 
 def _second_engine(run: Recording) -> Log:
