@@ -28,9 +28,9 @@ from harness.triage.collect import redact
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.ending import KILL_S, end, unended
-from harness.triage.watch.hearing import STDERR, Hearing
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
+from harness.triage.watch.stderr_tail import STDERR, StderrTail
 from harness.triage.watch.watchdog import Stall, Watchdog
 from harness.verdict_file import NAME as VERDICT
 from probes import engines, redaction
@@ -138,15 +138,15 @@ def watch(
     environment = with_probes(environment, directory, folder)
     dog: Watchdog | None = None
     # Signals and standard error are taken over before the command starts, so that none of either is lost.
-    with passing_on() as passed, Hearing() as hearing:
+    with passing_on() as passed, StderrTail() as stderr_tail:
         try:
-            child = _started(command, program, environment, passed=passed, hearing=hearing, stdout=stdout)
+            child = _started(command, program, environment, passed=passed, stderr_tail=stderr_tail, stdout=stdout)
         except CommandNotRun:
             _remove(directory if out is None else None, folder)
             claim.release()
             raise
         passed.to(child)
-        hearing.started()
+        stderr_tail.started()
         try:
             with beside(directory):
                 if stall_s is None:
@@ -161,7 +161,7 @@ def watch(
                 dog.close()
             claim.release()
             _tell_full_disk(directory, say)
-        last_words = hearing.words(child.returncode) if code not in (0, STALLED) else ""
+        last_words = stderr_tail.words(child.returncode) if code not in (0, STALLED) else ""
     # A directory of our own choosing stays only if it holds something that the user was shown, or if the command goes
     # on.
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
@@ -170,14 +170,14 @@ def watch(
 
 
 def _started(
-    command: Sequence[str], program: str, environment: Mapping[str, str], *, passed: Passing, hearing: Hearing,
+    command: Sequence[str], program: str, environment: Mapping[str, str], *, passed: Passing, stderr_tail: StderrTail,
     stdout: int | None,
 ) -> subprocess.Popen[bytes]:  # fmt: skip
-    aside = hearing.descriptor if stdout == STDERR and hearing.descriptor is not None else stdout
+    aside = stderr_tail.descriptor if stdout == STDERR and stderr_tail.descriptor is not None else stdout
     try:
         return subprocess.Popen(
             with_environment(command, environment), executable=program, env=environment, close_fds=False,
-            process_group=None if passed.foreground else 0, stdout=aside, stderr=hearing.descriptor,
+            process_group=None if passed.foreground else 0, stdout=aside, stderr=stderr_tail.descriptor,
         )  # fmt: skip
     except OSError as error:
         without_shebang = error.errno == errno.ENOEXEC
