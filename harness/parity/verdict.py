@@ -145,12 +145,12 @@ def judged(
 
 def decided(e: Evidence, minimum: Minimum = LEAST) -> Judged:
     """Return the verdict on gathered evidence, which is only read."""
-    outcomes = asked(e)
+    outcomes = outcomes_of(e)
     kinds = kinds_of(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum), e, kinds)
 
 
-def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
+def outcomes_of(e: Evidence) -> list[tuple[Registered, Outcome]]:
     """Return the outcome of each check that can judge this evidence."""
     listed = (*checks(), *map(not_brought, (*refused(), *families.refused())))
     listed = tuple(check for check in listed if check.alone or not e.alone)

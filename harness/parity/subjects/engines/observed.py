@@ -20,10 +20,10 @@ def engines(side: RecordedSide) -> int:
     """
     if side.recording.records.manifest.framework:
         return 1
-    return max(1 + max(side.recording.ranks("rollout"), default=0), asked(side))
+    return max(1 + max(side.recording.ranks("rollout"), default=0), engines_asked_for(side))
 
 
-def asked(side: RecordedSide) -> int:
+def engines_asked_for(side: RecordedSide) -> int:
     """Return how many engines the scenario asks for; 0 where it does not say."""
     return max(side.recording.records.settings.engine.engines or 0, 0)
 
