@@ -1,5 +1,8 @@
 """Collect mean differences of log-probabilities while the steps are compared, and turn significant ones into
 divergences.
+
+Single tokens are judged elsewhere: `observed_rollouts` (engine against engine) and `observed_against_learner`. The
+tests of the means are in `observed_systematic`.
 """
 
 from __future__ import annotations
