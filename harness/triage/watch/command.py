@@ -135,7 +135,7 @@ def watch(
     program = _program(command, environment)
     directory, claim = _claimed(out, command, indexed=indexed)
     folder = sockets()
-    environment = with_probes(environment, directory, folder)
+    environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
     # Signals and standard error are taken over before the command starts, so that none of either is lost.
     with passing_on() as passed, StderrTail() as stderr_tail:
@@ -210,8 +210,11 @@ def _tell_full_disk(directory: Path, say: Callable[[str], None]) -> None:
         say(f"the disk was full: {counted(stopped, 'journal')} in {directory / 'events'} stopped before the end")
 
 
-def with_probes(environment: Mapping[str, str], directory: Path, sockets: str = "") -> dict[str, str]:
-    """The environment that switches the probes on in every Python process below. Set it for a Ray actor as well."""
+def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") -> dict[str, str]:
+    """The environment that switches the probes on in every Python process below. Set it for a Ray actor as well.
+
+    docs/how-to/watch.md tells users to call it by this name.
+    """
     python_path = environment.get("PYTHONPATH", "")
     parts = [str(SITE), *(part for part in python_path.split(os.pathsep) if part and part != str(SITE))]
     variables = {**environment, WATCH: str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}

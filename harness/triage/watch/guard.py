@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.triage.watch.command import sockets, with_probes
+from harness.triage.watch.command import sockets, watched
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.watchdog import Means, Stall, Watchdog
 from probes.files import make_folder
@@ -53,7 +53,7 @@ class Guard:
 
     def environment(self, variables: dict[str, str], role: str) -> dict[str, str]:
         """The variables of one actor, with the probes switched on in it and in the processes that it starts."""
-        return with_probes({**variables, "RLHF_HARNESS_ROLE": role}, self.directory, self._sockets)
+        return watched({**variables, "RLHF_HARNESS_ROLE": role}, self.directory, self._sockets)
 
     def follow(self, pid: int) -> None:
         """Watch the processes below `pid` too: those of a cluster that was up before."""

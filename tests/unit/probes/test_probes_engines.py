@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.triage.watch.command import with_probes
+from harness.triage.watch.command import watched
 from probes.engines import BUILT_IN, TOLD, EngineProcess, encoded, heard
 from scenarios.engines import registry
 
@@ -37,9 +37,9 @@ def test_what_is_no_such_text_is_ignored(text: str) -> None:
 
 
 def test_a_watched_job_is_told_of_the_engines_of_packages_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert TOLD not in with_probes({}, tmp_path)
+    assert TOLD not in watched({}, tmp_path)
     monkeypatch.setattr(registry, "processes", lambda: {**BUILT_IN, "theirs": THEIRS})
-    environment = with_probes(dict(os.environ), tmp_path)
+    environment = watched(dict(os.environ), tmp_path)
     assert heard(environment[TOLD]) == {"theirs": THEIRS}
     code = "from probes import engines, environment, heartbeat; print(engines.TITLES, environment._OF_ENGINES, "
     code += "('/their_engine/server.py', 'wait', 'idle') in heartbeat._KNOWN)"

@@ -19,8 +19,8 @@ from harness.triage.watch.command import (
     _claimed,
     _program,
     hang_of,
+    watched,
     with_environment,
-    with_probes,
 )
 
 ENVIRONMENT = {"RLHF_HARNESS_WATCH": "/d", "RLHF_HARNESS_SOCKETS": "/s"}
@@ -28,10 +28,10 @@ ENVIRONMENT = {"RLHF_HARNESS_WATCH": "/d", "RLHF_HARNESS_SOCKETS": "/s"}
 
 def test_the_probes_stand_first_on_the_path_and_once(tmp_path: Path) -> None:
     assert (SITE / "sitecustomize.py").exists()
-    found = with_probes({"PYTHONPATH": f"/a:{SITE}:/b", "X": "1"}, tmp_path, "/s")
+    found = watched({"PYTHONPATH": f"/a:{SITE}:/b", "X": "1"}, tmp_path, "/s")
     assert found["PYTHONPATH"].split(os.pathsep) == [str(SITE), "/a", "/b"]
     assert (found["RLHF_HARNESS_WATCH"], found["RLHF_HARNESS_SOCKETS"], found["X"]) == (str(tmp_path), "/s", "1")
-    assert with_probes({}, tmp_path)["PYTHONPATH"] == str(SITE)
+    assert watched({}, tmp_path)["PYTHONPATH"] == str(SITE)
 
 
 def runtime(words: list[str]) -> dict[str, object]:
