@@ -92,15 +92,19 @@ def causes() -> str:
     rows = []
     for name, family in sorted(families().items()):
         rivals = "; ".join(
-            f"{rival.cause}, unless " + " or ".join(str(seen) for seen in rival.excluded_by) for rival in family.rivals
+            f"{rival.cause}, unless " + " or ".join(str(seen) for seen in rival.excluded_by)
+            for rival in family.every_rival
         )
-        rows.append((f"`{name}`", family.meaning, rivals or f"none: {family.alone}", family.fix))
+        rows.append(
+            (f"`{name}`", family.meaning, family.proof.in_words(), rivals or f"none: {family.alone}", family.fix)
+        )
     return (
         "# Causes\n\nA cause is printed as its name, a detail in parentheses, and the party that is at fault. It is "
-        "*proven* when an intervention removed the difference and every rival was excluded. `harness explain NAME` "
+        "*proven* when an intervention removed the difference and every rival was excluded "
+        "([what a proof is](../explanation/proof.md)). `harness explain NAME` "
         "prints what stands here. [Verdicts](verdicts.md#causes-that-recordings-show) lists what shows each cause, and "
         "[attribution](../explanation/attribution.md) describes the interventions.\n\n"
-        + _table(("cause", "meaning", "rivals that would look the same", "what to do"), rows)
+        + _table(("cause", "meaning", "proof", "rivals that would look the same", "what to do"), rows)
     )
 
 

@@ -7,6 +7,7 @@ commands: `harness --help` imports no pandas, torch, ray or pydantic.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import json
 import os
@@ -51,6 +52,7 @@ from harness.commands import (
     watch,
 )
 from harness.commands.doors import DOORS
+from harness.commands.showing import print_aside
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated
 from probes import redaction
 from probes.files import write_whole
@@ -121,8 +123,12 @@ class _Commands(TyperGroup):
         except Exception as error:
             click_error: Any = error
             message = getattr(click_error, "message", None)  # an error of click or of Typer
-            if isinstance(message, str) and message.startswith("No such command") and "Did you mean" not in message:
-                click_error.message = f"{message} There are: {', '.join(self.list_commands(ctx))}."
+            if isinstance(message, str) and message.startswith("No such command"):
+                names = self.list_commands(ctx)
+                near = difflib.get_close_matches(args[0], names, n=1)
+                click_error.option_name, click_error.possibilities = args[0], near  # as of an unknown option
+                if not near:
+                    click_error.message = f"{message} There are: {', '.join(names)}."
             raise
 
 
@@ -177,7 +183,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # Rich's tables cut text that is wider than a column, even in a pipe
-    help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.",
+    help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.\n\n"
+    "\b\nExample:\n  harness triage 7461\n  harness parity vllm sglang",
     epilog="harness help COMMAND says more. harness --install-completion completes commands in your shell.",
 )
 app.command()(parity.parity)
@@ -230,7 +237,29 @@ def _options(
 @functools.cache
 def commands() -> Any:
     """The parser of the command line. It is built of all signatures once per process: 65 ms of CPU time."""
-    return typer.main.get_command(app)
+    group = typer.main.get_command(app)
+    _refuse_empty_words(group)
+    return group
+
+
+def _refuse_empty_words(command: Any) -> None:
+    """Refuse an empty argument, of a variable that is not set say: as a path it would be the current directory. A
+    command behind -- may have empty words."""
+    for child in getattr(command, "commands", {}).values():
+        _refuse_empty_words(child)
+    for parameter in command.params:
+        if parameter.param_type_name == "argument" and parameter.name not in ("command", "words", "options"):
+            parameter.callback = functools.partial(_nonempty, parameter.callback)
+
+
+def _nonempty(further: Any, context: Any, parameter: Any, value: Any) -> Any:
+    source = context.get_parameter_source(parameter.name)
+    words = value if isinstance(value, (list, tuple)) else [value]
+    if source is not None and source.name == "COMMANDLINE" and "" in words:
+        raise BadInput(
+            f"the argument {parameter.name!r} is empty: is a variable not set?", fix=f"{context.command_path} --help"
+        )
+    return further(context, parameter, value) if further is not None else value
 
 
 def parsed(command: str, words: Sequence[str]) -> Any:
@@ -260,27 +289,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        commands()(args=list(arguments) if arguments is not None else None, prog_name="harness")
-        return 0
+        code = commands()(args=words, prog_name="harness", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 2
     except KeyboardInterrupt as error:
-        return _tell(Interrupted.by(error))
+        return _tell(Interrupted.by(error), words)
     except Exception as error:  # the only place that catches all errors: Python's exit code 1 would read as a verdict
-        return _tell(error)
+        return _tell(error, words)
 
 
-def _tell(error: BaseException) -> int:
-    """Print the error for the user and return the exit code."""
+def _tell(error: BaseException, words: Sequence[str] = ()) -> int:
+    """Print the error of the command line `words` for the user, and return the exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command; both copies of click call it so
+        print_aside(clean_lines(str(error)))
+        return 2
     redaction.learn(os.environ)
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
-        print(redaction.text("".join(traceback.format_exception(error)), 0), end="", file=sys.stderr)
-    printed = _addressed(error)
+        print_aside(redaction.text("".join(traceback.format_exception(error)), 0).rstrip("\n"))
+    printed = _refused_words(error, [*words]) if hasattr(error, "format_message") else _addressed(error)
     message, fix = (clean_lines(displayed_paths.displayed(text)) for text in (printed.message, printed.fix))
-    print(f"harness: {message}", file=sys.stderr)
-    if fix:
-        print(f"  fix: {fix}", file=sys.stderr)
+    print_aside(f"harness: {message}" + (f"\n  fix: {fix}" if fix else ""))
     if file := os.environ.get(ERROR_FILE):
         with contextlib.suppress(OSError):
             write_whole(file, json.dumps({"message": message, "fix": fix}).encode())
@@ -293,6 +324,44 @@ class _Message(NamedTuple):
     message: str
     fix: str
     code: int = 2
+
+
+def _refused_words(error: Any, words: list[str]) -> _Message:
+    """The parser's message about these words. Its fix is the same command with the nearest option or command, else
+    the help of the command."""
+    help_command = f"{_command_of(words)} --help"
+    near = _near(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    if not near:
+        message = error.message if getattr(error, "possibilities", None) else error.format_message()
+        return _Message(message, help_command, error.exit_code)
+    message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
+    return _Message(message, _with_instead(words, error.option_name, near[0]) or help_command, error.exit_code)
+
+
+def _near(wrong: str, names: Sequence[str]) -> list[str]:
+    """The names most like a wrong one; the dashes of options do not make them alike."""
+    by_letters = {name.lstrip("-"): name for name in names}
+    return [by_letters[letters] for letters in difflib.get_close_matches(wrong.lstrip("-"), by_letters, n=2)]
+
+
+def _command_of(words: list[str]) -> str:
+    """The command that a command line names, with its groups: harness env create."""
+    path, group = ["harness"], commands()
+    of_help = words[:1] == ["help"] and not "".join(words[1:2]).startswith("-")
+    for word in words[of_help:]:  # `harness help env` is about `harness env`
+        if word in getattr(group, "commands", ()):
+            path.append(word)
+            group = group.commands[word]
+    return " ".join(path)
+
+
+def _with_instead(words: Sequence[str], wrong: str, right: str) -> str:
+    """The command line with another word in place of the first that is, or begins with, the wrong one."""
+    at = next((index for index, word in enumerate(words) if word.partition("=")[0] == wrong), None)
+    if at is None:
+        return ""
+    mended = [*words[:at], right + words[at].removeprefix(wrong), *words[at + 1 :]]
+    return shlex.join(["harness", *redaction.arguments(mended)])
 
 
 def _addressed(error: BaseException) -> _Message:
@@ -338,8 +407,6 @@ def _mute() -> None:
 
 
 def _command_line() -> str:
-    import shlex
-
     return shlex.join(["harness", *redaction.arguments(sys.argv[1:])])
 
 

@@ -61,12 +61,6 @@ def changed(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
     return validate(data, where="candidate")
 
 
-def overrides(settings: list[str], model: str, prompts: str) -> list[str]:
-    """`--set`, `--model` and `--prompts` as overrides of the scenario."""
-    named = (("model.path", model), ("prompts.path", prompts))
-    return [*settings, *(f"{key}={json.dumps(value)}" for key, value in named if value)]
-
-
 def validate(data: dict[str, Any], *, where: str) -> Scenario:
     """Check every key and type. Raises BadInput that names the key and the nearest known one."""
     import pydantic

@@ -10,6 +10,7 @@ from typing import Literal
 from harness.doctor import checks as doctor
 from harness.errors import BadInput, closest
 from harness.exit_codes import EXITS
+from harness.extras import need
 from probes.plugins import PluginError
 from reports.model import AUDIT_VERDICTS, HANGS, TRIAGE_VERDICTS, VERDICTS, Answer
 
@@ -29,26 +30,41 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """Every name, plug-ins' too, by kind."""
-    from harness.parity.causes.registry import families
-    from harness.parity.checks.registry import checks
-
+    """Every name that this installation knows, plug-ins' too, by kind."""
     return [
         *_verdicts("verdict", VERDICTS),
         *_verdicts("audit verdict", AUDIT_VERDICTS),
         *_verdicts("triage verdict", TRIAGE_VERDICTS),
-        *(
-            Entry(
-                name, "cause", family.meaning, family.fix, {rival.cause: rival.excluded_by for rival in family.rivals}
-            )
-            for name, family in sorted(families().items())
-        ),
-        *(Entry(check.name, "check", check.meaning) for check in checks()),
+        *_of_comparisons(),
         *(Entry(check.name, "doctor check", check.rule) for check in doctor.CHECKS),
         *(Entry(comparison.name, "doctor check", comparison.rule) for comparison in doctor.COMPARISONS),
         *(Entry(name, "hang", f"{hang.name}: {hang.shows}. Named: {hang.named}") for name, hang in HANGS.items()),
         *(_exit_code(code) for code in dict.fromkeys(row.code for row in EXITS) if code.isdigit()),
     ]
+
+
+def _of_comparisons() -> Iterator[Entry]:
+    """The causes and checks of two runs, whose modules need NumPy; none in an installation of the core alone."""
+    if lacking() is not None:
+        return
+    from harness.parity.causes.registry import families
+    from harness.parity.checks.registry import checks
+
+    for name, family in sorted(families().items()):
+        rivals = {rival.cause: rival.excluded_by for rival in family.rivals}
+        yield Entry(name, "cause", family.meaning, family.fix, rivals)
+    for check in checks():
+        yield Entry(check.name, "check", check.meaning)
+
+
+def lacking() -> ModuleNotFoundError | None:
+    """Why the causes and checks of two runs are not listed; None where they are."""
+    try:
+        for module in ("numpy", "scipy"):
+            need(module)
+    except ModuleNotFoundError as error:
+        return error
+    return None
 
 
 def _verdicts(kind: Kind, answers: Mapping[str, Answer]) -> Iterator[Entry]:
@@ -66,6 +82,8 @@ def _exit_code(code: str) -> Entry:
 
 def refused() -> tuple[PluginError, ...]:
     """The plug-ins that bring nothing, and why."""
+    if lacking() is not None:
+        return ()
     from harness.parity.causes import registry as causes
     from harness.parity.checks import registry as checks
 
@@ -73,12 +91,17 @@ def refused() -> tuple[PluginError, ...]:
 
 
 def find(query: str) -> list[Entry]:
-    """The entries of that name. Raises BadInput if there are none.
+    """The entries of that name. Raises BadInput if there are none, and ModuleNotFoundError if it may be that of a cause
+    or a check that this installation cannot list.
 
-    A cause may have its details appended (STALE_WEIGHTS(lm_head.weight)), and a hang its title (K10 rank-conditional
-    collective). A check of an audit has the run in its name (run-itself). Both "3" and "exit code 3" find an exit code.
+    A cause may have its details appended (STALE_WEIGHTS(lm_head.weight)), a verdict its reservations (EQUIVALENT, but
+    2 warnings), and a hang its title (K10 rank-conditional collective). A check of an audit has the run in its name
+    (run-itself). Both "3" and "exit code 3" find an exit code.
     """
-    all_entries, name = entries(), query.partition("(")[0].strip().casefold().removeprefix("exit code ")
+    all_entries, name = (
+        entries(),
+        query.partition("(")[0].partition(",")[0].strip().casefold().removeprefix("exit code "),
+    )
     name = re.sub("^run-", "baseline-", name)  # the checks of an audit are those of a baseline
     hang = name.partition(" ")[0]
     matches = [entry for entry in all_entries if entry.name.casefold() == (hang if entry.kind == "hang" else name)]
@@ -86,6 +109,8 @@ def find(query: str) -> list[Entry]:
         near = closest(query.upper(), [entry.name for entry in all_entries]) or closest(
             query, [entry.name for entry in all_entries]
         )
+        if not near and (error := lacking()):
+            raise error
         what = f"there is no verdict, cause, check, hang or exit code {query!r}{near}"
         raise BadInput(what, fix="harness explain   # lists them")
     return matches

@@ -98,7 +98,12 @@ def schemas() -> tuple[Schema, ...]:
         Schema("environment-checks", list[CheckedEnvironment], ("env check",)),
         Schema("engine-arguments", Accepted, ("env arguments",)),
         Schema("adapters", list[Checked], ("adapters check",), (("ok", "boolean"),)),
-        Schema("mapping", Mapping, ("mapping",), (("exit_code", "integer"), ("reason", "string"))),
+        Schema(
+            "mapping",
+            Mapping,
+            ("mapping",),
+            (("arrived", "object"), ("exit_code", "integer"), ("reason", "string")),
+        ),
         Schema("faults", list[Fault], ("faults list",)),
         Schema("fault-suite", Suite, ("faults run",)),
     )

@@ -1,17 +1,8 @@
-"""The name of the distribution, and the command that installs it on a machine about which nothing is known."""
+"""The name of the distribution, with its extras."""
 
 from __future__ import annotations
 
 NAME = "rlhf-harness"
-
-
-def pip_install(*extras: str) -> str:
-    """Return the install command for readers of a page or of an issue, who are on another machine.
-
-    No package index has this distribution, hence the checkout. `harness.extras` has the command for this
-    installation.
-    """
-    return f"pip install '.{named(*extras)}'   # in a checkout of {NAME}"
 
 
 def named(*extras: str) -> str:

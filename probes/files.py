@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 FILE_MODE = 0o600  # only its owner can read or write it
 FOLDER_MODE = 0o700  # only its owner can list or enter it
+LEAST_BYTES = 1 << 20  # that must fit where a recording begins; one of ppo-tiny has some 3 MB
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
@@ -27,6 +30,41 @@ def make_new_folder(folder: str | os.PathLike[str]) -> None:
     path = Path(folder)
     make_folder(path.parent)
     path.mkdir(mode=FOLDER_MODE)
+
+
+@contextlib.contextmanager
+def folder_or_nothing(folder: str | os.PathLike[str], *, whole: bool = False) -> Iterator[Path]:
+    """Make a folder, and the missing ones above it. Where the block raises, those that were made here and are empty go
+    again; with `whole` a folder that was made here goes with all that is in it. Raises OSError.
+    """
+    path = Path(folder)
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    try:
+        make_folder(path)
+        yield path
+    except BaseException:
+        if whole and path in missing:
+            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the first folder that is not empty ends this
+            for place in missing:
+                if place.exists():
+                    place.rmdir()
+        raise
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove the empty folders in a folder, then the folder itself and the one above it where they are empty."""
+    below = sorted((place for place in folder.rglob("*") if place.is_dir()), reverse=True)
+    for place in (*below, folder, folder.absolute().parent):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+
+
+def try_writing(folder: Path) -> None:
+    """Raise OSError where a folder has no room for a recording, before one begins."""
+    with tempfile.TemporaryFile(dir=folder) as trial:
+        trial.write(bytes(LEAST_BYTES))
+        trial.flush()
 
 
 def open_new(file: str | os.PathLike[str]) -> BinaryIO:
@@ -59,7 +97,9 @@ def write_whole(file: str | os.PathLike[str], data: bytes, mode: int = FILE_MODE
             stream.write(data)
         os.chmod(temporary, mode)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and not error.filename:  # of a write to a full disk
+            error.filename = str(target)
         raise

@@ -17,7 +17,10 @@ from probes.errors import FormatError
 RANKS = 1_000_000  # of a job; the largest published jobs have about 100,000 GPUs
 STEPS = 1_000_000  # of a run; a run of one step a minute would take two years
 SAMPLES = 100_000_000  # of one step
+ENGINES = 10_000  # of a run; the largest published jobs have about 12,500 hosts
 WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
+
+MOST_DIGITS = 20  # of a number in a text: more than 64 bits take
 
 NOT_REGULAR = "it is not a regular file"
 
@@ -69,12 +72,18 @@ def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:
     raise FormatError(f"{name} is {text}: a number from {least} to {limit:,} was expected")
 
 
+def rank(text: str | None) -> int | None:
+    """A rank or the size of a world that a text says; None where it says none, or more than `RANKS`."""
+    is_number = text is not None and text.isdecimal() and len(text) <= MOST_DIGITS
+    return int(text) if text is not None and is_number and int(text) <= RANKS else None
+
+
 # Numbers of run.json that size a loop or a list, with the largest that is read. Those of the scenario are counts.
 _NUMBERS = {
     ("scenario", "steps"): STEPS,
     ("scenario", "rollout", "prompts_per_step"): SAMPLES,
     ("scenario", "rollout", "samples_per_prompt"): SAMPLES,
-    ("scenario", "engine", "engines"): RANKS,
+    ("scenario", "engine", "engines"): ENGINES,
     ("scenario", "ppo", "world_size"): RANKS,
     ("scenario", "engine", "tensor_parallel"): RANKS,
     ("replay", "first_step"): STEPS,
@@ -126,14 +135,15 @@ def _at(manifest: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
-def check_whole(value: Any) -> None:
-    """Raise FormatError where a decoded JSON value contains a whole number of more than 64 bits."""
+def check_whole(value: Any, name: str = "a number") -> None:
+    """Raise FormatError where a decoded JSON value, which the file calls `name`, contains a whole number of more than
+    64 bits."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
             waiting.extend(part.values())
-        elif isinstance(part, list):
+        elif isinstance(part, (list, tuple)):
             waiting.extend(part)
         elif isinstance(part, int):
-            bounded(part, WHOLE, "a number", least=-WHOLE - 1)
+            bounded(part, WHOLE, name, least=-WHOLE - 1)

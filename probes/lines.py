@@ -243,7 +243,10 @@ def _encoder() -> Callable[[Any, int], Iterable[str]]:
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     example = {"text": ["é", None, 1.5, True]}
     try:
-        fast = make(None, _plain, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+        fast = make(
+            markers=None, default=_plain, encoder=json.encoder.encode_basestring_ascii, indent=None,
+            key_separator=":", item_separator=",", sort_keys=False, skipkeys=False, allow_nan=False,
+        )  # fmt: skip
         works = "".join(fast(example, 0)) == slow(example)
     except TypeError:  # undocumented: absent in PyPy, and it may change
         works = False

@@ -9,18 +9,22 @@ from functools import lru_cache
 from probes.secret_names import WITHHELD, is_harmless, is_secret, is_strong, looks_random, words
 
 _SEPARATORS, _BARS = ",;\t", "|┃│"
-_CELL = r"[ ]?\"?[\w.\-]{1,100}+\"?[ ]?"
-_BARRED_CELL = r"[ ]*+[\w.\-]{1,100}+(?:[ ][\w.\-]{1,100}+){0,3}+[ ]*+"
+_QUOTES = "\"'`*~"  # of a text, and of Markdown
+_NAME = rf"[{_QUOTES}]{{0,3}}+[\w.\-]{{1,100}}+[{_QUOTES}]{{0,3}}+"
+_CELL = rf"[ ]?{_NAME}[ ]?"
+_BARRED_CELL = rf"[ ]*+{_NAME}(?:[ ]{_NAME}){{0,3}}+[ ]*+"
 # A line of names: user,password and | user | password | and, in columns of one width, USER  PASSWORD.
 _HEADER = re.compile(rf"^{_CELL}(?:[{_SEPARATORS}]{_CELL}){{1,200}}+\r?$", re.MULTILINE)
 _BARRED_HEADER = re.compile(
-    rf"^[ ]*+[{_BARS}]?{_BARRED_CELL}(?:[{_BARS}]{_BARRED_CELL}){{1,200}}+[{_BARS}]?[ ]*+\r?$", re.MULTILINE
+    rf"^[ >]*+(?:[{_BARS}]?{_BARRED_CELL}(?:[{_BARS}]{_BARRED_CELL}){{1,200}}+[{_BARS}]?"
+    rf"|[{_BARS}]{_BARRED_CELL}[{_BARS}])[ ]*+\r?$",
+    re.MULTILINE,
 )
-_WIDE_HEADER = re.compile(r"^[ ]*+[\w.\-]{1,100}+(?:[ ]{2,100}+[\w.\-]{1,100}+){1,200}+[ ]*+\r?$", re.MULTILINE)
+_WIDE_HEADER = re.compile(rf"^[ ]*+{_NAME}(?:[ ]{{2,100}}+{_NAME}){{1,200}}+[ ]*+\r?$", re.MULTILINE)
 _BAR = re.compile(rf"(?<!\\)[{_BARS}]")
-_RULER = re.compile("[ \\-=+:|━─┃│┏┓┗┛┡┩╇┳┻╞╪╡├┼┤└┘┌┐┴┬]++\r?")  # between the names and the values, and around them
+_RULER = re.compile("[ \\-=+:|>━─┃│┏┓┗┛┡┩╇┳┻╞╪╡├┼┤└┘┌┐┴┬]++\r?")  # between the names and the values, and around them
 _WORD = re.compile(r"\S++")
-_SIGNS = re.compile(rf"[{_SEPARATORS}{_BARS}\"]")
+_SIGNS = re.compile(rf"[{_SEPARATORS}{_BARS}{_QUOTES}]")
 MAX_WIDTH = 2_000  # characters of a row that are read, in columns of one width
 # Columns beside which `token` is a part of a text, not a secret.
 _OF_VOCABULARY = words("""
@@ -55,7 +59,7 @@ def _without_tables(text: str, headers: re.Pattern[str], scrub_row: Callable[[st
     """`scrub_row` takes a row and its header, and returns None where the row is not the header's."""
     parts, done = [], 0
     for header in headers.finditer(text):
-        if header.start() < done or not any(map(is_secret, _WORD.findall(_SIGNS.sub(" ", header[0])))):
+        if header.start() < done or not any(map(is_secret, _words(header[0]))):
             continue
         for begin, end in _lines(text, header.end()):
             row = text[begin:end]
@@ -66,6 +70,12 @@ def _without_tables(text: str, headers: re.Pattern[str], scrub_row: Callable[[st
             parts += [text[done:begin], scrubbed]
             done = end
     return "".join([*parts, text[done:]]) if parts else text
+
+
+def _words(header: str) -> Iterator[str]:
+    """The words of a header, and its names of several words: `API key`."""
+    yield from _WORD.findall(_SIGNS.sub(" ", header))
+    yield from _BAR.split(header)
 
 
 def _lines(text: str, at: int) -> Iterator[tuple[int, int]]:
@@ -82,7 +92,7 @@ def _cells(header: str) -> tuple[re.Pattern[str], tuple[str, ...], frozenset[int
     """(the separator, names, which of them are secret)."""
     mark = next((mark for mark in header if mark in _SEPARATORS), "")
     separator = re.compile(re.escape(mark)) if mark else _BAR
-    names = tuple(name.strip(' "\r') for name in separator.split(header))
+    names = tuple(name.strip(f" >\r{_QUOTES}") for name in separator.split(header))
     return separator, names, _secret_columns(names)
 
 
@@ -107,7 +117,7 @@ def _without_cells(row: str, header: str) -> str | None:
 
 
 def _without_cell(name: str, cell: str) -> str:
-    value = cell.strip(' "\r')
+    value = cell.strip(f" \r{_QUOTES}")
     hidden = not is_harmless(name, value) and (is_strong(name) or looks_random(value))
     return cell.replace(value, WITHHELD) if hidden else cell
 

@@ -113,7 +113,11 @@ _NOTHING = re.compile(
 )
 _NUMBER = re.compile(r"[\[(]{0,3}[-+]?\d[\d_,.]{0,15}(?:[eE][-+]?\d{1,3})?[\])]{0,3}")  # also the first of a list
 _MEASURED = re.compile(r"\d[\d_,.]{0,15}[ ]?(?:[kKMGT]?B|[KMGT]iB|[kKMGT]|[num]?s|min|h|d|%)?")  # 64 MiB, 30s
-_LONG_NUMBER = re.compile(r"\d{8,}+")  # of a vocabulary of 1,000,000 words no number has so many digits
+# 8 digits before the point, with or without signs of thousands: a vocabulary of 1,000,000 words has no such number.
+_LONG_NUMBER = re.compile(
+    r"[-+]?(?:\d(?:_?\d){7}|\d{2,3}+(?:,\d{3}){2}(?!\d)|\d{1,3}+(?:,\d{3}){3}(?!\d)|[\d_.]{1,40}+[eE]\+?\d)"
+)
+_BORDER = re.compile(r"[-=+:|>─━┼╪]++")  # between the names and the values of a table
 _SPECIAL_TOKEN = re.compile(r"<[^<>]{1,40}>|\[[A-Z]{2,12}\]|<\|[^<>]{1,40}\|>")
 _PATH = re.compile(r"[~.\w\-]{0,100}[/.][\w./~\-]{1,300}")
 # A path that says itself that it is one: from the root, the home or here, through folders with names of lower case.
@@ -225,7 +229,7 @@ def is_harmless(name: str, value: Any, depth: int = 0) -> bool:
 
 
 def _is_harmless_text(name: str, text: str) -> bool:
-    if _NOTHING.fullmatch(text) or _PLAIN_PATH.fullmatch(text):
+    if _NOTHING.fullmatch(text) or _PLAIN_PATH.fullmatch(text) or _BORDER.fullmatch(text):
         return True
     words = _WORD.findall(name[-MAX_NAME:])
     last = words[-1].lower() if words else ""
@@ -244,4 +248,4 @@ def _shows_number(name: str, number: str) -> bool:
     last = words[-1].lower() if words else ""
     if is_strong(name):
         return last in _MEASURES
-    return not (len(words) > 1 and last in ("token", "key", "pat") and _LONG_NUMBER.fullmatch(number))
+    return not (len(words) > 1 and last in ("token", "key", "pat") and _LONG_NUMBER.match(number))

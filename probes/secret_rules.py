@@ -99,7 +99,10 @@ _ASKS_SECRET = re.compile(
 MOST_ASKED = 200  # characters before what is sent
 _SENTENCE_WORD = re.compile(r"[a-z\-]{1,30}+[.,:;!?)]*+")
 _SIGNS = re.compile(r"[\W_]{1,3}+")  # the border of a table
-_OPAQUE = re.compile(r"(?!0[xX])(?=[A-Za-z_.~+/=\-]*+\d)(?=[\d_.~+/=\-]*+[A-Za-z])[\w\-.~+/=]{10,200}+", re.ASCII)
+_MIXED = re.compile(r"(?!0[xX])(?=[A-Za-z_.~+/=\-]*+\d)(?=[\d_.~+/=\-]*+[A-Za-z])[\w\-.~+/=]{6,200}+", re.ASCII)
+MIN_SPOKEN = 10  # characters of a secret in a sentence; `API key provided: X` has no other meaning than a secret
+_REFUSED = ("invalid ", "incorrect ", "wrong ", "bad ", "expired ", "unknown ")  # before `token VALUE`
+_ARTICLES = frozenset({"the", "this", "that", "a", "an", "your", "same", "with", "by", "is", "of"})
 _COMPOUND = re.compile(r"[\w\-]*\Z")
 
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s?#\"'<>]*@")
@@ -255,10 +258,11 @@ def _without_spoken(sentence: re.Match[str]) -> str:
     if value.startswith(WITHHELD) or (sentence["colon"] and not sentence["prose"] and not sentence["key"]):
         return sentence[0]  # `name: value` is no sentence
     if sentence["password"]:
-        hidden = bool(sentence["quoted"]) or not (_SENTENCE_WORD.fullmatch(value) or _SIGNS.fullmatch(value))
+        is_word = _SENTENCE_WORD.fullmatch(value) or _SIGNS.fullmatch(value) or is_harmless("password", value)
+        hidden = bool(sentence["quoted"]) or not is_word
     else:
         value = value.rstrip(".,:;!?)")
-        hidden = bool(_OPAQUE.fullmatch(value)) and looks_random(value) and _names_secret(sentence, value)
+        hidden = bool(_MIXED.fullmatch(value)) and _names_secret(sentence, value)
     if not hidden:
         return sentence[0]
     rest = (sentence["quoted"] or sentence["bare"]).removeprefix(value)
@@ -267,16 +271,27 @@ def _without_spoken(sentence: re.Match[str]) -> str:
 
 def _names_secret(sentence: re.Match[str], value: str) -> bool:
     """Whether the word of a sentence is one by itself, or ends the name of a secret: `hf_token`, `munge key`, not
-    `pad_token`, `cache key`."""
+    `pad_token`, `cache key`; and the sentence or the value's form shows that the value is the secret."""
     begin = sentence.start("word")
     before = sentence.string[max(0, begin - 60) : begin]
+    is_announced = bool(sentence["colon"])  # key provided: VALUE
+    is_random = looks_random(value)
+    is_clear = is_random or is_announced or bool(sentence["quoted"]) or before.lower().endswith(_REFUSED)
+    if not is_clear:
+        return False
+    whose = _WORD_BEFORE.search(before)
+    adjective = whose[1].lower() if whose else ""
+    if len(value) < MIN_SPOKEN and not (is_announced and adjective in _KEYS):
+        return False
     if sentence["key"]:
-        whose = _WORD_BEFORE.search(before)
-        if whose is None or not is_secret(f"{whose[1]}_key"):
+        if not is_secret(f"{adjective}_key"):
             return False
-        return whose[1].lower() in _KEYS or has_token_form(value)
+        return adjective in _KEYS or (is_random and has_token_form(value))
     compound = _COMPOUND.search(before)
-    return not compound or not compound[0] or is_secret(f"{compound[0]}{sentence['word']}")
+    if compound and compound[0] and not is_secret(f"{compound[0]}{sentence['word']}"):
+        return False
+    of_text = adjective and adjective not in _ARTICLES and not is_secret(f"{adjective}_token")
+    return is_random or (sentence["word"].lower() in ("token", "jwt") and not of_text)
 
 
 def _without_compared(comparison: re.Match[str]) -> str:

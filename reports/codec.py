@@ -24,7 +24,7 @@ def builtins(value: Any) -> Any:
     """Return a dataclass as plain values, as they are written."""
     import msgspec
 
-    return _finite(msgspec.to_builtins(value, enc_hook=_foreign, str_keys=False))
+    return _written(msgspec.to_builtins(value, enc_hook=_foreign, str_keys=False))
 
 
 def dumps(value: Any) -> str:
@@ -88,12 +88,12 @@ def _foreign(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else str(value)
 
 
-def _finite(value: Any) -> Any:
-    """Replace numbers that JSON lacks by strings."""
+def _written(value: Any) -> Any:
+    """Replace numbers that JSON lacks by strings, and leave out a fix that is none."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): _written(item) for key, item in value.items() if (key, item) != ("fix", "")}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_written(item) for item in value]
     return value

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from probes import redaction
 from reports import codec
 from reports.codec import Number
+from reports.text import counted
 
 SCHEMA_VERSION = 1  # of the doctor's JSON
 Severity = Literal["error", "warning", "info"]
@@ -90,7 +91,8 @@ class Report:
                   if (count := sum(item.severity == name for item in self.hazards))]  # fmt: skip
         summary = ", ".join(counts) or "nothing found that will break a run"
         made = {item.check for item in self.hazards} | {item.check for item in self.passed}
-        return f"{summary}; {len(made)} checks made, {len({item.check for item in self.unchecked})} not checked"
+        unchecked = {item.check for item in self.unchecked}
+        return f"{summary}; {counted(len(made), 'check')} made, {len(unchecked)} not checked"
 
     def _differences(self) -> str:
         # What breaks one command by itself is no difference between the two.

@@ -152,6 +152,11 @@ class Finding:
     cause: CauseKey | None = None  # for a parameter: the cause that it would be
     about: Subject = ""
 
+    @property
+    def reserves(self) -> bool:
+        """Whether it limits what a pass means: a warning, or a setting that did not reach the engine as asked."""
+        return self.severity == "warning" or self.about == "setting"
+
 
 RESIDUE = 0.02  # share of a difference that a proof, or a reading, may leave: a flip changes the tokens after it
 
@@ -277,7 +282,10 @@ BETWEEN = "candidate against baseline"  # the group of `Parity.metrics` between 
 
 @dataclass(frozen=True)
 class Parity:
-    """The body of a parity verdict, and of an audit of one run."""
+    """The body of a parity verdict, and of an audit of one run.
+
+    `not_applicable`: the names of checks that a replay cannot make, since it draws nothing.
+    """
 
     first_divergence: Place | None
     floor: dict[str, Any]
@@ -285,6 +293,7 @@ class Parity:
     runs: list[RunSummary]
     metrics: dict[str, Any] = field(default_factory=dict)  # PARITY metrics: per token and per run
     series: dict[str, list[Number]] = field(default_factory=dict)  # one value a step: max |Δ logprob|, flips, ...
+    not_applicable: list[str] = field(default_factory=list)
 
     @property
     def alone(self) -> bool:
@@ -500,7 +509,7 @@ class Verdict:
         """Return what a passing verdict leaves open, the gravest kind first; [] for any other verdict."""
         if self.verdict not in PASSES:
             return []
-        warnings = [item for item in self.findings if item.severity == "warning"]
+        warnings = [item for item in self.findings if item.reserves]
         settings = [f"{item.cause or item.name} ({item.where})" for item in warnings if item.about == "setting"]
         checks = self.parity.checks if self.parity else []
         kinds: dict[Reserved, list[str]] = {

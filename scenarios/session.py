@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes import install, memory
-from scenarios import memory as device_memory
+from scenarios import memory_fit
 from scenarios.engines import frames, guided, last_words, leftovers, parameters, registry
 from scenarios.engines.engine import (
     Completion,
@@ -32,9 +32,9 @@ from scenarios.engines.engine import (
     SyncReport,
     WeightMeta,
 )
+from scenarios.engines.engine_processes import first_to_end, title
 from scenarios.engines.make import EngineOptions, make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, sampling_event
-from scenarios.engines.processes import first_to_end, title
 from scenarios.plants import Injection
 from scenarios.settings import Sampling, Scenario
 
@@ -353,13 +353,13 @@ class EngineSession:
 
     def sleep(self, level: int, *, step: int) -> None:
         """Put the engine to sleep. Until both parts were woken it refuses to draw."""
-        before = device_memory.unused()
+        before = memory_fit.unused()
         fields: dict[str, Any] = {"level": level}
 
         def put() -> None:
             self._engine.sleep(level)
             if before is not None:
-                fields["freed"] = (device_memory.unused() or before) - before
+                fields["freed"] = (memory_fit.unused() or before) - before
 
         self._called("sleep", step, put, fields)
         self._asleep = set(Part)

@@ -12,7 +12,7 @@ from typing import Any
 
 from probes import install
 from probes.format import Flat, Ragged
-from scenarios import memory, models, prompts
+from scenarios import memory_fit, models, prompts
 from scenarios.engines import parameters
 from scenarios.engines.engine import Request, SyncReport
 from scenarios.engines.guided import Guide
@@ -116,8 +116,8 @@ class Stage:
 
         `share`: of an accelerator, that each of an engine's `workers` may use.
         """
-        room = memory.Room(device, memory.free(), memory.accelerator() if device == "cuda" else None)
-        return memory.no_room(call(actor, "parameters"), room, engines=engines, share=share, workers=workers)
+        room = memory_fit.Room(device, memory_fit.free(), memory_fit.accelerator() if device == "cuda" else None)
+        return memory_fit.no_room(call(actor, "parameters"), room, engines=engines, share=share, workers=workers)
 
     def lift(
         self,

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import envs, verdict_file
-from harness.bisect import builds
-from harness.bisect.builds import GIVES_UP
+from harness.bisect import engine_builds
+from harness.bisect.engine_builds import GIVES_UP
 from harness.bisect.judging import Judged
 from harness.bisect.search import Search
 from harness.errors import BadInput, HarnessError
@@ -24,6 +24,7 @@ from probes.files import make_new_folder, open_new
 from reports.bisect_model import Bisection
 
 SKIP = 125  # the same exit code as in `git bisect run`
+ADD_WORKTREE = ("worktree", "add", "--detach", "--force")
 OUT = "HARNESS_BISECT_OUT"  # names the folder for the command's recording
 
 
@@ -49,7 +50,7 @@ def bisect(search: Search) -> Bisection:
     def attempt(index: int, place: Path) -> Judged:
         with _checked_out(repo, commits[index], search.journal.folder / "tree") as tree:
             if engine:
-                return builds.compare(search, engine, commits[index], tree, place)
+                return engine_builds.compare(search, engine, commits[index], tree, place)
             return _run(search, tree, place)
 
     merges = _git(repo, "rev-list", "--first-parent", "--merges", f"{good}..{bad}")
@@ -62,7 +63,7 @@ def bisect(search: Search) -> Bisection:
 def _checked_out(repo: Path, commit: str, tree: Path) -> Iterator[Path]:
     """A worktree of the commit. It is removed afterwards, together with everything that was built in it."""
     _remove(repo, tree)
-    if _git(repo, "worktree", "add", "--detach", "--force", str(tree), commit) is None:
+    if _git(repo, *ADD_WORKTREE, str(tree), commit) is None:
         raise BadInput(f"{commit} cannot be checked out into {tree}", fix=f"git -C {repo} worktree list")
     try:
         yield tree

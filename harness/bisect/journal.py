@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.bisect.request import Request
 from harness.errors import BadInput
 from probes import limits
-from probes.files import make_folder
+from probes.files import folder_or_nothing
 from reports import codec
 from reports.bisect_model import Step
 
@@ -52,11 +52,11 @@ class Journal:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(f"{folder} is there and holds no bisection", fix="choose another --out")
         try:
-            make_folder(folder)
-            journal = Journal(folder, request, _locked(folder, os.O_CREAT))
+            with folder_or_nothing(folder, whole=True):
+                journal = Journal(folder, request, _locked(folder, os.O_CREAT))
+                journal._append(codec.builtins(request))
         except OSError as error:
             raise BadInput(f"{folder} cannot be written: {error.strerror}", fix="--out DIR") from error
-        journal._append(codec.builtins(request))
         return journal
 
     @staticmethod

@@ -6,13 +6,14 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from harness.config import overrides
+from harness.bisect.bisect_options import BisectOptions
+from harness.command_options import command_line, command_options, options_of
 from harness.errors import BadInput, closest
 from harness.nightly.observation import COUNTS, METRICS, NATIVE, group_and_name, metric
-from harness.parity.runs.command_line import command_line
 from reports.bisect_model import Over
 from scenarios.engines import registry
 
@@ -20,23 +21,18 @@ RANGE = re.compile(r"(?P<good>.+?)\.\.(?P<bad>.+)")
 
 
 @dataclass(frozen=True)
-class Request:
-    """The options of `harness bisect` under their names there. `options` holds the arguments after `--`."""
+class Request(BisectOptions):
+    """A bisection that a user asked for."""
 
-    what: str = ""
-    against: str = ""
-    good: str = ""
-    bad: str = ""
-    framework: str = ""
-    repo: str = ""
-    run: str = ""
-    build: str = ""
-    metric: str = ""
-    above: float | None = None
-    cause: str = ""
-    limit: str = "30m"
-    keep_envs: int = 3
-    options: tuple[str, ...] = ()
+    @staticmethod
+    def of(options: BisectOptions) -> Request:
+        """Return the request of a command line, whose paths are those of this folder."""
+        request = Request(**vars(options))
+        if request.what.startswith("-"):  # there was no WHAT before --
+            request = replace(request, what="", options=(request.what, *request.options))
+        names = ("repo",) if request.framework else ("repo", "good", "bad")
+        paths: dict[str, Any] = {name: str(Path(path).absolute()) for name in names if (path := getattr(request, name))}
+        return replace(request, **paths)
 
     @property
     def over(self) -> Over:
@@ -47,10 +43,9 @@ class Request:
     @property
     def command(self) -> str:
         """The command line that repeats this bisection."""
-        values = {field: getattr(self, field.name) for field in fields(self)}
-        set_fields = {field.name: value for field, value in values.items() if value != field.default}
-        options = set_fields.pop("options", ())
-        line = command_line("bisect", *filter(None, [set_fields.pop("what", "")]), **set_fields)
+        arguments = command_options(self)
+        options = arguments.pop("options", ())
+        line = command_line("bisect", *filter(None, [arguments.pop("what", "")]), **arguments)
         return f"{line} -- {shlex.join(options)}" if options else line
 
     def ends(self) -> tuple[str, str]:
@@ -58,7 +53,10 @@ class Request:
         match = RANGE.fullmatch(self.what)
         if match is None:
             raise BadInput(
-                f"{self.what or 'nothing'!r} is not a range GOOD..BAD", fix=f"harness bisect {self._example()}"
+                f"{self.what!r} is not a range GOOD..BAD"
+                if self.what
+                else "what to bisect is missing: a range GOOD..BAD",
+                fix=f"harness bisect {self._example()}",
             )
         return match["good"], match["bad"]
 
@@ -147,7 +145,7 @@ class Request:
         """Raise BadInput for a command that is not one of the framework, and for an engine that it does not support."""
         from harness.bisect.jobs import Command
         from harness.frameworks.detection import of
-        from harness.frameworks.parity import check_pair
+        from harness.frameworks.job_parity import check_pair
 
         for text in (self.good, self.bad):
             command = Command.read(text)
@@ -157,23 +155,10 @@ class Request:
 
     def _check_comparison(self, parsed_options: dict[str, Any]) -> None:
         """Refuse what every comparison of releases or commits would refuse. Raises BadInput."""
-        from harness.parity.runs.options import ParityOptions
         from harness.parity.runs.run import check_parity
+        from harness.parity.runs.run_options import ParityOptions
 
-        engine = self.what.partition("@")[0]
-        options = ParityOptions(
-            scenario=parsed_options["scenario"],
-            mode=parsed_options["mode"],
-            seed=parsed_options["seed"],
-            steps=parsed_options["steps"],
-            rollout_only=parsed_options["rollout_only"],
-            overrides=overrides(parsed_options["set"], parsed_options["model"], parsed_options["prompts"]),
-            candidate_overrides=parsed_options["candidate_set"],
-            mapping=parsed_options["mapping"] or None,
-            baseline_mapping=parsed_options["baseline_mapping"] or None,
-            fault=parsed_options["fault"] or None,
-        )
-        check_parity(self.against, engine, options)
+        check_parity(self.against, self.what.partition("@")[0], options_of(ParityOptions, parsed_options))
 
 
 def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -> dict[str, Any]:

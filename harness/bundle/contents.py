@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,9 +37,10 @@ def contents(paths: list[Path]) -> Contents:
     [path] = paths
     if is_bundle(path):
         raise BadInput(f"{path} is a bundle already", fix=f"harness report {path}")
-    if not path.is_dir():
-        what = " is a file, and a bundle is made of a directory" if path.exists() else ": no such directory"
-        raise BadInput(f"{path}{what}", fix="harness bundle RUN   # a directory of harness run, parity or triage")
+    if not path.exists():
+        raise BadInput(f"{path}: no such file or directory", fix=f"ls {shlex.quote(str(_existing(path)))}")
+    if path.is_file():
+        raise BadInput(f"{path} is a file, and a bundle is made of a directory", fix=_triaged(path))
     if (path / MANIFEST).is_file():
         return Contents("run", dict([*_named(path, VERDICT), *_run(path), *_newest_evidence(path)]))
     if all((path / side / MANIFEST).is_file() for side in SIDES):
@@ -48,9 +50,20 @@ def contents(paths: list[Path]) -> Contents:
     if evidence is None or evidence.is_file():
         raise BadInput(
             f"{path} holds neither a run ({MANIFEST}), nor a pair of runs, nor evidence of a hang",
-            fix="harness bundle RUN   # or a directory of harness parity, or of harness triage --out",
+            fix=_triaged(path),
         )
     return Contents("evidence", dict(_evidence(evidence)))
+
+
+def _triaged(path: Path) -> str:
+    """The commands that make evidence of recorder dumps or pasted stacks, which is then bundled."""
+    words, out = shlex.quote(str(path)), shlex.quote(f"{path.resolve().name or 'hang'}-evidence")
+    return f"harness triage {words} --out {out}; harness bundle {out}   # if it holds stacks or recorder dumps"
+
+
+def _existing(path: Path) -> Path:
+    """The last folder on the way to a path that exists."""
+    return next(folder for folder in (path.parent, *path.parent.parents, Path("/")) if folder.is_dir())
 
 
 def _run(run: Path, prefix: str = "") -> list[tuple[str, Path]]:

@@ -29,7 +29,7 @@ from reports.model import Verdict
 from reports.run_model import RecordedRun
 
 if TYPE_CHECKING:
-    from harness.bundle.prompts import HashedRun
+    from harness.bundle.prompt_hashes import HashedRun
     from reports.model import Verdict
     from reports.renderers import Subject
 
@@ -98,7 +98,7 @@ class _Hashes:
     """The recordings of a bundle with hashed prompts, by the folder that contains them."""
 
     def __init__(self, bundle_contents: Contents) -> None:
-        from harness.bundle.prompts import HashedRun, PromptHash  # imported late: it reads recordings
+        from harness.bundle.prompt_hashes import HashedRun, PromptHash  # imported late: it reads recordings
 
         key = PromptHash()
         self.key = key.name

@@ -30,7 +30,7 @@ from harness.cluster.fork_servers import ForkServers, Preload
 from harness.cluster.ray_output import warnings_aside, warnings_dropped
 from harness.cluster.ray_start import FIND_GCS, job, lean, on_loopback
 from harness.errors import HarnessError
-from scenarios.engines.processes import alive, descendants
+from scenarios.engines.engine_processes import alive, descendants
 from scenarios.ports import free_port, refused
 from scenarios.remote import Host, Remote
 from scenarios.settings import Placement

@@ -22,7 +22,7 @@ from probes import redaction
 from probes.files import write_whole
 from reports.model import Verdict
 from scenarios.engines import last_words
-from scenarios.engines.processes import alive, descendants
+from scenarios.engines.engine_processes import alive, descendants
 from scenarios.remote import SIGNATURE, TRACEBACK, ActorFailed, Future
 
 # No single call of the built-in scenario takes a tenth of this. A call that does take so long is hung, and the run

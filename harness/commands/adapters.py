@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.doors import group
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
 from harness.errors import BadInput
 
-app = typer.Typer(no_args_is_help=True, help="Adapters of RLHF frameworks: list them, check their symbols.")
+app = group("Adapters of RLHF frameworks: list them, check their symbols.", "harness adapters check --framework verl")
 
 
 @app.command("list")

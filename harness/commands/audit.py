@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Cap, Strict, Verbose
+from harness.commands.options import Verbose
 from harness.commands.showing import format_option, progress, show
+from harness.parity.runs.run_options import Cap, Strict
 
 
 def audit(

@@ -11,6 +11,7 @@ from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
 from harness.errors import BadInput
 from harness.quantities import size
+from reports.text import counted
 
 
 def bundle(
@@ -55,5 +56,5 @@ def bundle(
         return show_json(packed)
     for note in manifest.notes:
         say(f"left out: {note}")
-    say(f"{len(manifest.files)} files, {packed.bytes:,} bytes; look at index.html in it before you send it")
+    say(f"{counted(len(manifest.files), 'file')}, {packed.bytes:,} bytes; look at index.html in it before you send it")
     print(target)

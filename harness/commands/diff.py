@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Cap, Format, Strict, Verbose
+from harness.commands.options import Format, Verbose
 from harness.commands.showing import progress, say, show
+from harness.parity.runs.run_options import Cap, Strict
 
 
 def diff(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typer
+
 DOORS: dict[str, tuple[str, ...]] = {
     "A job hangs": ("triage", "stacks", "watch"),
     "Two engines or two runs differ": ("parity", "diff", "replay", "run", "record"),
@@ -11,3 +13,9 @@ DOORS: dict[str, tuple[str, ...]] = {
     "Read a report and hand it over": ("report", "explain", "bundle"),
     "Machines, engines and environments": ("doctor", "env", "up", "ps", "down", "adapters", "faults", "help"),
 }
+
+
+def group(help: str, *examples: str) -> typer.Typer:
+    """An empty group of commands, whose help ends with these command lines."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    return typer.Typer(no_args_is_help=True, help=f"{help}\n\n\b\nExample:\n{lines}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from harness.commands.doors import group
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
 from harness.errors import EnvironmentUnusable
@@ -13,7 +14,11 @@ from harness.errors import EnvironmentUnusable
 if TYPE_CHECKING:
     from harness.envs import Environment
 
-app = typer.Typer(no_args_is_help=True, help="Engine environments: one interpreter per rollout engine.")
+app = group(
+    "Engine environments: one interpreter per rollout engine.",
+    "harness env create vllm",
+    "harness env check vllm",
+)
 
 
 @app.command()
@@ -151,7 +156,7 @@ def arguments(
     import dataclasses
 
     from harness import envs
-    from harness.envs.accepted import accepted
+    from harness.envs.stored_arguments import accepted
 
     takes = accepted(envs.get(name), ask=True, say=say)
     if format == "json":

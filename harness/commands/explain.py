@@ -31,11 +31,13 @@ def explain(
     Example:
       harness explain 'STALE_WEIGHTS(lm_head.weight)' K10
     """
-    from harness import glossary
+    from harness import extras, glossary
 
     entries = [entry for name in names for entry in glossary.find(name)] if names else glossary.entries()
     for error in glossary.refused():
         say(str(error))
+    if not names and glossary.lacking():
+        say(f"causes and checks of two runs are not listed: {extras.install_command('diff')}")
     if format == "json":
         return show_json(entries)
 

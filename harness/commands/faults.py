@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from harness.commands.doors import group
 from harness.commands.showing import show_json
 from harness.errors import BadInput
 from harness.extras import need
@@ -17,11 +18,11 @@ from harness.quantities import seconds
 
 if TYPE_CHECKING:
     from harness.planted.differences.files import Fault
-    from harness.planted.hangs.outcome import Outcome as HangOutcome
+    from harness.planted.hangs.hang_outcome import Outcome as HangOutcome
     from reports.progress import ProgressEvent
     from scenarios.settings import Scenario
 
-app = typer.Typer(no_args_is_help=True, help="Planted faults: list them, run them, see what is found.")
+app = group("Planted faults: list them, run them, see what is found.", "harness faults list --suite parity")
 
 Suite = Literal["hang", "parity"]
 Format = Annotated[Literal["text", "json", "md"], typer.Option("--format", help="the format of what is printed")]
@@ -57,9 +58,9 @@ def list_(
     if source and suite == "all":
         suite = _suite_of(Path(source))
     if suite != "parity":
-        from harness.planted.hangs import files as hang_files
+        from harness.planted.hangs import hang_selection
 
-        rows += [listing.described(hang) for hang in hang_files.hangs(source)]
+        rows += [listing.described(hang) for hang in hang_selection.hangs(source)]
     if suite != "hang":
         from harness.planted.differences import files
 
@@ -112,11 +113,11 @@ def run(
     """
     if suite == "parity":
         _parity(names=names or [], source=source, backends=backends, dtype=dtype, out=out, cold=cold, format=format)
-    from harness.planted.hangs import files, lab, tables
+    from harness.planted.hangs import hang_selection, lab, tables
     from probes.files import write_whole
 
     need("torch")  # the programs of the lab are ranks
-    hangs = files.chosen(files.hangs(source), names or [], engines=engines, conditions=conditions)
+    hangs = hang_selection.chosen(hang_selection.hangs(source), names or [], engines=engines, conditions=conditions)
     folder = _folder(out)
     rows: list[HangOutcome] = []
     outcomes = lab.outcomes(hangs, stall_s=seconds(stall), jobs=jobs, out=folder, progress=_progress_line(len(hangs)))
@@ -142,10 +143,10 @@ def _parity(
     """The planted faults of parity; leaves with 0 when the score passes."""
     import tempfile
 
-    from harness.parity.runs.options import LaunchOptions
+    from harness.parity.runs.run_options import LaunchOptions
     from harness.planted.differences import files, tables
+    from harness.planted.differences.fault_runs import outcomes
     from harness.planted.differences.outcome import Outcome, score
-    from harness.planted.differences.run import outcomes
 
     faults = files.chosen(files.faults(source), names)
     _refuse_impossible(faults, backends)
@@ -177,9 +178,9 @@ def refuse_unknown(
     """Raises BadInput for what `harness faults run` would refuse: a fault that is not there, or not with this pair, and
     an engine that cannot start."""
     if suite == "hang":
-        from harness.planted.hangs import files as hang_files
+        from harness.planted.hangs import hang_selection
 
-        hang_files.chosen(hang_files.hangs(), names, engines=engines, conditions=conditions)
+        hang_selection.chosen(hang_selection.hangs(), names, engines=engines, conditions=conditions)
         return
     from harness.parity.runs.preflight import check_environment, preflight
     from harness.planted.differences import files
@@ -199,7 +200,7 @@ def _scenario(dtype: str) -> Scenario:
 
 
 def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> None:
-    from harness.planted.differences.run import planned
+    from harness.planted.differences.fault_runs import planned
 
     if planned(faults, backends):
         return

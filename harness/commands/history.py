@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.doors import group
 from harness.commands.nightly import HistoryAt, NightFormat
 from harness.commands.options import TextOrJson
 from harness.commands.showing import show as show_subject
@@ -18,7 +19,7 @@ from reports.nightly_model import Course, Measured, NightRow
 from reports.sections.nightly import compared, plot
 from reports.text import clean, counted
 
-app = typer.Typer(no_args_is_help=True, help="What the nights of `harness nightly` showed.")
+app = group("What the nights of `harness nightly` showed.", "harness history list", "harness history show")
 Cell = Annotated[str, typer.Argument(help="the name of a cell", show_default=False)]
 
 

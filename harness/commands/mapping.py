@@ -95,7 +95,8 @@ def mapping(
     if format == "json":
         import dataclasses
 
-        show_json(dataclasses.asdict(judged) | {"exit_code": judged.exit_code, "reason": judged.reason})
+        derived = {"arrived": judged.arrived, "exit_code": judged.exit_code, "reason": judged.reason}
+        show_json(dataclasses.asdict(judged) | derived)
     else:
         from reports.layout import Page
 
@@ -113,8 +114,8 @@ def _check_engine(name: str, option: str, file: str) -> None:
 
     if registry.find(name) is not None or registry.refusal(name):
         return
-    engines = registry.names(embedded=False)
-    near, *_ = [*difflib.get_close_matches(name, engines, n=1), *sorted(engines)]
+    engines = registry.names()
+    near, *_ = [*difflib.get_close_matches(name, engines, n=1), *sorted(registry.names(embedded=False))]
     if not name:
         text = f"harness mapping needs {option}, the engine that the settings are mapped to"
         raise BadInput(

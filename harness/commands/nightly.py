@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.commands.options import nonempty_address
 from harness.commands.showing import format_option, say, show
 from harness.errors import BadInput
 from harness.nightly import HISTORY
+from harness.parity.runs.run_options import nonempty_address
 from harness.quantities import seconds, size
 from reports.sections.nightly import duration
 from reports.text import clean, counted
@@ -32,7 +32,6 @@ HistoryAt = Annotated[
     ),
 ]
 NightFormat = Annotated[str, format_option("nightly")]
-LEAST_BYTES = 1 << 20  # that must fit below --out before a night begins; a cell of ppo-tiny writes some 3 MB
 
 
 def nightly(
@@ -186,15 +185,11 @@ def _noted() -> Iterator[None]:
 
 def _refuse_unusable(out: Path) -> None:
     """Raises BadInput where the recordings of a night could not be written: before it begins."""
-    import tempfile
-
-    from probes.files import make_folder
+    from probes.files import folder_or_nothing, try_writing
 
     try:
-        make_folder(out)
-        with tempfile.TemporaryFile(dir=out) as trial:
-            trial.write(bytes(LEAST_BYTES))
-            trial.flush()
+        with folder_or_nothing(out):
+            try_writing(out)
     except OSError as error:
         raise BadInput(
             f"--out {out}: recordings cannot be written there: {error.strerror}",

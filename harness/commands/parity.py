@@ -6,33 +6,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from harness.commands.options import (
-    MAPPING,
-    Address,
-    Cap,
-    Cold,
-    Device,
-    Format,
-    Mode,
-    Model,
-    Out,
-    Prompts,
-    RolloutOnly,
-    Scenario,
-    Seed,
-    Set,
-    Stall,
-    Steps,
-    Strict,
-    Verbose,
-)
+from harness.command_options import of_options
+from harness.commands.options import Format, Verbose
 from harness.commands.showing import progress, say, show
 from harness.errors import BadInput
-from harness.quantities import stall_seconds
+from harness.parity.runs.run_options import ParityOptions
 
 WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "strict", "stall", "format", "verbose", "seed", "mode")
 
 
+@of_options
 def parity(
     context: typer.Context,
     baseline: Annotated[
@@ -48,21 +31,10 @@ def parity(
         list[str] | None,
         typer.Argument(help="a job of OpenRLHF, verl or TRL, which is run on both backends instead of a scenario"),
     ] = None,
+    *,
     framework: Annotated[
         str, typer.Option(help="the framework of the command; auto: found from the command and its scripts")
     ] = "auto",
-    scenario: Scenario = "ppo-tiny",
-    set: Set = [],  # noqa: B006
-    candidate_set: Annotated[
-        list[str],
-        typer.Option(
-            "--candidate-set",
-            help="a setting of the scenario, section.key=value, for the candidate only; may be repeated",
-            show_default=False,
-        ),
-    ] = [],  # noqa: B006
-    model: Model = "",
-    prompts: Prompts = "",
     repeat: Annotated[
         Literal["baseline", "both", "none"] | None,
         typer.Option(
@@ -71,54 +43,7 @@ def parity(
             show_default=False,
         ),
     ] = None,
-    mode: Mode = None,
-    steps: Steps = None,
-    seed: Seed = None,
-    rollout_only: RolloutOnly = False,
-    free: Annotated[
-        bool,
-        typer.Option("--free", help="let each run go its own way; else the candidate follows the baseline's tokens"),
-    ] = False,
-    native: Annotated[
-        bool, typer.Option("--native/--no-native", help="compare the engines' own samplers in a short stage at the end")
-    ] = True,
-    lifted: Annotated[
-        bool | None,
-        typer.Option(
-            "--lifted/--no-lifted",
-            help="repeat half precision's computation in float32 with the same weights; default: where memory allows",
-            show_default=False,
-        ),
-    ] = None,
-    attribution: Annotated[
-        bool,
-        typer.Option(
-            "--attribution/--no-attribution",
-            help="look for the cause of a divergence by interventions on the live engines",
-        ),
-    ] = True,
-    fault: Annotated[
-        str,
-        typer.Option(
-            help="plant this fault, to see that it is found; harness faults list --suite parity lists them",
-            show_default=False,
-        ),
-    ] = "",
-    mapping: Annotated[
-        str,
-        typer.Option(
-            help=f"for the candidate, {MAPPING}",
-            show_default=False,
-        ),
-    ] = "",
-    baseline_mapping: Annotated[str, typer.Option(help=f"for the baseline, {MAPPING}", show_default=False)] = "",
-    cap: Cap = None,
-    strict: Strict = False,
-    out: Out = "",
-    address: Address = None,
-    device: Device = "auto",
-    cold: Cold = False,
-    stall: Stall = "60s",
+    options: ParityOptions,
     format: Format = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -132,52 +57,26 @@ def parity(
       harness parity vllm sglang
       harness parity vllm@0.31 vllm@0.32 --rollout-only
     """
-    _count(context, bool(command) or framework != "auto", mode)
+    _count(context, bool(command) or framework != "auto", options.mode)
     if command or framework != "auto":
-        from harness.frameworks.parity import JobOptions, run_framework_parity
+        from harness.frameworks.job_parity import JobOptions, run_framework_parity
 
-        coupled = mode == "coupled"
+        coupled = options.mode == "coupled"
         job = JobOptions(
             framework=framework,
-            out=out or None,
-            cap=cap,
-            strict=strict,
-            stall_s=stall_seconds(stall) or None,
-            seed=None if coupled else seed,
-            coupled=(seed or 0) if coupled else None,
+            out=options.out,
+            cap=options.cap,
+            strict=options.strict,
+            stall_s=options.stall_s or None,
+            seed=None if coupled else options.seed,
+            coupled=(options.seed or 0) if coupled else None,
             repeat=repeat,
         )
         show(run_framework_parity(baseline, candidate, command or [], job, say), format, verbose=verbose)
-    from harness.config import overrides
-    from harness.parity.runs.options import ParityOptions
     from harness.parity.runs.run import run_parity
 
     with progress() as view:
-        options = ParityOptions(
-            scenario=scenario,
-            overrides=overrides(set, model, prompts),
-            candidate_overrides=candidate_set,
-            mode=mode,
-            seed=seed,
-            steps=steps,
-            rollout_only=rollout_only,
-            free=free,
-            native=native,
-            lifted=lifted,
-            attribution=attribution,
-            fault=fault or None,
-            mapping=mapping or None,
-            baseline_mapping=baseline_mapping or None,
-            cap=cap,
-            strict=strict,
-            out=out or None,
-            address=address,
-            device=device,
-            cold=cold,
-            stall_s=stall_seconds(stall),
-            progress=view.update,
-        )
-        verdict = run_parity(baseline, candidate, options)
+        verdict = run_parity(baseline, candidate, options, progress=view.update)
     show(verdict, format, verbose=verbose)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 
-import typer
-
+from harness.commands.doors import group
 from harness.launchers import launchers
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Write the file that starts a job under the harness elsewhere: a workflow, a script, a manifest.",
+app = group(
+    "Write the file that starts a job under the harness elsewhere: a workflow, a script, a manifest.",
+    "harness render slurm -- python train.py",
 )
 for name, command in launchers().items():
     words = "words" in inspect.signature(command).parameters  # the job's command, whose options are its own

@@ -80,7 +80,7 @@ def report(
 
 
 def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> None:
-    from probes.files import close_to_others, make_folder
+    from probes.files import close_to_others, folder_or_nothing
 
     if not tracker or out is None:
         raise BadInput(
@@ -95,7 +95,7 @@ def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> 
         ) from error
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} is not empty; an export never mixes with another", fix="choose another --out")
-    make_folder(out)
-    write(recorded, out)
-    close_to_others(out)
+    with folder_or_nothing(out, whole=True):
+        write(recorded, out)
+        close_to_others(out)
     print(out)

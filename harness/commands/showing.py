@@ -77,9 +77,14 @@ def progress() -> Iterator[Any]:
 
 
 def say(line: str) -> None:
-    """Print a line for the user to stderr; once that was closed, what is printed there goes nowhere."""
+    """Print a line for the user to stderr."""
+    print_aside(clean_lines(f"harness: {line}"))
+
+
+def print_aside(text: str) -> None:
+    """Print lines to stderr; once that was closed, what is printed there goes nowhere."""
     try:
-        print(clean_lines(f"harness: {line}"), file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
         with contextlib.suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)

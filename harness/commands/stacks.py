@@ -40,6 +40,7 @@ def stacks(
     from harness.triage.folding import fold
     from harness.triage.run import look
     from reports.layout import Page
+    from reports.text import counted
 
     folded = fold(look(what, tell=say))
     if format == "json":
@@ -48,8 +49,8 @@ def stacks(
     with Page() as page:
         for stack in displayed:
             _print(page, stack, folded)
-        if len(displayed) < len(folded.stacks):
-            page.line(f"{len(folded.stacks) - len(displayed)} more stacks: --all")
+        if more := len(folded.stacks) - len(displayed):
+            page.line(f"{counted(more, 'more stack')}: --all")
         for note in folded.notes:
             page.prose(_clean(note), "note  ")
 
@@ -58,15 +59,16 @@ def _print(page: Page, stack: FoldedStack, folded: Folded) -> None:
     from rich.text import Text
 
     from reports.sections.triage import ranks
+    from reports.text import counted
 
     numbers = f"rank{'s' if len(stack.ranks) > 1 else ''} {ranks(stack.ranks)}" if stack.ranks else ""
     more = f" and {len(stack.processes) - MAX_NAMED} more" if len(stack.processes) > MAX_NAMED else ""
     unnamed = ", ".join(stack.processes[:MAX_NAMED]) + more
     who = _clean("; ".join(filter(None, (numbers, unnamed))))
     if stack.main:
-        count = f"{stack.threads} of {folded.processes} main threads"
+        count = f"{stack.threads} of {counted(folded.processes, 'main thread')}"
     else:
-        count = f"{stack.threads} thread{'s' if stack.threads > 1 else ''} {_clean(stack.thread)}"
+        count = f"{counted(stack.threads, 'thread')} {_clean(stack.thread)}"
     doing = stack.doing + (f": {_clean(stack.op)}" if stack.op and stack.op != stack.doing else "")
     page.prose(Text.assemble((who, "bold"), f"   {count}, {doing}"))
     for frame in stack.frames:

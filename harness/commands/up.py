@@ -6,23 +6,23 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Device, Mode, Model, Prompts, Scenario, Seed, Set, TextOrJson
+from harness.command_options import of_options
+from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
+from harness.parity.runs.run_options import Device, Scenario, ScenarioOptions
 from harness.quantities import seconds
 from reports.text import clean
 
 
+@of_options
 def up(
     backends: Annotated[
         list[str],
         typer.Argument(help="the engines to start, ENGINE or ENGINE@ENVIRONMENT, one for each side of a comparison"),
     ],
+    *,
     scenario: Scenario = "ppo-tiny",
-    set: Set = [],  # noqa: B006
-    model: Model = "",
-    prompts: Prompts = "",
-    mode: Mode = None,
-    seed: Seed = None,
+    options: ScenarioOptions,
     native: Annotated[
         bool, typer.Option("--native/--no-native", help="also start a second engine of each for the native stage")
     ] = True,
@@ -37,11 +37,8 @@ def up(
     Example:
       harness up vllm sglang
     """
-    from harness.config import overrides
-    from harness.parity.runs.options import RunOptions
     from harness.warm.up import up as start
 
-    options = RunOptions(overrides=overrides(set, model, prompts), mode=mode, seed=seed)
     idle_s = seconds(idle, "--idle")
     kept = start(backends, options.settings(scenario), native=native, device=device, idle_s=idle_s, say=say)
     print(f"{kept.names} up; they end after {idle} without use, or with: harness down")

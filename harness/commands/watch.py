@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def watch(
-    command: Annotated[list[str], typer.Argument(help="the command to run, with its arguments", show_default=False)],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="the command to run, with its arguments", show_default=False)
+    ] = None,
     stall: Annotated[
         str, typer.Option(help="examine the command when it made no progress for this long: 90s, 5m, 1h")
     ] = "60s",
@@ -60,6 +62,25 @@ def watch(
         str, typer.Option("--serve-after", help="serve so long after the end of a command that had a stall")
     ] = "5m",
     token_file: TokenFile = "",
+    pid: Annotated[
+        int,
+        typer.Option(
+            metavar="PID",
+            help="in place of a command: attach to the job of a running process, without a restart, and look at it "
+            "once a --stall; the verdict says what a start under the watch would add",
+            show_default=False,
+        ),
+    ] = 0,
+    on_verdict: Annotated[
+        str,
+        typer.Option(
+            "--on-verdict",
+            metavar="COMMAND",
+            help="a line of sh that gets each new verdict as JSON on its standard input: a chat hook, a pager, a "
+            "requeue; it never holds the watch up",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Run any command under the watchdog; judge a stall and report it. Its output and exit code pass through.
 
@@ -67,12 +88,15 @@ def watch(
     Example:
       harness watch --stall 5m -- torchrun --nproc-per-node 8 train.py
     """
+    from harness.errors import BadInput
     from harness.frameworks.configured import Configured
     from harness.frameworks.detection import detect, recognised
     from harness.frameworks.record import finished
     from harness.triage.watch import Limits
     from harness.triage.watch import watch as run
-    from harness.triage.watch.command import hang_of, words_of
+    from harness.triage.watch.attached import attach
+    from harness.triage.watch.notices import Notices
+    from harness.triage.watch.watched_command import WatchOptions, hang_of, words_of
 
     limits = Limits(keep, size(keep_size))
 
@@ -80,6 +104,21 @@ def watch(
         say(f"a stall, {stall.seconds:.0f} s after the last progress; evidence: {stall.evidence}")
         show_aside(stall.verdict, format)
 
+    notices = Notices(on_verdict, say) if on_verdict else None
+    hand_on = notices.put if notices else (lambda verdict: None)
+    if pid:
+        if command or serve:
+            raise BadInput("--pid attaches to a running job: it takes neither a command nor --serve",
+                           fix=f"harness watch --pid {pid}")  # fmt: skip
+        options = WatchOptions(
+            stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
+            on_verdict=hand_on, limits=limits,
+        )  # fmt: skip
+        code = attach(pid, options).exit_code
+        if notices:
+            notices.close()
+        raise typer.Exit(code)
+    command = command or []
     # A job of a known framework gets its hooks too: their spans say what a process was at. `record` asks more of it.
     job = detect(command, matches[0].name) if len(matches := recognised(command)) == 1 else None
     serving = None
@@ -95,10 +134,14 @@ def watch(
         command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
         limits=limits, serving=serving, environ={**os.environ, **job.variables()} if job else None,
         beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
-        indexed=job is not None,
+        indexed=job is not None, on_verdict=hand_on,
     )  # fmt: skip
+    if notices:
+        notices.close()
     if ended := words_of(result):
         say(ended)
+    if result.first_death:
+        say(f"the first process to end: {result.first_death}")
     if job and result.directory:
         finished(job, result.directory, result.exit_code, say)
     if hang := hang_of(result, Path(out) if out else None):

@@ -7,6 +7,7 @@ same time, at least one sees the other.
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 from pathlib import Path
 
@@ -15,19 +16,24 @@ from harness.doctor.facts import Facts
 from harness.doctor.outcome import Asked, Outcome, Unseen
 from harness.errors import BadInput
 from probes import limits
-from probes.files import make_folder, write_whole
+from probes.files import write_whole
 from reports import codec
 
 
 def compare(folder: Path, mine: Facts) -> list[tuple[str, Outcome]]:
     """Compare this node's Python and packages with those of the nodes that wrote their facts before.
 
-    Raises BadInput for a folder that cannot be written.
+    Raises BadInput for a folder that is not there, which each node would make for itself, or cannot be written.
     """
+    if not folder.is_dir():
+        again = shlex.quote(str(folder))
+        raise BadInput(
+            f"{folder} is no directory: the nodes share one that is there",
+            fix=f"mkdir -p {again}; harness doctor --nodes {again}   # on storage that all nodes see",
+        )
     host = socket.gethostname()
     own_file = folder / f"software-{host}.json"
     try:
-        make_folder(folder)
         write_whole(own_file, codec.dumps(codec.builtins(Facts(host, software=mine.software))).encode())
     except OSError as error:
         raise BadInput(f"{folder} cannot be written: {error.strerror}", fix="--nodes DIR") from error

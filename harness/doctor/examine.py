@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from harness.doctor import gather
 from harness.doctor.checks import CHECKS, COMPARISONS
 from harness.doctor.cluster import look
+from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.facts import Facts
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem
 from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, merged
@@ -19,29 +19,9 @@ SHELL = "this shell"
 _JOIN = "harness doctor --address <head>:6379   # or: --ray"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
-    """What is examined.
-
-    `address`: of a Ray cluster to join. `own_ray`: start a local cluster for the comparison. `imports`: also do what
-    takes long, such as imports. `engines`: import each engine too. `command`: a framework's job, whose settings are
-    checked as well. `nodes`: a folder where the nodes of this job leave their facts to be compared.
-    """
-
-    address: str | None = None
-    own_ray: bool = False
-    stall_s: float = 60.0
-    imports: bool = True
-    engines: bool = False
-    command: Sequence[str] = ()
-    framework: str = "auto"
-    nodes: Path | None = None
-
-
 def examine(
     options: DoctorOptions,
     *,
-    strict: bool = False,
     reproduce: str = "",
     progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
@@ -76,19 +56,17 @@ def examine(
     if options.nodes is not None:
         items += [_item("packages", where, outcome) for where, outcome in beside.compare(options.nodes, places[0])]
     items += environments.look(imports=options.engines, progress=progress)
-    return report(items, [place.where for place in places], time.monotonic() - began, strict, reproduce)
+    return report(items, [place.where for place in places], time.monotonic() - began, options.strict, reproduce)
 
 
-def compared(
-    command: Sequence[str], against: str, *, framework: str = "auto", strict: bool = False, reproduce: str = ""
-) -> Report:
+def compared(options: DoctorOptions, *, reproduce: str = "") -> Report:
     """Compare the commands of two jobs setting by setting, and nothing else. Raises BadInput for a command that
     cannot be read."""
     from harness.frameworks.against import compare, words
 
     began = time.monotonic()
-    items = compare(command, words(against), framework)
-    made = report(items, ("the commands",), time.monotonic() - began, strict, reproduce)
+    items = compare(options.command, words(options.against), options.framework)
+    made = report(items, ("the commands",), time.monotonic() - began, options.strict, reproduce)
     return dataclasses.replace(made, compared=True)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import dates
-from harness.envs import accepted, home, indexes, interpreter, recipe
+from harness.envs import home, indexes, interpreter, recipe, stored_arguments
 from harness.envs.environment import (
     Device,
     Environment,
@@ -183,7 +183,7 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
         variables = {**plan.env, "PYTHONDONTWRITEBYTECODE": ""}
         if cpu or nvidia_gpu():  # a CUDA engine may be installed on a login node without a GPU
             progress.step(f"importing {plan.engine} once")
-            keep, more = accepted.keeping(plan.engine, facts.versions[plan.engine], partial / FILE)
+            keep, more = stored_arguments.keeping(plan.engine, facts.versions[plan.engine], partial / FILE)
             statement = f"{plan.imports}\n{keep}"
             if failure := interpreter.import_failure(str(python), statement, {**variables, **more}, (lock,)):
                 raise EnvironmentUnusable(

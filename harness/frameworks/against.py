@@ -1,8 +1,8 @@
 """`harness doctor --against "COMMAND B" -- COMMAND A`: compares two jobs by their commands, before anything runs.
 
 Every setting that differs is named, with its place and its effect. Two commands of one framework are compared setting
-by setting; commands of two frameworks are compared in the terms of `meanings`. Settings that the two engines interpret
-differently are named too. What cannot be read is reported as not checked, never as equal.
+by setting; commands of two frameworks are compared in the terms of `shared_meanings`. Settings that the two engines
+interpret differently are named too. What cannot be read is reported as not checked, never as equal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,13 +20,14 @@ from harness.errors import BadInput
 from harness.frameworks.argv import Start, option, taken_apart
 from harness.frameworks.detection import AUTO, detect
 from harness.frameworks.examine import Item, items, trapped
-from harness.frameworks.meanings import CONCEPTS, ENGINE, Concept
 from harness.frameworks.settings import Settings
+from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept
 from harness.frameworks.spec import Framework
 from probes import redaction
 from reports.doctor_model import Hazard, Severity
 from scenarios.engines import native_arguments, registry
 from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.native import Native
 
 CHECK = "same-settings"
 MEANT = "same-meaning"
@@ -276,32 +277,56 @@ def _unread(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """Compare arguments that are passed directly to the engines, by what they mean in each."""
-    prefix = command_a.framework.engine_kwargs
-    if not prefix:
+    if not command_a.framework.engine_kwargs:
         return
-    native = []
-    for side in (command_a, command_b):
-        begin = f"{prefix}.{side.engine}."
-        native.append({name.removeprefix(begin): value for name, value in side.settings.values.items()
-                       if name.startswith(begin) and value is not None})  # fmt: skip
-    tables = [native_arguments.table("engine", side.engine) for side in (command_a, command_b)]
+    sides = [_EngineArguments.of(command, command_a.framework.engine_kwargs) for command in (command_a, command_b)]
     for name in BY_NAME:
-        pair = [(table.get(name), mine) for table, mine in zip(tables, native, strict=True)]
-        if not any(argument is not None and argument.name in mine for argument, mine in pair):
+        if not any(side.gives(name) for side in sides):
             continue
-        values = [None if argument is None else argument.value_in(mine) for argument, mine in pair]
-        stated = [f"{side.name}: {argument.name if argument else 'no argument'}, which is {name} {_scrubbed(value)}"
-                  for side, (argument, _), value in zip((command_a, command_b), pair, values, strict=True)]  # fmt: skip
-        if _plain(values[0]) != _plain(values[1]):
+        if len({_plain(side.value(name)) for side in sides}) > 1:
             severity: Severity = "error" if BY_NAME[name].results else "warning"
-            yield _differs(Concept(severity, BY_NAME[name].trap or _ANY.does), f"{name} of the engine", *stated)
-    known_names = [{argument.name for argument in table.values()} for table in tables]
-    for side, mine, names in zip((command_a, command_b), native, known_names, strict=True):
-        unknown_args = {name: value for name, value in mine.items() if name not in names}
-        if unknown_args and (command_a.engine != command_b.engine or native[0] != native[1]):
-            yield Unseen(
-                f"{', '.join(unknown_args)} of {side.engine} in {side.name}: what it is elsewhere is not known here"
-            )
+            concept = Concept(severity, BY_NAME[name].trap or _ANY.does)
+            yield _differs(concept, f"{name} of the engine", *(side.stated(name) for side in sides))
+    if command_a.engine == command_b.engine and sides[0].values == sides[1].values:
+        return
+    for side in filter(_EngineArguments.unknown, sides):
+        yield Unseen(
+            f"{', '.join(side.unknown())} of {side.command.engine} in {side.command.name}: what it is elsewhere is not "
+            "known here"
+        )
+
+
+@dataclass(frozen=True)
+class _EngineArguments:
+    """The arguments that a command passes directly to its engine. `table`: the engine's argument of each canonical
+    name.
+    """
+
+    command: Told
+    values: Mapping[str, Any]
+    table: Mapping[str, Native]
+
+    @staticmethod
+    def of(command: Told, prefix: str) -> _EngineArguments:
+        begin = f"{prefix}.{command.engine}."
+        values = {name.removeprefix(begin): value for name, value in command.settings.values.items()
+                  if name.startswith(begin) and value is not None}  # fmt: skip
+        return _EngineArguments(command, values, native_arguments.table("engine", command.engine))
+
+    def gives(self, name: str) -> bool:
+        """Whether the command sets the canonical parameter."""
+        return name in self.table and self.table[name].name in self.values
+
+    def value(self, name: str) -> Any:
+        return self.table[name].value_in(self.values) if name in self.table else None
+
+    def stated(self, name: str) -> str:
+        argument = self.table[name].name if name in self.table else "no argument"
+        return f"{self.command.name}: {argument}, which is {name} {_scrubbed(self.value(name))}"
+
+    def unknown(self) -> list[str]:
+        """Return the arguments that have no canonical name."""
+        return [name for name in self.values if name not in {argument.name for argument in self.table.values()}]
 
 
 def _variables(command_a: Told, command_b: Told) -> Iterator[Outcome]:

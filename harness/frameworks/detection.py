@@ -11,6 +11,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from harness.errors import BadInput, closest
@@ -150,26 +151,34 @@ def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] =
 
 def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
     """The Python that will run the job, as far as the command tells; empty if it does not."""
-    words = list(command)
+    words = _without_prefixes(list(command))
+    which = partial(shutil.which, path=environ.get("PATH"))
+    path = which(words[0]) if words else None
+    if words[:3] == ["ray", "job", "submit"] or path is None:
+        return ""
+    name = os.path.basename(words[0])
+    if name in _SHELLS:  # a script that is given its interpreter, or calls it or a launcher by name
+        parts = [part for argument in words[1:] for part in argument.split()]
+        programs = ((os.path.basename(part), program) for part in parts if (program := which(part)))
+        pythons = (_python_of(name, program) for name, program in programs)
+        return next(filter(None, pythons), which("python3") or "")
+    return path if name.startswith("python") else _shebang(path)
+
+
+def _without_prefixes(words: list[str]) -> list[str]:
+    """Return a command without what comes before its program: variables, `nice`, `env`, and their options."""
     while words and (os.path.basename(words[0]) in _PREFIXES or "=" in words[0] or words[0].startswith("-")):
         words = words[2 if words[0] in ("-u", "--unset") else 1 :]  # env -u NAME
         while words and re.fullmatch(r"-?\d+\S*", words[0]):  # nice -n 5, timeout 60
             words = words[1:]
-    name = os.path.basename(words[0]) if words else ""
-    path = shutil.which(words[0], path=environ.get("PATH")) if words else None
-    if words[:3] == ["ray", "job", "submit"] or path is None:
-        return ""
+    return words
+
+
+def _python_of(name: str, program: str) -> str:
+    """Return the Python that a word of a shell script runs; empty if it is neither a Python nor a launcher."""
     if name.startswith("python"):
-        return path
-    if name in _SHELLS:  # a script that is given its interpreter, or calls it or a launcher by name
-        for word in (part for argument in words[1:] for part in argument.split()):
-            program = shutil.which(word, path=environ.get("PATH"))
-            if program and os.path.basename(word).startswith("python"):
-                return program
-            if program and os.path.basename(word) in _LAUNCHERS and (python := _shebang(program)):
-                return python
-        return shutil.which("python3", path=environ.get("PATH")) or ""
-    return _shebang(path)
+        return program
+    return _shebang(program) if name in _LAUNCHERS else ""
 
 
 def _shebang(path: str) -> str:

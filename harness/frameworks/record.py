@@ -15,7 +15,7 @@ from harness.frameworks.configured import Configured
 from harness.frameworks.detection import AUTO, Job, detect, refuse_absent
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.steering import refuse, steered
-from harness.triage.watch.command import WatchOptions, WatchResult, watch, words_of
+from harness.triage.watch.watched_command import WatchOptions, WatchResult, watch, words_of
 from probes import redaction
 from probes.format import FormatError, RecordingError
 

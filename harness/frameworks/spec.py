@@ -20,8 +20,8 @@ from typing import Any
 from harness.doctor.outcome import Outcome, Unseen
 from harness.frameworks.argv import Start
 from harness.frameworks.installed import Installation
-from harness.frameworks.meanings import Meaning
 from harness.frameworks.settings import Settings
+from harness.frameworks.shared_meanings import Meaning
 from probes import plugins
 from probes.adapters.table import Adapter, compare
 from probes.plugins import Plugin, PluginError

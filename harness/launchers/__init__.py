@@ -24,6 +24,7 @@ from probes.errors import FULL
 WRITTEN_BY = "# Written by this command; edit the command, not the file:"
 # References that are expanded where the file is used: `TOKEN="$(cat FILE)"`, `${TOKEN:-}`, `${{ secrets.TOKEN }}`.
 EXPANDED = re.compile(r"""\$\{\{[^{}]*\}\}|["']?(?:\$\(|`)|\$\{\w+:?(?:[+?]|[-=]\})""")
+_HIDDEN = "read the secret where the job runs, --setup 'export NAME=$(cat FILE)', or from the scheduler's own secrets"
 SHEBANG = "#!/bin/bash\n"  # stays the first line of a script
 
 
@@ -41,20 +42,17 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
         if path.exists() and not _is_rendered(path):
             raise BadInput(f"{path} was not written by harness render", fix="--out DIR   # or move the file away")
     try:
-        files_of.make_folder(out)
-        for name, text in files.items():
-            shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
-            text = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
-            secret = _holds_secret([command, *_values(name, body)])
-            file = out / name
-            mode = file.stat().st_mode & 0o777 if file.exists() else files_of.FILE_MODE
-            files_of.write_whole(file, text.encode(), files_of.FILE_MODE if secret else mode)
-            print(out / name)
-            if secret:
-                say(
-                    f"{out / name} holds a secret in clear, and only you may read it; fix: read the secret where the "
-                    "job runs, --setup 'export NAME=$(cat FILE)', or from the scheduler's own secrets"
-                )
+        with files_of.folder_or_nothing(out):
+            for name, text in files.items():
+                shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
+                text = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
+                secret = _holds_secret([command, *_values(name, body)])
+                file = out / name
+                mode = file.stat().st_mode & 0o777 if file.exists() else files_of.FILE_MODE
+                files_of.write_whole(file, text.encode(), files_of.FILE_MODE if secret else mode)
+                print(out / name)
+                if secret:
+                    say(f"{out / name} holds a secret in clear, and only you may read it; fix: {_HIDDEN}")
     except OSError as error:
         why = error.strerror
         fix = f"df -h {shlex.quote(str(out))}   # free some space, or --out DIR" if error.errno in FULL else "--out DIR"

@@ -8,19 +8,15 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, ClassVar
 
 import typer
 
 from harness.errors import BadInput
 from harness.launchers._templates import rendered
 from harness.quantities import seconds
-
-EARLY_S = 300  # before the time limit: a look takes some seconds a node, and a job may still save itself
-STALL = "5m"
 
 Words = Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, the same on every node")]
 Nodes = Annotated[int, typer.Option(min=1, help="the number of nodes")]
@@ -36,28 +32,9 @@ Name = Annotated[str, typer.Option(help="the name of the job and of its file; de
 Out = Annotated[Path, typer.Option(help="the directory to write into")]
 
 
-class JobOptions(Protocol):
-    """The options that all launchers of jobs share."""
-
-    @property
-    def words(self) -> list[str]: ...
-    @property
-    def stall(self) -> str: ...
-    @property
-    def setup(self) -> str: ...
-    @property
-    def doctor(self) -> str: ...
-    @property
-    def early(self) -> int: ...
-    @property
-    def record(self) -> bool: ...
-    @property
-    def name(self) -> str: ...
-
-
 @dataclass(frozen=True)
-class Job:
-    """A command and how it is watched.
+class JobOptions:
+    """A job and how it is watched: the options that all launchers of jobs share.
 
     words: the command.
     stall: the time without progress after which the job is examined.
@@ -66,18 +43,19 @@ class Job:
     early: how many seconds before the time limit evidence is taken.
     record: whether harness record replaces harness watch.
     name: the name of the job; empty for the command's first word.
-    variables: a pattern of variable names that are expanded on the node where the command runs. Nothing else in the
+    VARIABLES: a pattern of variable names that are expanded on the node where the command runs. Nothing else in the
     command is expanded.
     """
 
-    words: Sequence[str]
-    stall: str = STALL
-    setup: str = ""
-    doctor: str = ""
-    early: int = EARLY_S
-    record: bool = False
-    name: str = ""
-    variables: str = ""
+    words: Words
+    stall: Stall = "5m"
+    setup: Setup = ""
+    doctor: Doctor = ""
+    early: Early = 300  # before the time limit: a look takes some seconds a node, and a job may still save itself
+    record: Record = False
+    name: Name = ""
+    out: Out = Path(".")
+    VARIABLES: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """Raises BadInput for what no script could run."""
@@ -89,20 +67,6 @@ class Job:
             raise BadInput(
                 f"--setup {self.setup!r} is no line of bash: {wrong}", fix="--setup 'source ENV/bin/activate'"
             )
-
-    @staticmethod
-    def of(options: JobOptions, variables: str = "") -> Job:
-        """Return the job that a user requests of a launcher."""
-        return Job(
-            words=options.words,
-            stall=options.stall,
-            setup=options.setup,
-            doctor=options.doctor,
-            early=options.early,
-            record=options.record,
-            name=options.name,
-            variables=variables,
-        )
 
     @property
     def title(self) -> str:
@@ -136,9 +100,9 @@ class Job:
         )
 
     def _word(self, word: str) -> str:
-        if not self.variables:
+        if not self.VARIABLES:
             return shlex.quote(word)
-        parts = re.split(rf"(\$(?:{self.variables})(?!\w)|\$\{{(?:{self.variables})\}})", word)
+        parts = re.split(rf"(\$(?:{self.VARIABLES})(?!\w)|\$\{{(?:{self.VARIABLES})\}})", word)
         return (
             "".join(f'"{part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(parts) if part)
             or "''"

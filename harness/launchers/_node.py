@@ -66,14 +66,14 @@ def refuse_relative(option: str, folder: str, fix: str = "/SHARED") -> None:
 
 
 def script(
-    job: _job.Job, variables: str, *, nodes: int, shared: str, limit: float, ray: bool = False, **words: str
+    job: _job.JobOptions, variables: str, *, nodes: int, shared: str, limit: float, ray: bool = False, **words: str
 ) -> str:
     """Return the script of `job`.
 
     variables: lines of shell that set NODES, NODE_RANK, RUN_ID, what else the command needs, and NODE_ADDRS where the
     nodes' addresses are known. They may refuse to run.
     ray: the command runs on the first node, in a Ray cluster of all nodes.
-    words: further arguments of `Job.script`.
+    words: further arguments of `JobOptions.script`.
     """
     after = f"{limit - job.early:.0f}" if limit else ""
     start = f"{on_ray(job.setup)}start() {{ ray_node; }}\n" if ray else "start() { job; }\n"
@@ -91,7 +91,7 @@ def script(
     return job.script(variables + head + start, watch=SERVE if served else "", before=token, **words)
 
 
-def are_served(job: _job.Job, nodes: int, shared: str, ray: bool = False) -> bool:
+def are_served(job: _job.JobOptions, nodes: int, shared: str, ray: bool = False) -> bool:
     """Whether the watches serve their evidence.
 
     They do not where it is not needed: with one node, with a shared folder, and with a Ray cluster, whose first node

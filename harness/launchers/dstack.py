@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
+from harness.command_options import of_options
 from harness.launchers import _job, _manifest, _node, write
-from harness.launchers._options import of_options
 from harness.launchers._templates import rendered
 from harness.triage.remote import token
 
@@ -17,22 +17,15 @@ CHECKED = "dstack 0.22.5"
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(_job.JobOptions):
     """The options of `harness render dstack`."""
 
-    words: _job.Words
+    VARIABLES = r"DSTACK_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
     nodes: _job.Nodes = 1
     time: _node.Time = ""
     shared: _node.Shared = ""
     ray: _node.Ray = False
-    stall: _job.Stall = _job.STALL
-    setup: _job.Setup = ""
-    doctor: _job.Doctor = ""
-    early: _job.Early = _job.EARLY_S
-    record: _job.Record = False
-    name: _job.Name = ""
     base: _manifest.Base = None
-    out: _job.Out = Path(".")
 
 
 @of_options
@@ -47,11 +40,9 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render dstack --base gpus.yml --nodes 2 --time 12h -- python train.py
     """
-    variables = r"DSTACK_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
     _node.refuse_relative("--shared", options.shared)
-    job = _job.Job.of(options, variables)
     limit = _node.limit_s(options.time, options.early)
-    base_manifest, file = _manifest.load(options.base), f"{job.title}.dstack.sh"
+    base_manifest, file = _manifest.load(options.base), f"{options.title}.dstack.sh"
     task = {
         **base_manifest,
         "type": "task",
@@ -60,13 +51,13 @@ def command(context: typer.Context, options: Options) -> None:
         "commands": [f"bash /tmp/{file}"],
         **({"max_duration": f"{limit:.0f}s"} if limit else {}),
     }
-    if _node.are_served(job, options.nodes, options.shared, options.ray):
+    if _node.are_served(options, options.nodes, options.shared, options.ray):
         task["env"] = _with_token(base_manifest, options.base)
     script = _node.script(
-        job, rendered("dstack.sh"), nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray
+        options, rendered("dstack.sh"), nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray
     )
     write(
-        {file: script, f"{job.title}.dstack.yml": _manifest.text(task, CHECKED)},
+        {file: script, f"{options.title}.dstack.yml": _manifest.text(task, CHECKED)},
         options.out,
         _job.command_line(context),
     )

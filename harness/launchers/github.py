@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import extras
+from harness.command_options import of_options
 from harness.errors import BadInput
 from harness.launchers import _manifest, write
-from harness.launchers._options import of_options
 from harness.nightly import HISTORY
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.launchers import _job, _manifest, _node, github, write
-from harness.launchers._options import of_options
 from harness.launchers._templates import rendered
 
 LIMIT = f"{github.MINUTES}m"
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(_job.JobOptions):
     """The options of `harness render github-job`."""
 
     words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run from the root")]
@@ -29,7 +29,6 @@ class Options:
         str, typer.Option(help="also start it at these times, in the syntax of cron and in UTC", show_default=False)
     ] = ""
     time: _node.Time = LIMIT
-    stall: _job.Stall = _job.STALL
     source: github.Source = ""
     install: Annotated[
         str,
@@ -37,13 +36,8 @@ class Options:
             help="the command that installs the harness on a runner; default: pip, from --source", show_default=False
         ),
     ] = ""
-    setup: _job.Setup = ""
-    doctor: _job.Doctor = ""
-    early: _job.Early = _job.EARLY_S
-    record: _job.Record = False
     runner: Annotated[str, typer.Option(help="the label of the runner")] = "ubuntu-latest"
     python: Annotated[str, typer.Option(help="the version of Python")] = "3.12"
-    name: _job.Name = ""
     out: _job.Out = github.OUT
 
 
@@ -58,9 +52,8 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render github-job --time 60m -- torchrun --nproc-per-node 2 train.py
     """
-    job = _job.Job.of(options)
     limit = _node.limit_s(options.time, options.early)
-    title, script = job.title, f"{job.title}.github-job.sh"
+    title, script = options.title, f"{options.title}.github-job.sh"
     minutes = math.ceil(limit / 60)
     steps = [
         *github.start(options.install or github.install(options.source), options.python),
@@ -73,6 +66,6 @@ def command(context: typer.Context, options: Options) -> None:
     schedule = {"schedule": [{"cron": options.at}]} if options.at else {}
     events = {"workflow_dispatch": None, **dict.fromkeys(options.on or ())} | schedule
     workflow = github.workflow(title, events, {"job": github.job(options.runner, steps, minutes + 10)})
-    text = _node.script(job, rendered("github_job.sh"), nodes=1, shared="", limit=limit)
+    text = _node.script(options, rendered("github_job.sh"), nodes=1, shared="", limit=limit)
     files = {script: text, f"{title}.yml": _manifest.text(workflow)}
     write(files, options.out, _job.command_line(context))

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.command_options import of_options
 from harness.errors import BadInput
 from harness.launchers import _job, _manifest, _node, write
-from harness.launchers._options import of_options
 from harness.launchers._templates import rendered
 
 CHECKED = "KubeRay 1.7.0"
@@ -20,7 +20,7 @@ RESULTS = "/harness-results"
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(_job.JobOptions):
     """The options of `harness render kuberay`."""
 
     words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")]
@@ -36,14 +36,7 @@ class Options:
         ),
     ] = ""
     time: _node.Time = ""
-    stall: _job.Stall = _job.STALL
-    setup: _job.Setup = ""
-    doctor: _job.Doctor = ""
-    early: _job.Early = _job.EARLY_S
-    record: _job.Record = False
-    name: _job.Name = ""
     base: _manifest.Base = None
-    out: _job.Out = Path(".")
 
 
 @of_options
@@ -58,10 +51,9 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render kuberay --image registry/ray-harness:1 --claim runs --time 12h -- python train.py
     """
-    job = _job.Job.of(options)
     limit = _node.limit_s(options.time, options.early)
     results = RESULTS if options.claim else "/tmp"
-    title = re.sub(r"[^a-z0-9]+", "-", job.title.lower()).strip("-")[:40].strip("-") or "job"
+    title = re.sub(r"[^a-z0-9]+", "-", options.title.lower()).strip("-")[:40].strip("-") or "job"
     base_manifest = _manifest.load(options.base)
     spec = _manifest.part(base_manifest, "spec", dict, options.base)
     if spec.get("rayClusterSpec") and (options.image or options.gpus or options.nodes > 1):
@@ -81,7 +73,9 @@ def command(context: typer.Context, options: Options) -> None:
             "rayClusterSpec": cluster,
         },
     }
-    script = _node.script(job, rendered("kuberay.sh"), nodes=1, shared=results, limit=limit, doctor=_node.IN_A_RAY_JOB)
+    script = _node.script(
+        options, rendered("kuberay.sh"), nodes=1, shared=results, limit=limit, doctor=_node.IN_A_RAY_JOB
+    )
     place = {key: metadata[key] for key in ("namespace",) if key in metadata}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": title, **place}, "data": {"job.sh": script}}
     text = _manifest.text(manifest, CHECKED) + "---\n" + _manifest.text(config)

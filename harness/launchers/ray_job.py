@@ -7,19 +7,18 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.errors import BadInput
 from harness.launchers import _job, _node, write
-from harness.launchers._options import of_options
 from harness.launchers._templates import rendered
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(_job.JobOptions):
     """The options of `harness render ray-job`."""
 
     words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")]
@@ -33,13 +32,6 @@ class Options:
     ] = None
     results: Annotated[str, typer.Option(help="a directory on the cluster for recordings and evidence")] = "/tmp"
     time: _node.Time = ""
-    stall: _job.Stall = _job.STALL
-    setup: _job.Setup = ""
-    doctor: _job.Doctor = ""
-    early: _job.Early = _job.EARLY_S
-    record: _job.Record = False
-    name: _job.Name = ""
-    out: _job.Out = Path(".")
 
 
 @of_options
@@ -66,10 +58,9 @@ def command(context: typer.Context, options: Options) -> None:
             fix="--address http://HEAD:8265",
         )
     _node.refuse_relative("--results", options.results, "/tmp")
-    job = _job.Job.of(options)
-    file = f"{job.title}.ray-job.sh"
+    file = f"{options.title}.ray-job.sh"
     to = shlex.quote(options.address) if options.address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
     submitting = rendered("ray_job.sh", address=to, submit=shlex.join(options.submit or ()), file=file)
     limit = _node.limit_s(options.time, options.early)
-    script = _node.script(job, submitting, nodes=1, shared=options.results, limit=limit, doctor=_node.IN_A_RAY_JOB)
+    script = _node.script(options, submitting, nodes=1, shared=options.results, limit=limit, doctor=_node.IN_A_RAY_JOB)
     write({file: script}, options.out, _job.command_line(context))

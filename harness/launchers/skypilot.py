@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.command_options import of_options
 from harness.launchers import _job, _manifest, _node, write
-from harness.launchers._options import of_options
 from harness.launchers._templates import rendered
 from harness.triage.remote import token
 
@@ -17,10 +17,10 @@ CHECKED = "skypilot 0.14.1"
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(_job.JobOptions):
     """The options of `harness render skypilot`."""
 
-    words: _job.Words
+    VARIABLES = r"SKYPILOT_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
     nodes: _job.Nodes = 1
     autostop: Annotated[
         int, typer.Option(min=0, help="stop the cluster after this many minutes without a job; 0: never")
@@ -28,14 +28,7 @@ class Options:
     time: _node.Time = ""
     shared: _node.Shared = ""
     ray: _node.Ray = False
-    stall: _job.Stall = _job.STALL
-    setup: _job.Setup = ""
-    doctor: _job.Doctor = ""
-    early: _job.Early = _job.EARLY_S
-    record: _job.Record = False
-    name: _job.Name = ""
     base: _manifest.Base = None
-    out: _job.Out = Path(".")
 
 
 @of_options
@@ -50,11 +43,9 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render skypilot --base gpus.yaml --nodes 2 --autostop 10 -- python train.py
     """
-    variables = r"SKYPILOT_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
     _node.refuse_relative("--shared", options.shared)
-    job = _job.Job.of(options, variables)
     limit = _node.limit_s(options.time, options.early)
-    base_manifest, file = _manifest.load(options.base), f"{job.title}.skypilot.sh"
+    base_manifest, file = _manifest.load(options.base), f"{options.title}.skypilot.sh"
     resources = _manifest.part(base_manifest, "resources", dict, options.base)
     if options.autostop:
         resources["autostop"] = {"idle_minutes": options.autostop}
@@ -66,13 +57,13 @@ def command(context: typer.Context, options: Options) -> None:
         "file_mounts": {**_manifest.part(base_manifest, "file_mounts", dict, options.base), f"~/{file}": f"./{file}"},
         "run": f"bash ~/{file}\n",
     }
-    if _node.are_served(job, options.nodes, options.shared, options.ray):
+    if _node.are_served(options, options.nodes, options.shared, options.ray):
         task["secrets"] = _with_token(base_manifest, options.base)
     script = _node.script(
-        job, rendered("skypilot.sh"), nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray
+        options, rendered("skypilot.sh"), nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray
     )
     write(
-        {file: script, f"{job.title}.skypilot.yaml": _manifest.text(task, CHECKED)},
+        {file: script, f"{options.title}.skypilot.yaml": _manifest.text(task, CHECKED)},
         options.out,
         _job.command_line(context),
     )

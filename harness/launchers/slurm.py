@@ -8,28 +8,24 @@ import math
 import re
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.errors import BadInput
 from harness.launchers import _job, _node, write
-from harness.launchers._options import of_options
 from harness.launchers._templates import rendered
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(_job.JobOptions):
     """The options of `harness render slurm`."""
 
-    words: _job.Words
+    VARIABLES = r"(?:SLURM|MASTER)_\w+"
     nodes: _job.Nodes = 1
     time: Annotated[str, typer.Option(help="the time limit, as sbatch takes it")] = ""
     ray: _node.Ray = False
-    stall: _job.Stall = _job.STALL
-    setup: _job.Setup = ""
-    doctor: _job.Doctor = ""
     local: Annotated[
         str,
         typer.Option(
@@ -40,10 +36,6 @@ class Options:
     sbatch: Annotated[
         list[str] | None, typer.Option(help="another option for sbatch, such as --gpus-per-node=8; may be repeated")
     ] = None
-    early: _job.Early = _job.EARLY_S
-    record: _job.Record = False
-    name: _job.Name = ""
-    out: _job.Out = Path(".")
 
 
 @of_options
@@ -72,14 +64,18 @@ def command(context: typer.Context, options: Options) -> None:
         raise BadInput(f"--sbatch={reserved_option}: the script sets it", fix=_OWN[_name(reserved_option)])
     _node.refuse_relative("--local", options.local, "/tmp")
     _node.refuse_early(options.time, _seconds(options.time), options.early, minutes="")
-    job = _job.Job.of(options, r"(?:SLURM|MASTER)_\w+")
     sbatch_options = [
         f"--nodes={options.nodes}",
         "--ntasks-per-node=1",
         *([f"--time={options.time}"] if options.time else []),
         *(options.sbatch or []),
     ]
-    directives = [f"--job-name={job.title}", "--output=%x-%j.log", *sbatch_options, f"--signal=B:USR1@{options.early}"]
+    directives = [
+        f"--job-name={options.title}",
+        "--output=%x-%j.log",
+        *sbatch_options,
+        f"--signal=B:USR1@{options.early}",
+    ]
     served = bool(options.local) and not options.ray  # a Ray cluster's first node sees all nodes
     if options.ray:
         setup = _job.prepared(options.setup)
@@ -88,12 +84,12 @@ def command(context: typer.Context, options: Options) -> None:
         start = rendered("slurm_every_node.sh")
     folder = shlex.quote(options.local) if options.local else '"$SLURM_SUBMIT_DIR"'
     watches = rendered("served_watches.sh") + rendered("slurm_watches.sh") if served else ""
-    script = job.script(
+    script = options.script(
         rendered("slurm.sh", folder=folder) + start + watches,
         directives="\n".join(f"#SBATCH {option}" for option in directives),
         watch=_node.SERVE if served else "",
     )
-    write({f"{job.title}.sbatch": script}, options.out, _job.command_line(context))
+    write({f"{options.title}.sbatch": script}, options.out, _job.command_line(context))
 
 
 _OWN = {

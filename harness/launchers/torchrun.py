@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
+from harness.command_options import of_options
 from harness.errors import BadInput
 from harness.launchers import _job, _node, write
-from harness.launchers._options import of_options
 from harness.launchers._templates import rendered
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(_job.JobOptions):
     """The options of `harness render torchrun`."""
 
     words: Annotated[
@@ -26,13 +26,6 @@ class Options:
     nproc_per_node: Annotated[str, typer.Option(help="ranks on each node: a number, auto, gpu or cpu")] = "auto"
     time: _node.Time = ""
     shared: _node.Shared = ""
-    stall: _job.Stall = _job.STALL
-    setup: _job.Setup = ""
-    doctor: _job.Doctor = ""
-    early: _job.Early = _job.EARLY_S
-    record: _job.Record = False
-    name: _job.Name = ""
-    out: _job.Out = Path(".")
 
 
 @of_options
@@ -53,7 +46,6 @@ def command(context: typer.Context, options: Options) -> None:
     if Path(options.words[0]).name == "torchrun" or options.words[1:3] == ["-m", "torch.distributed.run"]:
         raise BadInput("the script runs torchrun itself", fix="what each rank runs alone: -- python train.py")
     _node.refuse_relative("--shared", options.shared)
-    job = _job.Job.of(options)
     meeting = (
         '--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
         if options.nodes > 1
@@ -67,5 +59,7 @@ def command(context: typer.Context, options: Options) -> None:
     torchrun = f"torchrun --nnodes {options.nodes} --nproc-per-node {ranks} {meeting} --no-python"
     variables = rendered("torchrun_nodes.sh" if options.nodes > 1 else "torchrun_one_node.sh", nodes=options.nodes)
     limit = _node.limit_s(options.time, options.early)
-    script = _node.script(job, variables, nodes=options.nodes, shared=options.shared, limit=limit, launcher=torchrun)
-    write({f"{job.title}.torchrun.sh": script}, options.out, _job.command_line(context))
+    script = _node.script(
+        options, variables, nodes=options.nodes, shared=options.shared, limit=limit, launcher=torchrun
+    )
+    write({f"{options.title}.torchrun.sh": script}, options.out, _job.command_line(context))

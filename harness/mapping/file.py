@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from harness.envs.accepted import accepted
 from harness.envs.environment import find
+from harness.envs.stored_arguments import accepted
 from harness.errors import BadInput, closest
 from harness.frameworks.spec import frameworks
-from harness.mapping import calls
+from harness.mapping import call_program
+from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, settings
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
-from harness.mapping.settings import CANONICAL, Setting, asked_for, harness_gives, settings
 from harness.triage.collect import bounded
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
@@ -114,7 +114,7 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
         source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else options.source,
         engine=options.engine,
         functions={item.part: item.function.name for item in judged},
-        arrived=tuple(name for item in judged for name in item.arrived),
+        settings={item.part: item.settings for item in judged},
         findings=tuple(sorted(findings.values(), key=lambda finding: finding.kind == "dropped")),
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
@@ -139,11 +139,11 @@ class Judges:
 
 @dataclass(frozen=True)
 class _Part:
-    """The judgement of one part of the settings. `arrived`: the names of settings that arrive."""
+    """The judgement of one part of the settings. `settings`: canonical name -> the source's name."""
 
     part: str
     function: Answers
-    arrived: tuple[str, ...]
+    settings: dict[str, str]
     findings: tuple[Arrival, ...]
     left_out: tuple[str, ...]
     differs: tuple[str, ...]
@@ -170,7 +170,7 @@ def _judged(
     return _Part(
         part=part,
         function=function,
-        arrived=tuple(item.source.name for item in of_part if item.parameter.name not in wrong),
+        settings={item.parameter.name: item.source.name for item in of_part},
         findings=(*findings.values(), *unknown),
         left_out=tuple(
             text for item, text in zip(of_part, left_out, strict=False) if text and item.parameter.name not in wrong
@@ -260,7 +260,7 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
         request.write_text(json.dumps(_request(options, plans)), encoding="utf-8")
         try:
             done = bounded.run(
-                [options.python or sys.executable, calls.__file__, str(request), str(result)], options.timeout_s
+                [options.python or sys.executable, call_program.__file__, str(request), str(result)], options.timeout_s
             )
         except OSError as error:
             raise BadInput(f"--python {options.python}: {error.strerror}", fix="--python PATH") from error

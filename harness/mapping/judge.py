@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.errors import closest
-from harness.mapping.settings import Setting, owners
+from harness.mapping.carried_settings import Setting, owners
+from reports.text import counted
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.native import Native
@@ -53,15 +55,16 @@ class Arrival:
 class Mapping:
     """A judged mapping.
 
-    `functions`: part -> the function of the file that maps it. `arrived`: settings that arrive. `left_out`: what
-    happens if a setting is not given. `differs`: what no mapping can make equal.
+    `functions`: part -> the function of the file that maps it. `settings`: part -> the settings that were changed, by
+    canonical name; the source engine may have one name in both parts, as `seed`. `left_out`: what happens if a setting
+    is not given. `differs`: what no mapping can make equal.
     """
 
     file: str
     source: str
     engine: str
     functions: dict[str, str]
-    arrived: tuple[str, ...]
+    settings: dict[str, dict[str, str]]
     findings: tuple[Arrival, ...]
     left_out: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
@@ -72,16 +75,32 @@ class Mapping:
         return int(bool(self.findings))
 
     @property
+    def arrived(self) -> dict[str, list[str]]:
+        """Return part -> the source's names of the settings that arrive."""
+        wrong = {(item.part, item.parameter) for item in self.findings}
+        return {
+            part: [name for parameter, name in names.items() if (part, parameter) not in wrong]
+            for part, names in self.settings.items()
+        }
+
+    @property
     def reason(self) -> str:
-        """One sentence for the first line."""
-        total = len(self.arrived) + len({item.setting for item in self.findings if item.kind != "unknown"})
+        """One sentence for the first line. A setting counts once; `tied` and `unknown` arguments are no settings."""
+        total = sum(map(len, self.settings.values()))
         if not self.findings:
             return f"all {total} settings arrive"
-        dropped = len([item for item in self.findings if item.kind == "dropped"])
-        unknown = len([item for item in self.findings if item.kind == "unknown"])
-        numbers = {"wrong": len(self.findings) - dropped - unknown, "unknown": unknown, "dropped": dropped}
-        counts = [f"{number} {what}" if number else "" for what, number in numbers.items()]
-        return f"{', '.join(filter(None, counts))}; {len(self.arrived)} of {total} settings arrive"
+        by_setting: dict[tuple[Part, str], set[Kind]] = {}
+        beside: Counter[Kind] = Counter()
+        for item in self.findings:
+            if item.parameter in self.settings.get(item.part, ()):
+                by_setting.setdefault((item.part, item.parameter), set()).add(item.kind)
+            else:
+                beside[item.kind] += 1
+        dropped = sum(kinds == {"dropped"} for kinds in by_setting.values())
+        numbers = {"wrong": len(by_setting) - dropped, "dropped": dropped}
+        counts = ", ".join(f"{number} {what}" for what, number in numbers.items() if number)
+        more = "".join(f"; {counted(number, 'argument')} {kind}" for kind, number in beside.items())
+        return f"{total - len(by_setting)} of {total} settings arrive" + (f": {counts}" if counts else "") + more
 
 
 @dataclass(frozen=True)

@@ -46,42 +46,53 @@ def _id() -> sa.Column[int]:
     return sa.Column("id", sa.Integer, primary_key=True)
 
 
+def _columns(kind: Any, *names: str) -> list[sa.Column[Any]]:
+    """Return columns of one type that are never NULL."""
+    return [sa.Column(name, kind, nullable=False) for name in names]
+
+
+def _reference(name: str, column: str, *, primary_key: bool = False) -> sa.Column[Any]:
+    return sa.Column(name, sa.ForeignKey(column), nullable=False, primary_key=primary_key)
+
+
 nights = sa.Table(
-    "nights", metadata, _id(),
-    sa.Column("matrix", sa.Text, nullable=False), sa.Column("machine", sa.Text, nullable=False),
-    sa.Column("started", sa.Text, nullable=False), sa.Column("finished", sa.Text),
-    sa.Column("planned", sa.JSON, nullable=False), sa.Column("left_out", sa.JSON, nullable=False),
+    "nights", metadata, _id(), *_columns(sa.Text, "matrix", "machine", "started"), sa.Column("finished", sa.Text),
+    *_columns(sa.JSON, "planned", "left_out"),
 )  # fmt: skip
 cells = sa.Table("cells", metadata, _id(), sa.Column("name", sa.Text, nullable=False, unique=True))
 facts = sa.Table(
     "facts", metadata, _id(), sa.Column("digest", sa.String(64), nullable=False, unique=True),
-    sa.Column("checks", sa.JSON, nullable=False), sa.Column("findings", sa.JSON, nullable=False),
-    sa.Column("versions", sa.JSON, nullable=False), sa.Column("settings", sa.JSON, nullable=False),
+    *_columns(sa.JSON, "checks", "findings", "versions", "settings"),
 )  # fmt: skip
+_verdict_columns = (
+    _id(),
+    _reference("night_id", "nights.id"),
+    _reference("cell_id", "cells.id"),
+    _reference("facts_id", "facts.id"),
+    *_columns(sa.Text, "status", "verdict"),
+    *_columns(sa.Integer, "exit_code"),
+    *_columns(sa.Text, "reason"),
+    *_columns(sa.Float, "seconds"),
+    *_columns(sa.JSON, "metrics", "phases"),
+    *_columns(sa.JSON, "changes"),  # of CellResult: new, standing, gone, explains, known, confirmation
+    *_columns(sa.Text, "reproduce"),
+)
 verdicts = sa.Table(
-    "verdicts", metadata, _id(),
-    sa.Column("night_id", sa.ForeignKey("nights.id"), nullable=False),
-    sa.Column("cell_id", sa.ForeignKey("cells.id"), nullable=False),
-    sa.Column("facts_id", sa.ForeignKey("facts.id"), nullable=False),
-    sa.Column("status", sa.Text, nullable=False), sa.Column("verdict", sa.Text, nullable=False),
-    sa.Column("exit_code", sa.Integer, nullable=False), sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("seconds", sa.Float, nullable=False), sa.Column("metrics", sa.JSON, nullable=False),
-    sa.Column("phases", sa.JSON, nullable=False),
-    sa.Column("changes", sa.JSON, nullable=False),  # of CellResult: new, standing, gone, explains, known, confirmation
-    sa.Column("reproduce", sa.Text, nullable=False),
+    "verdicts", metadata, *_verdict_columns,
     sa.UniqueConstraint("night_id", "cell_id"), sa.Index("verdicts_of_cell", "cell_id", "night_id"),
 )  # fmt: skip
 causes = sa.Table(
-    "causes", metadata, sa.Column("verdict_id", sa.ForeignKey("verdicts.id"), primary_key=True),
+    "causes", metadata, _reference("verdict_id", "verdicts.id", primary_key=True),
     sa.Column("name", sa.Text, primary_key=True), sa.Index("causes_by_name", "name"),
 )  # fmt: skip
-recordings = sa.Table(
-    "recordings", metadata, sa.Column("verdict_id", sa.ForeignKey("verdicts.id"), primary_key=True),
-    sa.Column("machine", sa.Text, nullable=False), sa.Column("path", sa.Text, nullable=False),
-    sa.Column("digest", sa.Text, nullable=False),  # the digest of verdict.json
-    sa.Column("bytes", sa.BigInteger, nullable=False), sa.Column("changed", sa.Boolean, nullable=False),
-    sa.Column("removed", sa.Text), sa.Index("recordings_kept", "removed"),
-)  # fmt: skip
+_recording_columns = (
+    _reference("verdict_id", "verdicts.id", primary_key=True),
+    *_columns(sa.Text, "machine", "path", "digest"),  # digest: of verdict.json
+    *_columns(sa.BigInteger, "bytes"),
+    *_columns(sa.Boolean, "changed"),
+    sa.Column("removed", sa.Text),
+)
+recordings = sa.Table("recordings", metadata, *_recording_columns, sa.Index("recordings_kept", "removed"))
 schema = sa.Table("harness_history", sa.MetaData(), sa.Column("version", sa.Integer, nullable=False))
 
 # Each migration converts a history from the version that is its index in this list to the next version. Never edit a
@@ -377,10 +388,9 @@ class History:
             first = sa.select(nights.c.id).order_by(nights.c.id.desc()).offset(nights_shown - 1).limit(1)
             oldest = connection.execute(first).scalar() or 0
             query = (
-                sa.select(cells.c.name, verdicts.c.night_id, verdicts.c.status, verdicts.c.verdict,
-                          verdicts.c.seconds, sa.cast(verdicts.c.metrics, sa.Text).label("metrics"),
-                          sa.cast(verdicts.c.changes, sa.Text).label("changes"),
-                          recordings.c.path, recordings.c.removed)
+                sa.select(cells.c.name, *verdicts.c["night_id", "status", "verdict", "seconds"],
+                          *(sa.cast(verdicts.c[name], sa.Text).label(name) for name in ("metrics", "changes")),
+                          *recordings.c["path", "removed"])
                 .join_from(verdicts, cells).outerjoin(recordings)
                 .where(verdicts.c.night_id >= oldest).order_by(cells.c.name, verdicts.c.night_id)
             )  # fmt: skip

@@ -129,18 +129,7 @@ def settle(first: Judgement, again: Judgement | None = None, itself: Observation
     """
     if first.error:
         return Settled("COULD NOT RUN", first.new, first.standing)
-    new, fixed, confirmation = first.new, first.fixed, ""
-    relapsed: tuple[Change, ...] = ()
-    if again is not None and again.error:
-        confirmation = "the second run gave no verdict"
-    elif again is not None:
-        new = tuple(change for change in first.new if again.shows(change))
-        fixed = tuple(change for change in first.fixed if not again.shows(change))
-        relapsed = tuple(
-            problem for problem in again.problems if any(problem.key == earlier.key for earlier in first.fixed)
-        )
-        is_confirmed = len(new) == len(first.new) and not relapsed
-        confirmation = "a second run showed the same" if is_confirmed else "a second run did not show all of it"
+    new, fixed, relapsed, confirmation = _confirmed(first, again)
     if new and itself is not None:
         self_result = (
             f"is {itself.verdict}: the candidate need not be at fault" if itself.exit_code else "shows no difference"
@@ -150,16 +139,33 @@ def settle(first: Judgement, again: Judgement | None = None, itself: Observation
     flaky = not new and bool(first.new or relapsed)
     if flaky and not first.standing:
         return Settled("FLAKY", first.new, standing, fixed, confirmation)
-    status: Status = "OK"
-    if first.first:
-        status = "NEW"
-    elif new:
-        status = "REGRESSED"
-    elif standing:
-        status = "STILL FAILING"
-    elif fixed:
-        status = "FIXED"
+    reasons: tuple[tuple[Status, object], ...] = (
+        ("NEW", first.first),
+        ("REGRESSED", new),
+        ("STILL FAILING", standing),
+        ("FIXED", fixed),
+        ("OK", True),
+    )
+    status = next(status for status, applies in reasons if applies)
     return Settled(status, new, standing, fixed, confirmation)
+
+
+Changes = tuple[Change, ...]
+
+
+def _confirmed(first: Judgement, again: Judgement | None) -> tuple[Changes, Changes, Changes, str]:
+    """Return what a second run left of the first: (new, fixed, fixed but there again, what it showed)."""
+    if again is None:
+        return first.new, first.fixed, (), ""
+    if again.error:
+        return first.new, first.fixed, (), "the second run gave no verdict"
+    new = tuple(change for change in first.new if again.shows(change))
+    fixed = tuple(change for change in first.fixed if not again.shows(change))
+    fixed_keys = {earlier.key for earlier in first.fixed}
+    relapsed = tuple(problem for problem in again.problems if problem.key in fixed_keys)
+    same = len(new) == len(first.new) and not relapsed
+    confirmation = "a second run showed the same" if same else "a second run did not show all of it"
+    return new, fixed, relapsed, confirmation
 
 
 def _lasting(key: tuple[str, str], state: str = "") -> Change:

@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeVar
 import pydantic
 
 from harness import envs, pydantic_errors
+from harness.command_options import command_options, option_words
 from harness.commands.faults import refuse_unknown
-from harness.config import overrides
 from harness.errors import BadInput, HarnessError
 from harness.frameworks import detection
-from harness.frameworks.parity import check_pair
+from harness.frameworks.job_parity import check_pair
+from harness.parity.runs.run_options import ParityOptions
 from harness.quantities import seconds, size
 from probes import limits
 from reports.text import counted
@@ -180,23 +181,19 @@ class Cell:
 
     def arguments(self, out: Path, *, pair: Pair | None = None) -> list[str]:
         """Return the words of the command line after `harness`. `pair`: engines that replace those of the cell."""
-        what = self.what
-        words = ["--format", "json", "--out", str(out)]
-        dtype = what.dtype if not isinstance(what, Job) else ""
+        what, written = self.what, dict[str, Any](format="json", out=str(out))
+        if isinstance(what, Suite) and what.suite == "parity":
+            words = option_words({**written, "suite": what.suite, "dtype": what.dtype or None})
+            return ["faults", "run", *what.names, *words, "--backends", *(pair or what.pair)]
         if isinstance(what, Suite):
-            words = ["faults", "run", *what.names, "--suite", what.suite, *words]
-            if what.suite == "parity":
-                return [*words, "--backends", *(pair or what.pair), *(["--dtype", dtype] if dtype else [])]
-            return [*words, *(["--engines"] if what.engines else []), *(["--conditions"] if what.conditions else [])]
-        words = ["parity", *(pair or what.pair), *words, *(["--mode", what.mode] if what.mode else [])]
-        words += ["--strict"] if what.strict else []
+            options = {**written, "suite": what.suite, "engines": what.engines, "conditions": what.conditions}
+            return ["faults", "run", *what.names, *option_words(options)]
+        words = ["parity", *(pair or what.pair)]
         if isinstance(what, Job):
-            return [*words, "--framework", what.framework, "--", *what.command]
-        words += ["--cold", "--scenario", what.scenario, *(["--model", what.model] if what.model else [])]
-        words += [word for setting in _settings(what) for word in ("--set", setting)]
-        candidate_settings = what.candidate_settings if pair is None else ()
-        words += [word for setting in candidate_settings for word in ("--candidate-set", setting)]
-        return [*words, *(["--rollout-only"] if what.rollout_only else [])]
+            options = {**written, "mode": what.mode or None, "strict": what.strict, "framework": what.framework}
+            return [*words, *option_words(options), "--", *what.command]
+        compared = _parity_options(what, candidate_settings=what.candidate_settings if pair is None else ())
+        return [*words, *option_words({**written, "scenario": what.scenario, **command_options(compared)})]
 
 
 def load(path: Path) -> tuple[Matrix, list[Cell]]:
@@ -313,8 +310,12 @@ def _name(what: Comparison | Suite | Job) -> str:
     return "/".join(part for part in parts if part)
 
 
-def _settings(what: Comparison) -> list[str]:
-    return [*what.settings, *([f"model.dtype={what.dtype}"] if what.dtype else [])]
+def _parity_options(what: Comparison, *, candidate_settings: Sequence[str]) -> ParityOptions:
+    return ParityOptions(
+        scenario=what.scenario, overrides=[*what.settings, *([f"model.dtype={what.dtype}"] if what.dtype else [])],
+        model=what.model, candidate_overrides=candidate_settings, mode=what.mode or None,
+        rollout_only=what.rollout_only, cold=True, strict=what.strict,
+    )  # fmt: skip
 
 
 def _checked(cell: Cell, path: Path) -> Cell:
@@ -352,15 +353,10 @@ def _in_matrix(fix: str, path: Path) -> str:
 
 def _check_comparison(what: Comparison) -> None:
     """Raise BadInput for everything that `harness parity` would refuse before it starts a process."""
-    from harness.parity.runs.options import ParityOptions
     from harness.parity.runs.run import check_parity
 
     _refuse_contradiction(what)
-    options = ParityOptions(
-        scenario=what.scenario, overrides=overrides(_settings(what), what.model, ""),
-        candidate_overrides=what.candidate_settings, mode=what.mode or None, rollout_only=what.rollout_only,
-    )  # fmt: skip
-    check_parity(*what.pair, options)
+    check_parity(*what.pair, _parity_options(what, candidate_settings=what.candidate_settings))
 
 
 def _refuse_contradiction(what: Comparison) -> None:

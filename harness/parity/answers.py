@@ -12,10 +12,12 @@ from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks.registry import Outcome, coupled
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.separated import separated
 from harness.parity.lifted import lifted_said
 from harness.parity.subjects.native_sampler.observed import EQUAL
 from harness.parity.subjects.native_sampler.observed_stage import samplers_said
 from harness.parity.subjects.recording.observed_resumed import not_shared
+from harness.parity.subjects.sampling.observed_modes import REPLAY
 from probes.format import SIDES
 from reports.headline import headline
 from reports.model import Cause, Check
@@ -101,7 +103,7 @@ def divergent(
 ) -> Answer:
     """Return the answer for a difference: its first cause, then where it begins and what else there is."""
     named = [cause for cause in causes if not UNEXPLAINED.has(cause.key)]
-    evidence = [_where(e, kinds)]
+    evidence = [_where(e, kinds), *separated(e)]
     if not named:
         evidence += [f"{check.name}: {check.evidence}" for check in [outcome.check for outcome in confirmed][:1]]
         if not causes:
@@ -139,12 +141,12 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
         f"{counted(len(e.steps), 'step')} and {counted(counts.samples, 'sample')} were compared",
     ]
     evidence += [f"{counted(counts.flips, 'token')} differ where rounding decides a tie"] if counts.flips else []
-    evidence += [*not_shared(e), *lifted_said(e), samplers_said(e)]
+    evidence += [*not_shared(e), *lifted_said(e), *([] if e.mode == REPLAY else [samplers_said(e)])]
     outside = exceeded(metrics)
     if outside:
         more = f", and {len(outside) - 1} more" if len(outside) > 1 else ""
         evidence.append(f"beyond published limits all the same: {outside[0]}{more}")
-    if coupled(e) or e.native is None:
+    if coupled(e) or e.native is None or e.mode == REPLAY:
         return Answer(f"{compared - counts.flips:,} of {compared:,} tokens equal", evidence)
     outcomes = list(e.native.outcomes.values())
     return Answer(f"{outcomes.count(EQUAL)} of {len(outcomes)} distributions equal", evidence)

@@ -11,6 +11,7 @@ from harness.parity.checks.summary import mode_name
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
+from harness.parity.subjects.recording.observed_promises import INDEXED
 from probes.format import EVENTS, LIFTED
 from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import Finding
@@ -113,8 +114,11 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
     unbound = not (recording.unchecked or recording.manifest_is_named)
     if not recording.indexed:
-        lost = "deleted files and an edited run.json" if unbound else "deleted files"
-        sentences.append(f"the {side.name}'s recording has no index of its files: {lost} may go unseen")
+        lost = ["deleted files", *(["an edited run.json"] if unbound else [])]
+        if version >= INDEXED or not stage_read:  # `unequal_counts` compares two runs of an earlier version
+            lost.append("single deleted events")
+        text = " and ".join(filter(None, (", ".join(lost[:-1]), lost[-1])))
+        sentences.append(f"the {side.name}'s recording has no index of its files: {text} may go unseen")
     elif unbound:
         sentences.append(f"no journal of the {side.name} names its run.json: an edited run.json may go unseen")
     if not stage_read and os.path.isdir(recording.path / LIFTED / EVENTS):

@@ -18,6 +18,7 @@ from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind, Order
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, when
+from harness.parity.facts.odd_one import AGAINST_LEARNER, odd_one
 from harness.parity.lifted import remark
 from harness.parity.rivals import told_apart
 from harness.parity.subjects.engines import causes_lifecycle, causes_self_disagreement
@@ -72,6 +73,11 @@ RULES: tuple[Rule | Slot, ...] = (
         "a tensor that the record names already explains the distance from the learner",
         alone=True,
     ),
+    Rule(
+        log_probabilities.as_the_reference,
+        "proofs of syncs say more of an engine's weights than the reference's numbers, which single runs have too",
+        alone=True,
+    ),
     Rule(prompts.prompts, "prompt ids are recorded; what an engine continues comes before how it draws", alone=True),
     Rule(
         sampling.sampling_parameters,
@@ -94,8 +100,18 @@ RULES: tuple[Rule | Slot, ...] = (
     ),
     # The same numbers, read in another way.
     Rule(
+        log_probabilities.placeholders,
+        "a number that was put in for some tokens is none to read at another position, or to scale",
+        alone=True,
+    ),
+    Rule(
         log_probabilities.alignment,
         "numbers can be read at another position only when it is known whose tokens they belong to",
+        alone=True,
+    ),
+    Rule(
+        log_probabilities.slipped,
+        "it reads a part of a sample at another position, so samples that are shifted whole come first",
         alone=True,
     ),
     Slot.PLUGINS,  # a plug-in knows its engine: its causes come before those that are fitted
@@ -170,7 +186,7 @@ def named(explained: Explained, kinds: list[DivergenceKey]) -> list[Cause]:
     """
     causes, open_ = [explanation.cause for explanation in explained.explanations], remaining(explained, kinds)
     causes += [unexplained(explained, open_)] if open_ else []
-    return [told_apart(cause) for cause in causes]
+    return [told_apart(cause, explained.evidence) for cause in causes]
 
 
 def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
@@ -205,10 +221,22 @@ def _add(explained: list[Explanation], explanation: Explanation) -> None:
 def remaining(explained: Explained, kinds: list[DivergenceKey]) -> dict[DivergenceKey, np.ndarray]:
     """Return kind -> (step, sample) of the divergences that the causes named so far leave open."""
     open_ = {kind: items for kind in kinds if len(items := explained.left(kind))}
+    if _follows(explained, open_):
+        del open_[Kind.NATIVE.of()]
     if not explained.evidence.guided and open_:  # tokens that differ change everything that is made of them
         upstream = {kind: items for kind, items in open_.items() if not kind.downstream}
         return upstream or ({} if explained.explanations else open_)
     return open_
+
+
+def _follows(explained: Explained, open_: dict[DivergenceKey, np.ndarray]) -> bool:
+    """Whether another distribution of native samples follows from what explains an engine's native numbers.
+
+    The sampler of such an engine is not judged, and what draws from other numbers draws other tokens.
+    """
+    e = explained.evidence
+    numbers = [Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if e.native and side.name not in e.native.sampler]
+    return Kind.NATIVE.of() in open_ and any(key in e.first and key not in open_ for key in numbers)
 
 
 def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Cause:
@@ -271,7 +299,7 @@ def _first_left(e: Evidence, kind: DivergenceKey, items: np.ndarray) -> tuple[Or
 def _party(e: Evidence, key: DivergenceKey) -> str:
     """Return which side moved, by the learner's numbers where there are any."""
     if key.side is not None:
-        return key.side
+        return odd_one(e, key.side) if key.kind in AGAINST_LEARNER and not e.alone else key.side
     if key.kind.of_trainer:
         return "trainer"
     side_kinds = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT)

@@ -1,4 +1,4 @@
-"""Rivals of causes (`CauseFamily.rivals`): a cause is proven only once every rival is excluded.
+"""Rivals of causes (`CauseFamily.every_rival`): a cause is proven only once every rival is excluded.
 
 Where no observation that was made excludes a rival, it is listed with the cause, and neither is proven.
 """
@@ -9,8 +9,11 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from harness.parity.causes.family import Rival
+from harness.parity.causes.family import Rival, Seen
 from harness.parity.causes.registry import family
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.history import right_before
+from probes.format import SIDES
 from reports.model import Cause
 
 
@@ -21,17 +24,27 @@ def noted(cause: Cause, observations: Iterable[str]) -> Cause:
 
 def open_rivals(cause: Cause) -> list[Rival]:
     """Return the rivals of a cause that none of its observations excludes."""
-    return [rival for rival in family(cause.key).rivals if not {*cause.observed} & {*rival.excluded_by}]
+    return [rival for rival in family(cause.key).every_rival if not {*cause.observed} & {*rival.excluded_by}]
 
 
-def told_apart(cause: Cause) -> Cause:
-    """Return the cause with its fix, and with its rivals in `details`, each with what excludes it.
+def with_history(cause: Cause, e: Evidence) -> Cause:
+    """Return a cause that tells a history with what the recording shows of it."""
+    if not family(cause.key).proof.history:
+        return cause
+    side = cause.party if cause.party in SIDES or e.alone else str(cause.details.get("side", ""))
+    shown = side in [recorded.name for recorded in e.sides] and right_before(e, side)
+    return noted(cause, [Seen.RIGHT_BEFORE]) if shown else cause
 
-    Where one is not excluded the cause loses its proofs, and its evidence says which rival that is.
+
+def told_apart(cause: Cause, e: Evidence) -> Cause:
+    """Return the cause with its fix, its proofs, and its rivals in `details`, each with what excludes it.
+
+    It keeps only what its family accepts as a proof. Where a rival is not excluded the cause loses its proofs, and its
+    evidence says which rival that is.
     """
-    cause_family = family(cause.key)
-    cause = dataclasses.replace(cause, fix=cause_family.fix)
-    if not cause_family.rivals:
+    cause_family, cause = family(cause.key), with_history(cause, e)
+    cause = dataclasses.replace(cause, fix=cause_family.fix_of(cause.key), proofs=cause_family.proof.accepted(cause))
+    if not cause_family.every_rival:
         return cause
     rivals: list[dict[str, Any]] = [
         {
@@ -41,7 +54,7 @@ def told_apart(cause: Cause) -> Cause:
             ),
             "would exclude it": [str(observation) for observation in rival.excluded_by],
         }
-        for rival in cause_family.rivals
+        for rival in cause_family.every_rival
     ]
     before = cause.details.get("rivals")  # an earlier call, with fewer observations, made this
     evidence = f"; {cause.evidence}" if cause.evidence else ""

@@ -48,6 +48,7 @@ from harness.parity.subjects.recording.observed_resumed import not_shared, share
 from harness.parity.subjects.recording.observed_unknowns import unknowns
 from harness.parity.subjects.sampling import checks_findings
 from harness.parity.subjects.sampling.observed_margins import odd_margins
+from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.suspected import confirm_suspicions
 from harness.recordings.library import Library
 from probes.format import SIDES, FormatError, Run
@@ -94,7 +95,7 @@ def judge(
 ) -> Verdict:
     """Return the verdict of `judged`. `again`: as in `FurtherEvidence`."""
     further = FurtherEvidence(again=again or {})
-    return judged(baseline, candidate, native=native, cap=cap, further=further, tell=tell).verdict
+    return judged(baseline, candidate, native=native, cap=cap, further=further, library=Library(tell)).verdict
 
 
 def judged(
@@ -105,13 +106,11 @@ def judged(
     cap: float | None = None,
     further: FurtherEvidence = NOTHING_FURTHER,
     library: Library | None = None,
-    tell: Told = nobody,
 ) -> Judged:
     """Compare two recorded runs. Reads files only. Bad input raises nothing: its verdict is ERROR.
 
     `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the one
-    of the model's dtype. `library`: where the command opens recordings, so that none is scanned twice. `tell`: receives
-    progress messages.
+    of the model's dtype. `library`: where the command opens recordings, so that none is scanned twice.
     """
     library = library or Library()
     recordings = []
@@ -119,7 +118,7 @@ def judged(
     second = {side: Path(path) for side, path in further.again.items()}
     for path in (*paths, *second.values()):
         try:
-            recordings.append(library.open(path, tell=tell))
+            recordings.append(library.open(path))
         except (FormatError, OSError) as error:
             verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths)
             return Judged(replace(verdict, fix=getattr(error, "fix", "")))
@@ -131,7 +130,7 @@ def judged(
     recordings, reruns = recordings[:2], dict(zip(second, recordings[2:], strict=True))
     e, malformed = None, []
     try:
-        builder = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=tell)
+        builder = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=library.tell)
         lifted_stage(builder, partial(_judged_alone, library), further.lifted)
         e = builder.build()
     except FormatError as error:
@@ -139,7 +138,7 @@ def judged(
     if e is None:
         broken = [*malformed, *integrity(dict(zip(SIDES, recordings, strict=True)))]
         return Judged(_early("INCONCLUSIVE", broken[0], paths, broken))
-    tell("looking for what differs")
+    library.tell("looking for what differs")
     return decided(e)
 
 
@@ -218,6 +217,7 @@ def _decide(
     explained = explain.explain(e, kinds)
     causes = explain.named(explained, kinds)
     outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
+    outcomes, not_applicable = _within_reach(e, outcomes)
     grounds = _grounds(e, outcomes, minimum)
     metrics = _metrics(e)
     verdict, answer = _answer(e, grounds, kinds, causes, metrics)
@@ -230,6 +230,7 @@ def _decide(
         [summary(e, side) for side in e.sides],
         metrics,
         {name: [*values] for name, values in e.series.items()},
+        not_applicable,
     )
     full_verdict = Verdict(
         kind="parity",
@@ -244,9 +245,23 @@ def _decide(
         figures={},
         parity=body,
         paths={side.name: str(side.recording.path) for side in e.sides},
-        evidence=answer.evidence,
+        evidence=[*answer.evidence, *_by_nature(not_applicable)],
     )
     return confirm_suspicions(bounded(full_verdict))
+
+
+def _within_reach(
+    e: Evidence, outcomes: list[tuple[Registered, Outcome]]
+) -> tuple[list[tuple[Registered, Outcome]], list[str]]:
+    """Return the outcomes without those that a replay leaves open by its nature, and the names of these checks."""
+    drawn = {check.name for check, outcome in outcomes
+              if e.mode == REPLAY and check.draws and outcome.check.state in OPEN}  # fmt: skip
+    return [pair for pair in outcomes if pair[0].name not in drawn], sorted(drawn)
+
+
+def _by_nature(not_applicable: list[str]) -> list[str]:
+    names = ", ".join(not_applicable)
+    return [f"a replay draws nothing, so it does not show: {names}"] if names else []
 
 
 def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum) -> _Grounds:

@@ -11,15 +11,19 @@ if TYPE_CHECKING:
 
 
 class Library:
-    """Opens recordings. If one is opened again, scans of unchanged files are reused."""
+    """Opens recordings. If one is opened again, scans of unchanged files are reused.
 
-    def __init__(self) -> None:
+    `tell`: receives progress messages about the reading, and of the judge.
+    """
+
+    def __init__(self, tell: Callable[[str], None] = lambda doing: None) -> None:
+        self.tell = tell
         self._last: dict[Path, Recording] = {}
 
-    def open(self, path: Path, *, tell: Callable[[str], None] = lambda doing: None) -> Recording:
+    def open(self, path: Path) -> Recording:
         """The recording as it is now. Raises FormatError and OSError as `Recording` does."""
         from harness.recordings.store import Recording  # imports NumPy, which no run needs
 
-        recording = Recording(path, tell=tell, earlier=self._last.get(path))
+        recording = Recording(path, tell=self.tell, earlier=self._last.get(path))
         self._last[path] = recording
         return recording

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import stat
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,8 +26,10 @@ from harness.triage.archive import INDEX
 from harness.triage.evidence import Evidence, Process
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
+from probes.errors import FormatError
 from probes.files import make_folder, write_whole
 from probes.format import MANIFEST, decode_json, encode_json
+from probes.limits import RANKS, WHOLE, bounded
 from reports import codec
 
 FORMAT_VERSION = 1  # version of the evidence directory's format
@@ -41,7 +44,7 @@ MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this holds more
 MAX_TEXT, MAX_ITEMS = 20_000, 100_000  # limits of a field: characters, and items of a list or object
 MAX_DEPTH = 16  # nesting depth of a file
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
-MAX_NUMBER = 1 << 63  # larger numbers are refused
+_OF_RANKS = frozenset({"rank", "world_size", "expected_world"})  # fields with a rank, or how many there are
 T = TypeVar("T")
 READS = "harness triage --help   # lists what it reads"
 
@@ -101,6 +104,27 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     processes = tuple(_within_world(process, evidence.expected_world, notes) for process in processes)
     bounded_notes = tuple(note[:MAX_NOTE] for note in (*evidence.notes, *notes)[:MAX_NOTES])
     return dataclasses.replace(evidence, processes=processes, dumps=dumps, notes=bounded_notes)
+
+
+def keep(evidence: Evidence, directory: Path) -> None:
+    """Write evidence that was read from dumps or from pasted text, with its dumps, as an evidence directory. Raises
+    BadInput if there is one already, and OSError.
+    """
+    if (directory / INDEX).exists():
+        raise BadInput(
+            f"{directory} already holds evidence, and that is never overwritten",
+            fix=f"--out {shlex.quote(str(directory))}-2",
+        )
+    kept: dict[str, Path] = {}  # the dump's file in the directory -> where it is read
+    for dump in evidence.dumps.values():
+        source = Path(evidence.path) / dump
+        name = source.name if source.name not in kept else f"{len(kept)}-{source.name}"
+        kept[name] = source
+        make_folder(directory / RECORDER)
+        write_whole(directory / RECORDER / name, source.read_bytes())
+    dumps = dict(zip(evidence.dumps, (f"{RECORDER}/{name}" for name in kept), strict=True))
+    source_name = "directory" if evidence.source == "dumps" else evidence.source
+    write(dataclasses.replace(evidence, source=source_name, dumps=dumps), directory)
 
 
 def pack(directory: str | os.PathLike[str]) -> Path:
@@ -210,7 +234,9 @@ def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:
     for key, value in fields.items():
         if key in hints:
             try:
-                kept[key] = decode(hints[key], value)
+                kept[key] = decode(hints[key], value, key)
+            except FormatError as error:
+                notes.append(f"{INDEX}: {error}")
             except ValueError as error:
                 notes.append(f"{INDEX}: {key}: {error}")
     return Evidence(**kept)
@@ -226,6 +252,12 @@ def _bare(folder: Path, source: Path) -> Evidence:
             fix=READS,
         )
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
+
+
+def loose(files: Sequence[Path]) -> Evidence:
+    """The evidence in flight recorder dumps that were named one by one."""
+    dumps = {str(file): str(file.resolve()) for file in files}
+    return Evidence(path="", source="directory", taken="", stall_s=0.0, dumps=dumps)
 
 
 def is_dump(file: Path) -> bool:
@@ -280,13 +312,13 @@ def _why(error: BaseException) -> str:
 # --- plain data to dataclasses
 
 
-def decode(kind: type[T], value: Any) -> T:
-    """Decode JSON values into a type of harness.triage.evidence. Unknown keys are ignored.
+def decode(kind: type[T], value: Any, name: str = "$") -> T:
+    """Decode JSON values into a type of harness.triage.evidence. Unknown keys are ignored. `name`: of the value.
 
     Raises ValueError that names the place that does not fit or exceeds its bound.
     """
     try:
-        return msgspec.convert(_bounded(value), kind, dec_hook=_number)
+        return msgspec.convert(_bounded(value, name), kind, dec_hook=_number)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
 
@@ -295,12 +327,13 @@ def _number(kind: Any, value: Any) -> float:
     return float(codec.number(kind, value))
 
 
-def _bounded(value: Any, where: str = "$", depth: int = 0) -> Any:
+def _bounded(value: Any, where: str, depth: int = 0) -> Any:
     """Return the value with texts cut to their bound. Raises ValueError for anything else that exceeds its bound."""
     if isinstance(value, str):
         return value[:MAX_TEXT]
-    if isinstance(value, int) and abs(value) > MAX_NUMBER:
-        raise ValueError(f"{where} is too large a number")
+    if isinstance(value, int):
+        is_rank = where.rpartition(".")[2] in _OF_RANKS
+        bounded(value, RANKS if is_rank else WHOLE, where.removeprefix("$."), least=0 if is_rank else -WHOLE - 1)
     if not isinstance(value, list | dict):
         return value
     if depth > MAX_DEPTH:

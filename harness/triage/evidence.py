@@ -82,6 +82,7 @@ class Sample:
     polled: tuple[
         str, ...
     ] = ()  # what that call waits for at once: TCP peers such as "127.0.0.1:80", or "anon_inode:[eventfd]"
+    reads_from: str = ""  # TCP peer from which its main thread waits to read
     heard: tuple[tuple[str, Number], ...] = ()  # TCP peer -> seconds since data last came from it
 
 
@@ -299,6 +300,8 @@ class LogError:
     rank, host, pid, role: whom the line is of, as far as it says.
     fix: what to do first.
     echo: whether it tells of another process's end.
+    at: its time as (month, day, seconds), as far as the line or the one before it has one; the clock is its host's.
+    survived: whether the process went on with its work after it.
     """
 
     file: str
@@ -311,6 +314,15 @@ class LogError:
     role: str = ""
     fix: str = ""
     echo: bool = False
+    at: tuple[int, int, Number] | None = None
+    survived: bool = False
+
+    @property
+    def of(self) -> str:
+        """The process that it is of, in words."""
+        name = f"rank {self.rank}" if self.rank is not None else self.role
+        pid = f"pid {self.pid}" if self.pid else ""
+        return f"{name} ({pid})" if name and pid else name or pid or "a process"
 
 
 @dataclass(frozen=True)

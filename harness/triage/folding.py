@@ -48,6 +48,8 @@ class Folded:
 
 
 _MAIN = "MainThread"
+UNNAMED = "without a name"
+NATIVE = "native"  # what a thread does that has no frame of Python, where nothing is known of its calls
 
 
 def fold(evidence: Evidence) -> Folded:
@@ -74,11 +76,15 @@ def _folded(pairs: Iterable[tuple[Process, Thread]]) -> FoldedStack:
         ranks=sorted({process.rank for process, _ in pairs if process.rank is not None}),
         processes=sorted({process.key for process, _ in pairs if process.rank is None}),
         thread=_name(thread),
-        doing="idle" if doing.idle else doing.kind,
+        doing="idle" if doing.idle else NATIVE if doing.kind == "user" and not _in_python(thread) else doing.kind,
         op=doing.op,
         frames=[FoldedFrame(frame.function, frame.file, frame.line, users(frame)) for frame in thread.frames],
     )
 
 
+def _in_python(thread: Thread) -> bool:
+    return any(frame.file.endswith((".py", ">")) for frame in thread.frames)  # "<string>", "<frozen runpy>"
+
+
 def _name(thread: Thread) -> str:
-    return _MAIN if thread.main else re.sub(r"\d+", "N", thread.name) or "a thread without a name"
+    return _MAIN if thread.main else re.sub(r"\d+", "N", thread.name) or UNNAMED

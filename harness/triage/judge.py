@@ -7,6 +7,8 @@ names what is missing.
 from __future__ import annotations
 
 import itertools
+import os
+import shlex
 import time
 from collections.abc import Callable
 
@@ -20,12 +22,14 @@ from harness.triage.graph.edges import title
 from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
-from harness.triage.rules import RULES, Case, Ruling
+from harness.triage.rules import RULES, Case, Ruling, threads
 from harness.triage.stacks import main_stack
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
 MAX_MISSING = 32  # lines of missing evidence in a verdict; a last line counts the rest
 MAX_STACKS = 64  # processes with a stack in the verdict, the parties first; the evidence has all of them
+LONG_LOOK_S = 5.0  # seconds from the first look to the last; two looks are 1.5 s apart, on a busy host up to 4 s
+MAX_MOVED = 8  # processes that moved in a long look, named in the verdict
 MAX_PATHS = 8  # directories of nodes that are shown; the command that reproduces the verdict has all
 
 
@@ -42,7 +46,7 @@ def triage(
     if comparison is None:
         comparison = comparison_of(evidence)
     compared = clock()
-    ruling = _mixed(comparison) if comparison is not None and comparison.jobs > 1 else None
+    ruling = _mixed(comparison, evidence.path) if comparison is not None and comparison.jobs > 1 else None
     graph = build(evidence, comparison if ruling is None else None)
     case = Case(evidence, comparison if ruling is None else None, graph)
     ruling = ruling or _ask(case)
@@ -52,7 +56,7 @@ def triage(
         verdict=ruling.verdict,
         exit_code=TRIAGE_EXIT_CODES[ruling.verdict],
         reason=ruling.reason,
-        evidence=list(ruling.evidence),
+        evidence=[*ruling.evidence, *threads.lines(case, ruling), *_between(case)],
         findings=_findings(evidence, comparison),
         missing=missing,
         coverage=_coverage(evidence, comparison, graph),
@@ -66,13 +70,20 @@ def triage(
     )
 
 
-def _mixed(comparison: Comparison) -> Ruling:
+def _mixed(comparison: Comparison, path: str) -> Ruling:
     """INSUFFICIENT: the dumps are of several jobs, so nothing can be compared and no rule is asked."""
+    folder, apart = shlex.quote(path or "."), shlex.quote(os.path.join(path, "job-1"))
+    files = " ".join(map(shlex.quote, comparison.largest))
+    alone = f"(cd {folder} && mkdir job-1 && cp -- {files} job-1) && harness triage {apart}"
     return Ruling(
         "INSUFFICIENT",
         f"these dumps are of {comparison.jobs} jobs",
         evidence=comparison.notes[:3],
-        next=("put the dumps of one job into a directory of their own",),
+        missing=(f"which of {comparison.jobs} jobs is meant, since none has most of the dumps; job 1 alone: {alone}",),
+        next=(
+            alone,
+            "for the next run: a TORCH_FR_DUMP_TEMP_FILE in a folder of the run",
+        ),
     )
 
 
@@ -181,7 +192,9 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
         return step
     subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
     subjects = [
-        subject for subject in subjects or case.graph.stuck() or case.live() if subject.process and not subject.ended
+        subject
+        for subject in subjects or case.graph.stuck() or case.live()
+        if subject.process and subject.process.pid and not subject.ended
     ]
     return step.replace("--pid PID", f"--pid {subjects[0].process.pid}") if subjects and subjects[0].process else step
 
@@ -219,6 +232,20 @@ def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ru
     lines = list(dict.fromkeys(lines))
     hidden = len(lines) - MAX_MISSING
     return lines[:MAX_MISSING] + ([f"{hidden} more"] if hidden > 0 else [])
+
+
+def _between(case: Case) -> list[str]:
+    """What moved in a long look at a live job, in words; empty for a short one, in which nothing has to move."""
+    looked = [subject for subject in case.live() if subject.process and len(subject.process.samples) > 1]
+    span_s = max((each.samples[-1].at_s - each.samples[0].at_s for subject in looked if (each := subject.process)),
+                 default=0.0)  # fmt: skip
+    if case.evidence.source != "live" or case.evidence.stall_s or span_s < LONG_LOOK_S:
+        return []
+    looked.sort(key=lambda subject: subject.rank is None)
+    moved = [subject for subject in looked if subject.progress]
+    still = case.names(subject.key for subject in looked if not subject.progress)
+    lines = [f"in {span_s:.0f} s {subject.label} moved: {subject.progress}" for subject in moved[:MAX_MOVED]]
+    return [*lines, *([f"in {span_s:.0f} s {still} did not move"] if still else [])]
 
 
 def _findings(evidence: Evidence, comparison: Comparison | None) -> list[Finding]:

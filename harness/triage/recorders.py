@@ -13,10 +13,9 @@ from pathlib import Path
 from harness.triage import flight
 from harness.triage.evidence import Evidence, Group, Process
 from harness.triage.flight.model import Comparison, GroupState
+from probes.limits import RANKS
 
 CLOCK_S = 2.0  # an operation later than its dump, or older than its process, by more than this had another clock
-MAX_SPAN = 1 << 16  # members of a group that spans several worlds
-MAX_SPANS = 1 << 20  # members of all such groups; a job has one for each weight sync, with a member per rank and engine
 World = tuple[str, str, str, int | None, str]
 
 
@@ -78,17 +77,17 @@ def _one_clock(loaded: flight.Flight, taken_ns: int, age_s: float) -> bool:
 def _spanning(processes: tuple[Process, ...], notes: list[str]) -> dict[str, tuple[int, dict[int, Process]]]:
     """Groups beside torch's register, such as that of a weight sync: name -> (size, {own rank: process}).
 
-    Each process recorded only its own rank. If two claim the same rank, the name does not tell which processes belong
-    together, and the group is left out with a note.
+    All together have at most `RANKS` members. Each process recorded only its own rank. If two claim the same rank, the
+    name does not tell which processes belong together, and the group is left out with a note.
     """
     claims_by_name: dict[str, list[tuple[int, int, Process]]] = {}
     for process in processes:
         for group in process.journal.groups if process.journal else ():
-            if group.rank is not None and group.name and 0 <= group.rank < group.world_size <= MAX_SPAN:
+            if group.rank is not None and group.name and 0 <= group.rank < group.world_size:
                 claims_by_name.setdefault(group.name, []).append((group.world_size, group.rank, process))
     spans: dict[str, tuple[int, dict[int, Process]]] = {}
     for name, claims in claims_by_name.items():
-        if sum(size for size, _ in spans.values()) + claims[0][0] > MAX_SPANS:
+        if sum(size for size, _ in spans.values()) + claims[0][0] > RANKS:
             notes.append(f"{len(claims_by_name):,} groups span several worlds: {len(spans):,} of them are compared")
             break
         members = {rank: process for _, rank, process in claims}
@@ -157,6 +156,7 @@ def _joined(parts: list[Comparison]) -> Comparison:
         missing=tuple(item for part in parts for item in part.missing),
         absent=tuple(rank for part in parts for rank in part.absent),
         strays=tuple(stray for part in parts for stray in part.strays),
+        largest=next((part.largest for part in parts if part.largest), ()),
         habits={key: habit for part in parts for key, habit in part.habits.items()},
     )
 

@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Mapping
 from itertools import chain, count
@@ -19,24 +20,28 @@ from typing import NoReturn
 
 from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
-from harness.errors import BadInput
+from harness.errors import BadInput, closest
 from harness.triage import archive, directory, judge, pasted
-from harness.triage.collect import collect, live, may_live
+from harness.triage.collect import CollectOptions, collect, live, may_live
 from harness.triage.collect.stacks import NO_PY_SPY
-from harness.triage.evidence import ENDED, Evidence, Silence
+from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
+from harness.triage.flight.filenames import named_rank
 from harness.triage.nodes import unite
 from harness.triage.remote import gather, token
 from harness.triage.watch.retention import order
 from harness.verdict_file import NAME as VERDICT
 from harness.verdict_file import recorded
 from probes import redaction
-from probes.files import make_folder, make_new_folder, write_whole
+from probes.files import folder_or_nothing, make_folder, make_new_folder, remove_empty, write_whole
 from probes.format import SIDES
 from reports import displayed_paths
 from reports.model import Verdict
 
 LIVE = "events", "beats"
 MAX_DRIVERS = 4  # drivers named in the line that says what was looked at
+MOST_NAMED = 16  # dumps that a command names one by one; with more of them it names their folder
+# A first look that does not decide is followed by one of so many seconds, which makes ten seconds in all.
+LONGER_S = 7.0
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -46,17 +51,29 @@ def triage(
     *,
     token_file: str = "",
     tell: Callable[[str], None] = lambda line: None,
+    longer_s: float = LONGER_S,
 ) -> Verdict:
     """Return the verdict on `what`. `auto` or an empty list is the Ray cluster of this host.
 
-    Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (by default a
-    new directory under runs/). So is evidence that watches serve, with the token in `token_file`. Existing evidence is
+    Live processes are looked at now, and for `longer_s` more if the first look does not decide. Their evidence is kept
+    under `out` (by default a new directory under runs/). So is evidence that watches serve, with the token in
+    `token_file`, and with an `out` evidence that was read from recorder dumps or pasted text. Existing evidence is
     read, and nothing is written into it. `tell` takes a line for the user. Raises BadInput for anything else.
     """
     if out:
         _check_writable(Path(out), what)
+    began = time.monotonic()
     evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
-    verdict: Verdict = displayed_paths.displayed(judge.triage(evidence))
+    verdict: Verdict = judge.triage(evidence)
+    given_paths = any(not word.isdigit() and os.path.exists(word) for word in what)
+    if made is not None and longer_s and not given_paths and _may_decide_later(verdict, evidence):
+        tell(f"two looks do not decide; looking for {longer_s:.0f} s more")
+        options = CollectOptions(gap_s=longer_s, deadline_s=CollectOptions.deadline_s + longer_s)
+        with contextlib.suppress(BadInput):  # the processes have ended meanwhile: the first verdict is what there is
+            scope = live(what or ["auto"])
+            evidence = collect(scope, options, out=made, after=(evidence, time.monotonic() - began))
+            verdict = judge.triage(evidence)
+    verdict = displayed_paths.displayed(verdict)
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
     folder = Path(out) if out else made
@@ -65,12 +82,21 @@ def triage(
     path = folder / VERDICT
     written = dataclasses.replace(verdict, paths={**verdict.paths, "verdict": str(path)})
     try:
-        make_folder(folder)
-        write_whole(path, written.to_json().encode())
+        with folder_or_nothing(folder, whole=True):
+            if made is None and _of_plain_files(evidence):
+                directory.keep(evidence, folder)
+            write_whole(path, written.to_json().encode())
     except OSError as error:  # a full disk must not cost the answer
+        remove_empty(folder)
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
         return dataclasses.replace(verdict, missing=[*verdict.missing, note])
     return written
+
+
+def _of_plain_files(evidence: Evidence) -> bool:
+    """Whether it was read from dumps or pasted text, so that no evidence directory holds it yet."""
+    plain = not evidence.path or evidence.source in ("dumps", PASTED)
+    return plain and not (evidence.path and directory.is_evidence(evidence.path))
 
 
 def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) -> Evidence:
@@ -78,7 +104,11 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
 
     Raises BadInput for anything else, and for evidence without a stack.
     """
-    evidence = _evidence(what, _temporary("harness-stacks-"), "", tell)[0]
+    try:
+        evidence = _evidence(what, _temporary("harness-stacks-"), "", tell)[0]
+    except BadInput as error:  # the fix is a command that takes the same words
+        fix = (error.fix or "").replace("harness triage", "harness stacks", 1)
+        raise BadInput(error.message, fix=fix) from error
     if any(thread.frames for process in evidence.processes for look in process.samples for thread in look.threads):
         return evidence
     why = next((note for process in evidence.processes for note in process.notes), "")
@@ -86,6 +116,18 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
     raise BadInput(
         f"no stack in {' '.join(what[:MAX_DRIVERS])}" + (f": {why}" if why else ""),
         fix=extras.repair_command("py-spy") if NO_PY_SPY in why else again,
+    )
+
+
+def _may_decide_later(verdict: Verdict, evidence: Evidence) -> bool:
+    """Whether a longer look may decide: at live processes of one host, of which stacks were seen."""
+    return (
+        verdict.verdict == "INSUFFICIENT"
+        and evidence.source == "live"
+        and not evidence.directories
+        and len({process.host for process in evidence.processes}) == 1
+        and sum(node.alive for node in evidence.ray_nodes) < 2
+        and any(look.threads for process in evidence.processes for look in process.samples[-1:])
     )
 
 
@@ -125,14 +167,14 @@ def _evidence(
         return pasted_evidence, None
     if existing_paths and len(what) > 1:
         if absent := [word for word, path in zip(what, paths, strict=True) if path not in existing_paths]:
-            raise BadInput(f"{absent[0]}: no such directory; a directory of each node, or pids", fix=f"ls {absent[0]}")
+            raise _absent(absent[0])
         return _nodes(paths, out)
     if existing_paths and (nodes := _of_nodes(existing_paths[0])):
         return _nodes(nodes, out)
     if existing_paths:
         return _recorded(what[0], existing_paths[0], out)
     if len(what) == 1 and _pathlike(what[0]):
-        raise _absent(Path(what[0]))
+        raise _absent(what[0])
     evidence = _live(what, out, tell)
     return evidence, Path(evidence.path)
 
@@ -157,7 +199,9 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
                            fix=shlex.join(["harness", "triage", str(evidence[0])]))  # fmt: skip
         return None
     if absent := [path for path in files if not path.exists()]:
-        raise _absent(absent[0])
+        raise _absent(str(absent[0]))
+    if len(files) > 1 and all(map(directory.is_dump, files)):
+        return directory.loose(files)
     stacks = pasted.evidence([word if word == pasted.STDIN else str(path)
                               for word, path in zip(words, paths, strict=True)])  # fmt: skip
     if stacks is None and (pasted.STDIN in words or (len(files) > 1 and any(path.is_file() for path in files))):
@@ -175,25 +219,33 @@ def _recognised(path: Path) -> bool:
 
 
 def _no_stacks(words: list[str]) -> BadInput:
+    if empty := [word for word in words if word != pasted.STDIN and not os.path.getsize(word)]:
+        return _empty(empty[0])
     names = "the standard input" if words == [pasted.STDIN] else " ".join(words[:MAX_DRIVERS])
     return BadInput(
         f"nothing was recognised in {names}: pasted text is the stacks of py-spy, pystack, gdb or "
         "faulthandler, or NCCL's lines about a timeout",
-        fix="harness triage --help   # lists what it reads",
+        fix=directory.READS,
     )
 
 
-def _absent(path: Path) -> BadInput:
+def _empty(path: str | os.PathLike[str]) -> BadInput:
+    return BadInput(f"{path} is empty: there is nothing in it to judge", fix=directory.READS)
+
+
+def _absent(word: str) -> BadInput:
     """The error for a path that does not exist. Its fix names a similar path, else the last folder of the path that
-    exists."""
+    exists. A word that ends with a slash means a folder."""
+    path = Path(word)
     parent = next(folder for folder in (path.parent, *path.parent.parents, Path("/")) if folder.is_dir())
     try:
-        names = sorted(entry.name for entry in parent.iterdir()) if parent == path.parent else []
+        entries = [*parent.iterdir()] if parent == path.parent else []
     except OSError:
-        names = []
+        entries = []
+    names = sorted(entry.name for entry in entries if entry.is_dir() or not word.endswith(os.sep))
     near = difflib.get_close_matches(path.name, names, n=1)
     fix = shlex.join(["harness", "triage", str(parent / near[0])] if near else ["ls", str(parent)])
-    return BadInput(f"{path}: no such file or directory", fix=fix)
+    return BadInput(f"{path}: no such file or directory{closest(path.name, near)}", fix=fix)
 
 
 def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path | None]:
@@ -218,16 +270,32 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
 
 
 def _refuse_file(path: Path) -> NoReturn:
-    beside = shlex.quote(str(path.parent))
     if not os.access(path, os.R_OK):
         raise BadInput(
             f"{path} cannot be read: permission denied", fix=f"ls -l {shlex.quote(str(path))}   # whose it is"
         )
+    if not path.stat().st_size:
+        raise _empty(path)
+    if directory.is_dump(path) and named_rank(path.name)[1] is not None:
+        raise BadInput(
+            f"{path} is the recorder dump of one rank: triage compares those of all ranks", fix=_with_others(path)
+        )
     raise BadInput(
         f"{path} is one file without stacks or lines about a timeout: triage reads those, the directory with the "
         "recorder dumps of every rank, or evidence",
-        fix=f"harness triage {beside}" if directory.readable(path.parent) else directory.READS,
+        fix=directory.READS,
     )
+
+
+def _with_others(path: Path) -> str:
+    """The command that judges a dump together with those of the other ranks, and with nothing else beside it."""
+    series, beside = named_rank(path.name)[0], sorted(path.parent.iterdir())
+    dumps = [file for file in beside if directory.is_dump(file) and named_rank(file.name)[0] == series]
+    if len(dumps) < 2:
+        return f"ls {shlex.quote(str(path.parent))}   # are the dumps of the other ranks elsewhere?"
+    if len(dumps) == len(beside) or len(dumps) > MOST_NAMED:
+        return shlex.join(["harness", "triage", str(path.parent)])
+    return shlex.join(["harness", "triage", *map(str, dumps)])
 
 
 def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: str) -> tuple[Evidence, Path]:

@@ -38,6 +38,7 @@ _SERVING = frozenset({"ray_idle", "http_server"})
 EVENT_LOOP = "AsyncIO Thread"  # the name that Ray gives to the thread in which an asyncio actor's coroutines run
 _LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # frames of a waiting event loop and of its thread
 _ASYNC, _WAITS = re.compile(r"asyncio/|uvloop"), re.compile(r"asyncio/|uvloop|selectors\.py")
+JOINS = ("join", "_wait_for_tstate_lock")  # functions of threading that wait for the end of a thread
 _TASK = "actor_method_executor"  # the function in ray/_private/function_manager.py that calls an actor's method
 # User functions, as `Doing.frame` ends, that write metrics or log lines if they run beside the main thread.
 _VERB = re.compile(r" in _*(write|store|export|publish)(_all|_to_disk)?$")

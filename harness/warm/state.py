@@ -17,7 +17,7 @@ from harness.cluster import launch
 from harness.envs import home
 from harness.errors import BadInput
 from probes.files import write_whole
-from scenarios.engines.processes import alive, descendants
+from scenarios.engines.engine_processes import alive, descendants
 
 CLAIM_S = 1.0  # the keeper holds the lock once a second, for microseconds
 STATE, LOCK, STARTING, LOG = "state.json", "lock", "starting", "keeper.log"

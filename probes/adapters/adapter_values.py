@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from probes.frames import Flat, Ragged
 from probes.lines import decode_json
 from probes.secret_names import is_harmless, is_secret
 
-BOUNDARIES = 32  # samples of a step whose boundaries are decoded and recorded
+_BOUNDARIES = 32  # samples of a step whose boundaries are decoded and recorded
 
 
 def resumed_at(call: Call, otherwise: int) -> int:
@@ -74,6 +75,20 @@ def rollout_arrays(
         if [len(row) for row in rows] == [len(row) for row in outputs]:
             arrays["logprob"] = Ragged.of(rows, "f4")
     return arrays
+
+
+def record_boundaries(call: Call, tokenizer: Any, step: int, rows: Iterable[tuple[int, Any, Any, str]]) -> None:
+    """Record the boundaries of (sample, prompt, output, finish) rows, until a process has recorded enough of a step.
+
+    `bounded` in the job's memory counts them; an adapter sets it to 0 where a step begins.
+    """
+    memory = call.job.memory
+    for sample, prompt, output, finish in itertools.islice(rows, max(_BOUNDARIES - memory.get("bounded", 0), 0)):
+        memory["bounded"] = memory.get("bounded", 0) + 1
+        call.recorder.boundaries(
+            step=step, sample=sample, prompt=prompt, output=output, finish=finish,
+            specials=tokenizer.all_special_ids, decode=tokenizer.decode,
+        )  # fmt: skip
 
 
 def prompts_digest(prompts: Iterable[Sequence[int]]) -> str:

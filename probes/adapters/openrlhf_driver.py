@@ -6,7 +6,14 @@ import os
 import weakref
 from typing import Any
 
-from probes.adapters.adapter_values import BOUNDARIES, plain, prompts_digest, rollout_arrays, tokenizer_fields, unpadded
+from probes.adapters.adapter_values import (
+    plain,
+    prompts_digest,
+    record_boundaries,
+    rollout_arrays,
+    tokenizer_fields,
+    unpadded,
+)
 from probes.adapters.calls import Call
 from probes.draws import COUPLED, DRAW, SEEDED, SEEN
 from probes.frames import Flat, Ragged
@@ -108,7 +115,7 @@ def submitting(call: Call) -> None:
     if memory.get("evaluates"):
         return
     if memory.get("submitted") != call.step:
-        memory.update(submitted=call.step, sent=0, numbers={}, told=0)
+        memory.update(submitted=call.step, sent=0, numbers={}, bounded=0)
     group = call.arguments["generate_kwargs"].get("n_samples_per_prompt", call.owner.args.rollout.n_samples_per_prompt)
     for prompt in call.arguments["prompts"]:
         first = memory["sent"] * group
@@ -153,22 +160,16 @@ def generated(call: Call) -> None:
     }  # fmt: skip
     if any(row["turns"] > 1 for row in made):
         fields["uncompared"] = "later turns of a sample are not recorded: an environment wrote between them"
-    raw = [row["logprob"] for row in made] if memory.get("raw") else None
-    if raw is not None and any(row is None for row in raw):
-        raw = None
+    logprobs = [row["logprob"] for row in made]
+    raw = logprobs if memory.get("raw") and None not in logprobs else None
     prompts, outputs = [row["prompt"] for row in made], [row["output"] for row in made]
     arrays = rollout_arrays(samples, prompts, outputs, raw)
     if any(row["seen"] for row in made):
         arrays["prompt_seen"] = Ragged.of([list(row["seen"] or ()) for row in made], "i4")
     call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
     call.recorder.event("data", step=step, prompts=prompts_digest(prompts), samples=samples)
-    tokenizer = call.owner.tokenizer
-    for row in made[: max(BOUNDARIES - memory.get("told", 0), 0)]:
-        memory["told"] = memory.get("told", 0) + 1
-        call.recorder.boundaries(
-            step=step, sample=row["sample"], prompt=row["prompt"], output=row["output"], finish=row["finish"],
-            specials=tokenizer.all_special_ids, decode=tokenizer.decode,
-        )  # fmt: skip
+    rows = zip(samples, prompts, outputs, fields["finish"], strict=True)
+    record_boundaries(call, call.owner.tokenizer, step, rows)
 
 
 def experiencing(call: Call) -> None:

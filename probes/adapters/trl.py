@@ -7,18 +7,18 @@ follow each other, each batch in the order of the ranks, and the samples of a gr
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from typing import Any
 
 from probes import weights
 from probes.adapters.adapter_values import (
-    BOUNDARIES,
     engine_version,
     finishes,
     lists,
     plain,
+    prompts_digest,
+    record_boundaries,
     rollout_arrays,
     tokenizer_fields,
     unpadded,
@@ -139,13 +139,10 @@ def generated(call: Call) -> None:
     if prompts_seen is not None and len(prompts_seen) == len(samples) and tool_mask is None:
         arrays["prompt_seen"] = Ragged.of(prompts_seen, "i4")
     call.recorder.frame("rollout", step=call.step, arrays=arrays, fields=fields)
-    for sample, prompt, output, reason in list(zip(samples, prompts, outputs, finish, strict=True))[:BOUNDARIES]:
-        call.recorder.boundaries(
-            step=call.step, sample=sample, prompt=prompt, output=output, finish=reason,
-            specials=trainer._tokenizer.all_special_ids, decode=trainer._tokenizer.decode,
-        )  # fmt: skip
-    drawn_for = hashlib.blake2b(repr(prompts).encode(), digest_size=16).hexdigest()
-    call.recorder.event("data", step=call.step, prompts=drawn_for, samples=samples)
+    memory["bounded"] = 0
+    rows = zip(samples, prompts, outputs, finish, strict=True)
+    record_boundaries(call, trainer._tokenizer, call.step, rows)
+    call.recorder.event("data", step=call.step, prompts=prompts_digest(prompts), samples=samples)
     memory["batch"] = {"samples": samples, "step": call.step}
     memory["sizes"] = [len(a) + len(b) for a, b in zip(prompts, outputs, strict=True)]
 

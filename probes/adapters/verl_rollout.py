@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from math import ceil
 from typing import Any
 
-from probes.adapters.adapter_values import BOUNDARIES, finishes, plain, rollout_arrays, vllm_resolved
+from probes.adapters.adapter_values import finishes, plain, record_boundaries, rollout_arrays, vllm_resolved
 from probes.adapters.calls import Call
 from probes.adapters.verl_engine import request_key
 from probes.adapters.verl_values import container, each, scalar, tempered
@@ -30,7 +30,7 @@ def looping(call: Call) -> None:
         return
     step = int(scalar(batch, "global_steps", 0)) - 1
     if memory.get("looped") != step:
-        memory["looped"], memory["batches"], memory["places"], memory["told"] = step, 0, {}, 0
+        memory["looped"], memory["batches"], memory["places"], memory["bounded"] = step, 0, {}, 0
         done = memory.get("done", {})  # the samples of a failed prompt are never written
         memory["done"] = {uid: made for uid, made in done.items() if made[-1]["step"] > step - STALE}
     call.job.step = step
@@ -110,40 +110,41 @@ def grouped(call: Call) -> None:
     done = sorted(call.job.memory.get("done", {}).pop(uid, []), key=lambda trajectory: trajectory["sample"])
     if not done:
         return
-    tokenizer, config = call.owner.tokenizer, container(call.owner.config.actor_rollout_ref.rollout)
-    first = [trajectory["turns"][0] for trajectory in done]
+    tokenizer, first, step = call.owner.tokenizer, [trajectory["turns"][0] for trajectory in done], done[0]["step"]
     samples = [trajectory["sample"] for trajectory in done]
     prompts, outputs = [turn["prompt"] for turn in first], [turn["output"] for turn in first]
     finish = finishes(outputs, _ends(tokenizer, call.owner))  # both engines report "completed" for every end
     finish = [why if turn["reason"] in ("", "completed", "stop", "length") else turn["reason"]
               for why, turn in zip(finish, first, strict=True)]  # fmt: skip
-    versions = {version for turn in first for version in turn["versions"] if version is not None}
-    step = done[0]["step"]
-    version = step if not versions else versions.pop() if len(versions) == 1 else None  # several: no single version
     coupled = all(turn["coupled"] for turn in first)
     fields: dict[str, Any] = {
-        "weight_version": version, "mode": "coupled" if coupled else "native", "guided": False,
+        "weight_version": _weight_version(first, step), "mode": "coupled" if coupled else "native", "guided": False,
         "finish": finish,
     }  # fmt: skip
     if any(len(trajectory["turns"]) > 1 for trajectory in done):
         fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
     elif _rejecting(call.owner.config):
         fields["uncompared"] = "rollout_correction.rollout_rs hides the tokens that it rejects from the loss"
-    raw = None
-    raises = float(config.get("temperature", 1.0)) != 1.0  # the learner scores after it, a coupled engine before
-    if (not raises if coupled else not tempered(config)) and all(turn["logprob"] is not None for turn in first):
-        raw = [turn["logprob"] for turn in first]
-    arrays = rollout_arrays(samples, prompts, outputs, raw)
+    arrays = rollout_arrays(samples, prompts, outputs, _logprobs(first, call.owner.config, coupled=coupled))
     arrays["request"] = Flat.of([turn["request"] for turn in first], "i8")  # matches the `seen` frames of the engine
     call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
-    memory = call.job.memory
-    for sample, prompt, output, reason in zip(samples, prompts, outputs, finish, strict=True):
-        if memory.get("told", 0) < BOUNDARIES:
-            memory["told"] = memory.get("told", 0) + 1
-            call.recorder.boundaries(
-                step=step, sample=sample, prompt=prompt, output=output, finish=reason,
-                specials=tokenizer.all_special_ids, decode=tokenizer.decode,
-            )  # fmt: skip
+    record_boundaries(call, tokenizer, step, zip(samples, prompts, outputs, finish, strict=True))
+
+
+def _weight_version(turns: list[dict[str, Any]], step: int) -> int | None:
+    """Return the weight version that drew these turns; None where several did. An engine that names none has drawn
+    with the version of the step.
+    """
+    versions = {version for turn in turns for version in turn["versions"] if version is not None} or {step}
+    return versions.pop() if len(versions) == 1 else None
+
+
+def _logprobs(turns: list[dict[str, Any]], config: Any, *, coupled: bool) -> list[Any] | None:
+    """Return the engine's log-probabilities; None where they are not those of the learner's distribution."""
+    rollout = container(config.actor_rollout_ref.rollout)
+    raised = float(rollout.get("temperature", 1.0)) != 1.0  # the learner scores after it, a coupled engine before
+    logprobs = [turn["logprob"] for turn in turns]
+    return None if None in logprobs or (raised if coupled else tempered(rollout)) else logprobs
 
 
 def _rejecting(config: Any) -> bool:

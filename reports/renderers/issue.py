@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from probes.distribution import pip_install
+from probes.distribution import NAME, named
 from reports.renderers import Renderer
 from reports.renderers.markdown import LIVE, code, escape, fence, findings, first_divergence, hang, table
 from reports.sections import answer, parity, triage, versions
@@ -91,11 +91,18 @@ def _reproduction(verdict: Verdict) -> list[str]:
     if not verdict.reproduce:
         return [*lines, "The command was not recorded.", ""]
     command = clean(verdict.reproduce)
-    lines += [*fence(f"{pip_install('parity')}\n{command}"), ""]
+    lines += [*fence(f"{_needs(command)}\n{command}"), ""]
     place = verdict.parity.first_divergence if verdict.parity else None
     if place is not None and place.step >= 0 and command.startswith("harness parity") and "--steps" not in command:
         lines += [f"The first divergence is in step {place.step}: {code(f'--steps {place.step + 1}')} is enough.", ""]
     return lines
+
+
+def _needs(command: str) -> str:
+    """Return a comment on what the command needs. Readers have no checkout, and no package index has the harness."""
+    extras = {"parity": "parity", "replay": "parity", "diff": "diff", "audit": "diff"}
+    extra = extras.get([*command.split(), "", ""][1], "")
+    return f"# with {NAME}{named(*filter(None, [extra]))}, installed from its checkout or a wheel"
 
 
 def _expected(verdict: Verdict) -> str:

@@ -25,6 +25,6 @@ class LineRenderer(Renderer):
         summary = answer.of(verdict)
         missing = [clean(sentence) for sentence in verdict.missing if sentence != verdict.reason]
         sentences = [f"{summary.title} {summary.reason}", *missing[:MISSING]]
-        if len(missing) > MISSING:
-            sentences.append(f"{len(missing) - MISSING} more things are missing")
+        if more := len(missing[MISSING:]):
+            sentences.append(f"{more} more {'thing is' if more == 1 else 'things are'} missing")
         return " ".join("; ".join(sentences).split()) + "\n"

@@ -7,9 +7,10 @@ style sheet, so that one drawing serves light, dark and paper.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from reports.model import Node, Triage
+from reports.model import Node, Triage, Wait
 from reports.text import clean
 
 MOST = 24  # most nodes of a drawing; beyond that, victims with equal targets are drawn as one
@@ -49,32 +50,37 @@ def _nodes_and_edges(triage: Triage) -> tuple[dict[str, tuple[str, str]], list[t
     one node.
     """
     nodes_by_key = {node.key: node for node in triage.nodes}
-    waits = [wait for wait in triage.waits if wait.waiter in nodes_by_key and wait.target in nodes_by_key]
+    waits = [wait for wait in triage.waits if {wait.waiter, wait.target} <= nodes_by_key.keys()]
     touched = dict.fromkeys(key for wait in waits for key in (wait.waiter, wait.target))
-    merged = {key: key for key in touched}
-    labels = {key: nodes_by_key[key].label for key in touched}
-    if len(touched) > MOST:
-        goals: dict[tuple[str, ...], list[str]] = {}
-        for key in touched:
-            if nodes_by_key[key].party in ("victim", "bystander"):
-                goals.setdefault(tuple(sorted({wait.target for wait in waits if wait.waiter == key})), []).append(key)
-        for number, members in enumerate(goals.values()):
-            if len(members) > 1:
-                name = f"group {number}"
-                merged |= dict.fromkeys(members, name)
-                labels[name] = f"{len(members)} like {nodes_by_key[members[0]].label}"
+    merged, labels = _merged(nodes_by_key, waits) if len(touched) > MOST else ({}, {})
     nodes: dict[str, tuple[str, str]] = {}
     for key in touched:
-        nodes.setdefault(merged[key], (labels[merged[key]], _party(nodes_by_key[key])))
-    kept = dict.fromkeys(list(nodes)[:MOST])
-    edges = dict.fromkeys((merged[wait.waiter], merged[wait.target], wait.layer) for wait in waits)
-    inner = [
-        edge
-        for edge in edges
-        if edge[0] in kept and edge[1] in kept and (edge[0] != edge[1] or edge[0] in nodes_by_key)
+        name = merged.get(key, key)
+        nodes.setdefault(name, (labels.get(name, nodes_by_key[key].label), _party(nodes_by_key[key])))
+    kept = set(list(nodes)[:MOST])
+    ends = ((merged.get(wait.waiter, wait.waiter), merged.get(wait.target, wait.target), wait.layer) for wait in waits)
+    # A group that waits for itself is several victims that wait for each other: no edge.
+    edges = [
+        (waiter, target, layer)
+        for waiter, target, layer in dict.fromkeys(ends)
+        if {waiter, target} <= kept and (waiter != target or waiter in nodes_by_key)
     ]
-    used = {key for edge in inner for key in edge[:2]}
-    return {key: value for key, value in nodes.items() if key in used}, inner
+    used = {key for edge in edges for key in edge[:2]}
+    return {key: value for key, value in nodes.items() if key in used}, edges
+
+
+def _merged(nodes: Mapping[str, Node], waits: Sequence[Wait]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return (key -> the group that it is drawn as, group -> its label) of victims that wait for the same."""
+    targets: dict[str, set[str]] = {key: set() for wait in waits for key in (wait.waiter, wait.target)}
+    for wait in waits:
+        targets[wait.waiter].add(wait.target)
+    alike: dict[frozenset[str], list[str]] = {}
+    for key, goals in targets.items():
+        if nodes[key].party in ("victim", "bystander"):
+            alike.setdefault(frozenset(goals), []).append(key)
+    groups = {f"group {number}": keys for number, keys in enumerate(alike.values()) if len(keys) > 1}
+    labels = {name: f"{len(keys)} like {nodes[keys[0]].label}" for name, keys in groups.items()}
+    return {key: name for name, keys in groups.items() for key in keys}, labels
 
 
 def _party(node: Node) -> str:

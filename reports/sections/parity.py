@@ -147,12 +147,13 @@ def _memory(usage: PhaseMemory | None, what: str) -> str:
 def suspicions(parity: Parity) -> list[Check]:
     """Return the user's eleven suspicions in order. One that the verdict does not mention was not tested.
 
-    For an audit of one run, only those that one run can show.
+    For an audit of one run, only those that one run can show; for a replay, those that it can.
     """
     checks: list[Check] = []
     for index, name in SUSPICIONS.items():
-        absent = Check(name, "not tested", "this verdict holds no evidence on it", index)
-        checks += [check for check in parity.checks if check.number == index] or ([] if parity.alone else [absent])
+        absent = [Check(name, "not tested", "this verdict holds no evidence on it", index)]
+        cannot = parity.alone or name in parity.not_applicable
+        checks += [check for check in parity.checks if check.number == index] or ([] if cannot else absent)
     return checks
 
 
@@ -174,8 +175,8 @@ NOT_AS_ASKED, NOT_SHOWN, WARNINGS = "Not as you asked", "Faults that could not h
 
 
 def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
-    """Return findings of severity `warning` under their titles, the gravest first. They are shown above the verdict."""
-    warning_findings = [finding for finding in verdict.findings if finding.severity == "warning"]
+    """Return findings that limit a pass under their titles, the gravest first. They are shown above the verdict."""
+    warning_findings = [finding for finding in verdict.findings if finding.reserves]
     titles = {"setting": NOT_AS_ASKED, "scenario": NOT_SHOWN, "": WARNINGS}
     groups = [
         (title, [finding for finding in warning_findings if finding.about == about]) for about, title in titles.items()
@@ -185,7 +186,7 @@ def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
 
 def notes(verdict: Verdict) -> list[Finding]:
     """Return the other findings."""
-    return [finding for finding in verdict.findings if finding.severity != "warning"]
+    return [finding for finding in verdict.findings if not finding.reserves]
 
 
 def proofs(cause: Cause) -> list[str]:
@@ -308,8 +309,12 @@ def paths(verdict: Verdict) -> list[tuple[str, str]]:
     return [(clean(name), clean(path)) for name, path in [*run_paths, *verdict.paths.items()]]
 
 
+def backends(verdict: Verdict) -> str:
+    """Return `vllm against sglang`, or the one backend; "" where no run is known."""
+    runs = verdict.parity.runs if verdict.parity else []
+    return " against ".join(clean(run.backend) for run in runs if run.backend)
+
+
 def heading(verdict: Verdict) -> str:
     """Return `parity: vllm against sglang`, or the kind alone."""
-    runs = verdict.parity.runs if verdict.parity else []
-    backends = " against ".join(clean(run.backend) for run in runs if run.backend)
-    return f"{clean(verdict.kind)}: {backends}" if backends else clean(verdict.kind)
+    return ": ".join(filter(None, (clean(verdict.kind), backends(verdict))))

@@ -22,7 +22,7 @@ class Culprit:
 
     who: str  # "rank 1", or a role where there is no rank
     role: str
-    process: str  # host:pid, or the dump's name
+    process: str  # host:pid, or the dump's name; "" where nothing more than `who` is known
     why: str
     frame: str
 
@@ -68,9 +68,16 @@ def title(verdict: Verdict) -> str:
 
 def culprits(triage: Triage) -> list[Culprit]:
     """Return rows of the culprits' table, in the verdict's order."""
-    return [Culprit(_who(party), _role(party),
-                    clean(f"{party.host}:{party.pid}" if party.pid is not None else party.key), clean(party.why),
-                    clean(party.frame)) for party in triage.culprits]  # fmt: skip
+    return [
+        Culprit(_who(party), _role(party), _process(party), clean(party.why), clean(party.frame))
+        for party in triage.culprits
+    ]
+
+
+def _process(party: Party) -> str:
+    """Return `host:pid`, or the name of its dump; "" where that is its rank again."""
+    process = f"{party.host}:{party.pid}" if party.pid is not None else party.key
+    return "" if process == _who(party) else clean(process)
 
 
 def victims(triage: Triage) -> list[Victims]:

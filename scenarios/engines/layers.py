@@ -25,11 +25,12 @@ class Capture:
     """Captures the residual stream of forward passes between `__init__` and `take`, like Transformers'
     `hidden_states`.
 
-    That is the embeddings, the output of each layer but the last, and the last one after the final norm. The state
-    after a layer is read at the next layer's first norm. vLLM's and SGLang's norms receive the layer's output and the
-    residual, add them in place and return (normed, sum); others receive the sum. The return value of a layer is less
-    reliable: SGLang's keeps the residual elsewhere. Because of the addition in place, each state is projected while
-    its hook runs. A CUDA graph or a compiled model calls no hooks; then nothing is captured.
+    That is what enters the first layer (the embeddings, after any factor), the output of each layer but the last, and
+    the last one after the final norm. The state before a layer is read at its first norm. vLLM's and SGLang's norms
+    receive the layer's output and the residual, add them in place and return (normed, sum); others receive the sum.
+    The return value of a layer is less reliable: SGLang's keeps the residual elsewhere. Because of the addition in
+    place, each state is projected while its hook runs. A CUDA graph or a compiled model calls no hooks; then nothing
+    is captured.
     """
 
     def __init__(self, model: Any) -> None:
@@ -41,7 +42,7 @@ class Capture:
         if not norms or last is None or embeddings is None or None in norms:
             return  # another architecture, or one stage of a pipeline
         self._watch(embeddings, lambda inputs, output: output)
-        for norm in norms[1:]:
+        for norm in norms:
             self._watch(norm, lambda inputs, output: output[1] if isinstance(output, tuple) else inputs[0])
         self._watch(last, lambda inputs, output: output[0] if isinstance(output, tuple) else output)
 
@@ -58,10 +59,14 @@ class Capture:
     def take(self, tokens: int) -> list[list[float]] | None:
         """Stop capturing, and return [embeddings and layers][tokens x projections] of the first `tokens` tokens.
 
-        None where fewer tokens were captured.
+        None where fewer tokens were captured. A first layer that does not call its norm leaves the embeddings as they
+        are.
         """
         for handle in self._handles:
             handle.remove()
+        if self._states:
+            entering = self._states[1]
+            del self._states[0 if entering else 1]
         if not self._states or any(sum(len(part) for part in parts) < tokens for parts in self._states):
             return None
         return [torch.cat(parts)[:tokens].flatten().tolist() for parts in self._states]

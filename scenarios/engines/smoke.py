@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.engines.engine import Request
-from scenarios.engines.processes import descendants
+from scenarios.engines.engine_processes import descendants
 from scenarios.settings import Engine, Sampling, Scenario
 from scenarios.settings import Model as ModelSettings
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from harness.triage.watch.observe import argv, table
-from scenarios.engines.processes import descendants
+from scenarios.engines.engine_processes import descendants
 
 PERIOD_S = 0.1
 LISTED_S = 0.3  # processor seconds of a process that is worth a row

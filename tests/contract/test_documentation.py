@@ -221,6 +221,7 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
         loads = _Loads()
         loads.feed(page.read_text("utf-8"))
         assert not [url for url in loads.urls if re.match(r"(https?:)?//", url)], page
+        assert "Made with" not in page.read_text("utf-8"), page
 
 
 def test_the_readme_is_short() -> None:

@@ -104,7 +104,7 @@ def test_a_mapping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "users.py").write_text("def f(args):\n    return {'random_seed': args['seed']}\n")
     document = printed(capsys, "mapping", str(tmp_path / "users.py"), "--engine", "sglang")
     validate("mapping", document)
-    assert document["exit_code"] == 1 and "seed" in document["arrived"]
+    assert document["exit_code"] == 1 and document["arrived"]["engine"] == ["seed"]
 
 
 def test_explanations(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ or folder with the umask's mode: a writer that no command of this test reaches i
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ EXCUSED = {
     "harness/bundle/redacted.py": "in a temporary folder, before it is packed",
     "harness/cli.py": "a text of --help, and no file",
     "harness/cluster/launch.py": "no file is made: a name that tries a folder",
-    "harness/envs/accepted.py": "environments hold nothing of the user's and may be shared",
+    "harness/envs/stored_arguments.py": "environments hold nothing of the user's and may be shared",
     "harness/envs/bundles.py": "environments may be shared",
     "harness/envs/creation.py": "environments may be shared",
     "harness/envs/home.py": "environments may be shared",
@@ -34,7 +35,7 @@ EXCUSED = {
     "harness/envs/layer.py": "environments may be shared",
     "harness/envs/registration.py": "environments may be shared",
     "harness/frameworks/recording.py": "appends to a journal that is there",
-    "harness/mapping/calls.py": "in a temporary folder",
+    "harness/mapping/call_program.py": "in a temporary folder",
     "harness/mapping/file.py": "in a temporary folder",
     "harness/planted/differences/damage.py": "damages files that are there",
     "harness/triage/archive.py": "in a temporary folder of mode 0700, after umask 077",
@@ -149,6 +150,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     **{
         f"export to {tracker}": (hostile_inputs.run, ("report", "in", "--export", tracker, "--out", "out/deep"))
         for tracker in exporters.names()
+        if importlib.util.find_spec(tracker)  # without its package an exporter refuses before it writes
     },
     "watch": (make_folder, ("watch", "--out", "out/deep", "--", sys.executable, "-c", "pass")),
 }

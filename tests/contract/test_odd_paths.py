@@ -92,7 +92,8 @@ NO_PATH = {
     "export", "fault", "end", "claim", "cell", "cause", "candidate_set", "build", "budget",
 }  # fmt: skip
 NO_PATH_OF = {
-    "parity baseline", "parity candidate", "mapping source", "record command", "watch command", "doctor command",
+    "parity baseline", "parity candidate", "mapping source", "record command", "watch command", "watch on_verdict",
+    "doctor command",
     "bisect what", "up scenario", "up model", "up prompts", "render github nightly", "render github source",
     "render github python", "render github-job source", "render github-job python", "nightly history",
 }  # fmt: skip

@@ -87,9 +87,9 @@ def test_the_controller_loads_planted_faults_only_for_the_option(
 @pytest.mark.parametrize("planted", [False, True], ids=["ordinary", "planted"])
 def test_a_session_and_a_trainer_load_planted_faults_only_where_one_is_named(planted: bool, tmp_path: Path) -> None:
     named = {
-        "engine": ["scenarios.planted.differences.engine:wrap", {"shift": 1}],
+        "engine": ["scenarios.planted.differences.faulty_engine:wrap", {"shift": 1}],
         "trainer": ["scenarios.planted.differences.trainer:plant", {"scale": 2.0}],
     }
     loaded = last_line(SESSION, str(tmp_path), json.dumps(named if planted else {}))
-    assert {"scenarios.planted.differences.engine", "scenarios.planted.differences.trainer"} <= set(loaded) if planted \
-        else not loaded, loaded  # fmt: skip
+    wrappers = {f"scenarios.planted.differences.{name}" for name in ("faulty_engine", "trainer")}
+    assert wrappers <= set(loaded) if planted else not loaded, loaded

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness import cli
 from harness.parity.attribution import attribute
-from harness.planted.differences import run
+from harness.planted.differences import fault_runs
 from reports.model import Verdict
 from tests.golden.bench_answers import NAME, RecordingBench
 
@@ -23,7 +23,7 @@ def _attribute(judged: Any, bench: Any) -> Verdict:
 
 
 def main(out: str, *words: str) -> int:
-    run.attribute = _attribute
+    fault_runs.attribute = _attribute
     return int(cli.main(["faults", "run", "--suite", "parity", "--out", out, *words]))
 
 

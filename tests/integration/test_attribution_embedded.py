@@ -109,7 +109,7 @@ def test_what_a_noisy_engine_chooses_is_explained_all_the_same(lab: Lab) -> None
 
 LOG2 = """
 import dataclasses, math
-from scenarios.planted.differences.engine import Wrapper
+from scenarios.planted.differences.faulty_engine import Wrapper
 
 class Log2(Wrapper):
     def generate(self, requests, sampling, *, seed):
@@ -625,7 +625,7 @@ def test_a_few_outliers_are_no_symptom() -> None:
 
 def judged(*causes: Cause) -> Judged:
     verdict = Verdict("parity", "DIVERGENT", 1, "a difference that nothing recorded explains", causes=list(causes))
-    evidence: Any = SimpleNamespace(alone=False, earliest=lambda *kinds: None)
+    evidence: Any = SimpleNamespace(alone=False, sides=(), earliest=lambda *kinds: None)
     return Judged(verdict, evidence, [Kind.FLIP.of()])
 
 

@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 import torch
 from bench_lab import Lab
-from cause_keys import of
+from cause_keys import NO_HISTORY
 
 from harness.parity.attribution import live, reference
 from harness.parity.attribution.attribute import _locate
 from harness.parity.attribution.merge import _proven
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.causes.family import Rival
-from harness.parity.causes.registry import families
+from harness.parity.causes.registry import family
 from harness.parity.interventions.situation import Situation
-from harness.parity.rivals import noted, open_rivals, told_apart
-from reports.model import Proof
+from harness.parity.rivals import open_rivals, told_apart
 from scenarios.bench.readback import DECODED
 from scenarios.planted.differences import inside
 from scenarios.settings import Sampling
@@ -41,9 +39,9 @@ def search(s: Situation, *, restarts: bool = False) -> list[str]:
 
 
 def unexcluded(s: Situation) -> list[str]:
-    """Rivals of the named causes that nothing excludes."""
+    """Rivals of the named causes that nothing on the bench excludes. A recording tells the history."""
     causes, _ = _proven([], Attribution(named=s.named))
-    return [rival.cause for one in causes for rival in open_rivals(one)]
+    return [rival.cause for one in causes for rival in open_rivals(one) if rival in family(one.key).rivals]
 
 
 def test_a_sound_engine_holds_its_learners_tensors_and_the_configurations_buffers(lab: Lab) -> None:
@@ -103,7 +101,7 @@ def test_what_cannot_be_read_back_is_no_proof(lab: Lab, monkeypatch: pytest.Monk
     s.symptoms = s.bench.read("candidate")
     assert search(s, restarts=True) == ["STALE_DERIVED"]
     causes, _ = _proven([], Attribution(named=s.named))
-    told = told_apart(causes[0])
+    told = told_apart(causes[0], NO_HISTORY)
     assert not told.proofs and "not told apart from STALE_WEIGHTS and WEIGHTS" in told.evidence
 
 
@@ -141,23 +139,3 @@ def test_a_buffer_of_an_unknown_kind_is_not_tested(lab: Lab) -> None:
     engine = s.bench._stands["candidate"].session._target._bare  # type: ignore[attr-defined]
     engine.model.register_buffer("mine", torch.ones(3))
     assert s.bench.held("candidate").of_buffers("not tested") == ["mine"]
-
-
-def rivalled() -> dict[str, tuple[Rival, ...]]:
-    return {name: one.rivals for name, one in families().items() if one.rivals}
-
-
-def test_a_proof_with_an_open_rival_is_none() -> None:
-    proof = Proof("undo it", 9, 0, "differences", "live engines")
-    for name, rivals in rivalled().items():
-        cause = of(name, "candidate", "", "", {}, [proof])
-        told = told_apart(cause)
-        assert not told.proofs and all(one.cause in told.evidence for one in rivals)
-        every = [one.excluded_by[0] for one in rivals]
-        settled = told_apart(noted(cause, every))
-        assert settled.proofs == [proof] and all(one["excluded"] for one in settled.details["rivals"])
-        for one in rivals:
-            assert not told_apart(noted(cause, [seen for seen in every if seen not in one.excluded_by])).proofs
-    assert all(bool(one.rivals) != bool(one.alone) and one.fix for one in families().values())
-    other = of("ORDER", "candidate", "", "", {}, [proof])
-    assert told_apart(other).proofs == [proof]  # control: without rivals in the table

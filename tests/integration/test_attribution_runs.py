@@ -80,15 +80,18 @@ def test_the_cause_is_named_with_a_live_proof(
         assert not clean(tmp_path / "baseline")
 
 
-def test_a_fault_of_a_position_is_no_mixed_version(lab: Laboratory, tmp_path: Path) -> None:
-    """It shows where nothing is synced between, and that is what tells them apart."""
-    judged, bench = compared(lab, tmp_path, Fault("late", engine={"moved": {"by": 0.02, "position": 9}}), BASE)
-    recorded = next(one for one in judged.verdict.causes if one.name == "MIXED_VERSION")
-    assert not recorded.proofs and "not told apart from a fault of the position" in recorded.evidence
+def test_draws_that_depend_on_the_batch_are_no_noise(lab: Laboratory, tmp_path: Path) -> None:
+    judged, bench = compared(lab, tmp_path, Fault("padded", engine={"padded_right": True}), BASE)
     verdict = attribute(judged, bench)
-    assert [(one.name, one.party) for one in verdict.causes] == [("candidate-itself", "candidate")]
+    assert [(one.name, one.party) for one in verdict.causes] == [("BATCH", "candidate")]
+
+
+def test_a_fault_of_a_position_is_no_mixed_version(lab: Laboratory, tmp_path: Path) -> None:
+    """It is there before anything is synced, and that is what tells them apart."""
+    judged, bench = compared(lab, tmp_path, Fault("late", engine={"moved": {"by": 0.02, "position": 9}}), BASE)
+    verdict = attribute(judged, bench)
+    assert [(one.name, one.party) for one in verdict.causes] == [("candidate-itself(decoding)", "candidate")]
     assert "it draws otherwise than it scores" in verdict.causes[0].evidence
-    assert any(one.name == "withdrawn: MIXED_VERSION" for one in verdict.findings)
 
 
 def test_sequences_that_the_engine_cannot_score_whole_are_counted(

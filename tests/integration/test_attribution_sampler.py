@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from bench_lab import Lab
+from cause_keys import NO_HISTORY
 
 from harness.parity.attribution import live, reference
 from harness.parity.attribution.merge import _proven
@@ -49,7 +50,7 @@ def test_of_two_filters_that_explain_every_choice_neither_is_proven(lab: Lab) ->
     s = lab.situation(ASKED, engine={"sampling": {"top_k": 300}})
     reference.search(s)
     (cause,), _ = _proven([], Attribution(named=s.named))
-    told = told_apart(cause)
+    told = told_apart(cause, NO_HISTORY)
     assert not told.proofs and "not told apart from another sampling parameter" in told.evidence
     assert any("top_" in other for other in told.details["explained as well by"])
 

@@ -68,7 +68,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return code, time.monotonic() - started
 
     monkeypatch.setattr(cells, "launch", launch)
-    monkeypatch.setattr("harness.parity.runs.engines.Cluster", LocalCluster)
+    monkeypatch.setattr("harness.parity.runs.run_engines.Cluster", LocalCluster)
 
 
 def bisected(out: Path, *words: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.planted.hangs import lab
-from harness.planted.hangs.outcome import Outcome
+from harness.planted.hangs.hang_outcome import Outcome
 from scenarios.planted.hangs.catalog import HANGS, VARIANTS, Hang
 
 STALL_S = 5.0

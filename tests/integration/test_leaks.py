@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness import config
+from harness.planted.differences.fault_runs import outcomes
 from harness.planted.differences.outcome import Outcome
-from harness.planted.differences.run import outcomes
 from scenarios.planted.differences.catalog import named
 
 LEAKING = {

@@ -16,7 +16,7 @@ import pytest
 
 from harness.cluster import launch
 from harness.cluster.launch import OWN_CLUSTER_CPUS, Cluster, LaunchFailed, driver_seat
-from scenarios.engines.processes import descendants
+from scenarios.engines.engine_processes import descendants
 
 LISTENS = "0A"  # of /proc/net/tcp
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from harness.nightly import cells
-from scenarios.engines.processes import descendants, title
+from scenarios.engines.engine_processes import descendants, title
 
 CELL = """
 import os, sys
 from pathlib import Path
 from harness.cluster.launch import Cluster, driver_seat
-from scenarios.engines.processes import descendants, title
+from scenarios.engines.engine_processes import descendants, title
 with Cluster() as cluster:
     actor = cluster.actor("collections:Counter", driver_seat())
     import ray

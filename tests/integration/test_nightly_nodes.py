@@ -15,7 +15,7 @@ from pathlib import Path
 import nightly_support as support
 import pytest
 
-from scenarios.engines.processes import title
+from scenarios.engines.engine_processes import title
 
 pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
 

@@ -14,8 +14,8 @@ import pytest
 import harness
 from harness import config
 from harness.parity import judge
+from harness.planted.differences.fault_runs import outcomes
 from harness.planted.differences.outcome import Outcome
-from harness.planted.differences.run import outcomes
 from probes.format import Run
 from reports.model import Verdict
 from scenarios.planted.differences.catalog import named

@@ -8,8 +8,8 @@ import pytest
 
 import harness
 from harness import config
+from harness.planted.differences.fault_runs import outcomes
 from harness.planted.differences.outcome import Outcome
-from harness.planted.differences.run import outcomes
 from probes.format import LIFTED, SIDES, Run
 from reports.model import Check, Verdict
 from scenarios.planted.differences.catalog import named

@@ -68,8 +68,7 @@ def test_a_parameter_of_the_engines_own_sampler(asked: Sampling, did: Sampling, 
     verdict = judged(tmp_path, asked, Stage(Hypothesis(did), asked, 2))
     assert verdict.verdict == "DIVERGENT" and causes(verdict) == [cause], (verdict.reason, causes(verdict))
     assert verdict.causes[0].party == "candidate"
-    proof = verdict.causes[0].proofs[0]
-    assert proof.after < proof.before and proof.on == "recordings"
+    assert not verdict.causes[0].proofs and "a fit, which is no proof" in verdict.causes[0].evidence
 
 
 def test_the_side_at_fault_may_be_the_baseline(tmp_path: Path) -> None:
@@ -90,8 +89,7 @@ def test_joint_top_k_and_top_p_are_told_by_tokens_outside_of_the_support(tmp_pat
     asked = Sampling(top_k=6, top_p=0.8)
     verdict = judged(tmp_path, asked, Stage(Hypothesis(asked, joint=True), asked, 2))
     assert causes(verdict) == ["SAMPLER(joint top-k/top-p)"] and verdict.causes[0].party == "candidate"
-    proof = verdict.causes[0].proofs[0]
-    assert proof.unit == "tokens outside" and proof.before > 0 and proof.after == 0
+    assert not verdict.causes[0].proofs and "to 0 tokens outside of the support" in verdict.causes[0].evidence
 
 
 def test_what_a_users_mapping_passed_is_laid_to_the_mapping(tmp_path: Path) -> None:
@@ -138,10 +136,10 @@ def test_numbers_that_follow_from_the_temperature_that_was_drawn_with_are_no_cau
     cool = Stage(Hypothesis(Sampling(temperature=0.7)), Sampling(), 2, reported="drawn")
     verdict = judged(tmp_path / "sglang", Sampling(), cool)
     assert causes(verdict) == ["SAMPLING_PARAM(temperature)"]
-    # Control: numbers that no temperature near the drawn one gives.
+    # Control: numbers that no temperature near the drawn one gives. Then the learner does not know what was drawn from.
     both = pair(Sampling(), Stage(PLAIN, seed=1), cool)
     next(both[1].frames("native")).arrays["logprob"].values *= 1.6  # type: ignore[union-attr]
-    assert causes(put(tmp_path / "other", *both)) == ["SAMPLING_PARAM(temperature)", "UNEXPLAINED"]
+    assert causes(put(tmp_path / "other", *both)) == ["UNEXPLAINED"]
 
 
 def test_numbers_of_no_known_meaning_stay_unexplained(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.errors import BadInput
 from harness.parity import judge
-from harness.parity.runs import engines
+from harness.parity.runs import run_engines
 from harness.parity.runs.replay import run_replay
 from harness.parity.runs.source import source
 from probes.format import Run, write_manifest
@@ -68,7 +68,7 @@ def recorded(plan: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(engines, "Cluster", LocalCluster)
+    monkeypatch.setattr(run_engines, "Cluster", LocalCluster)
     monkeypatch.chdir(tmp_path)
     yield
 
@@ -91,7 +91,8 @@ def test_a_sound_run_replays_bit_for_bit(recorded: Path) -> None:
     assert learners(Path("replay")) == learners(recorded)
     assert finding(verdict, "replay: training half").effect == "agrees"
     assert finding(verdict, "replay: rollout half").effect == "agrees"
-    assert check(verdict, "logprobs").state == "ruled out" and check(verdict, "tokens").state == "not tested"
+    assert check(verdict, "logprobs").state == "ruled out" and "tokens" in verdict.parity.not_applicable
+    assert (verdict.headline, verdict.strict.exit_code) == ("EQUIVALENT", 0), "a replay cannot show draws"
     frames = list(Run("replay").frames(kind="rollout"))
     assert {frame.fields["mode"] for frame in frames} == {"replay"}
     ours, theirs = (list(Run(one).frames(kind="rollout")) for one in ("replay", recorded))
@@ -260,7 +261,7 @@ def test_a_replay_without_its_frames_is_no_pass(recorded: Path, tmp_path: Path) 
 def test_a_real_engine_scores_what_another_drew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import harness
 
-    monkeypatch.setattr(engines, "Cluster", Cluster)
+    monkeypatch.setattr(run_engines, "Cluster", Cluster)
     overrides = ["ppo.checkpoint_every=1", "rollout.prompts_per_step=4"]
     run = harness.run_scenario("ppo-tiny", backend="hf", overrides=overrides, steps=2, out=tmp_path / "run")
     verdict = run_replay(run, backend="sglang", from_step=1, out=tmp_path / "replay")

@@ -17,7 +17,7 @@ from test_run_failures import family, gone, start, until
 
 from harness.recordings.store import Recording
 from reports.model import Verdict
-from scenarios.engines.processes import title
+from scenarios.engines.engine_processes import title
 from scenarios.fleet import engine_of
 
 pytestmark = pytest.mark.timeout(1200)

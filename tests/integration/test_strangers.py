@@ -101,6 +101,7 @@ def tokens(e):
 import math
 from harness.parity.interventions.trial import Trial
 from harness.parity.causes.family import CauseFamily, Rule
+from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.explanation import Explanation, scored_otherwise
 from reports.model import Cause, Proof
@@ -123,6 +124,7 @@ def report_bits(s):
 
 IN_BITS = CauseFamily(
     "IN_BITS", fix="ask the engine for nats", alone="no other unit is 1.44 times another",
+    proof=either("each number, times ln 2, is the learner's"),
     rules=(Rule(bits, "before any other factor is fitted"),), trials=(report_bits,),
 )
 

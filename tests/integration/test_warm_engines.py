@@ -20,11 +20,11 @@ from harness import cli, envs
 from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting
-from harness.parity.runs.options import LaunchOptions, ParityOptions, RunOptions
 from harness.parity.runs.replay import run_replay
 from harness.parity.runs.run import run_parity, run_scenario
+from harness.parity.runs.run_options import LaunchOptions, ParityOptions, RunOptions
 from harness.planted.differences import files
-from harness.planted.differences.run import outcomes
+from harness.planted.differences.fault_runs import outcomes
 from harness.warm import pool, state, up
 from scenarios.planted import leftovers
 from scenarios.settings import Scenario

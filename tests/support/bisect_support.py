@@ -20,7 +20,7 @@ with open(Path(sys.argv[1]).with_name("played"), "a") as log:
 if any(set(refused) <= set(words) for refused in script["refused"]):
     from harness import cli
     from harness.errors import BadInput
-    sys.exit(cli._tell(BadInput("these cannot be together")))
+    sys.exit(cli._tell(BadInput("these cannot be together"), []))
 given = {*words, *(f"{name}={value}" for name, value in os.environ.items())}
 other = any(set(cause) <= given for cause in script["causes"])
 out.mkdir(parents=True)

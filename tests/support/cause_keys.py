@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from reports.model import Cause, CauseKey
+
+NO_HISTORY: Any = SimpleNamespace(alone=False, sides=())  # evidence of no step
 
 
 def key(name: str) -> CauseKey:

@@ -11,7 +11,7 @@ from harness.nightly.judge import Past
 from harness.nightly.observation import Facts, Observation
 from reports.model import EXIT_CODES, Cause, Check, Parity, RunSummary, Verdict
 from reports.nightly_model import CellResult
-from scenarios.engines.processes import title
+from scenarios.engines.engine_processes import title
 
 if TYPE_CHECKING:
     from harness.nightly.history import History
@@ -50,7 +50,7 @@ if played == "die":
 if played == "refuse":
     from harness import cli
     from harness.errors import BadInput
-    sys.exit(cli._tell(BadInput("there is no backend")))
+    sys.exit(cli._tell(BadInput("there is no backend"), []))
 out.mkdir(parents=True)
 (out / "verdict.json").write_text(json.dumps(played))
 (out / "report.html").write_text("a report")

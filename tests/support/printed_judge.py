@@ -246,6 +246,8 @@ def of_harness(line: str, mention: bool = False) -> list[str]:
         refusal = str(error.format_message() if hasattr(error, "format_message") else error)
         lacking = re.search(r"Missing argument|requires (?:an|\d+) argument", refusal)
         return [] if mention and lacking else [f"`harness {line}`: {refusal}"]
+    if path == ["watch"] and not (context.params["command"] or context.params["pid"]):
+        return [] if mention else [f"`harness {line}`: there is no command to watch"]
     unknown = [word for word in words if re.fullmatch(r"[A-Z][A-Z_]{2,}", word) and path[0] != "explain"]
     faults = [*_meant(" ".join(path), context.params), *(f"nobody knows what {word} stands for" for word in unknown)]
     return [f"`harness {line}`: {fault}" for fault in faults]
@@ -255,7 +257,7 @@ def _meant(path: str, parameters: dict[str, Any]) -> Iterator[str]:
     """What is left to the command when its words are parsed."""
     if path in {"watch", "record"}:
         first = str((parameters.get("command") or parameters.get("words") or [""])[0])
-        if first.isdigit() or Path(first).is_dir():
+        if first.isdigit() or (first and Path(first).is_dir()):
             yield f"{first} is no command to start"
     for setting in (*(parameters.get("set") or ()), *(parameters.get("candidate_set") or ())):
         yield from _of_a_setting(setting)

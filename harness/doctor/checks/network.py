@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.gather.network import Interface, Network
+from harness.doctor.gather.network import Interface, Listener, Network
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check
 
 _RAY_PORTS = {6379: "Ray's head", 8265: "Ray's dashboard and jobs", 10001: "Ray's client server"}
@@ -161,74 +161,58 @@ def ports(facts: Facts, request: Asked) -> Iterator[Outcome]:
     or 6379 is taken, info when a Ray cluster holds it. Warning when another of Ray's is, or when MASTER_PORT is
     among the ports of Ray's workers, 10002 to 19999. Info when it is ephemeral (ip_local_port_range)."""
     network, variables = _network_and_variables(facts)
-    outcomes: list[Outcome] = []
-    wanted = dict(_RAY_PORTS)
-    master = variables.get("MASTER_PORT", "")
+    wanted, master = dict(_RAY_PORTS), variables.get("MASTER_PORT", "")
     if master.isdigit():
         wanted[int(master)] = "MASTER_PORT"
+    outcomes: list[Outcome] = []
     for listener in network.listening:
         name = wanted.pop(listener.port, None)
-        if not name or ((request.joined or not facts.shell) and listener.port in _RAY_PORTS):
-            continue
-        holder = (
-            f"pid {listener.pid} ({listener.command})" if listener.pid else "a process of another user or container"
-        )
-        measured = f"port {listener.port} on {listener.address}: {holder}"
-        end = f"kill {listener.pid}" if listener.pid else f"sudo ss -ltnp 'sport = :{listener.port}'"
-        if name == "MASTER_PORT":
-            outcomes.append(
-                Problem(
-                    "error",
-                    "MASTER_PORT is taken",
-                    measured,
-                    "rank 0 fails with EADDRINUSE, or the ranks join a store of an earlier run and wait",
-                    f"{end}   # or export another MASTER_PORT",
-                )
-            )
-        elif _RAY.search(listener.command):
-            outcomes.append(
-                Problem(
-                    "info",
-                    "a Ray cluster already runs here",
-                    measured,
-                    "`ray start --head` fails, and ray.init(address='auto') joins that one",
-                    "harness doctor --address auto   # to examine it",
-                )
-            )
-        else:
-            outcomes.append(
-                Problem(
-                    "error" if listener.port == 6379 else "warning",
-                    f"the port of {name} is taken",
-                    measured,
-                    "`ray start --head` fails, or its next port is not the one that your job asks",
-                    f"{end}   # or ray start --head --port=<other> --dashboard-port=<other>",
-                )
-            )
-    if master.isdigit() and int(master) in _RAY_WORKERS:
-        outcomes.append(
-            Problem(
-                "warning",
-                "MASTER_PORT lies among the ports of Ray's workers",
-                f"MASTER_PORT={master}",
-                "`ray start` gives 10002 to 19999 to its workers: now and then rank 0 finds it taken",
-                "export MASTER_PORT=29500",
-            )
-        )
-    low, high = network.ephemeral
-    if master.isdigit() and low <= int(master) <= high:
-        outcomes.append(
-            Problem(
-                "info",
-                "MASTER_PORT lies among the ephemeral ports",
-                f"MASTER_PORT={master}, ephemeral {low} to {high}",
-                "an outgoing connection may hold it when rank 0 wants it",
-                "export MASTER_PORT=29500",
-            )
-        )
-    yield from outcomes or [
-        Fine(f"free: {', '.join(map(str, sorted(wanted)))}" if wanted else "held by the cluster itself")
-    ]
+        if name and not ((request.joined or not facts.shell) and listener.port in _RAY_PORTS):
+            outcomes.append(_taken(listener, name))
+    if master.isdigit():
+        outcomes += _master_port(int(master), network.ephemeral)
+    free = f"free: {', '.join(map(str, sorted(wanted)))}" if wanted else "held by the cluster itself"
+    yield from outcomes or [Fine(free)]
+
+
+def _taken(listener: Listener, name: str) -> Problem:
+    """Return the problem that a port is taken. `name`: whose port it is."""
+    holder = f"pid {listener.pid} ({listener.command})" if listener.pid else "a process of another user or container"
+    measured = f"port {listener.port} on {listener.address}: {holder}"
+    end = f"kill {listener.pid}" if listener.pid else f"sudo ss -ltnp 'sport = :{listener.port}'"
+    if name == "MASTER_PORT":
+        return Problem(
+            "error", "MASTER_PORT is taken", measured,
+            "rank 0 fails with EADDRINUSE, or the ranks join a store of an earlier run and wait",
+            f"{end}   # or export another MASTER_PORT",
+        )  # fmt: skip
+    if _RAY.search(listener.command):
+        return Problem(
+            "info", "a Ray cluster already runs here", measured,
+            "`ray start --head` fails, and ray.init(address='auto') joins that one",
+            "harness doctor --address auto   # to examine it",
+        )  # fmt: skip
+    return Problem(
+        "error" if listener.port == 6379 else "warning", f"the port of {name} is taken", measured,
+        "`ray start --head` fails, or its next port is not the one that your job asks",
+        f"{end}   # or ray start --head --port=<other> --dashboard-port=<other>",
+    )  # fmt: skip
+
+
+def _master_port(port: int, ephemeral: tuple[int, int]) -> Iterator[Outcome]:
+    """Report ranges of ports of which something else may take MASTER_PORT."""
+    low, high = ephemeral
+    if port in _RAY_WORKERS:
+        yield Problem(
+            "warning", "MASTER_PORT lies among the ports of Ray's workers", f"MASTER_PORT={port}",
+            "`ray start` gives 10002 to 19999 to its workers: now and then rank 0 finds it taken",
+            "export MASTER_PORT=29500",
+        )  # fmt: skip
+    if low <= port <= high:
+        yield Problem(
+            "info", "MASTER_PORT lies among the ephemeral ports", f"MASTER_PORT={port}, ephemeral {low} to {high}",
+            "an outgoing connection may hold it when rank 0 wants it", "export MASTER_PORT=29500",
+        )  # fmt: skip
 
 
 @check("ray-address", "network", "software")

@@ -84,49 +84,50 @@ def flight_recorder(facts: Facts, request: Asked) -> Iterator[Outcome]:
     off (torch's FlightRecorder.hpp and ProcessGroupNCCL.cpp)."""
     assert facts.software is not None
     variables, torch = _variables(facts), facts.software.packages.get("torch", "")
-    outcomes: list[Outcome] = []
     sizes = {name: variables[name] for name in _SIZES if name in variables}
-    version = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
-    for name, size in sizes.items():
-        if not re.fullmatch(r"\d+", size):
-            outcomes.append(
-                Problem(
-                    "error",
-                    f"{name} is not a number",
-                    f"{name}={size}",
-                    "torch raises when the first process group is made",
-                    _ON,
-                )
-            )
-        elif int(size) == 0:
-            outcomes.append(Problem("error", "the flight recorder is switched off", f"{name}=0", _LOST, _ON))
-        elif int(size) < 200:
-            outcomes.append(
-                Problem(
-                    "warning",
-                    "the flight recorder remembers few collectives",
-                    f"{name}={size}",
-                    "a step of a model with hundreds of layers overwrites it: ranks cannot be aligned",
-                    _ON,
-                )
-            )
-    if not sizes and not torch:
-        outcomes.append(
-            Unseen("torch is not installed in this interpreter, and its default depends on the version", _ON)
-        )
-    elif not sizes and version <= (2, 6):
-        outcomes.append(
-            Problem("error", "the flight recorder is off by default in this torch", f"torch {torch}", _LOST, _ON)
-        )
-    elif not sizes and version < (2, 9):
-        outcomes.append(Unseen(f"not known whether torch {torch} switches the flight recorder on by default", _ON))
-    for name, why in (("TORCH_NCCL_DUMP_ON_TIMEOUT", "at a timeout no rank writes its record"),
-                      ("TORCH_NCCL_ENABLE_MONITORING", "nobody ends a process whose NCCL watchdog is stuck, and nobody "
-                                                       "dumps its record")):  # fmt: skip
-        if variables.get(name, "").lower() in ("0", "false", "n", "no", "off", "f"):
-            outcomes.append(Problem("warning", f"{name} is off", f"{name}={variables[name]}", why, f"unset {name}"))
+    judged = [_size(name, size) for name, size in sizes.items()] if sizes else [_default(torch)]
+    outcomes: list[Outcome] = [outcome for outcome in judged if outcome is not None]
+    off = ("0", "false", "n", "no", "off", "f")
+    outcomes += [
+        Problem("warning", f"{name} is off", f"{name}={variables[name]}", why, f"unset {name}")
+        for name, why in _DUMPING.items()
+        if variables.get(name, "").lower() in off
+    ]
     sizes_text = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "2000 entries by default"
     yield from outcomes or [Fine(f"on: {sizes_text}, torch {torch or 'unknown'}")]
+
+
+_DUMPING = {
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "at a timeout no rank writes its record",
+    "TORCH_NCCL_ENABLE_MONITORING": "nobody ends a process whose NCCL watchdog is stuck, and nobody dumps its record",
+}
+
+
+def _size(name: str, size: str) -> Outcome | None:
+    """Return what is wrong with a size of the recorder; None where nothing is."""
+    if not re.fullmatch(r"\d+", size):
+        why = "torch raises when the first process group is made"
+        return Problem("error", f"{name} is not a number", f"{name}={size}", why, _ON)
+    if int(size) == 0:
+        return Problem("error", "the flight recorder is switched off", f"{name}=0", _LOST, _ON)
+    if int(size) < 200:
+        return Problem(
+            "warning", "the flight recorder remembers few collectives", f"{name}={size}",
+            "a step of a model with hundreds of layers overwrites it: ranks cannot be aligned", _ON,
+        )  # fmt: skip
+    return None
+
+
+def _default(torch: str) -> Outcome | None:
+    """Return what is wrong with the default of this torch, or not known of it; None where it is on."""
+    version = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
+    if not torch:
+        return Unseen("torch is not installed in this interpreter, and its default depends on the version", _ON)
+    if version <= (2, 6):
+        return Problem("error", "the flight recorder is off by default in this torch", f"torch {torch}", _LOST, _ON)
+    if version < (2, 9):
+        return Unseen(f"not known whether torch {torch} switches the flight recorder on by default", _ON)
+    return None
 
 
 @check("dump-files", "software")

@@ -1,4 +1,4 @@
-"""OpenRLHF's settings in the terms of `harness.frameworks.meanings`.
+"""OpenRLHF's settings in the terms of `harness.frameworks.shared_meanings`.
 
 They have the names of 0.11.2 (cli/train_ppo_ray.py), and the flat names of 0.5 to 0.9, which many scripts still use.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.frameworks.meanings import ENGINE, Meaning
 from harness.frameworks.settings import Settings
+from harness.frameworks.shared_meanings import ENGINE, Meaning
 from probes.adapters.openrlhf_driver import WITHOUT_EFFECT
 
 

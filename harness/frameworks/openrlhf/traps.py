@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.settings import Settings
@@ -75,48 +76,35 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
         yield Fine(f"trainer {trainer}, engines bf16")
 
 
+_ROLES = ("actor", "ref", "critic", "reward")
+# Each size with its default.
+_SIZES = {
+    **{f"{role}.{name}": default for role in _ROLES for name, default in (("num_nodes", 1), ("num_gpus_per_node", 8))},
+    "vllm.num_engines": 0,
+    "vllm.tensor_parallel_size": 1,
+}
+_SHARED = tuple(f"train.{name}" for name in ("colocate_all", "colocate_actor_ref", "colocate_critic_reward"))
+
+
 def colocation(settings: Settings) -> Iterator[Outcome]:
     """Equalities that OpenRLHF asserts if models share GPUs."""
-    roles = ("actor", "ref", "critic", "reward")
-    shared = ("colocate_all", "colocate_actor_ref", "colocate_critic_reward", "async_enable")
-    why = settings.why_unknown(
-        *(f"{role}.{of}" for role in roles for of in ("num_nodes", "num_gpus_per_node")),
-        "vllm.num_engines", "vllm.tensor_parallel_size", "vllm.enable_sleep", "algo.kl.init_coef",
-        *(f"train.{switch}" for switch in shared),
-        *["algo.advantage.estimator"] * settings.on("train.colocate_critic_reward"),
-    )  # fmt: skip
-    if why:
+    needed = [*_SIZES, *_SHARED, "train.async_enable", "vllm.enable_sleep", "algo.kl.init_coef"]
+    needed += ["algo.advantage.estimator"] * settings.on("train.colocate_critic_reward")
+    if why := settings.why_unknown(*needed):
         yield Unseen(why)
         return
-    size = {
-        role: (settings.number(f"{role}.num_nodes", 1), settings.number(f"{role}.num_gpus_per_node", 8))
-        for role in roles
-    }
-    engines, parallel = settings.number("vllm.num_engines", 0), settings.number("vllm.tensor_parallel_size", 1)
+    sizes = {name: settings.number(name, default) for name, default in _SIZES.items()}
     try:
         reference = float(settings.get("algo.kl.init_coef", 0.01)) > 0
     except (TypeError, ValueError):
-        engines = None
-    nodes, each = size["actor"]
-    if any(count is None for pair in size.values() for count in pair) or engines is None or parallel is None:
+        reference = None
+    if reference is None or None in sizes.values():
         yield Unseen("a size is not a number here")
         return
-    assert nodes is not None and each is not None
-    everything = settings.on("train.colocate_all")
-    critic = settings.get("algo.advantage.estimator", "gae") == "gae"  # OpenRLHF 0.11 has a critic only with this one
-    problems = []
-    if (everything or settings.on("train.colocate_actor_ref")) and reference and size["actor"] != size["ref"]:
-        problems.append(("actor and reference share GPUs and have other numbers of them",
-                         f"{size['actor']}, {size['ref']}"))  # fmt: skip
-    if everything and engines and not settings.on("train.async_enable") and nodes * each != engines * parallel:
-        problems.append(("the engines and the actor share GPUs and need other numbers of them",
-                         f"actor {nodes * each}, engines {engines} × {parallel}"))  # fmt: skip
-    if settings.on("train.colocate_critic_reward") and critic and size["critic"] != size["reward"]:
-        problems.append(("critic and reward share GPUs and have other numbers of them",
-                         f"{size['critic']}, {size['reward']}"))  # fmt: skip
+    problems = list(_unequal(settings, {name: size or 0 for name, size in sizes.items()}, reference=reference))
     for what, measured in problems:
         yield Problem("error", what, measured, "OpenRLHF asserts it once Ray has started", "make the numbers equal")
-    if settings.on("vllm.enable_sleep") and not everything:
+    if settings.on("vllm.enable_sleep") and not settings.on("train.colocate_all"):
         yield Problem(
             "warning", "--vllm.enable_sleep is switched off again", "without --train.colocate_all",
             "the engines keep their memory: what was planned to fit beside them does not",
@@ -124,3 +112,18 @@ def colocation(settings: Settings) -> Iterator[Outcome]:
         )  # fmt: skip
     elif not problems:
         yield Fine("the models that share GPUs have equal numbers of them")
+
+
+def _unequal(settings: Settings, sizes: Mapping[str, int], *, reference: bool) -> Iterator[tuple[str, str]]:
+    """Yield (what differs, the numbers) for each pair of models that share GPUs."""
+    actor, ref, critic, reward = ((sizes[f"{role}.num_nodes"], sizes[f"{role}.num_gpus_per_node"]) for role in _ROLES)
+    engines, parallel = sizes["vllm.num_engines"], sizes["vllm.tensor_parallel_size"]
+    everything, with_ref, with_reward = map(settings.on, _SHARED)
+    if reference and actor != ref and (everything or with_ref):
+        yield "actor and reference share GPUs and have other numbers of them", f"{actor}, {ref}"
+    if everything and engines and not settings.on("train.async_enable") and math.prod(actor) != engines * parallel:
+        numbers = f"actor {math.prod(actor)}, engines {engines} × {parallel}"
+        yield "the engines and the actor share GPUs and need other numbers of them", numbers
+    has_critic = settings.get("algo.advantage.estimator", "gae") == "gae"  # OpenRLHF 0.11: only with this one
+    if with_reward and has_critic and critic != reward:
+        yield "critic and reward share GPUs and have other numbers of them", f"{critic}, {reward}"

@@ -114,6 +114,28 @@ def _files(
     return keys, variables, reasons
 
 
+def _unknown_keys(
+    keys: Mapping[str, Mapping[str, object]], parser: Parser, version: str, *, dropped: bool
+) -> Iterator[Outcome]:
+    """Yield keys of a file that are no options. `dropped`: the parser ignores them."""
+    for file, key in ((file, key) for file, names in keys.items() for key in names if key not in parser.names):
+        if dropped:
+            yield Unseen(f"{key} of {file} is no option of {parser.where}, which drops it")
+        else:
+            what = f"{parser.where} has no such option{nearest(key, parser.names)}"
+            yield refused(version, f"{key}: of {file}", what, "it ends the job before it starts")
+
+
+def _unknown_arguments(
+    calls: Mapping[str, Sequence[str]], classes: Mapping[str, Sequence[str]], version: str
+) -> Iterator[Outcome]:
+    """Yield arguments of a script's own calls that the class does not have: they raise a TypeError there."""
+    why = "the script ends with a TypeError where it builds its configuration"
+    for call, accepted in ((call, classes[call]) for call in calls if classes.get(call)):
+        for argument in (argument for argument in calls[call] if argument not in accepted):
+            yield refused(version, f"{argument}=…", f"{call} has no such argument{nearest(argument, accepted)}", why)
+
+
 def _judged(
     start: Start, options: Sequence[Option], keys: Mapping[str, Mapping[str, object]], read: Script,
     installed: Installation | None, replaced: str,
@@ -140,21 +162,8 @@ def _judged(
     problems: list[Outcome] = []
     if is_trl_command:
         problems += against([option for option in options if option.name != "config"], parser, version)
-        for file, names in keys.items():
-            for key in (file_key for file_key in names if file_key not in parser.names):
-                what = f"{parser.where} has no such option{nearest(key, parser.names)}"
-                if module:
-                    problems.append(Unseen(f"{key} of {file} is no option of {parser.where}, which drops it"))
-                else:
-                    problems.append(refused(version, f"{key}: of {file}", what, "it ends the job before it starts"))
-    # A script's own calls are checked too: a wrong argument raises a TypeError there.
-    for call, arguments in read.calls.items():
-        accepted = answer["classes"].get(call)
-        for argument in arguments if accepted else ():
-            if argument not in accepted:
-                what = f"{call} has no such argument{nearest(argument, accepted)}"
-                why = "the script ends with a TypeError where it builds its configuration"
-                problems.append(refused(version, f"{argument}=…", what, why))
+        problems += _unknown_keys(keys, parser, version, dropped=module)
+    problems += _unknown_arguments(read.calls, answer["classes"], version)
     yield from problems
     if not problems:
         counted = f"{len(options)} options" if is_trl_command else f"{len(read.calls)} configurations"

@@ -1,12 +1,12 @@
-"""TRL's GRPO settings in the terms of `harness.frameworks.meanings`. Source: TRL 1.16.0 (trainer/grpo_config.py)."""
+"""TRL's GRPO settings in the terms of `shared_meanings`. Source: TRL 1.16.0 (trainer/grpo_config.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from harness.frameworks.meanings import ENGINE, Meaning, times
 from harness.frameworks.settings import Settings
+from harness.frameworks.shared_meanings import ENGINE, Meaning, times
 from harness.frameworks.trl.traps import PROCESSES
 
 

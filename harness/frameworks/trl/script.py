@@ -4,6 +4,7 @@ run."""
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -29,38 +30,38 @@ class Script:
 
 def settings(path: str, text: str) -> Script:
     """The settings in a script, and whether it takes others from places that cannot be read."""
-    script = Script()
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):  # of another Python version: the job itself will say so
         return Script(unread=f"{path} cannot be read as Python")
-    configured = False
-    imported = {
-        alias.asname or alias.name: alias.name
-        for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "trl"
-        for alias in node.names
-    }  # fmt: skip
-    for node in ast.walk(tree):
-        for name in _set_elsewhere(node):
-            script.computed.setdefault(name, f"set again in {path}")
-        if not isinstance(node, ast.Call):
-            continue
-        name = _name(node.func)
+    script, nodes = Script(), list(ast.walk(tree))
+    calls = [(node, _name(node.func)) for node in nodes if isinstance(node, ast.Call)]
+    for name in itertools.chain.from_iterable(map(_set_elsewhere, nodes)):
+        script.computed.setdefault(name, f"set again in {path}")
+    imported = dict(itertools.chain.from_iterable(map(_imported, nodes)))
+    for call, name in calls:
         if name.startswith("parse_") and name not in _FROM_WORDS:
             script.unread = f"{path} takes its settings from {name}, which is not read"
-        if name.endswith("Parser"):
-            configured = True
-        of_trl = imported.get(name) or (name if getattr(getattr(node.func, "value", None), "id", "") == "trl" else "")
+        of_trl = imported.get(name, name if _name(getattr(call.func, "value", call)) == "trl" else "")
         if of_trl.endswith(("Config", "Arguments")):
-            script.calls.setdefault(of_trl, []).extend(argument.arg for argument in node.keywords if argument.arg)
-        if not name.endswith("Config"):
-            continue
-        configured = configured or not name.startswith(_OTHERS)
-        for keyword in node.keywords:
-            _keyword(script, keyword, f"{path} gives {name} settings that are not written in the call")
-    if not configured and "args=" in text:
+            script.calls.setdefault(of_trl, []).extend(argument.arg for argument in call.keywords if argument.arg)
+        if name.endswith("Config"):
+            for keyword in call.keywords:
+                _keyword(script, keyword, f"{path} gives {name} settings that are not written in the call")
+    if "args=" in text and not any(_configures(name) for _, name in calls):
         script.unread = script.unread or f"{path} takes its configuration from elsewhere, which is not read"
     return script
+
+
+def _configures(name: str) -> bool:
+    """Whether a call of this name gives a trainer its settings."""
+    return name.endswith("Parser") or (name.endswith("Config") and not name.startswith(_OTHERS))
+
+
+def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield (the name in the script, TRL's name) of what is imported from TRL."""
+    if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "trl":
+        yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
 
 
 def _keyword(script: Script, keyword: ast.keyword, opaque: str) -> None:

@@ -88,14 +88,7 @@ with initialize_config_dir(folder, version_base=None):
 def examine(start: Start, installed: Installation | None) -> Examined:
     """The settings of a command: from Hydra if it is installed, else from the overrides alone."""
     plain, unknown = _overrides(start.arguments)
-    unread = next((f"{word} may hold settings, which only the shell knows" for word in start.arguments
-                   if SHELL.search(word.partition("=")[0])), "")  # fmt: skip
-    config_word = next((word for word in start.arguments if word.partition("=")[0] in _CONFIG), "")
-    group = next(
-        (word for word in start.arguments if "@" in word.partition("=")[0] or "/" in word.partition("=")[0]), ""
-    )
-    if config_word or group:
-        unread = unread or f"settings come from {config_word or group}, which only Hydra reads"
+    unread = _unread(start.arguments)
     values: Mapping[str, Any] = plain
     main = installed.source("verl.trainer.main_ppo") if installed else None
     options: list[Outcome] = []
@@ -109,12 +102,23 @@ def examine(start: Start, installed: Installation | None) -> Examined:
         options += _judged(answer, start.arguments, composed_values, called("verl", installed))
         if composed_values:
             values, unread = composed_values, unread if "only the shell" in unread else ""
-            unknown = {
-                name: why for name, why in unknown.items() if "taken out" not in why or name not in composed_values
-            }
+            unknown = {name: why for name, why in unknown.items()
+                       if "taken out" not in why or name not in composed_values}  # fmt: skip
             unknown |= {name: f"{name} is {value}, which only Hydra knows" for name, value in composed_values.items()
                         if isinstance(value, str) and "${" in value}  # fmt: skip
     return Examined(Settings(values, unknown, unread, start.variables), tuple(options))
+
+
+def _unread(words: Sequence[str]) -> str:
+    """Return why settings of a command are not read; empty if all are."""
+    names = {word: word.partition("=")[0] for word in words}
+    for word in (word for word, name in names.items() if SHELL.search(name)):
+        return f"{word} may hold settings, which only the shell knows"
+    for word in (word for word, name in names.items() if name in _CONFIG):
+        return f"settings come from {word}, which only Hydra reads"
+    for word in (word for word, name in names.items() if "@" in name or "/" in name):
+        return f"settings come from {word}, which only Hydra reads"
+    return ""
 
 
 def _judged(

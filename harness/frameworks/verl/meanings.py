@@ -1,10 +1,10 @@
-"""verl's settings in the terms of `harness.frameworks.meanings`. Source: verl 0.9.1 (config/ppo_trainer.yaml)."""
+"""verl's settings in the terms of `shared_meanings`. Source: verl 0.9.1 (config/ppo_trainer.yaml)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.frameworks.meanings import ENGINE, Meaning, times
+from harness.frameworks.shared_meanings import ENGINE, Meaning, times
 from harness.frameworks.verl.traps import ACTOR, ROLLOUT
 
 MEANINGS: Mapping[str, Meaning] = {

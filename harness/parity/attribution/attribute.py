@@ -10,6 +10,7 @@ from harness.parity.attribution import live, reference
 from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
+from harness.parity.causes.family import Seen
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.explain import explain
 from harness.parity.facts.divergence import Kind
@@ -132,7 +133,7 @@ def _search_side(s: Situation, attribution: Attribution, started: float) -> None
     """Make every intervention on one side. What it showed stays, even where the engine fails."""
     try:
         _one_side(s, attribution)
-        if itself(s.side) in s.recorded and gone(attribution.first[s.side], s.rest):
+        if any(key.family == itself(s.side).family for key in s.recorded) and gone(attribution.first[s.side], s.rest):
             live.regroup(s)
     finally:
         attribution.left[s.side] = s.rest
@@ -171,3 +172,7 @@ def _locate(s: Situation, attribution: Attribution) -> None:
             place = "attention length"
     if place:
         attribution.computes[s.side] = place
+        attribution.excluded[s.side] = (
+            *(Seen.HELD_EQUAL,) * (s.held is not None and s.held.all_equal),
+            *(Seen.SCORES_AGREE,) * (not scored),
+        )

@@ -36,6 +36,7 @@ from reports.text import counted
 from scenarios.bench.case import Symptoms
 
 REGROUP = "draw the case again in other batches"
+FRESH = "a fresh engine with the same weights"
 
 
 def resent(bench: Bench, side: str) -> Symptoms:
@@ -60,7 +61,7 @@ def restart(s: Situation) -> None:
     If the fresh engine agrees, also after the sync, the old one kept something made of earlier weights: STALE_DERIVED.
     If the sync spoils it, what the engine then holds tells WEIGHTS from STALE_DERIVED.
     """
-    what = "a fresh engine with the same weights"
+    what = FRESH
 
     def anew() -> None:
         s.bench.restart(s.side)
@@ -215,8 +216,9 @@ def attention_lengths(s: Situation) -> str:
 def narrowest(s: Situation) -> tuple[str, str]:
     """Return in words the first layer at which the engine differs from the reference, on the sample that differs most.
 
-    The second value is that place alone, where the engine was seen to hold everything that the reference holds; else
-    "". In half precision it is always "", because hidden states differ by rounding there.
+    The second value is that place alone, where the engine was seen to hold everything that the reference holds, or
+    where what could be read is equal and a fresh engine differs as well; else "". In half precision it is always "",
+    because hidden states differ by rounding there.
     """
     number = max(s.rest.by_sample, key=lambda sample: s.rest.by_sample[sample])
     first_layer = s.bench.first_layer(s.side, number)
@@ -232,7 +234,8 @@ def narrowest(s: Situation) -> tuple[str, str]:
         description = f"hidden states of sample {number} differ first {first}, by {apart:.2g} of their size"
     # Only where all that the engine holds is known to be right can the layer itself be blamed.
     untested = 1
-    if s.held is not None and s.held.all_equal and not s.held.of_buffers("differs"):
+    nothing_wrong = s.held is not None and not s.held.otherwise and not s.held.of_buffers("differs")
+    if s.held is not None and s.held.all_equal and nothing_wrong:
         untested = len(s.held.of_buffers("not tested"))
         description += (
             "; every tensor that the engine holds is the learner's, and so is every buffer that the configuration "
@@ -240,4 +243,6 @@ def narrowest(s: Situation) -> tuple[str, str]:
         description += (
             f"computes{f' ({untested} more not tested)' if untested else ''}: it computes otherwise with them"
         )
+    if nothing_wrong and any(tried.intervention == FRESH and tried.side == s.side for tried in s.tried):
+        untested = 0  # what a fresh engine does as well, no earlier state did
     return description, "" if untested or s.evidence.tolerance.half else place

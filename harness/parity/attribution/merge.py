@@ -11,13 +11,17 @@ from typing import Any, TypeVar
 
 from harness.parity.answers import Answer, divergent
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.causes.family import OnBench, best, differences
+from harness.parity.causes.family import OnBench, Seen, best, differences, refuted
 from harness.parity.causes.registry import family
 from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
 from harness.parity.explain import find
-from harness.parity.facts.evidence import Learned
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Learned
+from harness.parity.facts.odd_one import TRAINER as LEARNER_MOVED
+from harness.parity.facts.odd_one import UNKNOWN, engines_compared, odd_one, repeat_themselves
 from harness.parity.interventions.situation import LEAST, Named
 from harness.parity.rivals import noted, told_apart
+from harness.parity.subjects.learner.causes import TRAINER
 from harness.parity.subjects.precision.observed_lifted import STAGE as LIFTED
 from harness.parity.subjects.sampling.checks_findings import measured
 from harness.parity.suspected import confirm_suspicions, in_words
@@ -61,9 +65,9 @@ def merged(judged: Judged, attribution: Attribution) -> Verdict:
     causes = [_confirmed(cause, attribution, families) for cause in causes]
     standing, withdrawn = _standing(causes, attribution, families)
     explained = bool(fresh or (attribution.named and attribution.reproduced)) and _explained(attribution)
-    kept = _with_unexplained(standing, attribution, explained=explained, withdrawn=bool(withdrawn))
+    kept = _with_unexplained(standing, attribution, e, explained=explained, withdrawn=bool(withdrawn))
     named_causes = [cause for cause in kept if not UNEXPLAINED.has(cause.key)]
-    judged_causes = [told_apart(cause) for cause in kept]
+    judged_causes = [told_apart(cause, e) for cause in kept]
     judged_causes += [
         cause for cause in lifted if not any(_meant_by(cause, named_cause) for named_cause in named_causes)
     ]
@@ -88,7 +92,7 @@ def _standing(causes: list[Cause], attribution: Attribution, families: _Families
 
 
 def _with_unexplained(
-    standing: list[Cause], attribution: Attribution, *, explained: bool, withdrawn: bool
+    standing: list[Cause], attribution: Attribution, e: Evidence, *, explained: bool, withdrawn: bool
 ) -> list[Cause]:
     """Return the causes, with UNEXPLAINED last where a difference has no cause.
 
@@ -97,12 +101,12 @@ def _with_unexplained(
     """
     causes = [cause for cause in standing if not UNEXPLAINED.has(cause.key)]
     if not explained:
-        causes += [_narrowed(cause, attribution) for cause in standing if UNEXPLAINED.has(cause.key)]
+        causes += [_narrowed(cause, attribution, e) for cause in standing if UNEXPLAINED.has(cause.key)]
     if withdrawn and not causes:
         causes = [_nothing_left(attribution)]
     if not any(UNEXPLAINED.has(cause.key) for cause in causes):
         remainders = [_remainder(side, causes, attribution) for side in _remaining(causes, attribution)]
-        causes += [_narrowed(remainder, attribution) for remainder in remainders]
+        causes += [_narrowed(remainder, attribution, e) for remainder in remainders]
     return causes
 
 
@@ -205,8 +209,9 @@ def _live(cause: Cause) -> bool:
 def _contradicted(cause: Cause, attribution: Attribution, families: _Families) -> str:
     """Return why a recorded cause does not stand; "" where it does.
 
-    It does not stand if its own interventions removed nothing and others removed everything. Nor does it if it was read
-    from the likelihood of native samples, and a live intervention shows that their prompts or weights were others.
+    It does not stand if its own interventions removed nothing and others removed everything, or if they made the
+    difference larger and no record speaks for it. Nor does it if it was read from the likelihood of native samples, and
+    a live intervention shows that their prompts or weights were others.
     """
     side = _side(cause)
     if (
@@ -220,7 +225,10 @@ def _contradicted(cause: Cause, attribution: Attribution, families: _Families) -
             return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
     if UNEXPLAINED.has(cause.key):
         return ""
-    return families.ask(family(cause.key).contradicted, _on_bench(cause, attribution), "")
+    bench = _on_bench(cause, attribution)
+    if not (cause.proofs or Seen.GIVEN in cause.observed) and (refutation := refuted(bench)):
+        return refutation
+    return families.ask(family(cause.key).contradicted, bench, "")
 
 
 def _on_bench(cause: Cause, attribution: Attribution) -> OnBench:
@@ -285,11 +293,13 @@ def _explained(attribution: Attribution) -> bool:
     return bool(differing) and all(_gone(attribution, side) for side in differing)
 
 
-def _narrowed(cause: Cause, attribution: Attribution) -> Cause:
+def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
     """Return UNEXPLAINED with what the bench adds: which side moved, whether it still does, and what is left."""
     if not attribution.first:
         return cause
     differing = [side for side, first in attribution.first.items() if first.total]
+    if not differing and _learner_moved(e, attribution):
+        return _of_the_learner(cause)
     if not differing:
         note = "live: at the last weights every engine on the bench agrees with the reference; the fault has passed"
         return dataclasses.replace(cause, evidence=f"{cause.evidence}; {note}")
@@ -306,9 +316,29 @@ def _narrowed(cause: Cause, attribution: Attribution) -> Cause:
     evidence = "; ".join(filter(None, (cause.evidence, f"live: {note}")))
     layer = attribution.computes.get(party)
     if layer and differing == [party]:
-        summary = f"the {party}'s engine computes otherwise with the learner's own weights; what differs first: {layer}"
-        return Cause.of(COMPUTATION.key(layer), party, summary, evidence, cause.details, cause.proofs)
+        excluded = attribution.excluded.get(party, ())
+        what = "with the learner's own weights" if excluded else "with what could be read of the learner's weights"
+        summary = f"the {party}'s engine computes otherwise {what}; what differs first: {layer}"
+        return Cause.of(COMPUTATION.key(layer), party, summary, evidence, cause.details, observed=excluded)
     return dataclasses.replace(cause, party=party, evidence=evidence)
+
+
+def _learner_moved(e: Evidence, attribution: Attribution) -> bool:
+    """Whether the learner is the odd one out: both engines agree with each other and with the reference, each repeats
+    itself in other batches and by scoring, and both differ from their learners up to the last step.
+    """
+    both = set(attribution.first) == set(SIDES) and repeat_themselves(e)
+    kinds = [Kind.ENGINE.of(side) for side in SIDES]
+    to_the_end = all((e.found(kind)[:, 0] == max(e.steps, default=-1)).any() for kind in kinds)
+    return both and to_the_end and odd_one(e, SIDES[0]) in (LEARNER_MOVED, UNKNOWN) and engines_compared(e)
+
+
+def _of_the_learner(cause: Cause) -> Cause:
+    summary = "the learner's forward pass differs from both engines, which agree with each other and with the reference"
+    evidence = "each engine repeats itself in other batches and by scoring; what a learner does that a score of one "
+    evidence += "sample does not is next: packing, padding, positions"
+    evidence = "; ".join(filter(None, (cause.evidence, f"live: {evidence}")))
+    return Cause.of(TRAINER.key("forward pass"), LEARNER_MOVED, summary, evidence, cause.details)
 
 
 def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from harness.parity.causes.family import Seen
 from harness.parity.facts.evidence import Learned
 from harness.parity.interventions.situation import Named, Tried
 from scenarios.bench.case import Symptoms
@@ -16,7 +17,8 @@ class Attribution:
     - `first`: symptoms of each side before any intervention; `left`: after every intervention.
     - `named_after`: seconds from the start until the first side with a named cause was done.
     - `layers`: side -> in words, the first layer that differs and where attention reads other keys, for what stays
-      unexplained; `computes`: that place, where the side holds what the learner does.
+      unexplained; `computes`: that place, where the side holds what the learner does, and `excluded`: what was seen of
+      that.
     - `broken`: why the engines cannot be used any more; "" while they can.
     - `learned`: what the recordings are then read again with.
     - `reproduced`: what no recorded cause explains was also in the last step, and its samples are in the case.
@@ -30,6 +32,7 @@ class Attribution:
     notes: list[str] = field(default_factory=list)
     layers: dict[str, str] = field(default_factory=dict)
     computes: dict[str, str] = field(default_factory=dict)
+    excluded: dict[str, tuple[Seen, ...]] = field(default_factory=dict)
     seconds: float = 0.0
     named_after: float | None = None
     broken: str = ""

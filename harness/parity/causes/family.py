@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from harness.parity.causes.proof import UNSTATED, ProofStandard
 from reports.model import CauseKey, Proof
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Seen(StrEnum):
     NEVER_LEARNERS = "what it held is the learner's of no recorded weight version"
     HELD_OTHERWISE = "read back from the engine, it is not the learner's"
     HELD_EQUAL = "every tensor was read back from the engine and is the learner's"
+    SCORES_AGREE = "it scores the same tokens as the learner does"
+    REFERENCES = "its numbers are those of the reference, which has the weights of the start"
     KEPT_ON_LOAD = "read back after the load, it was still what it had been before"
     LOADED_OTHERWISE = "read back after the load, it was neither what arrived nor what it had been before"
     REFUSED = "sent otherwise on purpose, it did not change"
@@ -56,6 +59,9 @@ class Seen(StrEnum):
     )
     LIKELY_TOKENS = "likely tokens are passed over as often as others, which no filter does (error rate 0.01)"
     SECOND_BEST = "it takes the second best token each time, as other random numbers would not (error rate 0.01)"
+    FROM_START = "it differed from its learner in the first step already, when it was freshly started"
+    RIGHT_BEFORE = "it agreed with its learner with the weights before a recorded sync, and no longer after it"
+    MOST_SPLIT = "most samples of these steps that go on past the change are split by it"
     ONE_VERSION_AGREES = "drawn again with one version of the weights, the same samples agree"
 
 
@@ -113,6 +119,15 @@ def contradicted(bench: OnBench) -> str:
     return f"{differences(best(bench.own))}; {bench.others} explains them all"
 
 
+def refuted(bench: OnBench) -> str:
+    """Return why an intervention refutes a recorded cause; "" where none does: each of its own left more differences
+    than there were.
+    """
+    if not bench.own or any(attempt.after <= attempt.before for attempt in bench.own):
+        return ""
+    return f"{differences(best(bench.own))}, so it refutes the cause"
+
+
 def best(attempts: Iterable[Tried]) -> Tried:
     """Return the attempt that leaves the fewest differences."""
     return min(attempts, key=lambda attempt: attempt.after)
@@ -162,7 +177,9 @@ class CauseFamily:
     """All causes of one name. The parts of their keys tell them apart.
 
     - `meaning`: what is wrong. `fix`: what to do about it.
+    - `fixes`: part of a key -> what to do about such a cause instead.
     - `rivals`: causes that would look the same. `alone`: why there are none.
+    - `proof`: what proves it, or what supports it where nothing does.
     - `suspicion`: the number of its suspicion among the eleven, or 0. `suspicions`: numbers of single parts that
       differ.
     - `drawn`: the likelihood of native samples names it. `premise`: it changes that likelihood.
@@ -188,8 +205,10 @@ class CauseFamily:
     name: str
     meaning: str = ""
     fix: str = ""
+    fixes: Mapping[str, str] = field(default_factory=dict)
     rivals: tuple[Rival, ...] = ()
     alone: str = ""
+    proof: ProofStandard = UNSTATED
     suspicion: int = 0
     suspicions: Mapping[str, int] = field(default_factory=dict)
     drawn: bool = False
@@ -210,6 +229,17 @@ class CauseFamily:
 
     def has(self, key: CauseKey) -> bool:
         return key.family == self.name
+
+    @property
+    def every_rival(self) -> tuple[Rival, ...]:
+        """Return its rivals. Of a cause that tells a history, the same fault from the start is one of them."""
+        if not self.proof.history:
+            return self.rivals
+        return *self.rivals, Rival("a fault from the first start on", self.proof.history)
+
+    def fix_of(self, key: CauseKey) -> str:
+        """Return what to do about a cause of this family."""
+        return next((self.fixes[part] for part in key.parts if part in self.fixes), self.fix)
 
     def suspicion_of(self, key: CauseKey) -> int:
         """Return the number of the suspicion that a cause of this family belongs to; 0 for none."""

@@ -17,7 +17,7 @@ from reports.text import counted, figure, show
 LIFTED = "lifted-precision"  # the check of both engines in float32
 
 
-@check("tokens", required=coupled)
+@check("tokens", required=coupled, draws=True)
 def tokens(e: Evidence) -> Outcome:
     """Flips: benign only within the margin and to the learner's own second choice."""
     compared, flips = e.counts.compared_tokens, e.counts.flips
@@ -61,7 +61,7 @@ def tokens(e: Evidence) -> Outcome:
     )
 
 
-@check("lengths", required=coupled)
+@check("lengths", required=coupled, draws=True)
 def lengths(e: Evidence) -> Outcome:
     """The number of tokens of each sample."""
     if Kind.LENGTH.of() in e.first:
@@ -77,7 +77,7 @@ def lengths(e: Evidence) -> Outcome:
     return outcome("lengths", "ruled out", f"equal in {counted(e.counts.samples, 'sample')}{parted}")
 
 
-@check("finish-reasons", required=coupled)
+@check("finish-reasons", required=coupled, draws=True)
 def finish_reasons(e: Evidence) -> Outcome:
     """Why each sample ended: stop, length or abort."""
     if Kind.FINISH.of() in e.first:

@@ -9,6 +9,7 @@ import numpy as np
 from harness.parity.checks.registry import Outcome, always, check, coupled, outcome, trains, unless_native
 from harness.parity.facts.divergence import Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.separated import separated
 from harness.parity.subjects.engines import observed_second_run
 from harness.parity.subjects.engines.observed_repetition import SecondRun
 from harness.parity.subjects.precision.observed_floor import EngineFloor
@@ -46,6 +47,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
         choices = sum(side.counts.choices_against_learner for side in e.sides)
         text = f"the {' and the '.join(wrong)} moved away from its learner: {distances_text}, "
         text += f"tolerance {figure(e.tolerance.value)}"
+        text += "".join(f"; {separation}" for separation in separated(e))
         if choices:
             text += f"; {counted(choices, 'token')} that the learner would not have drawn"
         return outcome("engine-against-learner", "confirmed", text, kinds=kinds, **details)
@@ -325,7 +327,7 @@ def candidate_itself(e: Evidence) -> Outcome:
     return itself(e, e.candidate, 0)
 
 
-@check("native", required=lambda e: not unless_native(e))
+@check("native", required=lambda e: not unless_native(e), draws=True)
 def native(e: Evidence) -> Outcome:
     """The engines' own samplers as distributions and against the learner, and their reported log-probabilities."""
     result = e.native

@@ -52,6 +52,7 @@ class Registered:
     applies: Callable[[Evidence], bool] = lambda e: True  # whether it is listed for these runs
     home: str = __name__  # the module that registered it
     alone: bool = False  # it also judges one run by itself, since it compares no two sides
+    draws: bool = False  # it needs what the candidate draws, so that a replay cannot show it
 
     @property
     def meaning(self) -> str:
@@ -70,11 +71,13 @@ def check(
     required: Callable[[Evidence], bool] = lambda e: False,
     applies: Callable[[Evidence], bool] = lambda e: True,
     alone: bool = False,
+    draws: bool = False,
 ) -> Callable[[Callable[[Evidence], Outcome]], Callable[[Evidence], Outcome]]:
     """Register a check under a name. `number`: its place among the eleven suspicions, 0 for others.
 
-    `alone`: the check compares no two sides, so it can also judge the only side of an audit. Raises TypeError for a
-    check without a name.
+    `alone`: the check compares no two sides, so it can also judge the only side of an audit. `draws`: it needs what the
+    candidate draws, so a replay that leaves it open is not short of a test. Raises TypeError for a check without a
+    name.
     """
     if not (isinstance(name, str) and name):
         raise TypeError("a check is registered with its name: @check('name')")
@@ -83,7 +86,14 @@ def check(
     def register(function: Callable[[Evidence], Outcome]) -> Callable[[Evidence], Outcome]:
         _REGISTERED.append(
             Registered(
-                name=name, number=number, run=function, required=required, applies=applies, home=home, alone=alone
+                name=name,
+                number=number,
+                run=function,
+                required=required,
+                applies=applies,
+                home=home,
+                alone=alone,
+                draws=draws,
             )
         )
         return function

@@ -23,6 +23,7 @@ from harness.parity.subjects.log_probabilities.observed_metrics import MismatchS
 from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, TailSteps, Weighed
 from harness.parity.subjects.log_probabilities.observed_readings import Readings
 from harness.parity.subjects.log_probabilities.observed_results import LogProbabilities
+from harness.parity.subjects.log_probabilities.observed_separations import Sums, separations
 from harness.parity.subjects.log_probabilities.observed_systematic import Drift, Means, Tested
 from harness.parity.subjects.native_sampler.observed import Collisions, NativeResult
 from harness.parity.subjects.order.observed import Exchange, Source
@@ -123,6 +124,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
         self.no_logprobs: list[int] = []
         self.tails: dict[DivergenceKey, TailSteps] = {}
         self.readings: dict[DivergenceKey, list[Mapping[str, np.ndarray]]] = {}  # of each step
+        self.separations: dict[DivergenceKey, Sums] = {}
         self.drifts: dict[Means, Drift] = {}
         self.drift_tests: dict[Means, list[Tested]] = {}
         # rollouts and flips
@@ -276,6 +278,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             incomplete=tuple(self.no_logprobs),
             tails=read_only({key: steps.tail() for key, steps in self.tails.items()}),
             readings=read_only({key: Readings.joined(steps) for key, steps in self.readings.items()}),
+            separations=read_only({key: separations(sums) for key, sums in self.separations.items()}),
             drift_tests=read_only({means: tuple(tests) for means, tests in self.drift_tests.items()}),
         )
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.envs import interpreter, recipe
-from harness.envs.accepted import accepted
 from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
+from harness.envs.stored_arguments import accepted
 from harness.errors import BadInput, closest
 from probes import limits
 from scenarios import tiny

@@ -16,8 +16,8 @@ from harness.parity.runs import user_mapping
 from harness.parity.runs.fits import check_fit
 from probes import limits
 from reports.text import counted
-from scenarios import memory, prompts
-from scenarios.engines import parameters, processes
+from scenarios import memory_fit, prompts
+from scenarios.engines import engine_processes, parameters
 from scenarios.engines.engine import ParameterRefused
 from scenarios.settings import BUILTIN, Scenario
 
@@ -88,7 +88,7 @@ def _checked(
     ranks = scenario.engine.tensor_parallel
     if ranks > 1 and environment.device == "cpu" and not address:
         try:
-            processes.cores(ranks, os.sched_getaffinity(0))
+            engine_processes.cores(ranks, os.sched_getaffinity(0))
         except ParameterRefused as error:
             raise BadInput(str(error), fix=f"--set engine.tensor_parallel={len(os.sched_getaffinity(0))}") from error
     check_fit(environment, scenario, mapping, say)
@@ -121,14 +121,14 @@ def check_machine(scenarios: Iterable[Scenario], address: str | None, say: Calla
 
 
 def _check_memory(scenario: Scenario) -> None:
-    roles, ranks, free = len(roles_of(scenario)), scenario.ppo.world_size, memory.free()
+    roles, ranks, free = len(roles_of(scenario)), scenario.ppo.world_size, memory_fit.free()
     needed = roles * ranks * PROCESS_BYTES
     if ranks == 1 or free is None or needed <= free:
         return
     fitting = [n for n in range(1, ranks) if n * roles * PROCESS_BYTES <= free and config.divides(scenario, n)]
     raise BadInput(
         f"ppo.world_size = {ranks}: {roles} roles of {ranks} ranks are {roles * ranks} processes on this machine; "
-        f"they take {memory.gib(needed)} of memory at the least, and {memory.gib(free)} are free",
+        f"they take {memory_fit.gib(needed)} of memory at the least, and {memory_fit.gib(free)} are free",
         fix=f"--set ppo.world_size={max(fitting, default=1)}   # or --address HOST:PORT, of a Ray cluster",
     )
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from harness import dates, verdict_file
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
-from harness.parity.runs.options import LaunchOptions
+from harness.parity.runs.run_options import LaunchOptions
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
-from probes.files import make_folder, write_whole
+from probes.files import folder_or_nothing, try_writing, write_whole
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
 
@@ -89,20 +89,21 @@ def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path
     An empty one is removed when nothing was recorded. An interrupt is told where the rest is. Raises BadInput.
     """
     folder = _folder(out, name)
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise BadInput(f"{folder} cannot be made: {error.strerror}", fix="--out DIR") from error
-    try:
-        yield folder
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # the first folder that is not empty ends this
-            for path in made:
-                path.rmdir()
-        if isinstance(error, KeyboardInterrupt) and any(folder.glob("**/run.json")):
-            error.add_note(f"what was recorded until then is in {folder}")
-        raise
+    with contextlib.ExitStack() as opened:
+        try:
+            opened.enter_context(folder_or_nothing(folder))
+            try_writing(folder)
+        except OSError as error:
+            raise BadInput(
+                f"{folder} cannot be written: {error.strerror}",
+                fix="--out DIR   # a folder that can be written, on a disk with free space (df -h)",
+            ) from error
+        try:
+            yield folder
+        except KeyboardInterrupt as error:
+            if any(folder.glob("**/run.json")):
+                error.add_note(f"what was recorded until then is in {folder}")
+            raise
 
 
 def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:

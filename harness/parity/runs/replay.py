@@ -17,12 +17,12 @@ from harness import envs
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
+from harness.command_options import command_line, command_options
 from harness.errors import BadInput
-from harness.parity.runs.command_line import command_line
-from harness.parity.runs.engines import cluster_for
-from harness.parity.runs.options import ReplayOptions, command_options
 from harness.parity.runs.preflight import check_machine, environment_for, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
+from harness.parity.runs.run_engines import cluster_for
+from harness.parity.runs.run_options import ReplayOptions
 from reports import displayed_paths
 from reports.model import Finding, Verdict
 from reports.text import counted
@@ -62,10 +62,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     preflight(scenario, backend)
     check_machine((scenario,), options.address, options.say)
     environment = environment_for(backend, scenario, options.address, say=options.say)
-    reproduce = command_line(
-        "replay", Path(run), backend=backend, steps=options.steps, from_step=from_step or None, cap=options.cap,
-        strict=options.strict, **command_options(options),
-    )  # fmt: skip
+    reproduce = command_line("replay", Path(run), **{"backend": backend} | command_options(options))
     with recording_in(options.out, f"replay-{Path(name).name}-{backend}") as folder:
         side = Side(
             "candidate", str(envs.parse(backend)), environment, scenario, folder,

@@ -15,13 +15,11 @@ from harness import config, envs
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
+from harness.command_options import command_line, command_options, scenario_word
 from harness.errors import BadInput
 from harness.parity.runs import user_mapping
-from harness.parity.runs.command_line import command_line, scenario_word
-from harness.parity.runs.draws import draw_on
-from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.lifting import Lifting, wanted
-from harness.parity.runs.options import ParityOptions, RunOptions, command_options, silent
+from harness.parity.runs.more_draws import draw_on
 from harness.parity.runs.preflight import (
     check_environment,
     check_machine,
@@ -31,6 +29,8 @@ from harness.parity.runs.preflight import (
     preflight,
 )
 from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
+from harness.parity.runs.run_engines import cluster_for
+from harness.parity.runs.run_options import ParityOptions, RunOptions, silent
 from harness.parity.runs.scenario_check import with_scenario
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
@@ -220,10 +220,9 @@ def diff(
     from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
 
-    library = Library()
-    tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
+    library = Library(Patience(lambda doing: progress(ProgressEvent("", "", message=doing))))
     second: dict[str, Path | str] = {"baseline": runs[2]} if again is not None else {}
-    verdict = judgement(runs[0], runs[1], cap=cap, further=FurtherEvidence(second), library=library, tell=tell).verdict
+    verdict = judgement(runs[0], runs[1], cap=cap, further=FurtherEvidence(second), library=library).verdict
     if verdict.verdict == "EQUIVALENT":
         verdict = with_scenario(verdict, library.open(Path(runs[0])))
     again_path = None if again is None else Path(again)

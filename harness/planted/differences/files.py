@@ -19,8 +19,8 @@ from probes.format import SIDES
 from reports.model import EXIT_CODES
 from scenarios.planted.differences import shapes as shapes_of
 from scenarios.planted.differences.catalog import FAULTS
-from scenarios.planted.differences.engine import PLANTS
 from scenarios.planted.differences.fault import Fault as Fault
+from scenarios.planted.differences.faulty_engine import PLANTS
 from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.settings import Scenario
 

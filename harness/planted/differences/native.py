@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import config, verdict_file
 from harness.errors import HarnessError
-from harness.parity.runs.draws import draw_on
+from harness.parity.runs.more_draws import draw_on
 from harness.parity.verdict import judged
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.planted.hangs import hosts as lab
-from harness.planted.hangs.outcome import Outcome, judged
+from harness.planted.hangs.hang_outcome import Outcome, judged
 from harness.triage import run
 from scenarios.planted.hangs.catalog import Hang
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from harness.errors import BadInput
-from harness.planted.hangs.outcome import Outcome, judged
+from harness.planted.hangs.hang_outcome import Outcome, judged
 from harness.triage.flight import synthesis
 from probes.files import make_new_folder
 from scenarios.planted.hangs.catalog import Hang

@@ -25,8 +25,8 @@ from harness import envs
 from harness.errors import HarnessError
 from harness.planted.hangs.across import judge_hosts
 from harness.planted.hangs.dumps import judge_dumps
+from harness.planted.hangs.hang_outcome import Outcome, Score, judged, score
 from harness.planted.hangs.looks import judge_looks
-from harness.planted.hangs.outcome import Outcome, Score, judged, score
 from harness.triage.collect import redact
 from probes.files import make_new_folder, open_new, write_whole
 from reports.model import Verdict

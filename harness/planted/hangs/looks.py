@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.planted.hangs.outcome import Outcome, judged
+from harness.planted.hangs.hang_outcome import Outcome, judged
 from harness.triage import run
 from harness.triage.rules.pauses import FRESH_S
 from probes.files import open_new

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from harness.planted.hangs.outcome import Outcome, Score
+from harness.planted.hangs.hang_outcome import Outcome, Score
 from harness.planted.listing import markdown, party, yes
 from reports.pipe import outlive_reader
 

@@ -5,7 +5,7 @@ GCS, nvidia-smi and NCCL RAS. All are asked at once, each within its own limit, 
 the others. A note says what could not be collected and how to have it next time. Nothing here judges.
 """
 
-from harness.triage.collect.conduct import collect
+from harness.triage.collect.conduct import CollectOptions, collect
 from harness.triage.collect.scope import Scope, live, may_live
 
-__all__ = ["Scope", "collect", "live", "may_live"]
+__all__ = ["CollectOptions", "Scope", "collect", "live", "may_live"]

@@ -31,6 +31,7 @@ from harness.triage.collect import (
     ray,
     recorder,
     roles,
+    servers,
     stacks,
 )
 from harness.triage.collect.connections import PROC
@@ -88,11 +89,19 @@ class CollectOptions:
     nodes_s: float = 20.0
 
 
-def collect(scope: Scope, options: CollectOptions | None = None, *, out: Path, **changes: Any) -> Evidence:
+def collect(
+    scope: Scope,
+    options: CollectOptions | None = None,
+    *,
+    out: Path,
+    after: tuple[Evidence, float] | None = None,
+    **changes: Any,
+) -> Evidence:
     """Collect evidence of every process in `scope` into the directory `out` within `deadline_s`, and return it.
 
-    `changes`: fields of CollectOptions that replace those of `options`. What cannot be collected is noted, whatever
-    state a process is in. Raises HarnessError only if there is no /proc.
+    `after`: evidence of an earlier look at the same job, and how many seconds ago it began: the first look at each
+    process is then the earlier one. `changes`: fields of CollectOptions that replace those of `options`. What cannot be
+    collected is noted, whatever state a process is in. Raises HarnessError only if there is no /proc.
     """
     options = dataclasses.replace(options or CollectOptions(), **changes)
     if not PROC.joinpath("self").exists():
@@ -113,9 +122,23 @@ def collect(scope: Scope, options: CollectOptions | None = None, *, out: Path, *
     timestamp = dates.utc().isoformat(timespec="milliseconds")
     empty = Evidence(str(out), "watch" if stall_s else "live", timestamp, stall_s, threshold_s=options.threshold_s)
     local_cast = cast(scope, exclude=(os.getpid(),))
+    served_by = servers.beside(local_cast.pids, terms.sockets, proc.parents())
+    local_cast = dataclasses.replace(local_cast, pids=(*local_cast.pids, *served_by))
     _kept(dataclasses.replace(empty, notes=local_cast.notes), terms.out, complete=False)
     nodes_s = options.nodes_s if options.nodes else 0.0
-    return _kept(_gather(empty, scope, local_cast, terms, nodes_s), terms.out, complete=True)
+    evidence = _gather(empty, scope, local_cast, terms, nodes_s)
+    return _kept(_continued(evidence, *after) if after else evidence, terms.out, complete=True)
+
+
+def _continued(evidence: Evidence, earlier: Evidence, ago_s: float) -> Evidence:
+    """The evidence with the first look of an earlier one at the same processes, `ago_s` before its own."""
+    firsts = {(process.key, process.command): process.samples[0] for process in earlier.processes if process.samples}
+    processes = []
+    for process in evidence.processes:
+        first = firsts.get((process.key, process.command))
+        later = tuple(dataclasses.replace(look, at_s=look.at_s + ago_s) for look in process.samples)
+        processes.append(dataclasses.replace(process, samples=(first, *later) if first and later else process.samples))
+    return dataclasses.replace(evidence, processes=tuple(processes))
 
 
 def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, nodes_s: float) -> Evidence:
@@ -353,6 +376,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         locked_alone=look.locked_alone,
         timed=look.timed,
         polled=look.polled,
+        reads_from=look.reads_from,
         heard=look.heard,
     )
 

@@ -30,7 +30,7 @@ class _Tables:
 
     rows: dict[str, list[str]] = field(default_factory=dict)  # inode -> its row
     clients: dict[str, dict[str, None]] = field(default_factory=dict)  # port -> local addresses with a connection
-    served: set[str] = field(default_factory=set)  # ports with a listener
+    served: dict[str, set[str]] = field(default_factory=dict)  # port -> inodes of its listeners
     here: set[tuple[str, str]] = field(default_factory=set)  # (local, remote) of every connection
     read_s: float = 0.0
     took_s: float = 0.0
@@ -85,6 +85,19 @@ class Sockets:
             _decoded((*served, *at)), _decoded(peers), tuple(unanswered)[:MAX_SHOWN], _decoded(retried_peers)
         )
 
+    def listeners(self, pids: Iterable[int]) -> set[str]:
+        """Inodes of the listeners of this host to which these processes are connected, without those of their own."""
+        mine: set[str] = set()
+        asked_inodes: set[str] = set()
+        for pid in pids:
+            socket_inodes = inodes(pid)
+            mine |= socket_inodes
+            tables = self._read(pid)
+            for row in (tables.rows[inode] for inode in socket_inodes if inode in tables.rows):
+                if row[3] == ESTABLISHED and (row[2], row[1]) in tables.here:
+                    asked_inodes |= tables.served.get(row[2].rpartition(":")[2], set())
+        return asked_inodes - mine
+
     def other_end(self, pid: int, inode: str) -> str:
         """The inode of the other end of a process's TCP connection within this host; empty for any other socket."""
         rows = self._read(pid).rows
@@ -114,7 +127,7 @@ class Sockets:
             tables = self._tables[space] = _Tables({row[9]: row for row in rows}, read_s=now)
             for row in rows:
                 if row[3] == LISTEN:
-                    tables.served.add(row[1].rpartition(":")[2])
+                    tables.served.setdefault(row[1].rpartition(":")[2], set()).add(row[9])
                 elif row[3] == ESTABLISHED:
                     tables.here.add((row[1], row[2]))
                     ends = tables.clients.setdefault(row[1].rpartition(":")[2], {})

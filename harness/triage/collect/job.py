@@ -32,7 +32,7 @@ def roots(pid: int, table: Mapping[int, int]) -> tuple[int, ...]:
     if not meeting:
         return (top,)
     below = set(proc.descendants((top,), tree))
-    peers = (other for other in sorted(tree) if other not in below and _meeting(other) == meeting)
+    peers = (other for other in sorted(tree) if other not in below and meeting_of(other) == meeting)
     return (top, *dict.fromkeys(_top(peer, tree)[0] for peer in peers))
 
 
@@ -51,26 +51,27 @@ def _top(pid: int, table: dict[int, int]) -> tuple[int, Meeting]:
 
 def _above(pid: int, table: dict[int, int]) -> Iterator[int]:
     """The parents of a process that its command line started, nearest first."""
-    ours = set(_ancestors(getpid(), table))
-    for parent in _ancestors(pid, table):
+    ours = set(ancestors(getpid(), table))
+    for parent in ancestors(pid, table):
         started = _is_part(pid, parent) or _is_launcher(parent) or proc.process_group(parent) == proc.process_group(pid)
-        if parent in ours or not started or _is_foreign(parent):
+        if parent in ours or not started or is_foreign(parent):
             return
         yield parent
         pid = parent
 
 
-def _ancestors(pid: int, table: dict[int, int]) -> Iterator[int]:
+def ancestors(pid: int, table: Mapping[int, int]) -> Iterator[int]:
+    """The processes above one, nearest first."""
     while (pid := table.get(pid, 0)) > 0:
         yield pid
 
 
 def _meetings(root: int, table: dict[int, int]) -> set[Meeting]:
     """Where ranks meet that are below a process, itself included."""
-    return {meeting for pid in proc.descendants((root,), table) if (meeting := _meeting(pid))}
+    return {meeting for pid in proc.descendants((root,), table) if (meeting := meeting_of(pid))}
 
 
-def _meeting(pid: int) -> Meeting:
+def meeting_of(pid: int) -> Meeting:
     """Where the ranks of a process's job meet; empty for a process that no launcher made a rank of several."""
     environ = proc.environment(pid)
     if "RANK" in environ and environ.get("MASTER_PORT"):
@@ -93,7 +94,7 @@ def _is_launcher(pid: int) -> bool:
     return roles.role_of(proc.facts(pid)) == "launcher"
 
 
-def _is_foreign(pid: int) -> bool:
+def is_foreign(pid: int) -> bool:
     """Whether it is a process of Ray itself, whose cluster is found otherwise, or of harness."""
     argv = proc.arguments(pid)
     return roles.infrastructure(argv) or any(map(_HARNESS.search, argv[:3]))

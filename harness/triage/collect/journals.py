@@ -22,6 +22,7 @@ from harness.triage.collect import redact
 from harness.triage.evidence import Call, Group, Journal
 from probes.errors import FULL_SUFFIX
 from probes.format import EVENTS, FormatError, checked_open, decode_line
+from probes.limits import RANKS, bounded
 from probes.lines import check_tail
 from probes.redaction import MAX_TEXT
 
@@ -141,7 +142,9 @@ def _opening(stream: BinaryIO) -> dict[str, Any]:
     """The first line of a journal, with optional fields filled in. Raises FormatError, ValueError or TypeError."""
     opening = checked_open(decode_line(stream.readline(BLOCK)))
     optional = {"wall_ns": 0, "world_size": 1, "start_ticks": 0}
-    return {**opening, **{name: int(opening.get(name) or value) for name, value in optional.items()}}
+    opening = {**opening, **{name: int(opening.get(name) or value) for name, value in optional.items()}}
+    bounded(opening["world_size"], RANKS, "world_size")
+    return opening
 
 
 def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
@@ -250,6 +253,8 @@ class _Scan:
             return
         name = str(event.get("name", ""))
         size = int(event["world_size"]) if isinstance(event.get("world_size"), int) else len(members)
+        if not 0 <= size <= RANKS:
+            return
         torch_name = str(event.get("torch_name", name))  # its name in the flight recorder
         desc, own_rank = "" if torch_name == name else name, None if members or not isinstance(place, int) else place
         self.groups[torch_name] = Group(torch_name, tuple(members), str(event.get("backend", "")), desc, size, own_rank)

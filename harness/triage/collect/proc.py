@@ -60,6 +60,7 @@ class Look:
     locked_alone: bool = False
     timed: bool = False
     polled: tuple[str, ...] = ()
+    reads_from: str = ""
     heard: tuple[tuple[str, float], ...] = ()
 
 
@@ -95,7 +96,8 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
     sockets = connections.inodes(pid)
     total, quiet_s = traffic.of(sockets, store)
     switches, waits = _switches(pid), channels.waiting(pid)
-    ends = traffic.peers({link[8:-1] for link in waits.polled if link.startswith("socket:[")})
+    reading = channels.reading(pid)
+    ends = traffic.peers({link[8:-1] for link in (*waits.polled, reading) if link.startswith("socket:[")})
     return Look(
         state=stat[0],
         cpu_s=cpu,
@@ -107,11 +109,12 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         threads=_threads(pid),
         quiet_s=quiet_s,
         main_switches=switches.get(pid),
-        reading=channels.reading(pid),
+        reading=reading,
         writing=channels.writing(pid),
         locked_alone=channels.locked_alone(pid, beat),
         timed=waits.timed,
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
+        reads_from=ends.get(reading[8:-1], ""),
         heard=_heard(sockets),
     )
 

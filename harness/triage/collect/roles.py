@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from harness.triage.collect.proc import Facts
+from probes import limits
 from scenarios.engines import registry
 
 PLAIN = ("", "process")  # roles that carry no information: a probe that was switched on from outside
@@ -84,7 +85,8 @@ def engine_of(facts: Facts) -> str:
 def own_rank(facts: Facts, parent: Facts | None) -> tuple[int | None, int | None]:
     """(rank, world size) from the environment; (None, None) if they were inherited: a loader worker is no second
     rank."""
-    mine, size = facts.environ.get("RANK", ""), facts.environ.get("WORLD_SIZE", "")
-    if not mine.isdigit() or (parent is not None and parent.environ.get("RANK") == mine):
+    mine = facts.environ.get("RANK", "")
+    if parent is not None and parent.environ.get("RANK") == mine:
         return None, None
-    return int(mine), int(size) if size.isdigit() else None
+    rank = limits.rank(mine)
+    return rank, None if rank is None else limits.rank(facts.environ.get("WORLD_SIZE", ""))

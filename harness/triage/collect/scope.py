@@ -169,7 +169,7 @@ def live(what: str | Sequence[str]) -> Scope:
         return _cluster(text)
     raise BadInput(
         f"{text!r} is neither a process id, a directory nor a Ray address",
-        fix="harness triage PID | DIR | HOST:PORT | auto",
+        fix="harness triage --help   # lists what it reads",
     )
 
 

@@ -19,6 +19,7 @@ from harness.triage.flight.mismatches import DEFAULT, against_siblings, mismatch
 from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.worlds import apart_s, joint, main_job, worlds
 
+MOST_JOBS = 8  # that are named
 NCCL = "nccl"  # the backend of a dump without operations
 
 
@@ -58,8 +59,10 @@ def compare(
     # The default group's members follow from the world size, and ranks that should exist from all groups together.
     size = _world_size(flights_by_name.values(), recorded_groups, parts)
     parts = {_completed(group, size): occurrences for group, occurrences in parts.items()}
-    absent = sorted(_expected_ranks(flights_by_name.values(), parts, size) - set(readable))
-    damaged = {flight.rank: flight for flight in flights_by_name.values() if not flight.readable}
+    damaged, beyond = _damaged(flights_by_name.values(), size)
+    left_out += beyond
+    of_job = [flight for flight in flights_by_name.values() if flight.readable or flight.rank in damaged]
+    absent = sorted(_expected_ranks(of_job, parts, size) - set(readable))
     missing = [_missing(rank, damaged.get(rank)) for rank in absent]
     unread = [part for flight in flights_by_name.values() for part in flight.unread]
     if silenced and readable:
@@ -105,10 +108,18 @@ def _several_jobs(
     notes: list[str],
 ) -> Comparison:  # fmt: skip
     """The comparison of dumps of several jobs: it only says which dump belongs to which job."""
-    for number, job in enumerate(jobs, 1):
-        notes.append(f"job {number} of {len(jobs)}: {listed(list(job))}{_when(jobs[0], job)}")
+    named_jobs = [f"job {number} of {len(jobs)}: {listed(list(job))}{_when(jobs[0], job)}"
+                  for number, job in enumerate(jobs, 1)]  # fmt: skip
     ranks = sorted({flight.rank for flight in flights_by_name.values() if flight.rank is not None})
-    return Comparison((), tuple(ranks), jobs=len(jobs), versions=versions, notes=tuple(notes))
+    return Comparison(
+        (),
+        tuple(ranks),
+        jobs=len(jobs),
+        versions=versions,
+        notes=(*notes, *named_jobs),
+        missing=tuple(named_jobs[:MOST_JOBS]),
+        largest=tuple(jobs[0]),
+    )
 
 
 def _expected_ranks(flights: Iterable[Flight], groups: Iterable[Group], size: int | None) -> set[int]:
@@ -343,6 +354,17 @@ def _p2p_pending(part: Part) -> tuple[Collective, ...]:
 
 def _missing(rank: int, damaged: Flight | None) -> str:
     return f"no recorder data from rank {rank}" + ("" if damaged is None else f" ({'; '.join(damaged.notes)})")
+
+
+def _damaged(flights: Iterable[Flight], size: int | None) -> tuple[dict[int | None, Flight], list[str]]:
+    """Unreadable dumps by rank, and a sentence for each whose rank a world of this size does not have."""
+    damaged = {flight.rank: flight for flight in flights if not flight.readable}
+    beyond = sorted(rank for rank in damaged if size and rank is not None and rank >= size)
+    sentences = [
+        f"left out: {'; '.join(damaged.pop(rank).notes)}, and a world of {size:,} has no rank {rank:,}"
+        for rank in beyond
+    ]
+    return damaged, sentences
 
 
 def _order(item: tuple[Group, object]) -> tuple[int, int, str]:

@@ -24,13 +24,14 @@ from harness.triage.evidence import Frame, Group
 from harness.triage.flight import torchcomms
 from harness.triage.flight.flight import COUNTED, Flight, FlightError, NotADump, Status, integers
 from harness.triage.flight.operations import Kind
-from probes.limits import RANKS, WHOLE, bounded
+from probes.errors import FormatError
+from probes.limits import RANKS, WHOLE, bounded, check_whole
 
-MAX_RANK = 1 << 17  # a larger number is not taken for a rank
 FRAMES = 64  # frames kept of a stack, innermost first
 _FIELDS = (
     "record_id", "process_group", "collective_seq_id", "p2p_seq_id", "profiling_name", "input_sizes", "output_sizes",
     "input_dtypes", "output_dtypes", "time_created_ns", "state", "retired", "timeout_ms", "is_p2p",
+    "pg_id",
 )  # fmt: skip
 
 
@@ -121,8 +122,8 @@ def _from_json(data: bytes, name: str) -> Flight:
         entries, dump.pg_status = [], None
     try:
         flight = _flight(name, dump.version or "", dump.comm_lib_version, dump.pg_config or {}, columns, None)
-    except OverflowError as error:  # JSON has no largest integer
-        raise FlightError(f"{name} is no flight recorder dump as torch writes it: {error}") from error
+    except OverflowError:  # JSON has no largest integer
+        raise _damaged(name, columns) from None
     used = ((entry.pg_id, entry.process_group) for entry in reversed(entries))
     return _standing(flight, dump.pg_status, used, dump.pg_config or {})
 
@@ -155,8 +156,20 @@ def _from_pickle(data: bytes, name: str) -> Flight:
         return _standing(flight, dump.get("pg_status"), used, config)
     except FlightError:
         raise
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+    except OverflowError:
+        raise _damaged(name, columns) from None
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise FlightError(f"{name} is no flight recorder dump as torch writes it: {error}") from error
+
+
+def _damaged(name: str, columns: Sequence[Sequence[Any]]) -> FlightError:
+    """The error for a dump with a number of more than 64 bits in one of _FIELDS."""
+    for field, column in zip(_FIELDS, columns, strict=True):
+        try:
+            check_whole(column, field)
+        except FormatError as error:
+            return FlightError(f"{name} is damaged: {error}")
+    return FlightError(f"{name} is damaged: a number has more than 64 bits")
 
 
 def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config: dict[str, dict[str, str]]) -> Flight:
@@ -236,7 +249,8 @@ def _flight(
         return Flight(name, version=version, library=library, world_size=world, mentioned=mentioned,
                       groups=tuple(groups_by_name.values()), notes=tuple(notes), unread=tuple(unread))  # fmt: skip
     (record, pg, collective_seq, p2p_seq, operation, inputs, outputs, input_types, output_types, created, state,
-     retired, timeout, is_p2p) = columns  # fmt: skip
+     retired, timeout, is_p2p, pg_id) = columns  # fmt: skip
+    collective_seqs, p2p_seqs, _ = integers(collective_seq), integers(p2p_seq), integers(pg_id)
     # Operations repeat from step to step, so kinds, groups and stacks are stored once and columns hold their numbers.
     backends, kinds, kind = _kinds(operation, inputs, outputs, input_types, output_types, name)
     rows = range(len(record))
@@ -255,7 +269,7 @@ def _flight(
         stacks=stacks,
         record=integers(record),
         group=which,
-        seq=integers(p2p_seq[row] if is_p2p[row] else collective_seq[row] for row in rows),
+        seq=integers(p2p_seqs[row] if is_p2p[row] else collective_seqs[row] for row in rows),
         kind=kind,
         stack=stack,
         created_ns=integers(created),
@@ -284,7 +298,7 @@ def _memberships(
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             unread.append(f"{name}: the members of group {key or 'without a name'} are not readable")
             ranks = ()
-        mentioned.update(rank for rank in ranks if 0 <= rank < MAX_RANK)
+        mentioned.update(ranks)
         if key:
             groups_by_name[key] = Group(key, ranks, desc=value.get("desc", ""), world_size=len(ranks))
     return groups_by_name, tuple(sorted(mentioned))
@@ -346,6 +360,10 @@ def _kinds(
     return backends, tuple(kinds), integers(column)
 
 
+def _line(number: Any) -> int:
+    return bounded(int(number), WHOLE, "a line")
+
+
 def _stacks(frames: Sequence[Any] | None, count: int) -> tuple[tuple[tuple[Frame, ...], ...], array[int]]:
     """The distinct stacks, and for each operation the number of its stack. torch shares equal frames, so their ids
     serve as key."""
@@ -358,7 +376,7 @@ def _stacks(frames: Sequence[Any] | None, count: int) -> tuple[tuple[tuple[Frame
         key = tuple(map(id, entry_frames))
         number = stack_numbers.get(key)
         if number is None:
-            stack = tuple(Frame(str(f["name"]), str(f["filename"]), int(f["line"])) for f in entry_frames[:FRAMES])
+            stack = tuple(Frame(str(f["name"]), str(f["filename"]), _line(f["line"])) for f in entry_frames[:FRAMES])
             number = stack_numbers[key] = stacks.setdefault(stack, len(stacks)) if stack else -1
         column.append(number)
     return tuple(stacks), integers(column)

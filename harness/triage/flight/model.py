@@ -112,4 +112,5 @@ class Comparison:
     missing: tuple[str, ...] = field(default=())  # "no recorder data from rank 3"
     absent: tuple[int, ...] = ()  # ranks below world_size, and members of groups, without a readable dump
     strays: tuple[str, ...] = ()  # dumps beside those of the job, which were left out, in words
+    largest: tuple[str, ...] = ()  # names of the dumps of the job that has most, where there are several
     habits: dict[str, Habit] = field(default_factory=dict)  # `RankState.key` -> habit, for ranks that have one

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from harness.triage.evidence import Evidence, Process
-from harness.triage.flight.model import Collective, Comparison, GroupState
+from harness.triage.flight.model import Collective, Comparison
 from harness.triage.graph import calls, edges, motion
 from harness.triage.graph.shape import components
 from harness.triage.graph.subjects import LAUNCHERS, Subject, subject
@@ -72,7 +72,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
                 has_dump = comparison is not None and rank in comparison.ranks and not group.joined
                 subjects[key] = Subject(
                     key, None, None if group.joined else rank, pending=pending.get(key), observed=has_dump,
-                    frame=_frame(group, rank),
+                    frame=_frame(pending.get(key)),
                 )  # fmt: skip
     proven_waits, subjects = edges.without_idle_engines(edges.collective(comparison, names, subjects), subjects)
     # Later layers see the waits that earlier ones proved: the order goes from strong to weak evidence.
@@ -132,7 +132,6 @@ def children_of(evidence: Evidence) -> dict[str, tuple[Process, ...]]:
     return {key: tuple(processes) for key, processes in children_by_key.items()}
 
 
-def _frame(group: GroupState, rank: int) -> str:
-    state = group.ranks.get(rank)
-    operation = (state.pending or state.last) if state else None
-    return user_frame(operation.frames) if operation else ""
+def _frame(pending: Collective | None) -> str:
+    """Where it enqueued what it waits in; "" where nothing is pending, since it has gone on from its last operation."""
+    return user_frame(pending.frames) if pending else ""

@@ -109,9 +109,18 @@ def http(
 
 def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> list[Wait]:
     """Waits of a client for the servers that it is connected to. `owners`: address -> processes that listen there."""
-    keys = dict.fromkeys(key for peer in _peers(client) for key in owners.get(peer, ()) if key != client.key)
-    # Ranks are also connected for their collectives, so only a server counts, or a client that may be one.
+    process = client.process
+    asked_peers = ends(process) if process is not None else ()
+    store = f":{process.environ.get('MASTER_PORT', '')}" if process is not None else ""
+    keys = dict.fromkeys(
+        key for peer in asked_peers if not (store[1:] and peer.endswith(store)) for key in owners.get(peer, ())
+        if key != client.key
+    )  # fmt: skip
+    # Ranks are also connected for their collectives. Whoever owns the port of the only request is its server, whatever
+    # it runs; otherwise a process that serves, or a client that may serve as well.
+    services = [subjects[key] for key in keys if _is_service(subjects[key])]
     targets = [subjects[key] for key in keys if _serves(subjects[key]) or _asks(subjects[key])]
+    targets = targets or (services if len({target.key for target in services}) == 1 else [])
     if targets:
         operation = client.doing.op
         return [

@@ -27,10 +27,11 @@ def at_socket(process: Process | None) -> bool:
 
 
 def ends(process: Process) -> tuple[str, ...]:
-    """Peers that may be at the other end of the socket at which a process waits: those that it polls, else all
-    connections."""
-    polled = process.samples[-1].polled if process.samples else ()
-    return tuple(peer for peer in process.peers if not polled or peer in polled)
+    """Peers that may be at the other end of the socket at which a process waits: those that it polls or reads from,
+    else all connections."""
+    look = process.samples[-1] if process.samples else None
+    polled = look.polled or (look.reads_from,) if look is not None else ()
+    return tuple(peer for peer in process.peers if not any(polled) or peer in polled)
 
 
 def _main(process: Process, look: Sample) -> bool:

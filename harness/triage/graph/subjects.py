@@ -7,6 +7,7 @@ stays the same, so a changed line in the innermost function alone is no progress
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -102,7 +103,7 @@ class Subject:
             return "never seen"
         if self.ended:
             code = self.process.exit_code if self.process else None
-            return "ended" if code is None else f"ended with {_exit(code)}"
+            return "ended" if code is None else f"ended with {exit_text(code)}"
         if self.blocked:
             return str(self.blocked)
         if self.pending is not None:
@@ -338,5 +339,9 @@ def _program(process: Process) -> str:
     return script.rsplit("/", 1)[-1] if program.startswith("python") and script.endswith(".py") else program
 
 
-def _exit(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def exit_text(code: int) -> str:
+    """An exit code as Python has it in words: "signal 9 (SIGKILL)", "exit code 1"."""
+    if code >= 0:
+        return f"exit code {code}"
+    name = next((f" ({each.name})" for each in signal.Signals if each == -code), "")
+    return f"signal {-code}{name}"

@@ -6,8 +6,10 @@ A paste is one look without a time. What it lacks is named in the evidence, and 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +24,7 @@ from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
 from harness.triage.directory import MAX_PROCESSES
-from harness.triage.evidence import PASTED, Evidence, Process, Sample
+from harness.triage.evidence import PASTED, Evidence, LogError, Process, Sample
 from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
@@ -31,6 +33,7 @@ from harness.triage.stacks import trail
 from probes.files import write_whole
 
 STDIN = "-"
+MAX_SKIPPED = 4  # files that are no plain files, by name
 MAX_ERRORS_TOLD = 3  # beside what the recorders' counters say
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
@@ -43,7 +46,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
     """
     reader = Reader()
-    for name, file in _named(words):
+    skipped: list[str] = []
+    for name, file in _named(words, skipped):
         if not reader.take(name, file):
             break
     if not reader.has_read:
@@ -53,6 +57,10 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     stacked = {process.rank for process in processes}
     failed = torchrun.processes(reader.failures.rows)
     processes += [process for process in failed if process.rank not in stacked]
+    logged = _errors(reader)
+    waiting = {rank for rank, _ in reader.log.waiting}
+    processes += _failed(logged, {process.rank for process in processes} | waiting)
+    lacks = [LACKS] if reader.looks else []
     return Evidence(
         path=words[0] if len(words) == 1 and words[0] != STDIN else "",
         source=PASTED,
@@ -65,8 +73,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         ray_demands=tuple(reader.lists.demands.values()),
         dumps=reader.recorded or _written(dumps),
         expected_world=_world(reader.looks),
-        errors=tuple(reader.errors.entries),
-        notes=(*([LACKS] if reader.looks else []), *repeated, *reader.notes, *_log_notes(reader, bool(dumps))),
+        errors=tuple(logged),
+        notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, logged, bool(dumps))),
     )
 
 
@@ -76,13 +84,32 @@ def _world(looks: Iterable[Look]) -> int | None:
     return worlds.pop() if len(worlds) == 1 else None
 
 
-def _log_notes(reader: Reader, counted: bool) -> list[str]:
+def _errors(reader: Reader) -> list[LogError]:
+    """The errors of all logs; of a rank that wrote none what torchrun's table says of its end."""
+    logged = reader.errors.entries
+    ranks = {error.rank for error in logged if not error.echo}
+    return [*logged, *(error for error in torchrun.errors(reader.failures.rows) if error.rank not in ranks)]
+
+
+def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]:
+    """A process for each rank beyond `ranks` that wrote an error of its own, after which it did no more work."""
+    errors: dict[int, LogError] = {}
+    for error in logged:
+        if error.rank is not None and error.rank not in ranks and not (error.echo or error.survived):
+            errors.setdefault(error.rank, error)
+    return [
+        Process(host=error.host or PASTED, pid=error.pid, ppid=-1, rank=rank, error=error.text)
+        for rank, error in errors.items()
+    ]
+
+
+def _log_notes(reader: Reader, logged: Iterable[LogError], counted: bool) -> list[str]:
     """What lines about timeouts do not say. `counted`: whether their counters are used."""
     if not reader.log.entries:  # otherwise the verdict tells of the errors
         return []
     notes = [SEVERAL] if reader.log.several else [NO_MEMBERS] if counted else []
-    first = [error for error in reader.errors.entries if not error.echo][:MAX_ERRORS_TOLD]
-    return notes + [f"{error.file}:{error.line} also says: {error.text}" for error in first]
+    first = [error for error in logged if not error.echo][:MAX_ERRORS_TOLD]
+    return notes + [f"{error.file}:{error.line} also says: {error.of} {error.what}" for error in first]
 
 
 def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
@@ -96,26 +123,47 @@ def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
     return {f"rank_{rank}": str(folder / f"rank_{rank}") for rank in dumps}
 
 
-def _named(words: Sequence[str]) -> Iterator[tuple[str, Path | None]]:
+def _named(words: Sequence[str], skipped: list[str]) -> Iterator[tuple[str, Path | None]]:
+    """The files of all words, by name. A sentence for each folder of which something was left out joins `skipped`."""
     for word in words:
         if word == STDIN:
             yield "standard input", None
         else:
-            yield from ((str(file), file) for file in _files(Path(word)))
+            yield from ((str(file), file) for file in _files(Path(word), skipped))
 
 
-def _files(path: Path) -> list[Path]:
-    """The file, or the plain files below a folder. Hidden files and links are left out."""
+def _files(path: Path, skipped: list[str]) -> list[Path]:
+    """The file, or the plain files below a folder. Hidden files, links, pipes, sockets and devices are left out."""
     if path.is_file():
         return [path]
     files: list[Path] = []
+    others: list[Path] = []
     for file in path.rglob("*"):
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if not hidden and not file.is_symlink() and file.is_file():
+        if any(part.startswith(".") for part in file.relative_to(path).parts):
+            continue
+        if not file.is_symlink() and file.is_file():
             files.append(file)
-        if len(files) == MAX_FILES:
+        elif file.is_symlink() or not file.is_dir():
+            others.append(file)
+        if len(files) + len(others) == MAX_FILES:
+            skipped.append(f"{path} has more than {MAX_FILES:,} files: the others were not read")
             break
+    if others:
+        names = [f"{_shown(file.relative_to(path))} ({_sort(file)})" for file in sorted(others)[:MAX_SKIPPED]]
+        more = f" and {len(others) - MAX_SKIPPED:,} more" if len(others) > MAX_SKIPPED else ""
+        skipped.append(f"left out of {path}, because only plain files are read: {', '.join(names)}{more}")
     return sorted(files)
+
+
+def _shown(path: Path) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _sort(file: Path) -> str:
+    """What a file is that is no plain file, in words."""
+    mode = file.lstat().st_mode
+    words = ((stat.S_ISLNK, "a link"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((word for is_sort, word in words if is_sort(mode)), "a device")
 
 
 def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.triage.collect import redact
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
-from harness.triage.pasted.naming import Name
+from harness.triage.pasted.naming import NOBODY, Name, of_path
 from probes.limits import RANKS
 
 MAX_ERRORS = 1_000  # of all files
 MAX_TEXT = 300  # characters of a line that are kept
+# Lines of a process after its error from which on it went on. What Python, torch and wandb print at an end is shorter.
+WENT_ON = 20
 READ_ON = "read the log from that line on"
 
 
@@ -79,6 +81,7 @@ SIGNS = (
     Sign("RPC call to ", "had no answer from a worker of vLLM", echo=True,
          pattern=re.compile(r"RPC call to \w+ timed out")),
     Sign("EngineDeadError", "found its engine dead", echo=True),
+    Sign("ChildFailedError", "found a rank dead", echo=True),
     Sign("ActorDiedError", "found an actor dead", echo=True),
     Sign("ActorUnavailableError", "could not reach an actor", echo=True),
     Sign("WorkerCrashedError", "found a worker of Ray dead", echo=True),
@@ -93,6 +96,7 @@ PLACES = {
     "TokenizerManager hit an exception": "in SGLang's tokenizer",
     "Scheduler hit an exception": "in SGLang's scheduler",
 }
+WATCHDOG = "Watchdog caught collective operation timeout"
 TRACEBACK = "Traceback (most recent call last):"
 WORDS = (*(sign.words for sign in SIGNS), TRACEBACK)
 # What vLLM, SGLang and Python's logging print before a line.
@@ -101,6 +105,16 @@ _LOGGED = re.compile(
     r"|\[\d{4}-\d\d-\d\d[ T][\d:.,]{8,15}[^\]]{0,40}\] ?)"
 )
 _PARALLEL = re.compile(r"\[[\d-]{10} [\d:]{8} ((?:[DTPE]P\d{1,5} ?)+)\]")  # SGLang: which of its schedulers
+# What Ray prints above the traceback of a task: where the task ran.
+_RAY_TASK = re.compile(
+    r"ray::(?P<role>[\w<>-]{1,100})[\w.<>]{0,200}\(\) \(pid=(?P<pid>\d{1,10}), ip=(?P<host>[\w.:-]{1,100})"
+)
+# A date and a time: of Python's logging and torchrun's table; of vLLM; of glog, which torch and torchrun write.
+_STAMP = re.compile(
+    r"(?:\d{4}-(\d\d)-(\d\d)[ T_]|\b(\d\d)-(\d\d) |\[?[IWEF](\d{1,2})(\d\d) )(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)"
+)
+_STAMP_WITHIN = 60  # characters at the beginning of a line
+_GLOG = re.compile(r"\[?[IWEF]\d{3,4} \d\d:")
 _RAISED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.){0,10}[A-Z]\w*(?:Error|Exception|Fault|Timeout))(?::\s*(?P<text>.*))?"
 )
@@ -113,20 +127,31 @@ class Errors:
     entries: list[LogError] = field(default_factory=list)
     _signs: Sequence[Sign] = ()
     _file: str = ""
-    _tracebacks: set[Name] = field(default_factory=set)  # writers in whose traceback the next line is
+    _of_file: Name = NOBODY
+    _tracebacks: dict[Name, Name] = field(default_factory=dict)  # writer whose traceback goes on -> whose error it is
     _places: dict[Name, str] = field(default_factory=dict)
+    _stamps: dict[Name, tuple[int, int, float] | None] = field(default_factory=dict)  # of a writer's previous line
+    _later: dict[Name, int] = field(default_factory=dict)  # writer -> lines of work after its error
+    _echoed: bool = False
 
     def begin(self, file: str, text: str) -> None:
         """Begin a file. Only signs that its text has anywhere are looked for in its lines."""
         self._signs = [sign for sign in SIGNS if sign.words in text]
         self._file = file
-        self._tracebacks.clear()
-        self._places.clear()
+        self._of_file = of_path(file)
+        self._echoed = False
+        for table in (self._tracebacks, self._places, self._stamps, self._later):
+            table.clear()
 
     def feed(self, number: int, writer: Name, line: str) -> None:
         """Take a line. `number`: from 1 in its file; `writer`: whom its prefix names."""
         if len(self.entries) >= MAX_ERRORS:
             return
+        stamp = stamp_of(line)
+        traced = writer in self._tracebacks
+        before = self._stamps.get(writer)
+        self._echoed |= WATCHDOG in line
+        self._stamps[writer] = stamp or (before if traced or TRACEBACK in line else None)
         if place := next((place for words, place in PLACES.items() if words in line), ""):
             parallel = _PARALLEL.match(line)
             self._places[writer] = f"{place} ({parallel[1]})" if parallel else place
@@ -137,30 +162,55 @@ class Errors:
                 return
         words = _LOGGED.sub("", line, count=1)
         if TRACEBACK in words:
-            self._tracebacks.add(writer)
-        elif (
-            writer in self._tracebacks
-            and words
-            and not words[0].isspace()
-            and (raised := _RAISED.fullmatch(words.strip()))
-        ):
+            self._tracebacks[writer] = writer
+        elif traced and (task := _RAY_TASK.search(words)):
+            self._tracebacks[writer] = Name(None, task["host"], int(task["pid"]), task["role"])
+        elif traced and words and not words[0].isspace() and (raised := _RAISED.fullmatch(words.strip())):
             sign = Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", echo=is_echo(words))
-            self._add(number, writer, words, sign)
+            self._add(number, writer, words, sign, message=raised["text"] or "")
+        elif not traced and words.strip() and not words[0].isspace() and not _GLOG.match(words):
+            self._goes_on(writer)
 
-    def _add(self, number: int, writer: Name, line: str, sign: Sign, pid: int = 0) -> None:
-        self._tracebacks.discard(writer)
+    def _add(self, number: int, writer: Name, line: str, sign: Sign, pid: int = 0, message: str = "") -> None:
+        name = self._tracebacks.pop(writer, writer)
+        name = self._of_file if name is NOBODY else name
         place = self._places.pop(writer, "")
+        what = f"{sign.what} {place}".strip() + (f": {message}" if message else "")
+        self._echoed |= sign.echo
+        self._later[writer] = 0
         self.entries.append(
             LogError(
                 file=self._file,
                 line=number,
-                what=f"{sign.what} {place}".strip(),
+                what=redact.text(what[:MAX_TEXT]),
                 text=redact.text(line.strip()[:MAX_TEXT]),
-                rank=writer.rank if writer.rank is None or writer.rank <= RANKS else None,
-                host=writer.host,
-                pid=pid or writer.pid,
-                role=writer.role,
+                rank=name.rank if name.rank is None or name.rank <= RANKS else None,
+                host=name.host,
+                pid=pid or name.pid,
+                role=name.role,
                 fix=sign.fix,
                 echo=sign.echo,
+                at=self._stamps.get(writer),
             )
         )
+
+    def _goes_on(self, writer: Name) -> None:
+        """Count a line of work. What is written once a peer's end has shown proves nothing."""
+        if self._echoed or writer not in self._later:
+            return
+        self._later[writer] += 1
+        if self._later[writer] == WENT_ON:
+            name = self._of_file if writer is NOBODY else writer
+            identity = name.rank, name.host, name.pid, name.role
+            for number, error in enumerate(self.entries):
+                if error.file == self._file and (error.rank, error.host, error.pid, error.role) == identity:
+                    self.entries[number] = replace(error, survived=True)
+
+
+def stamp_of(line: str) -> tuple[int, int, float] | None:
+    """The time at the beginning of a line: month, day and seconds, without the year, which not every writer prints."""
+    if not (stamp := _STAMP.search(line[:_STAMP_WITHIN])):
+        return None
+    month, day = (int(number) for number in stamp.groups()[:6] if number is not None)
+    hours, minutes, seconds = stamp.groups()[6:]
+    return month, day, int(hours) * 3600 + int(minutes) * 60 + float(seconds.replace(",", "."))

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from probes.limits import RANKS
+from probes import limits
 
 _NUMBER = r"\d{1,7}"
 # torchrun and torch's own log lines; Ray's; mpirun --tag-output and Open MPI 5; srun -l
@@ -46,32 +46,32 @@ def split(line: str) -> tuple[Name, str]:
     if line[:1] not in "[(0123456789" or not (prefix := _PREFIX.match(line)):
         return NOBODY, line
     number = prefix["torch"] or prefix["mpi"] or prefix["srun"]
-    name = Name(_bounded(number), prefix["host"] or "", int(prefix["pid"] or 0), prefix["actor"] or "")
+    name = Name(limits.rank(number), prefix["host"] or "", int(prefix["pid"] or 0), prefix["actor"] or "")
     return name, line[prefix.end() :]
 
 
 def section(line: str) -> Name | None:
     """The rank whose lines begin here, as torch.distributed.debug's server writes it; None for any other line."""
     header = _SECTION.fullmatch(line) if line.startswith("=== Rank ") else None
-    return Name(_bounded(header[1]), header[2]) if header else None
+    return Name(limits.rank(header[1]), header[2]) if header else None
 
 
 def rank_in(command: str) -> int | None:
     """The rank that a command line sets; None if it sets none, or several."""
     numbers = set(_RANK.findall(command))
-    return _bounded(numbers.pop()) if len(numbers) == 1 else None
+    return limits.rank(numbers.pop()) if len(numbers) == 1 else None
 
 
 def world_in(command: str) -> int | None:
     """The number of ranks that a command line asks for."""
     if explicit := _WORLD.search(command):
-        return _bounded(explicit[1])
+        return limits.rank(explicit[1])
     if not (per_node := _PER_NODE.search(command)):
         return None
     nodes = _NODES.search(command)
     if nodes is not None and not re.fullmatch(_NUMBER, nodes[1]):
         return None  # elastic: from two to four nodes, say
-    return _bounded(str(int(per_node[1]) * int(nodes[1] if nodes else 1)))
+    return limits.rank(str(int(per_node[1]) * int(nodes[1] if nodes else 1)))
 
 
 def of_path(path: str) -> Name:
@@ -79,11 +79,7 @@ def of_path(path: str) -> Name:
     rank, host = None, ""
     for part in reversed(PurePath(path).parts):
         if rank is None and (number := _PATH_RANK.search(part)):
-            rank = _bounded(number[1])
+            rank = limits.rank(number[1])
         if not host and (place := _PATH_HOST.search(part)):
             host = place[1]
     return Name(rank, host)
-
-
-def _bounded(number: str | None) -> int | None:
-    return int(number) if number is not None and int(number) <= RANKS else None

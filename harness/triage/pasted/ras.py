@@ -40,8 +40,11 @@ _HEADINGS = re.compile(r"(DEAD|INCOMPLETE|Warnings|Errors)|Job summary|No commun
 
 def is_json(file: Path) -> bool:
     """Whether a file that begins with `{` is an answer of RAS in JSON, and no flight recorder dump."""
-    with open(file, "rb") as stream:
-        return b'"communicators"' in stream.read(HEAD)
+    try:
+        with open(file, "rb") as stream:
+            return b'"communicators"' in stream.read(HEAD)
+    except OSError:  # of a file in /proc, which begins and cannot be read on
+        return False
 
 
 def answer(text: str) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Reader:
             writer, rest = naming.split(line)
             writer = part if writer is NOBODY else writer
             self.log.feed(writer, rest)
-            self.failures.feed(rest)
+            self.failures.feed(file, number, rest)
             self.errors.feed(number, writer, rest)
             parser = parsers.get((place, writer))
             if parser is None and len(parsers) < MAX_WRITERS:

@@ -6,12 +6,16 @@ torchrun stops the other ranks when one has failed, so a table has the first fai
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from harness.triage.collect import redact
-from harness.triage.evidence import Process
+from harness.triage.echoes import OUT_OF_MEMORY, is_echo
+from harness.triage.evidence import LogError, Process
+from harness.triage.graph.subjects import exit_text
+from harness.triage.pasted.errors import READ_ON, stamp_of
 from probes.limits import RANKS
 
 SIGN = "Root Cause (first observed failure)"
@@ -22,7 +26,8 @@ _FIELD = re.compile(r"(time|host|rank|exitcode|error_file|traceback) *: (.*)")
 _BORDER = re.compile(r"[=-]{20,}")
 _RANK = re.compile(r"(\d{1,7}) \(local_rank: \d+\)")
 _EXIT = re.compile(r"(-?\d{1,5}) *\(pid: (\d{1,10})\)")
-_NOTHING = "<N/A>"
+# What stands in place of an error that was not recorded.
+_NOTHING = ("<N/A>", "To enable traceback see", "Signal ")
 
 
 @dataclass
@@ -32,12 +37,12 @@ class Failures:
     rows: list[dict[str, str]] = field(default_factory=list)
     _row: dict[str, str] | None = None
 
-    def feed(self, line: str) -> None:
-        """Take the next line."""
+    def feed(self, file: str, number: int, line: str) -> None:
+        """Take the next line. `number`: from 1 in its file."""
         words = line.strip()
         if _BEGIN.fullmatch(words):
             self.close()
-            self._row = {}
+            self._row = {"file": file, "line": str(number)}
         elif self._row is None or not words:
             return
         elif _BORDER.fullmatch(words):
@@ -62,16 +67,43 @@ def processes(rows: list[dict[str, str]]) -> Iterator[Process]:
         rank, ending = _RANK.match(row["rank"]), _EXIT.match(row.get("exitcode", ""))
         if rank is None or ending is None or int(rank[1]) > RANKS:
             continue
-        error, at = row.get("traceback", "").strip(), _time(row)
+        at = _time(row)
         yield Process(
             host=host,
             pid=int(ending[2]),
             ppid=-1,  # not known
             rank=int(rank[1]),
             exit_code=int(ending[1]),
-            error="" if error == _NOTHING else redact.text(error),
+            error=_error(row),
             error_age_s=(max(times) - at).total_seconds() if at is not None else None,
         )
+
+
+def errors(rows: list[dict[str, str]]) -> Iterator[LogError]:
+    """The end of each rank that failed, as an error of the log."""
+    for row in rows:
+        rank, ending = _RANK.match(row["rank"]), _EXIT.match(row.get("exitcode", ""))
+        if rank is None or ending is None or int(rank[1]) > RANKS:
+            continue
+        code, words = int(ending[1]), _error(row)
+        killed = code == -signal.SIGKILL
+        yield LogError(
+            file=row["file"],
+            line=int(row["line"]),
+            what=f"ended with {exit_text(code)}" + (f": {words}" if words else ""),
+            text=words or f"exitcode  : {row['exitcode']}",
+            rank=int(rank[1]),
+            host=row.get("host", ""),
+            pid=int(ending[2]),
+            fix=OUT_OF_MEMORY if killed else READ_ON,
+            echo=code == -signal.SIGTERM or is_echo(words),
+            at=stamp_of(row.get("time", "")),
+        )
+
+
+def _error(row: dict[str, str]) -> str:
+    words = row.get("traceback", "").strip()
+    return "" if words.startswith(_NOTHING) else redact.text(words)
 
 
 def _time(row: dict[str, str]) -> datetime | None:

@@ -50,8 +50,8 @@ RULES: tuple[Rule, ...] = (
     pauses.debugger,
     ras.pasted,  # INSUFFICIENT
     ray_lists.pasted,  # INSUFFICIENT
-    pasted.one_look,  # INSUFFICIENT
     pasted.first_error,  # INSUFFICIENT
+    pasted.one_look,  # INSUFFICIENT
     pauses.flowing,
     engines.refused,  # K13
     processes.blocked,  # K9
@@ -76,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     absence.outside,  # K4
     absence.device,  # K9
     groups.wedged,  # K12
+    pasted.first_error_of_waiters,  # INSUFFICIENT
     apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders
     ras.live,  # K4, INSUFFICIENT

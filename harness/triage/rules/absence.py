@@ -6,16 +6,19 @@ from harness.triage import source
 from harness.triage.evidence import PASTED, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
+from harness.triage.graph.motion import BETWEEN_RANKS
 from harness.triage.graph.sockets import main_frames
+from harness.triage.rules import standing
 from harness.triage.rules.alive import coming, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Ruling, brief
-from harness.triage.stacks import EVENT_LOOP
+from harness.triage.stacks import EVENT_LOOP, user_frame
 
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
+MAX_DESCRIBED = 8  # processes whose state a verdict gives
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
 _STAND = "py-spy dump --pid PID   # where it stands"
 _AFTER_AN_ERROR = (
@@ -217,21 +220,44 @@ def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
 
 
 def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
-    """INSUFFICIENT: processes wait, and nothing says for whom."""
+    """INSUFFICIENT: processes wait, and nothing says for whom. Their siblings that stand elsewhere are told."""
     watched = any(waiter.process and waiter.process.beat for waiter in waiters)
+    siblings = _siblings_elsewhere(case, waiters)
+    pids = [subject.process.pid for subject in siblings if subject.process]
+    for_whom = f"for whom {case.names(waiter.key for waiter in waiters)} wait{'' if len(waiters) > 1 else 's'}"
     return Ruling(
         "INSUFFICIENT",
-        f"nothing says for whom {case.names(waiter.key for waiter in waiters)} wait{'' if len(waiters) > 1 else 's'}",
-        evidence=tuple(f"{waiter.label}: {waiter.state()}" for waiter in waiters[:8]),
-        missing=tuple(f"for whom {waiter.label} waits" for waiter in waiters[:8]),
-        place=waiters[0].state(),
+        standing.headline(standing.places_of([*waiters, *siblings])) if siblings else f"nothing says {for_whom}",
+        evidence=tuple(f"{subject.label}: {subject.state()}" for subject in (*siblings, *waiters)[:MAX_DESCRIBED]),
+        missing=tuple(f"for whom {waiter.label} waits" for waiter in waiters[:MAX_DESCRIBED]),
+        place=(siblings or waiters)[0].state(),
         next=(
+            *(f"py-spy dump --pid {pid}   # why it is not where the others wait" for pid in pids[:1]),
             NAME_WHO_IS_ASKED
             if watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
             "py-spy dump --native --pid PID   # what it waits for in C; in a container it takes --cap-add SYS_PTRACE",
         ),
     )
+
+
+def _siblings_elsewhere(case: Case, waiters: list[Subject]) -> list[Subject]:
+    """Processes with the same parent as those that wait in a collective, which stand elsewhere.
+
+    They may be the other ranks of a job whose processes bear no rank. Nothing says so for certain.
+    """
+    if any(waiter.doing.kind not in BETWEEN_RANKS or waiter.rank is not None for waiter in waiters):
+        return []
+    parents = {(waiter.process.host, waiter.process.ppid) for waiter in waiters if waiter.process}
+    keys = {waiter.key for waiter in waiters}
+    return [
+        subject
+        for subject in case.live()
+        if subject.key not in keys
+        and subject.process
+        and (subject.process.host, subject.process.ppid) in parents
+        and subject.doing.frame
+    ]
 
 
 def _absent(case: Case) -> list[Subject]:
@@ -377,6 +403,8 @@ def _briefly(case: Case, ends: list[Subject]) -> str:
         return f"{'sleep' if several else 'sleeps'} at {place}"
     if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
         return "do not answer" if several else "does not answer"
+    if first.process is None or first.doing.kind == "unknown":  # only its recorder is known
+        return f"{'have' if several else 'has'} enqueued nothing more"
     return f"{'are' if several else 'is'} outside any collective"
 
 
@@ -400,5 +428,21 @@ def _of_itself(case: Case, subject: Subject) -> str:
     if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
         return f"does not answer: {_state(subject)}"
     if subject.process is None or subject.doing.kind == "unknown":
-        return "has enqueued nothing more: it is outside any collective"
+        return _enqueued_last(case, subject)
     return f"is outside any collective: {_state(subject)}"
+
+
+def _enqueued_last(case: Case, subject: Subject) -> str:
+    """What its recorder has last, and where that was enqueued. It is done, so this is not where it stands now."""
+    awaited_groups = {wait.group for wait in case.graph.waits if wait.target == subject.key}
+    operations = [
+        state.last
+        for group in sorted(case.groups, key=lambda group: group.group.name not in awaited_groups)
+        for state in group.ranks.values()
+        if state.last is not None and (state.key == subject.key or (state.rank == subject.rank and not group.joined))
+    ]
+    if not operations:
+        return "has enqueued nothing"
+    place = user_frame(operations[0].frames)
+    at = f" at {place}" if place else ""
+    return f"has enqueued nothing since {operations[0].op} #{operations[0].seq}{at}, which is done"

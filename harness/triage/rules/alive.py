@@ -19,7 +19,7 @@ from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, in_client
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.stacks import classify, user_frame
+from harness.triage.stacks import JOINS, classify, user_frame
 
 # A sleep this long by its source text is no pause: NCCL's default timeout in torch, after which those who wait fail.
 LONG_SLEEP_S = 600.0
@@ -28,7 +28,6 @@ _OUTSIDE = re.compile(r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_
 _IN_PROCESS = ("lock", "queue", "select", "user", "http_server")  # waits that a thread beside, or a child, may end
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
 _SLEEPS = re.compile("nanosleep")
-_JOINS = ("join", "_wait_for_tstate_lock")
 
 
 def coming(case: Case, subject: Subject) -> str:
@@ -80,7 +79,7 @@ def _thread(subject: Subject, process: Process) -> str:
         return ""
     look = process.samples[-1]
     serves = subject.doing.within("http_server")
-    joined = subject.doing.op in _JOINS
+    joined = subject.doing.op in JOINS
     for thread in look.threads:
         if thread.main or thread.name == "MainThread" or not any(map(users, thread.frames)):
             continue
@@ -127,10 +126,10 @@ def undecided(case: Case) -> Ruling | None:
     if not awaited or not any(wait.target in awaited for wait in case.graph.waits):
         return None
     described = {key: f"{case.subject(key).state()}; {why}" for key, why in awaited.items()}
-    where = case.waited_in(awaited)
+    where = f": {case.subject(next(iter(awaited))).state()}" if len(awaited) == 1 else ""
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(awaited)} may be at work or waiting, while others wait in {where}: nothing says which",
+        f"others wait for {case.names(awaited)}, which may go on{where}",
         evidence=tuple(f"{case.subject(key).label}: {words}" for key, words in described.items()),
         missing=tuple(f"who ends what {case.subject(key).label} does or waits for" for key in awaited),
         place=case.subject(next(iter(awaited))).frame,

@@ -112,7 +112,7 @@ def _doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
         doubts.append("all ranks of one world: others may still come")
     if case.evidence.gpus:
         doubts.append("what the GPUs do: a kernel may still run on one of them")
-    quiet = [subject.process.samples[-1].net_quiet_s for subject in ranks if subject.process]
+    quiet = [look.net_quiet_s for subject in ranks if subject.process for look in subject.process.samples]
     if any(seconds is None or seconds < FRESH_S for seconds in quiet):
         doubts.append(f"for how long the ranks have stood still: at least {FRESH_S:.0f} s without data are needed")
     for subject in ranks:

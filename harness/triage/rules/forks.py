@@ -15,6 +15,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe, user_frame
 
 _LAUNCH = re.compile(r"/multiprocessing/popen_fork\.py$")
@@ -93,10 +94,8 @@ def _keepers(subject: Subject, waiting: Frame, lock: str, whose: str) -> list[st
     """Where a thread stands inside a `with` of the lock of that text, in the same file."""
     threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     places = [
-        f"{whose} thread {thread.name or thread.tid} stands inside `with {lock}` at {describe(frame)}"
-        for thread in threads
-        for frame in thread.frames
-        if frame != waiting and frame.file == waiting.file and source.keeps_lock(frame, lock)
+        f"{whose} {name(thread)} stands inside `with {lock}` at {describe(frame)}"
+        for thread, frame in keepers(threads, waiting, lock)
     ]
     return places[:1]
 

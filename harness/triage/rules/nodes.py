@@ -319,8 +319,8 @@ def lost(case: Case) -> Ruling | None:
     waiters = [waiter for waiter in case.graph.stuck() if not waiter.progress]
     if waiters and case.evidence.unreached:
         return _without_watches(case, waiters)
-    if case.evidence.ray_lost and (waiters or unseen(case)):
-        return _without_head(case, waiters)
+    if case.evidence.ray_lost and (waiters or case.cut_off() or unseen(case)):
+        return _without_head(case, waiters or case.cut_off())
     away = _lost_nodes(case)
     work_by_host = _work_on(case, away)
     if not work_by_host or not waiters:

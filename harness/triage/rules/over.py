@@ -6,11 +6,15 @@ import signal
 
 from harness.triage.echoes import OUT_OF_MEMORY
 from harness.triage.evidence import ENDED, Process
-from harness.triage.graph.subjects import ended
-from harness.triage.rules.processes import error_age_s, local_error
+from harness.triage.graph.subjects import ended, exit_text
+from harness.triage.pasted.errors import SIGNS
+from harness.triage.rules.processes import BROUGHT_DOWN, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Ruling, brief
 
 DISK_FULL = "stopped recording because the disk was full"
+SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
+MAX_WORDS = 16  # of the end of a process that was not the first
+MAX_AFTER = 4  # ends after the first that are told
 SILENT = "was ended without a last word"  # as by a signal
 
 
@@ -35,28 +39,67 @@ def over(case: Case) -> Ruling | None:
     }
     if not bad:
         return Ruling("HEALTHY", f"the run has ended in good order{ago}: {count}, and nothing waits")
-    # A launcher's error comes from its rank, and a rank's error may echo that of a peer. So launchers come last, and
-    # ranks with an error of their own first; among equals the oldest error.
     by_key = {process.key: process for process in processes}
-    first = min(
-        bad,
-        key=lambda key: (case.subject(key).launcher, not local_error(by_key[key]), -error_age_s(by_key[key])),
-    )
-    killed = by_key[first].exit_code == -signal.SIGKILL
-    more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+    first = min(bad, key=lambda key: (case.subject(key).launcher, *_order(by_key[key])))
+    firsts = [key for key, how in bad.items() if key == first or (
+        bad[first] == how == SILENT and _at_once(by_key[key], by_key[first]))]  # fmt: skip
+    killed = by_key[first].exit_code == -signal.SIGKILL or bad[first] == SILENT
+    pids = ", ".join(f"pid {by_key[key].pid} on {by_key[key].host}" for key in firsts[:MAX_AFTER] if by_key[key].pid)
+    which = "" if len(firsts) == 1 else "; which of them first is not known"
+    how = bad[first] if len(firsts) == 1 else bad[first].replace("was", "were", 1)
     return Ruling(
         "INSUFFICIENT",
-        f"the run has ended, and not in good order: {case.names([first])} {brief(bad[first])}",
+        f"the run has ended, and not in good order: {case.names(firsts)} {brief(how)}",
         evidence=(
-            f"{case.names([first])} {bad[first]}{more}",
+            f"{case.names(firsts)}{f' ({pids})' if pids else ''} {how}{which}",
+            *_phase(by_key[first], how),
+            *_afterwards(case, {key: how for key, how in bad.items() if key not in firsts}),
             f"it ended{ago}; no evidence of a stall was taken before",
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
-            OUT_OF_MEMORY if killed else "read the end of its log for the first error",
+            OUT_OF_MEMORY if killed else _fix(bad[first]),
             "harness watch -- COMMAND   # looks before the end",
         ),
     )
+
+
+def _order(process: Process) -> tuple[bool, float]:
+    """Sorts the ends of processes: the first death comes first, and what only echoes a peer's end comes last.
+
+    A process that was killed leaves no error, and its last heartbeat is up to a period older than its end.
+    """
+    echoes = (bool(process.error) and not local_error(process)) or process.exit_code in BROUGHT_DOWN
+    if process.error_age_s is not None:
+        return echoes, -process.error_age_s
+    silent_s = (_since_s(process) or 0.0) - (SILENCE_S if process.exit_code is None else 0.0)
+    return echoes, -(error_age_s(process) if local_error(process) else silent_s)
+
+
+def _fix(how: str) -> str:
+    """What to do first about an error, by its words as in a log."""
+    return next((sign.fix for sign in SIGNS if sign.words in how), "read the end of its log for the first error")
+
+
+def _at_once(process: Process, first: Process) -> bool:
+    """Whether two silences begin so close to each other that heartbeats do not tell which came first."""
+    return abs((_since_s(process) or 0.0) - (_since_s(first) or 0.0)) < SILENCE_S
+
+
+def _phase(process: Process, how: str) -> list[str]:
+    """Where memory ran out: the last span of the process's journal."""
+    span = process.journal.last_span if process.journal else ""
+    return [f"the last span of its journal is {span}"] if span and "out of memory" in how else []
+
+
+def _afterwards(case: Case, bad: dict[str, str]) -> list[str]:
+    """Who failed after the first: the processes, without launchers, that ended in the same way."""
+    by_end: dict[str, list[str]] = {}
+    for key, how in bad.items():
+        if not case.subject(key).launcher:
+            by_end.setdefault(brief(how, 4), []).append(key)
+    lines = [f"after it {case.names(keys)} {brief(bad[keys[0]], MAX_WORDS)}" for keys in by_end.values()]
+    return lines[:MAX_AFTER] + ([f"{len(lines) - MAX_AFTER} more ends"] if len(lines) > MAX_AFTER else [])
 
 
 def ending(case: Case) -> Ruling | None:
@@ -88,7 +131,7 @@ def _how(process: Process) -> str:
     if process.error:
         return f"ended with {process.error.strip().splitlines()[-1]}"
     if process.exit_code:
-        return f"ended with exit code {process.exit_code}"
+        return f"ended with {exit_text(process.exit_code)}"
     if process.journal and process.journal.closing_error:
         return f"ended with {process.journal.closing_error}"
     has_last_word = (process.beat is not None and process.beat.ended) or (

@@ -6,21 +6,24 @@ their way at that moment.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from harness.triage.evidence import PASTED, UNREAD, LogError
+from harness.triage.graph import Subject
 from harness.triage.rules import standing
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Ruling, brief
 
 MAX_FAILURES = 3  # of a log, in the evidence of the verdict
 
 
 def one_look(case: Case) -> Ruling | None:
     """INSUFFICIENT: says who stands where, and who stands elsewhere than the most."""
-    if case.evidence.source != PASTED or case.groups or not case.live():
+    looked = _looked(case)
+    if case.evidence.source != PASTED or case.groups or not looked:
         return None
-    working = [subject for subject in case.live() if subject.doing.kind != "join"]  # the others wait for their children
-    places = standing.places_of(working or case.live() or list(case.graph.subjects.values()))
+    working = [subject for subject in looked if subject.doing.kind != "join"]  # the others wait for their children
+    places = standing.places_of(working or looked)
     twice = _twice(case)
     size = sum(len(place.subjects) for place in places)
     most = places[0] if twice is None and places and 2 * len(places[0].subjects) > size else None
@@ -41,37 +44,86 @@ def one_look(case: Case) -> Ruling | None:
 def first_error(case: Case) -> Ruling | None:
     """INSUFFICIENT: a log says which process failed first; nothing was pasted that says who waits.
 
-    Errors that tell of another process's end come last. In several logs the order of lines says nothing, so the first
-    of each is told.
+    Errors that tell of another process's end come last, and those that a process survived before them. In several
+    logs without times the order of lines says nothing, so the first of each is told.
     """
     logged = case.evidence.errors
-    if case.evidence.source != PASTED or case.groups or not logged:
+    if case.evidence.source != PASTED or case.groups or not logged or (_looked(case) and not _ending(case)):
         return None
-    own = [error for error in logged if not error.echo] or list(logged)
-    firsts = list({error.file: error for error in reversed(own)}.values())[::-1]
-    first, more = firsts[0], len(logged) - 1
+    beside = one_look(case)
+    firsts = _firsts(_ending(case) or [error for error in logged if not error.echo] or logged)
+    more = len(logged) - 1
     later = f"; {more} more line{'s' if more > 1 else ''}" if more else ""
+    return _first_failure(
+        firsts, later, beside.evidence if beside else (),
+        ("stacks of the processes that still stand, if any does", *(beside.missing if beside else ())),
+    )  # fmt: skip
+
+
+def first_error_of_waiters(case: Case) -> Ruling | None:
+    """INSUFFICIENT: a log says which process failed first, and in what others waited then; the counters of their
+    recorders alone name nobody."""
+    if case.evidence.source != PASTED or not case.groups or not (ending := _ending(case)):
+        return None
+    ends = {error.rank for error in ending if error.rank is not None}
+    waiters = [subject for subject in case.graph.stuck() if subject.pending is not None and subject.rank not in ends]
+    if not waiters:
+        return None
+    ranks = case.names(subject.key for subject in waiters)
+    verb = "waits" if len(waiters) == 1 else "wait"
+    numbers = {subject.rank for subject in case.graph.subjects.values()}
+    gaps = [rank for rank in range(max((rank or 0 for rank in numbers), default=0)) if rank not in numbers]
+    firsts = _firsts(ending)
+    silent = firsts[0].rank is None and len(gaps) == 1
+    return _first_failure(
+        firsts,
+        f"; {ranks} {verb} since",
+        (
+            *(f"{subject.label}: {subject.state()}" for subject in waiters[: standing.MAX_LINES]),
+            *([f"rank {gaps[0]} wrote nothing about a timeout: it may be the process that failed"] if silent else ()),
+        ),
+        ("the members of the group in which they wait, and what it was that they waited for",),
+    )
+
+
+def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], missing: tuple[str, ...]) -> Ruling:
+    first = firsts[0]
+    name = PurePath(first.file).name
     return Ruling(
         "INSUFFICIENT",
-        f"first failure in {PurePath(first.file).name}: {_who(first)} {first.what}{later}",
-        evidence=tuple(f"{error.file}:{error.line}: {error.text}" for error in firsts[: standing.MAX_LINES]),
-        missing=("stacks of the processes that still stand, if any does",),
-        place=f"{PurePath(first.file).name}:{first.line}",
+        f"first failure: {first.of} {brief(first.what, 8)}{then}",
+        evidence=(*(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
+                  *evidence),
+        missing=missing,
+        place=f"{name}:{first.line}",
         next=(first.fix, "harness triage PID   # of any process of the job that still stands"),
-    )
+    )  # fmt: skip
+
+
+def _looked(case: Case) -> list[Subject]:
+    """Processes of which a stack was pasted."""
+    return [subject for subject in case.live() if subject.process and subject.process.samples]
+
+
+def _ending(case: Case) -> list[LogError]:
+    """Errors of a process' own, after which it did no more work and waited for nobody."""
+    waiting = {subject.rank for subject in case.graph.subjects.values() if subject.pending is not None}
+    return [
+        error for error in case.evidence.errors
+        if not (error.echo or error.survived or (error.rank is not None and error.rank in waiting))
+    ]  # fmt: skip
+
+
+def _firsts(logged: Sequence[LogError]) -> list[LogError]:
+    """The first error by time where all have one; otherwise the first of each file."""
+    if all(error.at is not None for error in logged):
+        return sorted(logged, key=lambda error: error.at or ())[:MAX_FAILURES]
+    return list({error.file: error for error in reversed(logged)}.values())[::-1]
 
 
 def _failures(case: Case) -> list[str]:
     own = [error for error in case.evidence.errors if not error.echo]
-    return [f"{_who(error)} {error.what} ({error.file}:{error.line})" for error in own[:MAX_FAILURES]]
-
-
-def _who(error: LogError) -> str:
-    if error.rank is not None:
-        return f"rank {error.rank}"
-    if error.role:
-        return f"{error.role} (pid {error.pid})" if error.pid else error.role
-    return f"pid {error.pid}" if error.pid else "a process"
+    return [f"{error.of} {error.what} ({error.file}:{error.line})" for error in own[:MAX_FAILURES]]
 
 
 def _headline(places: list[standing.Place], twice: int | None, *, all_read: bool) -> str:
@@ -89,7 +141,7 @@ def _headline(places: list[standing.Place], twice: int | None, *, all_read: bool
 def _twice(case: Case) -> int | None:
     """A rank that two processes of one program claim; None without one."""
     claims: dict[tuple[int, str], int] = {}
-    for subject in case.live():
+    for subject in _looked(case):
         if subject.rank is not None and subject.process is not None:
             claim = subject.rank, subject.role
             claims[claim] = claims.get(claim, 0) + 1
@@ -98,7 +150,7 @@ def _twice(case: Case) -> int | None:
 
 def _missing(case: Case) -> list[str]:
     lines = ["a second look: whether the processes stand still is not known from one"]
-    numbers = {subject.rank for subject in case.live() if subject.rank is not None}
+    numbers = {subject.rank for subject in _looked(case) if subject.rank is not None}
     if not case.evidence.expected_world and numbers and (gaps := [n for n in range(max(numbers)) if n not in numbers]):
         lines.append(f"stacks of {standing.ranks_text(gaps)}, below the highest rank that is there")
     if not case.evidence.expected_world and numbers:

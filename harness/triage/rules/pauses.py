@@ -65,7 +65,7 @@ def slow(case: Case) -> Ruling | None:
     if not case.evidence.stall_s:  # without a watched stall, a waiter that moves does not wait for long
         unresolved = [waiter for waiter in unresolved if not waiter.progress]
     # Nothing names who makes the samples of a rollout, so that a ray.get of them counts as a wait that ends nowhere.
-    nowhere = all(end.doing.kind == "ray_get" and end.pending is None for end in ends)
+    nowhere = all(end.doing.kind == "ray_get" and end.pending is None for end in ends) and not case.cut_off()
     moved = [subject for subject in case.live() if subject.progress]
     return slow_because(case, [moved[0].key]) if unresolved and nowhere and moved else None
 
@@ -135,7 +135,8 @@ def fresh(case: Case) -> Ruling | None:
         or any(process.beat or process.journal for process in processes)
     ):
         return None
-    looks = [process.samples[-1] for process in processes if process.samples and not process.title.startswith("ray::")]
+    # Of all looks: in a longer one a slow step may have come and gone before the last.
+    looks = [look for process in processes if not process.title.startswith("ray::") for look in process.samples]
     quiet_s = min((look.net_quiet_s for look in looks if look.net_quiet_s is not None), default=FRESH_S)
     if quiet_s >= FRESH_S:
         return None
@@ -161,7 +162,8 @@ def healthy(case: Case) -> Ruling | None:
     if resting or not (looked or recorded):
         return None
     if stuck:
-        return Ruling("HEALTHY", f"nothing hangs: {_count(len(stuck))} for each other, and all of them advance")
+        advance = "for each other, and all of them advance" if len(stuck) > 1 else "and advances"
+        return Ruling("HEALTHY", f"nothing hangs: {_count(len(stuck))} {advance}")
     unseen = [subject for subject in looked if subject.doing.kind == "unknown" and subject.pending is None]
     if looked and len(unseen) == len(looked) and not recorded:
         return None  # without a single stack or recorder "nothing pending" would be a guess

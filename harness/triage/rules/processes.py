@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
@@ -11,6 +13,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Ruling, brief
 
+BROUGHT_DOWN = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGABRT)  # by a launcher or a watchdog, after a peer's end
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
 
 
@@ -193,4 +196,4 @@ def _why(subject: Subject) -> str:
     error = local_error(subject.process)
     if subject.ended:
         return subject.state() + (f": {error}" if error else "")
-    return f"failed and stayed: {error}"
+    return f"{'failed and stayed' if subject.process and subject.process.samples else 'failed'}: {error}"

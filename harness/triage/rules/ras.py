@@ -148,7 +148,8 @@ def _behind(splits: Sequence[Split]) -> Iterator[str]:
         others = f"{split.ahead.size} others" if split.ahead.size > 1 else "the other"
         named = Share(its.value, len(late), tuple(late))
         verb = "has" if len(late) == 1 else "have"
-        yield f"NCCL RAS: {_who(named)} {verb} launched {its.value} {split.operation}, {others} {split.ahead.value}"
+        what = "collectives" if split.operation == "collective" else split.operation
+        yield f"NCCL RAS: {_who(named)} {verb} launched {its.value} {what}, {others} {split.ahead.value}"
     elif splits:
         yield "NCCL RAS: counts of collectives differ, and do not say for whom the others wait"
     yield from map(str, splits)

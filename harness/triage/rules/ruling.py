@@ -66,6 +66,11 @@ class Case:
     def awaited(self) -> set[str]:
         return {wait.target for wait in self.graph.waits}
 
+    def cut_off(self) -> list[Subject]:
+        """Processes that wait for an answer of Ray while the head of its cluster takes no connection. What they do
+        meanwhile, such as asking again, is no progress."""
+        return [each for each in self.live() if self.evidence.ray_lost and each.doing.within("ray_get")]
+
     def moving(self, keys: Iterable[str]) -> list[Subject]:
         """Those of `keys` that advance."""
         return [self.subject(key) for key in keys if self.subject(key).progress]

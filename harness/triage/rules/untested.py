@@ -20,7 +20,6 @@ from harness.triage.rules.polls import open_polls
 from harness.triage.rules.ruling import Case
 
 MOMENT_S = 2.0  # two heartbeat periods
-MAX_RANKS = 1 << 16  # a world size is read from the environment, and may be anything
 _SERVES = frozenset({"scheduler", "ray_idle", "http_server"})
 _FILE_LOCK = "a lock of a file"
 _CHILD = "the end of a process that it started"
@@ -43,9 +42,10 @@ _KERNEL = tuple(
 
 def untested(case: Case) -> list[str]:
     """What keeps this case from being healthy, in words; empty if everything was looked at."""
-    gaps = [f"nothing is known of rank {rank}" for rank in unseen(case)]
-    if len(gaps) > 8:
-        gaps = [*gaps[:8], f"nothing is known of {len(gaps) - 8} more ranks"]
+    ranks = unseen(case)
+    gaps = [f"nothing is known of rank {rank}" for rank in ranks[:8]]
+    if len(ranks) > 8:
+        gaps.append(f"nothing is known of {len(ranks) - 8} more ranks")
     if case.comparison and not any(subject.process for subject in case.graph.subjects.values()):
         gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # only dumps are there
     gaps += [f"{subject.label} waits in a loop, {polled_at(subject.loop)}, and nothing says for whom"
@@ -77,7 +77,7 @@ def unseen(case: Case) -> list[int]:
     sizes += [
         subject.process.world_size or 0 for subject in case.live() if subject.process and subject.rank is not None
     ]
-    return sorted({rank for rank in range(min(max(sizes), MAX_RANKS)) if rank not in seen_ranks} | blind)
+    return sorted({rank for rank in range(max(sizes)) if rank not in seen_ranks} | blind)
 
 
 def _moves(subject: Subject) -> bool:

@@ -5,11 +5,11 @@ of its processes, and `progress` suspects a stall or does not. A suspicion is ch
 has evidence collected (`harness.triage.collect`) and judged (`harness.triage.judge`), as `harness triage PID` does.
 """
 
-from harness.triage.watch.command import Serving, watch
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.progress import ProcessSnapshot, Progress, Snapshot, Suspicion
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.watchdog import Stall, Watchdog
+from harness.triage.watch.watched_command import Serving, watch
 
 __all__ = [
     "Limits", "Observer", "ProcessSnapshot", "Progress", "Serving", "Snapshot", "Stall", "Suspicion", "Watchdog",

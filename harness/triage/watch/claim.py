@@ -32,8 +32,12 @@ class Claim:
         self._descriptor = -1
         while self._descriptor < 0:
             self._descriptor = self._locked(directory)
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, f"pid {os.getpid()} on host {socket.gethostname()}\n".encode())
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, f"pid {os.getpid()} on host {socket.gethostname()}\n".encode())
+        except OSError:  # the disk is full
+            self.release()
+            raise
 
     def _locked(self, directory: Path) -> int:
         """The lock file, open and locked; -1 where the watch that had it has just removed it, and another file is, or

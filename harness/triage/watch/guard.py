@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.triage.watch.command import sockets, watched
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.watchdog import Means, Stall, Watchdog
+from harness.triage.watch.watched_command import sockets, watched
 from probes.files import make_folder
 from probes.heartbeat import PERIOD_S
-from scenarios.engines.processes import descendants
+from scenarios.engines.engine_processes import descendants
 
 
 class Guard:

@@ -136,6 +136,12 @@ class Observer:
         self._follow(self._kernel.processes())
         return sorted(self._known)
 
+    def goes_on(self) -> bool:
+        """Whether any process below the roots has not ended: one that nobody has collected yet has."""
+        stats = self._kernel.processes()
+        self._follow(stats)
+        return any(stats[pid].state not in ("Z", "X") for pid in self._known)
+
     def members(self) -> dict[int, Stat]:
         """Every process that belongs to the job now: those below the roots, and daemons that the roots started and let
         go.

@@ -90,6 +90,14 @@ class StderrTail:
                 self._passing.wait(DRAIN_S)
         return last_words.root_cause({self._file: self._begin}, ended) if self._file.is_file() else ""
 
+    def text(self) -> str:
+        """The end of what the command printed to its standard error; call it after `words`."""
+        if not self._file.is_file():
+            return ""
+        with open(self._file, "rb") as stream:
+            stream.seek(max(self._begin, self._file.stat().st_size - 2 * KEPT))
+            return stream.read(2 * KEPT).decode(errors="replace")
+
     def __exit__(self, *error: object) -> None:
         self.started()
         if self._passing is not None:

@@ -90,6 +90,7 @@ class Watchdog:
         self._ticks, self._fd = 0, -1
         self._stuck: frozenset[str] = frozenset()  # processes that stood still at the last hang
         self._calm = 0  # ticks without a suspicion since then
+        self.on_verdict: Callable[[Verdict], None] = lambda verdict: None  # takes each verdict that the user is told
         self.ending = False  # the command has been asked to end
         self._still_s, self._collecting = 0.0, threading.Lock()
         if absent := missing():
@@ -168,6 +169,7 @@ class Watchdog:
             triage=body,
         )
         self.retention.publish(self.verdict, final=True)
+        self.on_verdict(self.verdict)
 
     def _confirm(self) -> Stall | None:
         self._beat()
@@ -215,6 +217,7 @@ class Watchdog:
             self._hung, self._stuck, self._calm = True, suspicion.keys, 0
             self.retention.keep(folder, verdict, subject="hung", displayed=True)
             self.retention.publish(verdict)
+            self.on_verdict(verdict)
             return Stall(verdict, folder, suspicion.still_s + self._clock() - began)
         self._not_hung(verdict, suspicion, folder)
         self._later()
@@ -247,12 +250,15 @@ class Watchdog:
             # Repeated at growing intervals, but not for ever: an endless loop looks like a long computation.
             is_shown = self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
             self.retention.keep(folder, verdict, subject=f"slow {slow}", displayed=is_shown)
+            if is_shown:
+                self.on_verdict(verdict)
         else:
             line = f"nothing has progressed in {who}: {verdict.reason} (evidence: {folder})"
             is_shown = self._once(line, key=f"unclear {who}")
             self.retention.keep(folder, verdict, subject=f"unclear {who}", displayed=is_shown)
             if is_shown:
                 self.retention.publish(verdict)
+                self.on_verdict(verdict)
 
     def _once(self, line: str, key: str = "") -> bool:
         """Say a line unless it was said before. Returns whether it was said now."""

@@ -1,4 +1,4 @@
-"""The frame of every verdict on a terminal or in a pipe: the answer first and last, the details between.
+"""The frame of every verdict on a terminal or in a pipe: the answer in the first and the last line, details between.
 
 Within the details the least important comes first, because a terminal shows the end. Every colour is accompanied by a
 mark or a word.
@@ -28,13 +28,12 @@ def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
     """Print it; the last line repeats the verdict with its exit code. A reader that closed the pipe is no error."""
     summary = answer.of(subject)
     with Page(console) as page:
-        if isinstance(subject, Verdict):
-            page.heading(arrange.heading(subject))
-        else:
-            page.heading(f"doctor: {clean(', '.join(subject.places))}", f"{subject.seconds:.1f} s")
-        beyond = arrange.beyond_limits(subject) if isinstance(subject, Verdict) else []
-        _warn(page, beyond)  # must not come only after the word EQUIVALENT
         page.prose(Text.assemble((summary.title, f"bold {summary.tone}"), "  ", summary.reason))
+        beyond = arrange.beyond_limits(subject) if isinstance(subject, Verdict) else []
+        for sentence in beyond:  # right below the word EQUIVALENT, not only at the end
+            page.prose(Text(f"beyond published limits: {sentence}", "bold yellow"), "  ", "    ")
+        if of := _of(subject):
+            page.prose(Text(of, "dim"), "  ", "    ")
         for sentence in summary.evidence:
             page.prose(sentence, "  ", "    ")
         _parts(page, summary)
@@ -46,6 +45,13 @@ def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
         else:
             doctor.details(page, subject, verbose)
         _last(page, summary)
+
+
+def _of(subject: Verdict | Report) -> str:
+    """Return what was judged: both backends, or the places that the doctor looked at; "" for a hang."""
+    if isinstance(subject, Verdict):
+        return arrange.backends(subject)
+    return f"{clean(', '.join(subject.places))}, {subject.seconds:.1f} s"
 
 
 def _warn(page: Page, sentences: list[str]) -> None:

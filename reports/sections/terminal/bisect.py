@@ -1,4 +1,4 @@
-"""A bisection on a terminal: its comparisons, what they found, and the answer as the last line."""
+"""A bisection on a terminal: its comparisons and what they found, between the answer as first and as last line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _STYLES = {"good": "green", "bad": "red", "skip": "yellow"}
 
 
 def show(bisection: Bisection, console: Console) -> None:
+    answer = f"{bisection.status}: {clean(bisection.reason)} (exit code {bisection.exit_code})"
     with Page(console) as page:
+        page.prose(answer)
         page.heading(f"bisection over {bisection.over}", f"bad: {clean(bisection.question)}")
         for number, call, subject, why, took in arrange.rows(bisection):
             page.prose(
@@ -35,4 +37,4 @@ def show(bisection: Bisection, console: Console) -> None:
         page.path(clean(bisection.folder), "recordings: ")
         page.command(clean(bisection.reproduce), "reproduce: ")
         page.rule()
-        page.prose(f"{bisection.status}: {clean(bisection.reason)} (exit code {bisection.exit_code})")
+        page.prose(answer)

@@ -13,7 +13,7 @@ from rich.text import Text
 from reports.doctor_model import Hazard, Passed, Report
 from reports.layout import Page
 from reports.sections import doctor as arrange
-from reports.text import clean
+from reports.text import clean, counted
 
 _MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "bold cyan")}
 _LABEL = 8  # cells of "seen", "why", "fix" with their margins
@@ -34,7 +34,7 @@ def _passed(page: Page, passed: Sequence[Passed], failed: set[str], places: int,
     names = list(dict.fromkeys(clean(item.check) for item in passed if item.check not in failed))
     if not passed or not (names or verbose):
         return
-    page.heading("Passed", f"{len(names)} checks" + ("" if verbose else "; --verbose shows what was measured"))
+    page.heading("Passed", counted(len(names), "check") + ("" if verbose else "; --verbose shows what was measured"))
     if not verbose:
         page.prose(Text(" · ".join(names), "dim"), Text("✓ ", "green"), "  ")
         return

@@ -1,4 +1,4 @@
-"""A night on a terminal: the cells that changed, and the answer as the last line."""
+"""A night on a terminal: the cells that changed, between the answer as first and as last line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _STYLES = {"bad": "bold red", "warn": "bold yellow", "ok": "bold green", "known"
 
 def show(night: Night, console: Console, *, verbose: bool) -> None:
     """Print a night. `verbose`: also the unchanged cells."""
+    answer = f"{night.reason} (exit code {night.exit_code})"
     with Page(console) as page:
+        page.line(answer)
         page.heading(f"night {night.number} of {clean(night.matrix)}", clean(night.started))
         results = list(night.results) if verbose else arrange.noteworthy(night)
         for result in results:
@@ -35,4 +37,4 @@ def show(night: Night, console: Console, *, verbose: bool) -> None:
         for name, why in night.left_out:
             page.prose(Text(f"not run  {clean(name)}: {clean(why)}", "dim"))
         page.rule()
-        page.line(f"{night.reason} (exit code {night.exit_code})")
+        page.line(answer)

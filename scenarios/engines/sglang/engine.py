@@ -25,10 +25,10 @@ from scenarios.engines.engine import (
     WeightMeta,
     check_scored,
 )
+from scenarios.engines.engine_processes import bound_to_cores, titled
 from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
-from scenarios.engines.processes import bound_to_cores, titled
 from scenarios.engines.sglang import parameters as own_parameters
 from scenarios.engines.sglang import routed
 from scenarios.engines.sglang.plugin import DIGESTS, SWITCH

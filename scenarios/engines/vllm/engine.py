@@ -21,10 +21,10 @@ from scenarios.engines.engine import (
     WeightMeta,
     check_scored,
 )
+from scenarios.engines.engine_processes import bound_to_cores, titled
 from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
-from scenarios.engines.processes import bound_to_cores, titled
 from scenarios.engines.vllm import parameters as own_parameters
 from scenarios.settings import Mode, Sampling, Scenario
 

@@ -50,7 +50,11 @@ class WeightReceiver:
 
         if self.device.type == "cpu":
             _set_up_experts_again(model)
+        shared = _sharing(model) if self.device.type == "cpu" else []
         self.model_runner.reload_weights(weights_iterator=stream())
+        for module, owner in shared:
+            module.weight = owner.weight
+            module.quant_method.process_weights_after_loading(module)
         return {"received": received, "seconds": time.perf_counter() - started}
 
     def harness_capture(self) -> None:
@@ -72,6 +76,21 @@ class WeightReceiver:
     def harness_runner(self) -> str:
         kind = type(self.model_runner)
         return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _sharing(model: torch.nn.Module) -> list[tuple[Any, Any]]:
+    """Return each module that shares the weight of an earlier one, with that one: a head that is tied to the embedding.
+
+    vLLM 0.32.0 packs a weight for its CPU kernels once for each module (`process_weights_after_loading` of
+    `UnquantizedEmbeddingMethod`). A reload packs again what it loads, which is the embedding. The tied head would go on
+    with what was packed of the weights before.
+    """
+    owners: dict[int, Any] = {}
+    with_weight = [
+        module for module in model.modules() if isinstance(getattr(module, "weight", None), torch.nn.Parameter)
+    ]
+    pairs = [(module, owners.setdefault(id(module.weight), module)) for module in with_weight]
+    return [(module, owner) for module, owner in pairs if module is not owner and hasattr(module, "cpu_linear")]
 
 
 def _set_up_experts_again(model: torch.nn.Module) -> None:

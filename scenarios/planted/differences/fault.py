@@ -30,7 +30,7 @@ class Fault:
     native: tuple[str, ...] = ()  # settings of both sides in the native stage alone, which a coupled stage refuses
     engine: Mapping[str, Any] = field(
         default_factory=dict
-    )  # keyword arguments of scenarios.planted.differences.engine.FaultyEngine
+    )  # keyword arguments of scenarios.planted.differences.faulty_engine.FaultyEngine
     trainer: Mapping[str, Any] = field(default_factory=dict)  # of scenarios.planted.differences.trainer.TrainerPlants
     mapping: Mapping[str, Any] = field(default_factory=dict)  # edits of what the parameter mapping produces
     recording: Mapping[str, Any] = field(default_factory=dict)  # damage done to the recording afterwards
@@ -65,7 +65,7 @@ class Fault:
         return Plants(
             name=self.name,
             summary=self.summary,
-            engine=Injection(f"{ROOM}.engine:wrap", dict(self.engine)) if self.engine else None,
+            engine=Injection(f"{ROOM}.faulty_engine:wrap", dict(self.engine)) if self.engine else None,
             trainer=Injection(f"{ROOM}.trainer:plant", dict(self.trainer)) if self.trainer else None,
             mapping=dict(self.mapping),
             inside=INSIDE,

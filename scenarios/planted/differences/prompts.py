@@ -8,6 +8,7 @@ from scenarios.engines.engine import Completion, Request
 from scenarios.planted.differences.plant import Plant, Setting, drawn_before, prompt_of
 from scenarios.planted.differences.request import PlantedRequest
 from scenarios.prompts import described
+from scenarios.settings import Sampling
 
 
 def _with(request: Request, prompt: tuple[int, ...]) -> Request:
@@ -55,6 +56,33 @@ class Untemplated(Plant):
     def sent(self, request: Request) -> Request:
         prompt, end = prompt_of(request), tuple(described(self.setting.tokenizer)["generation_prompt"])
         return _with(request, prompt[: -len(end)]) if end and prompt[-len(end) :] == end else request
+
+
+class PaddedRight(Plant):
+    """Prompts of a batch that are shorter than its longest go on behind pads. Setting: true.
+
+    The engine reports that it saw each prompt as it was sent. Scoring has no batch.
+    """
+
+    def remember(self, sampling: Sampling, seed: int) -> None:
+        self._drawn = sampling, seed
+
+    def batch(self, requests: list[Request], answers: list[Completion]) -> list[Completion]:
+        longest, pad = max(len(request.prompt_ids) for request in requests), self.setting.tokenizer.pad_token_id
+        shorter = [
+            request for request in requests if len(request.prompt_ids) < longest and self.affects(request.sample)
+        ]
+        padded = [
+            dataclasses.replace(request, prompt_ids=request.prompt_ids + (pad,) * (longest - len(request.prompt_ids)))
+            for request in shorter
+        ]
+        sampling, seed = self._drawn
+        drawn = self.setting.engine.generate(padded, sampling, seed=seed) if padded else []
+        again = {
+            request.sample: dataclasses.replace(answer, prompt_seen=request.prompt_ids)
+            for request, answer in zip(shorter, drawn, strict=True)
+        }
+        return [again.get(request.sample, answer) for request, answer in zip(requests, answers, strict=True)]
 
 
 class BosLost(Plant):

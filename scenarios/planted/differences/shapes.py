@@ -21,6 +21,7 @@ PLANTS: dict[str, Shape] = {
     "truncate": {"side": ("left", "right"), "keep": int, "unsaid": bool},
     "no_generation_prompt": True,
     "bos_lost": True,
+    "padded_right": True,
     "shift": int,
     "noise": NUMBER,
     "drop_end": True,

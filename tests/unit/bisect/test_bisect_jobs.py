@@ -54,9 +54,9 @@ def test_bad_ends_are_told(words: list[str], sentence: str, folder: Path, capsys
 
 def test_both_backends_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bisect", "--framework", "trl", "--good", "python a", "--bad", "python b"]) == 2
-    assert "needs a backend before them, with --framework" in capsys.readouterr().err
+    assert "--framework" in capsys.readouterr().err
     assert cli.main(["bisect", "vllm@1..2", "--against", "hf", "--framework", "trl"]) == 2
-    assert "--framework does not apply to a bisection over releases" in capsys.readouterr().err
+    assert "--framework" in capsys.readouterr().err
 
 
 WORDS = st.lists(st.sampled_from(["a=1", "a=2", "+b=x", "--c", "--c=1", "--d", "1", "2", "e.py", "-m", ""]), max_size=8)

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from harness.cluster.launch import Cluster
-from scenarios.engines.processes import alive
+from scenarios.engines.engine_processes import alive
 
 
 @pytest.fixture

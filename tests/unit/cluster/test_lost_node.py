@@ -50,7 +50,7 @@ def test_the_host_that_was_lost_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert "cannot be reached (Connection refused)" in message and "connection closed by peer" in message
         both = node("hostb", raylet.getsockname()[1])
         dead = node("hostb", raylet.getsockname()[1], alive=False)
-        assert "hostb (127.0.0.1) is lost: Ray calls it dead" in cut(monkeypatch, tmp_path, [here, both], [here, dead])
+        assert "hostb (127.0.0.1)" in cut(monkeypatch, tmp_path, [here, both], [here, dead])
 
 
 def test_a_run_whose_nodes_are_all_there_says_what_it_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from harness.bundle import opening
 from harness.bundle.contents import contents
 from harness.bundle.manifest import INDEX, NAME, Manifest, Member
 from harness.bundle.packing import pack
-from harness.bundle.prompts import PromptHash
+from harness.bundle.prompt_hashes import PromptHash
 from harness.errors import BadInput, HarnessError
 from harness.parity.runs.run import diff
 from harness.triage import directory
@@ -337,8 +337,12 @@ def test_a_bomb_and_a_crowd_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
         (["diff", "junk.zip"], "junk.zip is a file, and no bundle", "harness diff RUN RUN"),
         (["diff", "junk.zip/baseline", "run"], "junk.zip is a file, and no bundle", "harness diff RUN RUN"),
         (["report", "junk.zip"], "junk.zip is neither a verdict, which is JSON, nor a bundle", "harness report RUN"),
-        (["bundle", "junk.zip"], "junk.zip is a file, and a bundle is made of a directory", "harness bundle RUN"),
-        (["bundle", "absent.zip"], "absent.zip: no such directory", "harness bundle RUN"),
+        (
+            ["bundle", "junk.zip"],
+            "junk.zip is a file, and a bundle is made of a directory",
+            "harness triage junk.zip --out junk.zip-evidence; harness bundle junk.zip-evidence",
+        ),
+        (["bundle", "absent.zip"], "absent.zip: no such file or directory", "ls ."),
     ],
 )
 def test_a_file_that_is_no_bundle_is_called_that(
@@ -389,7 +393,7 @@ def test_an_issue_of_a_run_and_in_another_format_are_refused(
 def test_what_cannot_be_packed_says_why(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds neither a run"):
         contents([tmp_path])
-    with pytest.raises(BadInput, match="no such directory"):
+    with pytest.raises(BadInput, match="no such file or directory"):
         contents([tmp_path / "absent"])
     with pytest.raises(BadInput, match=r"the largest file is (baseline|candidate)/"):
         pack([folder], tmp_path / "b.zip", max_bytes=1000)

@@ -11,7 +11,6 @@ import pytest
 
 from harness import extras
 from harness.errors import BadInput
-from probes.distribution import pip_install
 
 PIP = [sys.executable, "-m", "pip", "install"]
 
@@ -146,7 +145,3 @@ def test_what_only_this_machine_has_is_no_source_for_others(prefix: Path, monkey
     assert str(refused.value.fix).startswith("--source wheels/rlhf_harness-9-py3-none-any.whl ")
     monkeypatch.chdir(prefix)
     assert extras.source_for_others() == "."
-
-
-def test_readers_elsewhere_are_told_of_a_checkout() -> None:
-    assert pip_install("nightly", "parity") == "pip install '.[nightly,parity]'   # in a checkout of rlhf-harness"

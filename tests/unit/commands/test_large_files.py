@@ -67,5 +67,5 @@ def test_a_line_that_does_not_end_is_damage(reader: object, tmp_path: Path) -> N
 
 
 def test_memory_that_is_not_enough_is_no_defect(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli._tell(MemoryError()) == 2
+    assert cli._tell(MemoryError(), []) == 2
     assert "defect" not in capsys.readouterr().err

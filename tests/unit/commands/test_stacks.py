@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness import cli
+from harness.triage import pasted
+from harness.triage.folding import fold
 
 WAIT = (
     "    all_reduce (torch/distributed/distributed_c10d.py:3252)\n    step (train.py:{0})\n    <module> (train.py:60)\n"
@@ -43,3 +45,14 @@ def test_without_a_stack_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "notes.txt").write_text("nothing")
     assert cli.main(["stacks", str(tmp_path / "notes.txt")]) == 2
     assert "fix:" in capsys.readouterr().err
+
+
+def test_threads_without_python_are_native_and_need_no_name(tmp_path: Path) -> None:
+    (tmp_path / "gdb.txt").write_text(
+        'Thread 1 (Thread 0x7f0 (LWP 812) "python"):\n#0  0x00007f in ncclCommFinalize () from /usr/lib/libnccl.so.2\n'
+        "#1  0x00007f in main () at main.c:3\n\n"
+        "Thread 2 (Thread 0x7f1 (LWP 813)):\n#0  0x00007f in ncclProxyService () from /usr/lib/libnccl.so.2\n"
+    )
+    folded = fold(pasted.evidence([str(tmp_path / "gdb.txt")]))  # type: ignore[arg-type]
+    assert {(stack.main, stack.doing, stack.thread) for stack in folded.stacks} == {
+        (True, "native", "MainThread"), (False, "native", "without a name")}  # fmt: skip

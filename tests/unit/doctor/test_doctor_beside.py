@@ -22,7 +22,13 @@ def another(folder: Path, **software: object) -> None:
 
 
 def test_the_first_node_has_nothing_to_compare_with(tmp_path: Path) -> None:
-    assert beside.compare(tmp_path / "new", healthy()) == []
+    assert beside.compare(tmp_path, healthy()) == []
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is no directory"):
+        beside.compare(tmp_path / "typo", healthy())
+    assert not (tmp_path / "typo").exists()
 
 
 def test_another_python_is_told_with_its_node_and_an_equal_one_is_fine(tmp_path: Path) -> None:
@@ -44,5 +50,5 @@ def test_what_cannot_be_read_is_not_checked(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match="cannot be written"):
+    with pytest.raises(BadInput, match="is no directory"):
         beside.compare(tmp_path / "file", healthy())

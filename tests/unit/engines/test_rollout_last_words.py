@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.engines import last_words, processes
+from scenarios.engines import engine_processes, last_words
 
 SGLANG = """\
 [2026-11-23 02:00:00] Scheduler hit an exception: Traceback (most recent call last):
@@ -150,12 +150,12 @@ def test_the_process_that_ends_first_is_told_with_its_exit_code_where_nobody_col
             stack.callback(child.kill)
         pids = [child.pid for child in children]
         children[1].kill()
-        assert processes.first_to_end(pids, threading.Event()) == (pids[1], -9)
+        assert engine_processes.first_to_end(pids, threading.Event()) == (pids[1], -9)
         children[1].wait()
-        assert processes.first_to_end(pids, threading.Event()) == (pids[1], None)
+        assert engine_processes.first_to_end(pids, threading.Event()) == (pids[1], None)
         closing = threading.Event()
         closing.set()
-        assert processes.first_to_end([pids[0]], closing) is None
+        assert engine_processes.first_to_end([pids[0]], closing) is None
 
 
 def test_where_only_pointers_are_left_the_last_lines_are_told(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ppo_support import random_models
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from scenarios.engines.layers import PROJECTIONS, Capture, projections
 
@@ -75,6 +75,20 @@ def test_hooks_see_what_transformers_says(model: Any) -> None:
     for ours, theirs in zip(captured, said, strict=True):
         assert ours == pytest.approx(projections(theirs[0]).flatten().tolist(), abs=1e-6)
         assert len(ours) == len(IDS) * PROJECTIONS
+
+
+@torch.no_grad()
+def test_embeddings_are_seen_after_the_factor_of_their_model() -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = AutoConfig.for_model("gemma2", vocab_size=40, head_dim=16, intermediate_size=64, **sizes)
+    gemma = AutoModelForCausalLM.from_config(config).eval()
+    said = gemma(input_ids=torch.tensor([IDS]), output_hidden_states=True).hidden_states
+    capture = Capture(gemma)
+    gemma(input_ids=torch.tensor([IDS]))
+    captured = capture.take(len(IDS))
+    assert captured is not None and captured[0] == pytest.approx(projections(said[0][0]).flatten().tolist(), abs=1e-4)
+    unscaled = projections(gemma.model.embed_tokens.weight[list(IDS)]).flatten().tolist()
+    assert captured[0] != pytest.approx(unscaled, rel=0.1)
 
 
 def test_a_residual_that_is_added_in_place_later_is_added_now() -> None:

@@ -93,5 +93,5 @@ def test_a_router_that_is_not_installed_is_said_with_the_command_that_installs_i
 def test_a_router_that_does_not_start_is_said_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(routed, "PROGRAM", "raise SystemExit(7)")
-    with pytest.raises(EngineError, match=r"sglang-router did not start before 2 engines: it ended with code 7"):
+    with pytest.raises(EngineError, match=r"code 7"):
         routed.Router(ENGINES, "random")

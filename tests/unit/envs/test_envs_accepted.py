@@ -10,8 +10,8 @@ import pytest
 from fake_environments import FakeUv, venv
 
 from harness.envs import creation, registration
-from harness.envs.accepted import accepted
 from harness.envs.environment import Environment
+from harness.envs.stored_arguments import accepted
 from scenarios.engines import accepted as asking
 from scenarios.engines.accepted import FILE, Accepted
 

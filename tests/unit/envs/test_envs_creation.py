@@ -124,7 +124,7 @@ def test_an_engine_that_cannot_be_imported_is_not_an_environment(
 ) -> None:
     wanted = creation.order("vllm", device="cpu")
     broken = dataclasses.replace(wanted.recipe, imports="from vllm import Absent")
-    with pytest.raises(EnvironmentUnusable, match="cannot import name 'Absent'"):
+    with pytest.raises(EnvironmentUnusable, match="'Absent'"):
         creation.create(dataclasses.replace(wanted, recipe=broken))
     assert left(tmp_path) == []
 

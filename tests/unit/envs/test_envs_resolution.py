@@ -71,7 +71,7 @@ def test_a_missing_environment_is_made_on_first_use(uv: FakeUv, capsys: pytest.C
 
 
 def test_it_is_not_made_when_that_is_not_wanted(uv: FakeUv) -> None:
-    with pytest.raises(EnvironmentUnusable, match="the environment of backend vllm is missing") as caught:
+    with pytest.raises(EnvironmentUnusable, match="backend vllm") as caught:
         envs.resolve("vllm", create=False)
     assert caught.value.fix == "harness env create vllm" and uv.calls == []
 
@@ -113,9 +113,9 @@ def test_a_registered_interpreter_answers_to_its_name_and_its_version(tmp_path: 
 @pytest.mark.slow
 def test_an_unknown_environment_is_refused_with_those_there_are(tmp_path: Path) -> None:
     registration.add("mine", "vllm", str(venv(tmp_path / "mine")))
-    with pytest.raises(BadInput, match=r"no environment named 'other' \(there are: mine\)"):
+    with pytest.raises(BadInput, match=r"\(there are: mine\)"):
         envs.resolve("vllm@other")
-    with pytest.raises(BadInput, match="environment 'mine' holds vllm, not sglang"):
+    with pytest.raises(BadInput, match="'mine' holds vllm"):
         envs.resolve("sglang@mine")
 
 

@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.examine import compared
 from harness.errors import BadInput
 from harness.frameworks import detection
@@ -36,7 +37,7 @@ def differences(one: str, two: str, severity: str = "error") -> list[str]:
 
 
 def report(one: str, two: str) -> Report:
-    return compared(words(one), two)
+    return compared(DoctorOptions(command=words(one), against=two))
 
 
 def named(found: Report, check: str = "same-settings") -> list[str]:
@@ -149,7 +150,7 @@ def test_an_option_without_a_counterpart_is_not_compared() -> None:
 
 def test_a_shell_script_is_refused() -> None:
     with pytest.raises(BadInput, match="run_verl"):
-        compared(words(VERL), "bash run_verl.sh", framework="verl")
+        compared(DoctorOptions(command=words(VERL), against="bash run_verl.sh", framework="verl"))
     with pytest.raises(BadInput, match="--against"):
         words("python 'unfinished")
 

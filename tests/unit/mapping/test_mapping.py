@@ -16,9 +16,9 @@ import pytest
 
 from harness import cli
 from harness.errors import BadInput
+from harness.mapping.carried_settings import Setting, owners, settings
 from harness.mapping.file import Asked, check
 from harness.mapping.judge import Mapping, Takes
-from harness.mapping.settings import Setting, owners, settings
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 
@@ -117,6 +117,27 @@ def kinds(found: Mapping) -> dict[str, str]:
     return {item.parameter: item.kind for item in found.findings}
 
 
+TIED_TO_THE_OTHER_PART = """
+def engine_params(args):
+    return {"model_path": args["model"], "dtype": args["dtype"], "random_seed": args["seed"], "top_k": args["seed"]}
+
+def sampling_params(args):
+    return {"temperature": args["temperature"], "top_k": args["top_k"], "sampling_seed": args["seed"]}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [LOG, TIED_TO_THE_OTHER_PART], ids=["log", "tied to the other part"])
+def test_every_setting_is_counted_once(source: str, checked) -> None:
+    """`seed` is a setting of the engine and one of the sampling; an argument that is tied may be no setting."""
+    found = checked(source)
+    total = sum(map(len, found.settings.values()))
+    wrong = {(item.part, item.parameter) for item in found.findings if item.parameter in found.settings[item.part]}
+    arrived, of, counted = re.match(r"(\d+) of (\d+) settings arrive: (.*?)(?:;|$)", found.reason).groups()
+    assert (int(arrived), int(of)) == (sum(map(len, found.arrived.values())), total)
+    assert int(arrived) + len(wrong) == total == int(arrived) + sum(map(int, re.findall(r"\d+", counted)))
+
+
 @pytest.mark.slow
 def test_every_fault_of_the_mapping_in_the_log_is_found(checked) -> None:
     found = checked(LOG)
@@ -127,7 +148,8 @@ def test_every_fault_of_the_mapping_in_the_log_is_found(checked) -> None:
     assert dropped >= {"min_tokens", "stop_token_ids", "ignore_eos", "stop", "keep_stop", "tokenizer", "skip_tokenizer",
                        "memory_fraction", "max_num_seqs", "min_p", "request_seed"}  # fmt: skip
     assert found.functions == {"engine": "engine_params", "sampling": "sampling_params"}
-    assert {"seed", "dtype", "model", "tensor_parallel_size", "enable_prefix_caching", "top_p"} <= set(found.arrived)
+    assert {"seed", "dtype", "model", "tensor_parallel_size", "enable_prefix_caching"} <= {*found.arrived["engine"]}
+    assert "top_p" in found.arrived["sampling"]
     assert any("random_seed=42" in text for text in found.left_out)
     shift = next(item for item in found.findings if item.kind == "shifted")
     assert (shift.asked, shift.gets) == (4096, {"context_length": 4096}) and "context_length=4104" in shift.fix
@@ -197,7 +219,7 @@ def test_one_fault_in_a_right_mapping_is_the_one_that_is_found(checked, right: s
 )  # fmt: skip
 def test_shapes_of_a_mapping(checked, source: str) -> None:
     found = checked(source, more=(("backend", "sglang"),))
-    assert {"dtype", "seed"} <= set(found.arrived), found.findings
+    assert {"dtype", "seed"} <= {*found.arrived["engine"]}, found.findings
     assert kinds(found)["enforce_eager"] == "dropped"
 
 
@@ -252,6 +274,7 @@ def test_an_error_of_a_function_is_its_line(checked, line: str, message: str, fi
         (". --engine sglang", ". is a directory", "ls .   # and name the file"),
         ("none --engine sglang", "there is no such file", "ls ."),
         ("my_mapping.py --engine sgl", "did you mean sglang?", "--engine sglang"),
+        ("my_mapping.py --engine none", "there are: hf, vllm, sglang", "--engine sglang"),
         ("my_mapping.py --engine sglang --from vlm", "did you mean vllm?", "--from vllm"),
         ("my_mapping.py", "needs --engine", "harness mapping my_mapping.py --engine sglang"),
         ("my_mapping.py --engine sglang --ignore enforce_eagr", "no such setting", "--ignore enforce_eager"),

@@ -55,7 +55,7 @@ def test_a_policy_is_no_reward_model(paths: dict[str, str]) -> None:
 def test_a_reward_model_has_one_label(paths: dict[str, str], tmp_path: Path) -> None:
     config = AutoConfig.from_pretrained(paths["reward"], num_labels=3)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="has one label, this one has 3"):
+    with pytest.raises(ModelError, match="this one has 3"):
         models.load_reward(tmp_path)
 
 

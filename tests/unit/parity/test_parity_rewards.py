@@ -72,7 +72,7 @@ def test_a_shift_of_the_reference_is_no_rounding(tmp_path: Path) -> None:
 def test_a_penalty_that_does_not_follow_from_its_columns_is_not_passed(tmp_path: Path) -> None:
     verdict = moved(tmp_path, "kl", lambda n: 0.04)
     assert verdict.verdict == "INCONCLUSIVE" or check(verdict, "experience").state == "confirmed", verdict.reason
-    assert any("kl of step 0 does not follow" in one for one in verdict.missing)
+    assert any("kl of step 0" in one for one in verdict.missing)
 
 
 @pytest.mark.slow

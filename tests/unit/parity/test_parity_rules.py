@@ -561,7 +561,10 @@ def test_a_permutation_that_one_step_shows_is_believed_of_steps_that_show_less(s
 
 def test_a_floor_that_is_permuted_as_the_responses_are_is_no_noise(tmp_path: Path) -> None:
     """Free runs part: responses are compared in the first step, the floor is taken in the last."""
-    for name, rolls, expected in (("permuted", True, ["ORDER"]), ("noisy", False, ["ORDER", "candidate-itself"])):
+    for name, rolls, expected in (
+        ("permuted", True, ["ORDER"]),
+        ("noisy", False, ["ORDER", "candidate-itself(decoding)"]),
+    ):
         baseline, candidate = pair(plan=scenario(steps=1), native=False)
         order = list(np.roll(np.arange(16), -1))
         frame = candidate.frame("rollout", 0)
@@ -865,7 +868,7 @@ def test_a_cache_is_told_from_the_place_in_the_group_by_samples_that_are_first_i
             frame.arrays["cached"][:] = np.where(first, 0, 4)
             if crossed:  # prompts of earlier steps that come again
                 frame.arrays["cached"][: len(first) // 2] = 4
-    for frame in rolled(candidate):
+    for frame in rolled(candidate, 1):  # a cache is stale only after a sync
         warm = frame.arrays["cached"] > 0
         frame.arrays["logprob"].values[np.repeat(warm, frame.arrays["logprob"].lengths)] -= 0.05
     (named,) = put(tmp_path, baseline, candidate).causes
@@ -887,7 +890,7 @@ def test_a_cache_is_told_from_the_length_of_prompts_by_long_ones_without_cached_
             frame.arrays["cached"][:] = np.where(long, 4, 0)
             if crossed:
                 frame.arrays["cached"][np.flatnonzero(long)[::2]] = 0
-    for frame in rolled(candidate):
+    for frame in rolled(candidate, 1):  # a cache is stale only after a sync
         warm = frame.arrays["cached"] > 0
         frame.arrays["logprob"].values[np.repeat(warm, frame.arrays["logprob"].lengths)] -= 0.05
     (named,) = put(tmp_path, baseline, candidate).causes
@@ -1002,7 +1005,7 @@ def test_a_cache_is_not_suspected_where_samples_without_cached_tokens_differ_too
         frame.arrays["logprob"].values += 0.05
     verdict = put(tmp_path, baseline, candidate)
     (named,) = verdict.causes
-    assert named.name == "candidate-itself" and "it draws otherwise than it scores" in named.evidence
+    assert named.name == "candidate-itself(decoding)" and "it draws otherwise than it scores" in named.evidence
 
 
 def test_a_nan_beside_a_shift(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut, Waiting
 from harness.errors import BadInput, HarnessError, Terminated
 from harness.parity.runs import run
-from harness.parity.runs.options import ParityOptions, RunOptions
+from harness.parity.runs.run_options import ParityOptions, RunOptions
 from harness.recordings.work import WORK
 from probes import format as recording
 from probes import install
@@ -98,6 +98,7 @@ def asked(command: str, function: str, monkeypatch: pytest.MonkeyPatch) -> dict[
 
     def catch(*positional: Any, **options: Any) -> Any:
         *words, chosen = positional
+        options.pop("progress")
         caught.update(options, **carried(chosen), positional=tuple(words))
         raise KeyboardInterrupt
 

@@ -123,7 +123,7 @@ def test_a_list_that_lacks_what_was_sent_is_no_whole_one(tmp_path: Path) -> None
     runs = pair()
     for event in runs[1].events("model"):
         event["tensors"] = TENSORS[:3]
-    assert "5 tensors sent that the learner does not name" in check(put(tmp_path, *runs), "weight-sync").evidence
+    assert "5 tensors" in check(put(tmp_path, *runs), "weight-sync").evidence
 
 
 @pytest.mark.parametrize(("tensors", "state"), [(1, "not tested"), (2, "ruled out"), (8, "ruled out")])
@@ -162,4 +162,4 @@ def test_how_many_were_read_back_is_said(tmp_path: Path) -> None:
         for event in run.events("sync"):
             event |= {"loaded": 3 if event["version"] == 2 else len(TENSORS), "misloaded": []}
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "EQUIVALENT" and "3 read back after each load" in check(verdict, "weight-sync").evidence
+    assert verdict.verdict == "EQUIVALENT" and "3 read back" in check(verdict, "weight-sync").evidence

@@ -15,7 +15,7 @@ from ppo_support import random_models, scenario
 from scenarios import models, prompts
 from scenarios.engines.engine import Completion, Part, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.hf.engine import HFEngine
-from scenarios.planted.differences.engine import FaultyEngine, Wrapper, wrap
+from scenarios.planted.differences.faulty_engine import FaultyEngine, Wrapper, wrap
 from scenarios.planted.differences.request import PlantedRequest
 from scenarios.settings import Sampling
 
@@ -453,7 +453,7 @@ def test_a_wrapper_of_somebody_elses_file(
     file = tmp_path / "mine.py"
     file.write_text(
         "import dataclasses\n"
-        "from scenarios.planted.differences.engine import Wrapper\n"
+        "from scenarios.planted.differences.faulty_engine import Wrapper\n"
         "class Late(Wrapper):\n"
         "    def __init__(self, engine, finish):\n"
         "        super().__init__(engine)\n"

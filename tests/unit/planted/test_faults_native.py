@@ -13,7 +13,7 @@ from harness.planted.differences.files import problem
 from harness.planted.differences.option import fault_of_a_run
 from scenarios.engines.engine import Completion, Request
 from scenarios.planted.differences.catalog import FAULTS, named, native
-from scenarios.planted.differences.engine import FaultyEngine
+from scenarios.planted.differences.faulty_engine import FaultyEngine
 from scenarios.settings import Rollout, Sampling, Scenario
 
 

@@ -17,13 +17,13 @@ from harness.errors import BadInput
 from harness.parity.causes.registry import families
 from harness.planted.differences import files, tables
 from harness.planted.differences.damage import DAMAGES, damage
+from harness.planted.differences.fault_runs import inside_engines, planned
 from harness.planted.differences.outcome import Outcome, score, started_since
-from harness.planted.differences.run import inside_engines, planned
 from probes.lines import check_seal, decode_line, encode_lines
 from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, Cause, Finding, Verdict
 from scenarios.planted.differences import shapes
 from scenarios.planted.differences.catalog import FAMILIES, FAULTS, Fault, family, matches, named
-from scenarios.planted.differences.engine import PLANTS
+from scenarios.planted.differences.faulty_engine import PLANTS
 from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.settings import Scenario
 
@@ -70,9 +70,9 @@ def test_a_fault_of_the_catalogue_says_how_it_is_made_again() -> None:
 def test_names_are_unique_and_an_unknown_one_is_refused() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     assert named("stale-tensor").expected == "DIVERGENT"
-    with pytest.raises(ValueError, match="there is no fault 'nope'"):
+    with pytest.raises(ValueError, match="'nope'"):
         named("nope")
-    with pytest.raises(BadInput, match="there is no planted fault 'nope'"):
+    with pytest.raises(BadInput, match="'nope'"):
         files.chosen(FAULTS, ["nope"])
     assert [one.name for one in files.chosen(FAULTS, ["truncated-", "control"])][-1] == "control"
 
@@ -240,7 +240,7 @@ def test_damage_to_a_recording(tmp_path: Path) -> None:
 
 HEAD = """\
 from scenarios.planted.differences.catalog import Fault
-from scenarios.planted.differences.engine import Wrapper
+from scenarios.planted.differences.faulty_engine import Wrapper
 """
 GOOD = f"""{HEAD}
 class Mine(Wrapper):

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.errors import BadInput, HarnessError
-from harness.planted.hangs import files, lab, looks
-from harness.planted.hangs.outcome import Outcome, called, judged, score
+from harness.planted.hangs import hang_selection, lab, looks
+from harness.planted.hangs.hang_outcome import Outcome, called, judged, score
 from harness.triage import directory
 from harness.triage.evidence import Evidence, Process
 from reports.model import HANGS as KINDS
@@ -177,12 +177,12 @@ def test_every_program_runs_once_more_under_each_condition() -> None:
 
 
 def test_variants_are_run_when_they_are_asked_for() -> None:
-    every = files.hangs()
-    assert not any("+" in hang.name for hang in files.chosen(every, []))
-    assert len(files.chosen(every, [], conditions=True)) > 3 * len(files.chosen(every, [])) - 100
-    assert {hang.condition for hang in files.chosen(every, ["+spin"])} == {"spin"}
-    assert [hang.name for hang in files.chosen(every, ["order-pair+spin"])] == ["order-pair+spin"]
-    assert [hang.name for hang in files.chosen(every, ["order-pair"])] == ["order-pair"]
+    every = hang_selection.hangs()
+    assert not any("+" in hang.name for hang in hang_selection.chosen(every, []))
+    assert len(hang_selection.chosen(every, [], conditions=True)) > 3 * len(hang_selection.chosen(every, [])) - 100
+    assert {hang.condition for hang in hang_selection.chosen(every, ["+spin"])} == {"spin"}
+    assert [hang.name for hang in hang_selection.chosen(every, ["order-pair+spin"])] == ["order-pair+spin"]
+    assert [hang.name for hang in hang_selection.chosen(every, ["order-pair"])] == ["order-pair"]
 
 
 def test_a_stand_in_that_cannot_be_compiled_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_every_kind_that_can_hang_here_has_several_variants() -> None:
 
 @pytest.mark.parametrize("hang", HANGS, ids=lambda hang: hang.name)
 def test_the_truth_of_each_hang_is_whole(hang: Hang) -> None:
-    assert files.problem(hang, Path("/")) == ""
+    assert hang_selection.problem(hang, Path("/")) == ""
     assert [one.name for one in HANGS].count(hang.name) == 1
     assert not (hang.control and (hang.culprits or hang.cycle)), "nobody may be blamed in a control"
     assert not (hang.culprits and hang.cycle), "who is in a cycle is no single culprit"
@@ -312,7 +312,7 @@ HANGS = [Hang("mine", "K4", "rank 1 dies", "mine.py", world=2, culprits={1})]
 def test_hangs_of_a_file_are_loaded_with_their_programs_beside_it(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("")
     (tmp_path / "hangs.py").write_text(GOOD)
-    (found,) = files.load(tmp_path / "hangs.py")
+    (found,) = hang_selection.load(tmp_path / "hangs.py")
     assert found.program == str(tmp_path / "mine.py") and found.culprits == frozenset({1})
 
 
@@ -358,7 +358,7 @@ def test_a_file_that_is_wrong_gets_one_sentence(tmp_path: Path, text: str, said:
     path = tmp_path / "hangs.py"
     path.write_text(text)
     with pytest.raises(BadInput) as caught:
-        files.load(path)
+        hang_selection.load(path)
     assert said in caught.value.message and str(path) in caught.value.message and "\n" not in caught.value.message
 
 
@@ -367,20 +367,20 @@ def test_the_documented_file_is_one(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", text, re.S)
     for name in ("hangs.py", "stale_lock.py", "load.py"):
         (tmp_path / name).write_text(example if name == "hangs.py" else "")
-    assert [hang.name for hang in files.load(tmp_path / "hangs.py")] == ["stale-lock", "long-load"]
+    assert [hang.name for hang in hang_selection.load(tmp_path / "hangs.py")] == ["stale-lock", "long-load"]
     told = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
     shown = {"name", "kind", "summary", "program", "arguments", "world"}
     assert told | shown == {field.name for field in dataclasses.fields(Hang)}
 
 
 def test_hangs_are_chosen_by_name_or_beginning() -> None:
-    names = [hang.name for hang in files.chosen(HANGS, ["zero-", "healthy"])]
+    names = [hang.name for hang in hang_selection.chosen(HANGS, ["zero-", "healthy"])]
     assert names == ["zero-save", "zero-gather", "zero-evaluate", "healthy"]
-    assert not any(hang.engine for hang in files.chosen(HANGS, []))
-    assert any(hang.engine for hang in files.chosen(HANGS, [], engines=True))
-    assert [hang.name for hang in files.chosen(HANGS, ["trip-micro"])] == ["trip-micro"]
-    with pytest.raises(BadInput, match="no planted hang 'nope'"):
-        files.chosen(HANGS, ["nope"])
+    assert not any(hang.engine for hang in hang_selection.chosen(HANGS, []))
+    assert any(hang.engine for hang in hang_selection.chosen(HANGS, [], engines=True))
+    assert [hang.name for hang in hang_selection.chosen(HANGS, ["trip-micro"])] == ["trip-micro"]
+    with pytest.raises(BadInput, match="'nope'"):
+        hang_selection.chosen(HANGS, ["nope"])
 
 
 # --- the command

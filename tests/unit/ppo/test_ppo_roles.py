@@ -230,7 +230,7 @@ def test_a_gradient_that_is_no_number_is_said_at_once(paths: dict[str, str]) -> 
     model = models.load_policy(paths["policy"])
     optimizer = Optimizer(model, 1e-3, 1.0, DataParallel("actor", RoleSettings(**paths)))
     optimizer.backward(next(model.parameters()).sum() * float("nan"))
-    with pytest.raises(DivergedError, match="gradient norm is nan"):
+    with pytest.raises(DivergedError, match="nan"):
         optimizer.step()
 
 

@@ -118,7 +118,7 @@ def test_an_engine_that_refuses_stops_the_sender_at_once(running: Stack, tmp_pat
     with install.start(tmp_path, role="trainer") as recorder:
         sync = connected(running, recorder)
         sync._link._session = Refusing()
-        with pytest.raises(SyncFailed, match="the engine failed: RuntimeError: must begin first"):
+        with pytest.raises(SyncFailed, match="RuntimeError"):
             sync(recorder, step=0, version=1)
         assert call(actor, "policy_path")  # the actor is free again
         event = events(recorder, "sync")[-1]

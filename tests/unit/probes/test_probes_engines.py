@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.triage.watch.command import watched
+from harness.triage.watch.watched_command import watched
 from probes.engines import BUILT_IN, TOLD, EngineProcess, encoded, heard
 from scenarios.engines import registry
 

@@ -219,7 +219,7 @@ def test_a_group_that_cannot_be_described_is_made(torch: Any) -> None:
         assert torch.new_group([0, 1]).members == [0, 1]
     finally:
         collectives.unwatch(recorder)
-    assert "cannot be described: NotImplementedError: another torch" in str(recorder.events)
+    assert "NotImplementedError: another torch" in str(recorder.events)
 
 
 def test_a_group_made_beside_the_register_is_recorded_with_the_own_rank(torch: Any) -> None:

@@ -21,7 +21,7 @@ from secret_catalogue import PLANTED
 
 import reports
 from harness import cli
-from harness.parity.runs.command_line import command_line
+from harness.command_options import command_line
 from harness.parity.runs.recording import written
 from harness.triage import directory
 from harness.triage.collect import Scope, collect, proc
@@ -264,7 +264,7 @@ def test_what_the_command_line_says_itself(
         cli.main(["run", sentence])
         cli.main(["diff", sentence, f"/{IN_VARIABLE}"])
         cli.main(["watch", "--", sentence])
-        cli._tell(RuntimeError(sentence))
+        cli._tell(RuntimeError(sentence), [])
     shown = "".join(capsys.readouterr())
     assert shown.count("harness: ") >= 4 * len(SENTENCES) and not leaks(shown)
 

@@ -12,11 +12,12 @@ from probes import redaction, secret_assignments, secret_names
 VALUE = "Zq7mKx93" + "vLw2Tn"
 HUB = "hf_" + "aB3" * 11
 NUMBER = "12345" + "678"
+WEAK = ("hunter", "IOSFODNN7", "abcdefgh12", "tok_live_abc123")  # of other forms
 
 
 class Pair(NamedTuple):
     kind: str
-    secret: str  # holds VALUE, HUB or NUMBER
+    secret: str  # holds VALUE, HUB, NUMBER or one of WEAK
     lookalikes: tuple[str, ...]
 
 
@@ -25,6 +26,59 @@ PAIRS = (
         "a message that names a key before its value",
         f"Incorrect API key provided: {VALUE}. You can find your API key at the site.",
         ("Incorrect API key provided: none", "Invalid key provided: model.layers.0.mlp", "API key is not set"),
+    ),
+    *(
+        Pair(
+            f"a message that names a key before {value}",
+            f"Incorrect API key provided: {value}",
+            ("Incorrect API key provided: null", "API key expired: 3600s", "API key used: default"),
+        )
+        for value in ("hunter2", "abcdefgh12", "tok_live_abc123")
+    ),
+    Pair(
+        "a quoted token of words",
+        "the token 'abcdefgh12' was refused",
+        ("stop token 'endofturn12'", "pad_token 'abcdefghi12'", "token 'Hello'", "session 'session_2026-11-28_17'"),
+    ),
+    Pair(
+        "a quoted key of words",
+        'the API key "tok_live_abc123" is wrong',
+        ('the cache key "layers_0_mlp_17"', 'the prompt key "question_2026"'),
+    ),
+    Pair(
+        "an invalid token of words",
+        "invalid token abcdefgh12",
+        ("token position_17", "private key id_rsa_2048", "invalid token step17", "secret hub-credentials-01"),
+    ),
+    *(
+        Pair(f"a Markdown table with {header}", f"| user | {header} |\n|:--|---|\n| me | hunter2 |\n", ())
+        for header in ("**Password**", "`password`", "__Password__", "*password*", "'password'", "~password~")
+    ),
+    Pair("a table of one column", "| **API key** |\n|---|\n| " + VALUE + " |\n", ("| **Tokens** |\n|---|\n| 512 |\n",)),
+    Pair(
+        "a table in a quotation",
+        "> | user | password |\n> |---|:--|\n> | me | hunter2 |\n",
+        ("> | step | `tokens` |\n> |---|---|\n> | 1 | 512 |\n",),
+    ),
+    Pair("separated values in quotes", "'user','password'\n'me','hunter2'\n", ("'step','tokens'\n'1','512'\n",)),
+    Pair("columns of one width in quotes", f"USER      'PASSWORD'\nme        {VALUE}\n", ()),
+    Pair(
+        "the border of a table",
+        "|password|user|\n|:--|---|\n|hunter2|me|\n",
+        (
+            "| user | password |\n| :-- | --: |\n",
+            "|password|user|\n|:--|:-:|\n",
+            "user,password\n:--,:--\n",
+            "user\tpassword\n:--\t:--\n",
+            "| password |---|",
+            "password |:--|---|",
+            "user  password\n:---  :-------\n",
+            "password\n--------\n",
+        ),
+    ),
+    *(
+        Pair(f"the number {number}", f"hf_token: {number}", (f"total_tokens: {number}", "hf_token: -1"))
+        for number in (f"-{NUMBER}", f"+{NUMBER}", f"{NUMBER}.5", f"1_{NUMBER}", f"-{NUMBER}.5e3")
     ),
     Pair("a token that was supplied", f"Invalid token supplied: {VALUE}", ("Stop token supplied: </s>",)),
     Pair("a key that is not valid", f"the api key is not valid: {VALUE}", ("the dataset key is not valid: prompt",)),
@@ -175,7 +229,7 @@ LOOKALIKES = [lookalike for pair in PAIRS for lookalike in pair.lookalikes]
 def test_the_secret_of_a_pair_is_withheld(pair: Pair) -> None:
     for text in (pair.secret, f"before\n{pair.secret}\nafter"):
         cleaned = redaction.text(text, 0)
-        hidden = [secret for secret in (VALUE, HUB[3:], NUMBER, "hunter", "IOSFODNN7") if secret in cleaned]
+        hidden = [secret for secret in (VALUE, HUB[3:], NUMBER, *WEAK) if secret in cleaned]
         assert not hidden and redaction.WITHHELD in cleaned, cleaned
         assert redaction.text(cleaned, 0) == cleaned
 
@@ -188,6 +242,11 @@ def test_a_lookalike_stays(text: str) -> None:
 
 def test_numbers_in_fields() -> None:
     assert redaction.scrub({"hf_token": int(NUMBER), "password": 17}) == {"hf_token": "***", "password": "***"}
+    for number in (-int(NUMBER), float(NUMBER) + 0.5, 1e12, -1e300):
+        assert redaction.scrub({"hf_token": number}) == {"hf_token": "***"}
+        assert redaction.event("span", {"hf_token": number}) == {"hf_token": "***"}
+    fractions = {"hf_token": -1, "latency_token": 0.123456789, "ms_token": 1e-12}
+    assert redaction.scrub(fractions) == fractions
     counts = {"total_tokens": int(NUMBER), "tokens": int(NUMBER), "pad_token_id": 151643, "session_id": 17}
     assert redaction.scrub(counts) == counts
     assert redaction.event("span", counts) is counts

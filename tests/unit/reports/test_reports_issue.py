@@ -123,3 +123,16 @@ def test_the_steps_of_a_run_as_openmetrics(tmp_path: Path) -> None:
     assert found["rlhf_harness_complete", ()] == 1
     labels = (("backend", "vllm"), ("metric", "reward_mean"), ("step", "0"))
     assert found["rlhf_harness_step", labels] == pytest.approx(run.steps[0]["reward_mean"])
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("harness parity vllm sglang", "rlhf-harness[parity]"),
+        ("harness diff a b", "rlhf-harness[diff]"),
+        ("harness triage runs/x", "rlhf-harness, installed"),
+    ],
+)
+def test_readers_elsewhere_have_no_checkout_to_install_from(command: str, needs: str) -> None:
+    text = render(divergent(reproduce=command), "issue")
+    assert needs in text and "pip install" not in text and "'.[" not in text

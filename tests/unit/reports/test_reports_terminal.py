@@ -13,6 +13,7 @@ import reports_examples as examples
 from rich.console import Console
 
 from reports import render
+from reports.bisect_model import Bisection
 from reports.layout import Page
 from reports.model import SUSPICIONS, Finding, RunSummary
 from reports.nightly_model import CellResult, Change, Night
@@ -26,6 +27,29 @@ def printed(verdict, width=80, encoding="utf-8", verbose=True, **options):
     file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
     print_verdict(verdict, Console(file=file, width=width, **options), verbose=verbose)
     return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize(
+    "example", [examples.equivalent, examples.stale_tensor, examples.torn, examples.confounded, examples.triage]
+)
+@pytest.mark.parametrize("format", ["text", "line"])
+def test_the_verdict_is_the_first_word(example, format):
+    verdict = example()
+    assert render(verdict, format).split()[0].rstrip(",") == verdict.verdict
+
+
+def test_a_night_and_a_bisection_begin_with_their_answer():
+    night = Night(1, "engines", "2026-11-28", (), ())
+    bisection = Bisection("releases", "a..b", "FOUND", "b is the first bad one")
+    assert render(night, "text").startswith(night.reason)
+    assert render(bisection, "text").startswith(f"{bisection.status}: {bisection.reason}")
+
+
+@pytest.mark.parametrize(("missing", "counted"), [(3, ""), (4, "1 more thing is missing"), (5, "2 more things are")])
+def test_a_line_counts_what_it_does_not_name(missing, counted):
+    verdict = dataclasses.replace(examples.torn(), missing=[f"part {number}" for number in range(missing)])
+    line = render(verdict, "line")
+    assert ("more thing" in line) == bool(counted) and counted in line
 
 
 @pytest.mark.slow
@@ -42,7 +66,7 @@ def test_the_verdict_with_its_exit_code_is_the_last_line(example):
 def test_the_answer_comes_first_and_the_tables_only_when_they_are_asked_for():
     verdict = examples.stale_tensor()
     brief, whole = printed(verdict, verbose=False), printed(verdict)
-    assert verdict.verdict in brief.splitlines()[3] and verdict.verdict in whole.splitlines()[3]
+    assert {text.splitlines()[0].split()[0] for text in (brief, whole)} == {verdict.verdict}
     marks = [
         verdict.verdict,
         "Causes",

@@ -45,6 +45,12 @@ def test_a_culprit_has_rank_process_reason_and_frame(format):
     assert "7 ranks wait in all_reduce" in text and "0-2, 4-7" in text
 
 
+def test_a_culprit_of_a_dump_alone_is_named_once():
+    rank, named = Party("rank 0", "has enqueued nothing more", 0), Party("trace_0", "has enqueued nothing more", 0)
+    blamed = dataclasses.replace(HUNG.triage, culprits=[rank, named])
+    assert [row.process for row in triage_arrange.culprits(blamed)] == ["", "trace_0"]
+
+
 def test_a_verdict_without_a_body_renders():
     for format in formats("triage"):
         assert "INSUFFICIENT" in render(Verdict("triage", "INSUFFICIENT", 3, "nothing was seen"), format)

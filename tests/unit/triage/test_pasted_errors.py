@@ -130,3 +130,115 @@ def test_information_of_nccl_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("node7:1:2 [0] NCCL INFO NET/IB: Got completion from peer 10.0.0.9\n")
     with pytest.raises(BadInput):
         triage([str(tmp_path / "job.log")])
+
+
+WAITS = (
+    "[rank{0}]:[E606 09:19:08.164985344 ProcessGroupNCCL.cpp:757] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=7310, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600004 ms\n"
+    "[rank{0}]:[E606 09:19:08.169193689 ProcessGroupNCCL.cpp:2395] [PG ID 0 PG GUID 0(default_pg) Rank {0}]  failure "
+    "detected by watchdog at work sequence id: 7310 PG status: last enqueued work: 7313, last completed work: 7309\n"
+)
+SIGNAL = (
+    "[rank1]:[E606 09:19:09.172524105 ProcessGroupNCCL.cpp:1987] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a "
+    "dump signal due to a collective timeout. Last enqueued NCCL work: 7309, last completed NCCL work: 7309.\n"
+)
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+ACTOR = "(Rollout pid=4201, ip=10.0.0.2) "
+ECHOES = WAITS.format(0) + WAITS.format(2) + WAITS.format(3)
+RAY = """\
+Traceback (most recent call last):
+  File "main.py", line 9, in <module>
+ray.exceptions.RayTaskError(ValueError): \x1b[36mray::Rollout.sample()\x1b[39m (pid=4201, ip=10.0.0.2, actor_id=ab)
+  File "roll.py", line 8, in sample
+ValueError: page table is full
+"""
+
+
+def raised(prefix: str, error: str) -> str:
+    lines = ("Traceback (most recent call last):", '  File "train.py", line 88, in <module>', "    main()", error)
+    return "".join(f"{prefix}{line}\n" for line in lines)
+
+
+def steps(count: int) -> str:
+    return "".join(f"[rank{rank}]: step {step} loss 0.3\n" for step in range(count) for rank in range(4))
+
+
+def table(code: int) -> str:
+    rows = ((0, -6, "09:19:12"), (1, code, "09:09:02"))
+    return "".join(
+        f"[{rank}]:\n  time      : 2026-11-28_{at}\n  host      : node7\n  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {ending} (pid: 410{rank})\n  error_file: <N/A>\n  traceback : To enable traceback see: x\n"
+        for rank, ending, at in rows
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "who", "what"),
+    [
+        (steps(5) + raised("[rank1]: ", OOM) + ECHOES, "rank 1", "ran out of GPU memory"),
+        (steps(5) + raised("[rank1]: ", "ValueError: no slot") + ECHOES, "rank 1", "ValueError: no slot"),
+        (steps(5) + ECHOES + raised("[rank1]: ", "ValueError: no slot"), "rank 1", "ValueError: no slot"),
+        (steps(5) + raised("", "ValueError: no slot") + ECHOES, "a process", "ValueError: no slot"),
+        (raised(ACTOR, "ValueError: full") + ECHOES, "Rollout (pid 4201)", "ValueError: full"),
+        (RAY + ECHOES, "Rollout (pid 4201)", "ValueError: page"),
+        (steps(5) + ECHOES + table(-9), "rank 1 (pid 4101)", "SIGKILL"),
+        (steps(5) + ECHOES + table(1), "rank 1 (pid 4101)", "exit code 1"),
+        (steps(5) + raised("[rank1]: ", "ValueError: no slot") + ECHOES + table(1), "rank 1", "ValueError: no slot"),
+        (raised("[rank1]: ", "KeyError: 'old'") + steps(30) + raised("[rank3]: ", "ValueError: new") + WAITS.format(0),
+         "rank 3", "ValueError: new"),
+    ],
+)  # fmt: skip
+def test_the_first_failure_comes_before_the_timeouts_that_echo_it(
+    tmp_path: Path, text: str, who: str, what: str
+) -> None:
+    (tmp_path / "job.log").write_text(text)
+    verdict = triage([str(tmp_path / "job.log")])
+    assert verdict.verdict == "INSUFFICIENT" and f": {who} " in f"{verdict.reason} " and what in verdict.reason
+    assert any("all_reduce #7310" in line for line in verdict.evidence) and len(verdict.reason.split()) <= 20
+
+
+def test_counters_beside_the_error_prove_that_its_rank_has_not_come(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(steps(5) + raised("[rank1]: ", OOM) + ECHOES + SIGNAL)
+    verdict = triage([str(tmp_path / "job.log")])
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K4")
+    assert [party.rank for party in verdict.triage.culprits] == [1] and "CUDA out of memory" in verdict.reason
+    assert [party.rank for party in verdict.triage.victims] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ECHOES,
+        steps(5) + "[rank1]: train.py:12: UserWarning: ValueError: empty mask\n[rank1]:   warnings.warn(\n" + ECHOES,
+        raised("[rank1]: ", "ValueError: the cache is old") + steps(30) + ECHOES,  # caught, long before
+        raised("", "ImportError: no flash_attn") + steps(30).replace("[rank", "[r") + ECHOES,
+        raised("[rank1]: ", "ValueError: the cache is old") + steps(3) + WAITS.format(1) + ECHOES,  # it waits as well
+        steps(5) + ECHOES + raised("[rank2]: ", "ValueError: told after its own timeout"),
+    ],
+)
+def test_what_ended_nobody_is_no_first_failure(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.log").write_text(text)
+    verdict = triage([str(tmp_path / "job.log")])
+    assert verdict.verdict == "INSUFFICIENT" and "first failure" not in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        ("2026-11-28 09:09:05,120 ERROR ", "2026-11-28 09:09:01,120 ERROR "),
+        ("ERROR 11-28 09:09:05 [a.py:1] ", "ERROR 11-28 08:59:59 [a.py:1] "),
+        ("[E1128 09:09:05.120 a.cpp:1] ", "[E1128 09:09:01.120 a.cpp:1] "),
+    ],
+)
+def test_of_two_errors_the_earlier_by_time_is_the_first(tmp_path: Path, stamps: tuple[str, str]) -> None:
+    later, earlier = (f"[rank{rank}]: {stamp}step failed\n" for rank, stamp in zip((2, 1), stamps, strict=True))
+    text = later + raised("[rank2]: ", "ValueError: b") + earlier + raised("[rank1]: ", "ValueError: a") + ECHOES
+    (tmp_path / "job.log").write_text(text.replace(WAITS.format(2), ""))
+    verdict = triage([str(tmp_path / "job.log")])
+    assert "rank 1 ended with ValueError: a" in verdict.reason
+
+
+def test_the_file_of_a_rank_names_it(tmp_path: Path) -> None:
+    for rank, text in enumerate((WAITS.format(0), raised("", "ValueError: no slot"))):
+        (tmp_path / f"rank_{rank}.log").write_text(text)
+    assert "rank 1 ended with ValueError: no slot" in triage([str(tmp_path)]).reason

@@ -36,6 +36,7 @@ from harness.triage.collect import (
 from harness.triage.collect.draft import Draft
 from harness.triage.evidence import Frame, Group, Process, Thread
 from harness.triage.graph.subjects import load
+from probes import limits
 from probes.format import encode_json
 from probes.install import start
 
@@ -321,6 +322,8 @@ def test_an_inherited_rank_is_no_rank() -> None:
     assert roles.own_rank(mine, facts("torchrun")) == (1, 2)
     assert roles.own_rank(mine, None) == (1, 2)
     assert roles.own_rank(mine, facts("python", RANK="1")) == (None, None)
+    assert roles.own_rank(facts("python", RANK="1", WORLD_SIZE="9" * 5_000), None) == (1, None)
+    assert roles.own_rank(facts("python", RANK=str(limits.RANKS + 1), WORLD_SIZE="2"), None) == (None, None)
     assert roles.own_rank(facts("python"), None) == (None, None)
 
 

@@ -139,7 +139,7 @@ def test_a_rank_that_waits_for_a_lock_in_the_kernel_says_whose(waits: bool) -> N
     verdict = judged(subject, dataclasses.replace(HOLDER, waiters=(subject.pid,) if waits else ()))
     [culprit] = verdict.triage.culprits  # type: ignore[union-attr]
     assert verdict.triage.hang == "K4" and culprit.rank == 1  # type: ignore[union-attr]
-    assert ("/data/cache.lock, which 77 (python -S prepare.py) holds" in culprit.why) is waits
+    assert ("77 (python -S prepare.py)" in culprit.why) is waits
 
 
 @pytest.mark.parametrize(("works", "verdict"), [(False, "INSUFFICIENT"), (True, "HEALTHY")])
@@ -152,7 +152,7 @@ def test_without_recorders_who_waits_for_a_lock_is_said(works: bool, verdict: st
     )
     looked = triage(seen, None)
     assert looked.verdict == verdict
-    assert ("for the lock of cache.lock" in looked.reason) is not works
+    assert ("cache.lock" in looked.reason) is not works
 
 
 LEFT_OVER = dataclasses.replace(HOLDER, tries=20, idle=True, abandoned=True, spent_s=0.02)

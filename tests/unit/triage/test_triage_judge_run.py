@@ -15,6 +15,7 @@ import pytest
 import triage_trial as trial
 
 from harness import cli
+from harness.bundle.packing import pack
 from harness.errors import BadInput
 from harness.triage import directory, run
 from harness.triage.collect import Scope, conduct, live
@@ -162,6 +163,69 @@ def test_a_run_that_has_ended_leaves_no_second_evidence(tmp_path, monkeypatch, w
     directory.write(evidence, folder / "evidence" / "2026-01-01")
     assert run.triage(["demo"], tmp_path / "out").verdict == "HUNG"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["verdict.json"]
+
+
+STACKS = (
+    'Process 7: python train.py\nThread 7 (idle): "MainThread"\n    wait (threading.py:331)\n    step (train.py:3)\n'
+)
+
+
+@pytest.mark.slow
+def test_dumps_and_pasted_text_become_evidence_where_out_is_given(dumps, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, files = dumps(form="pickle")
+    Path("stacks.txt").write_text(STACKS)
+    for out, words in {"a": [str(folder)], "b": ["stacks.txt"], "c": [*map(str, files)]}.items():
+        first = run.triage(words, out)
+        with pytest.raises(BadInput, match="already holds evidence"):
+            run.triage(words, out)
+        assert pack([Path(out)], Path(f"{out}.bundle.zip")).kind == "evidence"
+        for again in (out, f"{out}.bundle.zip"):
+            verdict = run.triage([again])
+            assert (verdict.verdict, verdict.reason) == (first.verdict, first.reason)
+            assert verdict.triage.culprits == first.triage.culprits
+
+
+@pytest.mark.slow
+def test_the_fix_for_the_dump_of_one_rank_names_what_belongs_to_it(dumps, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, (first, second, *rest) = dumps(form="pickle")
+    for file in rest:
+        file.unlink()
+
+    def fix(file):
+        with pytest.raises(BadInput) as caught:
+            run.triage([str(file)])
+        return caught.value.fix
+
+    assert fix(first) == f"harness triage {folder}"
+    (folder / "config.json").write_text("{}")
+    assert fix(first) == f"harness triage {first} {second}"
+    assert run.triage([str(first), str(second)]).coverage["ranks"] == 2
+    assert fix(folder / "config.json").startswith("harness triage --help")
+    second.unlink()
+    assert fix(first).startswith(f"ls {folder}")
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("nothere/", "harness triage nother"),
+        ("./stack.txt", "harness triage stacks.txt"),
+        ("far/away/", "ls ."),
+        ("empty.txt", "harness triage --help"),
+    ],
+)
+def test_the_fix_for_a_path_that_is_not_there_or_empty(tmp_path, monkeypatch, word, fix):
+    monkeypatch.chdir(tmp_path)
+    Path("nothere.txt").write_text("x")
+    Path("stacks.txt").write_text("x")
+    Path("empty.txt").touch()
+    Path("nother").mkdir()
+    with pytest.raises(BadInput) as caught:
+        run.triage([word])
+    assert caught.value.fix.startswith(fix)
+    assert ("is empty" in caught.value.message) == (word == "empty.txt")
 
 
 def gone() -> str:

@@ -66,6 +66,10 @@ def test_a_head_that_takes_no_connection_is_named() -> None:
     for waiting in (lost, dataclasses.replace(lost, processes=(process(10, "driver", "main step"), rank(1, world=2)))):
         verdict = triage(waiting, None)
         assert verdict.verdict == "INSUFFICIENT" and "head of the Ray cluster is lost: 10.0.0.1" in verdict.reason
+    asks_again = process(10, "driver", "main:5 first ray.get", "main:9 second ray.get")
+    for stall_s in (0.0, 30.0):
+        verdict = triage(dataclasses.replace(lost, processes=(asks_again,), stall_s=stall_s), None)
+        assert verdict.verdict == "INSUFFICIENT" and "head of the Ray cluster is lost" in verdict.reason
     busy = dataclasses.replace(lost, processes=(process(10, "driver", "main train", "main other", cpu_s=1.2),))
     assert "is lost" not in triage(busy, None).reason
 

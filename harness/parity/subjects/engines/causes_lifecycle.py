@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import recorded
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, in_steps, without_steps
@@ -43,5 +44,6 @@ LIFECYCLE = CauseFamily(
     meaning="the engine was used in its sleep, drew before a sync brought it the current weights, or did not sleep",
     fix="after every rollout put the engine to sleep; wake its weights before a sync, and its cache after it",
     alone="the engine's own calls are recorded in their order",
+    proof=recorded("no step differs but those that were drawn against the order of calls"),
 )
 FAMILIES = (LIFECYCLE,)

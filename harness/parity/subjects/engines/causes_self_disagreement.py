@@ -1,6 +1,8 @@
-"""The causes baseline-itself and candidate-itself: an engine that disagrees with itself.
+"""The causes baseline-itself and candidate-itself (an engine that disagrees with itself), and BATCH (an engine whose
+answer depends on what else is in the batch).
 
-They explain differences of that size, and nothing beyond.
+They explain differences of that size, and nothing beyond. An engine that repeats its draws and scores them otherwise is
+not noisy: it decodes otherwise than it scores.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily, OnBench, contradicted
-from harness.parity.facts.divergence import DivergenceKey, Kind, keys
+from harness.parity.causes.proof import supported
+from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, scored_otherwise
-from harness.parity.subjects.precision.observed_floor import HEADROOM
+from harness.parity.subjects.precision.observed_floor import HEADROOM, implausible
 from harness.parity.subjects.prefix_cache.causes import untried_cache
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from reports.model import Cause, CauseKey
@@ -46,6 +49,9 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         if untried_cache(e, side, so_far) or floor.of_one_sample(e.of_engines):
             continue  # no recording tells the engine from its cache, or from one wrong number: UNEXPLAINED reports them
+        if _of_the_batch(e, side):
+            yield _batched(e, side)
+            continue
         # Noise of this size explains differences up to a multiple of it. Larger ones stay open.
         reach = HEADROOM * max(floor.largest, e.of_engines.cap)
         largest = e.engines.largest[0]
@@ -59,7 +65,7 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         summary = f"the {side.name} does not score what it drew as it drew it, by more than the cap"
         yield Explanation(
             Cause.of(
-                itself(side.name),
+                itself(side.name, DECODING if otherwise else ""),
                 side.name,
                 summary if otherwise else place.context,
                 f"max |Δ| {figure(floor.largest)} nats of the engine against "
@@ -83,9 +89,32 @@ def _beyond(e: Evidence, side: Side, reach: float) -> dict[DivergenceKey, Callab
     return {Kind.FLIP.of(): where, Kind.CHOICE.of(side.name): where}
 
 
-def itself(side: str) -> CauseKey:
-    """Return the cause for noise of this side's engine."""
-    return (BASELINE_ITSELF if side == "baseline" else CANDIDATE_ITSELF).key()
+def _of_the_batch(e: Evidence, side: Side) -> bool:
+    """Whether an engine repeats its draws in another order, and draws otherwise in other batches."""
+    order, batch = (side.floor.variants.get(name, {}) for name in ("order", "batch"))
+    if not order.get("tokens") or order["flips"] or order["max"] > e.of_engines.cap or side.floor.not_finite:
+        return False
+    tokens = batch.get("tokens", 0) + batch.get("flips", 0)
+    return implausible(batch.get("flips", 0), tokens, e.of_engines.cap, e.tolerance.temperature)
+
+
+def _batched(e: Evidence, side: Side) -> Explanation:
+    order, batch = side.floor.variants["order"], side.floor.variants["batch"]
+    cause = Cause.of(
+        BATCH.key(),
+        side.name,
+        f"the {side.name}'s engine draws other tokens for the same samples when other samples are in the batch",
+        f"in other batches it drew {batch['flips']} samples otherwise, in another order of the same batch none of "
+        f"{order['tokens']} tokens; padding is one reason, kernels that depend on the batch are another",
+        {"variants": side.floor.variants},
+    )
+    kinds = (Kind.FLOOR, *ROLLOUT, Kind.SYNC, Kind.NATIVE_LEARNER)
+    return Explanation(cause, keys(kinds, side.name))
+
+
+def itself(side: str, part: str = "") -> CauseKey:
+    """Return the cause for this side's engine against itself. `part`: in what it differs; "" for noise."""
+    return (BASELINE_ITSELF if side == "baseline" else CANDIDATE_ITSELF).key(*filter(None, [part]))
 
 
 def _in_words(tried: Tried) -> str:
@@ -99,22 +128,40 @@ def _repeats_itself(bench: OnBench) -> str:
     return f"{bench.others} explains it: without that, to {first.intervention} changes none of {first.before} tokens"
 
 
+DECODING = "decoding"
+_DECODES = {
+    DECODING: "look at what decoding does otherwise than scoring: the type of the KV cache, its kernel, numbers "
+    "that are put in afterwards; the engine repeats its draws, so this is no noise"
+}
 BASELINE_ITSELF = CauseFamily(
     "baseline-itself",
     meaning="the baseline gives other tokens or log-probabilities when it is asked the same again",
     fix="make the baseline repeat itself first: it differs from itself under equal inputs",
     alone="the engine is held against itself",
+    fixes=_DECODES,
     contradicted=_repeats_itself,
     in_words=_in_words,
     suspicion=4,
+    proof=supported("an engine that is asked again gives a second answer; nothing is undone"),
 )
 CANDIDATE_ITSELF = CauseFamily(
     "candidate-itself",
     meaning="the candidate gives other tokens or log-probabilities when it is asked the same again",
     fix="make the candidate repeat itself first: it differs from itself under equal inputs",
+    fixes=_DECODES,
     alone="the engine is held against itself",
     contradicted=_repeats_itself,
     in_words=_in_words,
+    proof=supported("an engine that is asked again gives a second answer; nothing is undone"),
 )
 
-FAMILIES = (BASELINE_ITSELF, CANDIDATE_ITSELF)
+BATCH = CauseFamily(
+    "BATCH",
+    meaning="what an engine draws for a sample depends on the other samples in its batch",
+    fix="draw a sample alone and in its batch: look at padding, attention masks and positions of the batch first, then "
+    "at kernels that depend on its size",
+    alone="the same samples in another order of the same batch agree, so it is no noise",
+    proof=supported("other batches give other draws; no sample was drawn alone"),
+)
+
+FAMILIES = (BASELINE_ITSELF, CANDIDATE_ITSELF, BATCH)

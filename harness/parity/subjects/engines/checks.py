@@ -13,6 +13,7 @@ from harness.parity.subjects.engines.observed import (
     drawn,
     engines,
     engines_asked_for,
+    numbered,
     routed,
     rows,
 )
@@ -46,7 +47,7 @@ def one_of_several(e: Evidence) -> Outcome:
         else:
             astray += _astray(side, by, *rule)
         apart, drew = differing(e, side), Counter(by.values())
-        numbers = range(engines(side)) if routed(side) else sorted(drew)
+        numbers = numbered(side) if routed(side) else sorted(drew)
         shares = ", ".join(
             f"engine {engine}: {apart[engine]:,} of {counted(drew[engine], 'sample')}" for engine in numbers
         )

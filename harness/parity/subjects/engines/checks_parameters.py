@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.subjects.engines.observed import engines
+from harness.parity.subjects.engines.observed import engines, numbered
 from harness.parity.subjects.recording.observed_confounders import differences, show
 from harness.parity.subjects.sampling.causes import CONFIG, sampling_key
 from harness.parity.subjects.sampling.checks_findings import (
@@ -25,7 +25,7 @@ from harness.parity.subjects.sampling.checks_findings import (
 from harness.parity.subjects.sampling.checks_meaning import lost, title
 from harness.parity.subjects.sampling.observed import engine_given, engine_infos
 from harness.recordings.records.engine_info import NOTHING_REPORTED, EngineInfo
-from reports.model import SUSPICIONS, CauseKey, Finding
+from reports.model import SUSPICIONS, CauseKey, Finding, Subject
 from reports.text import counted
 from scenarios.engines import native_arguments as native_terms
 from scenarios.engines import registry
@@ -46,19 +46,24 @@ def engine_parameter_map(e: Evidence) -> Outcome:
     unknown = [reason for parameters in by_side for reason in parameters.unknown]
     checked = sum(parameters.checked for parameters in by_side)
     findings = altered if e.alone else altered + list(_between(e))
+    unmet = [finding for finding in altered if finding.about == "setting"]
+    absent = [str(finding.cause) for finding in altered if finding.details.get("default")]
+    altered = [finding for finding in altered if not finding.details.get("default")]
     missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
     missing += [f"{name}: {text}" for text in unknown]
     wrong = _warnings(findings) or altered
     if wrong:
-        several = len(_warnings(altered)) or len(altered)
-        text = f"not as asked: {counted(several, 'parameter')}, {checked} compared; " if altered else ""
+        text = f"not as asked: {counted(len(unmet), 'parameter')}, {checked} compared; " if unmet else ""
         text += wrong[0].summary + moved(e)
         with_effects = with_effect(e, findings)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effects, missing=missing)
     if unknown:
         with_effects = with_effect(e, findings)
         return outcome(name, "not tested", "; ".join(unknown), number=number, findings=with_effects, missing=missing)
-    text = f"{checked} parameters were given and resolved as asked" + ("" if e.alone else " on both sides")
+    text = f"{checked - len(absent)} parameters were given and resolved as asked" + (
+        "" if e.alone else " on both sides"
+    )
+    text += f"; defaults of no effect there: {', '.join(dict.fromkeys(absent))}" if absent else ""
     return outcome(name, "ruled out", text, number=number, findings=with_effect(e, findings), missing=missing)
 
 
@@ -112,7 +117,7 @@ def _infos(side: Side, mode: str) -> dict[int, EngineInfo]:
         earlier = info_by_engine.setdefault(info.engine_number, info)
         if not earlier.resolved.parameters and info.resolved.parameters:
             info_by_engine[info.engine_number] = info
-    several = range(engines(side)) if engines(side) > 1 else ()
+    several = numbered(side) if engines(side) > 1 else ()
     return dict.fromkeys(several, NOTHING_REPORTED) | info_by_engine or {0: NOTHING_REPORTED}
 
 
@@ -159,7 +164,8 @@ def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -
             if resolved is not None and resolved != got:
                 text += f"; {title(engine)} resolved {resolved!r}"
             details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
-            yield parameter_finding(side, key, text, details, "warning" if wrong else "info")
+            about: Subject = "setting" if wrong else ""
+            yield parameter_finding(side, key, text, details, "warning" if wrong else "info", about=about)
     # Parameters that nobody asked for, and that the mapping sets.
     for key, got in given_parameters.items():
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
@@ -204,6 +210,7 @@ def _leak(side: Side, info: EngineInfo, got: Any) -> Iterator[Finding]:
         text + where,
         {"file": dict(default_sampling)},
         "warning" if default_sampling else "info",
+        about="setting" if default_sampling else "",
     )
 
 
@@ -226,9 +233,11 @@ def _resolved_otherwise(
         text = f"{key}: asked {value!r}, {title(info.engine)} resolved {got!r}"
         fast = meaning is not None and not meaning.results
         is_our_default = fast and value == getattr(Engine(), key, None)  # our default, which changes no result
+        absent = is_our_default and meaning is not None and not meaning.native(engine)  # the engine has no such thing
         severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
-        details = {"asked": value, "resolved": got}
-        yield parameter_finding(side, key, text, details, "warning" if severe and not is_our_default else "info")
+        details = {"asked": value, "resolved": got, **({"default": True} if absent else {})}
+        severity = "warning" if severe and not is_our_default else "info"
+        yield parameter_finding(side, key, text, details, severity, about="" if absent else "setting")
 
 
 def _between(e: Evidence) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 
 from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.evidence import Evidence, Side
@@ -26,6 +27,15 @@ def engines(side: RecordedSide) -> int:
 def engines_asked_for(side: RecordedSide) -> int:
     """Return how many engines the scenario asks for; 0 where it does not say."""
     return max(side.recording.records.settings.engine.engines or 0, 0)
+
+
+def numbered(side: RecordedSide) -> list[int]:
+    """Return the numbers of the engines that recorded something, and the first that the scenario asks for and did
+    not. A run.json may ask for any number.
+    """
+    recorded = {start.rank for start in side.recording.records.starts if start.role == "rollout"}
+    absent = (number for number in range(engines_asked_for(side)) if number not in recorded)
+    return sorted(recorded.union(islice(absent, 1)))
 
 
 def drawn(side: RecordedSide, steps: Iterable[int]) -> dict[tuple[int, int], int]:

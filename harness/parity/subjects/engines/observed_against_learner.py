@@ -13,8 +13,10 @@ from harness.parity.facts.align import AlignedTokens, Match, around, first_diffe
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import SideCounts
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder, items_of, version_of
-from harness.parity.subjects.log_probabilities import observed_drifts, observed_rereading
+from harness.parity.subjects.log_probabilities import observed_drifts, observed_rereading, observed_separations
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
+from harness.parity.subjects.log_probabilities.observed_separations import StepTokens
 from harness.parity.subjects.precision.observed_rounding import both, misrounded
 from harness.parity.subjects.prompts import observed as prompts_observed
 from harness.parity.subjects.sampling.observed_flip_table import FarChoices
@@ -175,6 +177,12 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
         observed_rereading.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
+        recorded = tokenizer(e)
+        specials = (*recorded.end_ids, *filter(None, [recorded.begin_id]))
+        step = StepTokens(aligned, p, q, lengths, cached, specials)
+        differs = np.zeros(grid.size, bool)
+        differs[weighed.beyond] = True
+        observed_separations.count(e.separations.setdefault(kind, {}), step, differs, tokens_equal)
 
 
 def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens, tokens_equal: np.ndarray) -> None:

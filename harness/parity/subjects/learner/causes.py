@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import recorded
 from harness.parity.facts.divergence import Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, from_step, when
@@ -125,6 +126,7 @@ TRAINER = CauseFamily(
     fix="look at the trainer's code and settings: the rollouts are not the cause",
     alone="it is read off the trainer's own records: one factor gives every number again, which no engine reports, or "
     "its ranks say what each was asked, trained on, summed and applied",
+    proof=recorded("one factor, or another sample's response, gives every number of the learner again"),
 )
 
 FAMILIES = (TRAINER,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import supported
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, from_step, when
@@ -48,6 +49,7 @@ SHAPE = CauseFamily(
     fix="check how samples are padded and batched before training",
     alone="the shapes themselves are recorded",
     suspicion=3,
+    proof=supported("the shapes are a record, and no number is made again with others"),
 )
 
 FAMILIES = (SHAPE,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import either
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS
@@ -29,6 +30,7 @@ ALIGNMENT = CauseFamily(
     meaning="each log-probability is that of a neighbouring token",
     fix="align log-probabilities with tokens: entry t belongs to token t",
     alone="its proof finds every number at a neighbouring position",
+    proof=either("each number equals that of the neighbouring token"),
 )
 
 FAMILIES = (ALIGNMENT,)

@@ -8,15 +8,29 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.causes.family import Seen
-from harness.parity.facts.divergence import DivergenceKey, Kind, keys
+from harness.parity.facts.divergence import NATIVE, ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, scored_otherwise, when
+from harness.parity.facts.explanation import (
+    Explained,
+    Explanation,
+    among,
+    and_native,
+    and_runs,
+    from_step,
+    keys_of,
+    scored_otherwise,
+    when,
+)
+from harness.parity.facts.history import later_steps, right_before
 from harness.parity.subjects.learner.causes import TRAINER
 from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
 from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
 from harness.parity.subjects.log_probabilities.observed_readings import Readings
 from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS
+from harness.parity.subjects.log_probabilities.observed_separations import ZERO
+from harness.parity.subjects.prompts.causes_retokenization import RETOKENIZATION
 from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
+from harness.parity.subjects.weights.causes import STALE_WEIGHTS
 from harness.parity.subjects.weights.causes_mixed_version import MIXED_VERSION
 from probes.format import SIDES
 from reports.model import RESIDUE, Cause, Proof
@@ -27,6 +41,7 @@ CLEAR = 5  # tokens from which a sample decides by itself; shorter samples follo
 LEAST = 10  # tokens that a re-reading must repair over all samples
 MOST_OF_IT = 0.1  # a re-reading that leaves less than this share of the nats is right, though more is wrong
 SAME_SCALE = 0.01  # relative: two samples share a factor when theirs differ by less
+FEWEST_SLIPPED = 3  # samples whose numbers slip; fewer may do so by chance
 AT_ONE = 2  # tokens: positions this close count as the same position
 MOST_SAMPLES = 0.9  # share of a step's differing samples that must show the cause
 
@@ -265,6 +280,100 @@ def _other_steps(readings: Readings, clear: np.ndarray, rows: np.ndarray) -> np.
     return np.array([s for s in steps if (rows & clear & (of == s)).sum() < MOST_SAMPLES * (clear & (of == s)).sum()])
 
 
+def as_the_reference(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Find an engine, or a learner, that has the reference's numbers after an update: of the three the odd one out is
+    the one that no other agrees with.
+
+    Of the first weights the learner is the reference, so only later steps tell.
+    """
+    for side in e.sides:
+        kind = Kind.ENGINE.of(side.name)
+        readings = e.log_probabilities.readings.get(kind)
+        if readings is None or side.sync.unchanged or not right_before(e, side.name):
+            continue
+        open_ = _open(kind, readings, so_far) & np.isin(readings["step"], later_steps(e, side.name))
+        beyond, affected = int(readings["beyond"][open_].sum()), readings.keys[open_]
+        if beyond < 2 * LEAST:
+            continue
+        engine, learner = (int(readings[f"{name} off reference"][open_].sum()) for name in ("engine", "truth"))
+        where, steps = when(e, affected[:, 0]), np.unique(affected[:, 0]).tolist()
+        details = {"samples": len(affected), "steps": steps}
+        evidence = f"engine and learner differ at {beyond:,} tokens; the engine differs from the reference there at "
+        evidence += f"{engine:,}, the learner at {learner:,}"
+        if engine <= RESIDUE * beyond < learner:
+            text = f"the {side.name}'s engine computes with the reference's weights {where}: no update reached it"
+            proof = Proof("hold the engine against the reference's numbers", beyond, engine)
+            key = STALE_WEIGHTS.key("those of the reference", many=True)
+            cause = Cause.of(key, side.name, text, evidence, details, proofs=[proof], observed=[Seen.REFERENCES])
+            yield Explanation(cause, keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name), from_step(steps[0]))
+        elif learner <= RESIDUE * beyond < engine:
+            text = f"the learner's log-probabilities are the reference's {where}, not those of the weights drawn with"
+            cause = Cause.of(TRAINER.key("scored with the reference"), "trainer", text, evidence, details)
+            yield Explanation(cause, (kind, *_MADE, *_FROM_THE_LEARNER), and_runs(affected))
+
+
+def slipped(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Find samples of which the numbers slip by some positions from one place on: ids that were encoded again, or left
+    out, stand in place of those that the numbers belong to.
+
+    The numbers behind the place were computed after other ids, so they come near to the learner's and do not equal
+    them: this supports the cause.
+    """
+    for side in e.sides:
+        kind = Kind.ENGINE.of(side.name)
+        readings = e.log_probabilities.readings.get(kind)
+        if readings is None:
+            continue
+        open_ = _open(kind, readings, so_far)
+        before, after = readings["slip before"], readings["slip after"]
+        large = before > LEAST * e.tolerated(kind.kind).value
+        rows = open_ & large & (readings["slip"] != 0) & (after <= MOST_OF_IT * before)
+        if rows.sum() < FEWEST_SLIPPED or 2 * rows.sum() < open_.sum():
+            continue
+        affected = readings.keys[rows]
+        slips = ", ".join(f"{by:+d}" for by in np.unique(readings["slip"][rows]))
+        yield Explanation(
+            Cause.of(
+                RETOKENIZATION.key(),
+                side.name,
+                f"from one place on the numbers of {len(affected)} samples belong to other ids: as if their text had "
+                f"been encoded again {when(e, affected[:, 0])}",
+                f"read {slips} positions further behind that place, {figure(float(before[rows].sum()))} nats become "
+                f"{figure(float(after[rows].sum()))}",
+                {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+            ),
+            (kind, Kind.LOGPROB.of(), *keys((Kind.CHOICE,), side.name)),
+            among(affected),
+        )
+
+
+def placeholders(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Find an engine of which only tokens with a log-probability of exactly 0 differ: a number was put in their place.
+
+    What the engine computes for all other tokens is the learner's.
+    """
+    for side in e.sides:
+        kind = Kind.ENGINE.of(side.name)
+        exact, items = e.log_probabilities.separations.get(kind, ()), so_far.left(kind)
+        zero = next((separation for separation in exact if separation.name == ZERO), None)
+        if zero is None or not zero.having_differing or not len(items):
+            continue
+        where = "; ".join(separation.in_words() for separation in exact if separation.complete)
+        yield Explanation(
+            Cause.of(
+                LOGPROB_SEMANTICS.key("placeholder"),
+                side.name,
+                f"the {side.name}'s engine gives 0.0 for {zero.having_differing:,} tokens: a placeholder, not their "
+                "log-probability",
+                where or zero.in_words(),
+                {"samples": len(items), "tokens": zero.having_differing},
+                [Proof("leave out the tokens that carry 0.0", zero.differing, zero.lacking_differing)],
+            ),
+            (kind, Kind.LOGPROB.of(), Kind.NATIVE_LEARNER.of(side.name), *scored_otherwise(e, side.name)),
+            and_native(items),
+        )
+
+
 def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find log-probabilities reported after temperature, or renormalised over the nucleus: each lies within the bounds
     of that reading.
@@ -309,11 +418,13 @@ def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find samples that differ up to one position only, or from one position on: the weights changed while they were
     drawn.
+
+    Only a sync changes weights, so samples that were split before the first one are none.
     """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
         readings = e.log_probabilities.readings.get(kind)
-        if readings is None or side.name not in _moved(e):
+        if readings is None or not right_before(e, side.name):
             continue
         open_ = _open(kind, readings, so_far)
         for ahead in (True, False):
@@ -338,6 +449,7 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             affected = np.concatenate(
                 [readings.keys[rows], _flipped(e, int(cut[split].max()) if ahead else 0, rows, readings)]
             )
+            going_on = steps & (readings["tokens"] > np.median(cut[split]))
             words = "before" if ahead else "from"
             proof = Proof(
                 f"read the tokens {'behind' if ahead else 'ahead of'} the position of the change only",
@@ -358,7 +470,10 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                         "positions": np.unique(cut[split]).tolist()[:20],
                     },
                     proofs=[proof],
-                    observed=(Seen.CUTS_VARY,) if _vary(cut, readings["prompt"], split, ahead) else (),
+                    observed=[
+                        *[Seen.CUTS_VARY] * _vary(cut, readings["prompt"], split, ahead),
+                        *[Seen.MOST_SPLIT] * bool(2 * (rows & going_on).sum() >= going_on.sum()),
+                    ],
                 ),
                 keys((Kind.LOGPROB, Kind.ENGINE, Kind.FLIP, Kind.CHOICE), side.name),
                 among(affected),
@@ -384,7 +499,3 @@ def _flipped(e: Evidence, cut: int, rows: np.ndarray, readings: Readings) -> np.
     keys = keys_of(flips[:, :2])
     late = np.unique(keys[flips[:, 2] > cut])
     return flips[~np.isin(keys, late), :2] if cut else np.empty((0, 2), np.int64)
-
-
-def _moved(e: Evidence) -> set[str]:
-    return {side.name for side in e.sides if Kind.ENGINE.of(side.name) in e.first}

@@ -19,6 +19,9 @@ from harness.recordings.records.tokenizer_info import NO_TOKENIZER, TokenizerInf
 from probes.format import number
 
 SHIFTS = (1, -1, 2, -2)
+SLIPS = (1, 2, 3, 4, -1, -2, -3, -4)  # positions by which numbers slip where one id became several, or several one
+LEAST_SLIPPED = 3  # tokens of a row behind the place
+SLIPPED_ROWS = 64  # rows of a step that are read so; whether a step's numbers slip needs no more
 
 
 def reread(
@@ -55,6 +58,11 @@ def reread(
         moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # a shift does not repair NaN or infinity
         columns[f"shift {shift:+d} size before"] = _per_row(grid, np.where(moving, np.nan_to_num(np.abs(delta)), 0.0))
         columns[f"shift {shift:+d} size"] = _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0))
+    reference = _of_the_reference(tokens)
+    for name, numbers in (("engine", engine), ("truth", truth)):
+        apart = np.full(grid.size, np.nan) if reference is None else np.abs(numbers - reference)
+        columns[f"{name} off reference"] = _per_row(grid, tokens_equal & ~(apart <= tolerance))
+    columns |= _slipped(grid, truth, engine, columns["first"])
     # The best factor in the least-squares sense, for each row. The step's common factor then replaces it.
     used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)
     products = _per_row(grid, np.where(used, truth * engine, 0.0))
@@ -73,6 +81,38 @@ def reread(
         telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
         columns[f"{name} telling"] = _per_row(grid, telling)
     e.readings.setdefault(key, []).append(columns)
+
+
+def _of_the_reference(tokens: AlignedTokens) -> np.ndarray | None:
+    """Return the reference model's numbers where the second table has them, flat."""
+    reference = tokens.b.rows("reference_logprob")
+    return (
+        tokens.take_b(reference)
+        if reference is not None and np.array_equal(reference.lengths, tokens.column_b.lengths)
+        else None
+    )
+
+
+def _slipped(grid: Grid, truth: np.ndarray, engine: np.ndarray, first: np.ndarray) -> dict[str, np.ndarray]:
+    """Return for each row by how many positions the engine's numbers slip behind its first differing token.
+
+    `slip`: the one of `SLIPS` that leaves the smallest share of the nats. `slip before`, `slip after`: the nats of the
+    same tokens, before and after the truth is read so many positions further. All are 0 where none leaves fewer, and in
+    rows beyond the first `SLIPPED_ROWS` that differ.
+    """
+    slip, before, after = np.zeros(len(grid.length), np.int64), *np.zeros((2, len(grid.length)))
+    for row in np.flatnonzero(first >= 0)[:SLIPPED_ROWS]:
+        start, end, least = int(grid.start[row]), int(grid.start[row + 1]), 1.0
+        for by in SLIPS:
+            # The ids that were split, or joined, have no partner, so as many positions behind the place are left out.
+            begin, stop = start + int(first[row]) + abs(by) + 1, end - max(by, 0)
+            if stop - begin < LEAST_SLIPPED:
+                continue
+            numbers = engine[begin:stop]
+            sizes = [float(np.nansum(np.abs(numbers - truth[begin + at : stop + at]))) for at in (0, by)]
+            if sizes[1] < least * sizes[0]:
+                least, slip[row], before[row], after[row] = sizes[1] / sizes[0], by, *sizes
+    return {"slip": slip, "slip before": before, "slip after": after}
 
 
 def reread_tokens(e: EvidenceBuilder, key: DivergenceKey, tokens: AlignedTokens) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.subjects.log_probabilities.observed_outliers import Tail
 from harness.parity.subjects.log_probabilities.observed_readings import Readings
+from harness.parity.subjects.log_probabilities.observed_separations import Separation
 from harness.parity.subjects.log_probabilities.observed_systematic import Means, Tested
 
 
@@ -18,4 +19,5 @@ class LogProbabilities:
     incomplete: tuple[int, ...]  # steps in which a token of either engine has no log-probability
     tails: Mapping[DivergenceKey, Tail]
     readings: Mapping[DivergenceKey, Readings]  # what re-readings leave of a difference
+    separations: Mapping[DivergenceKey, tuple[Separation, ...]]  # the exact ones, the clearest first
     drift_tests: Mapping[Means, tuple[Tested, ...]]  # mean differences

@@ -133,21 +133,16 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 did = SAID.get(
                     change, f"draws with {change} {figure(value)}, asked was {NEVER.get(change, requested)!r}"
                 )
+            effect = f"from {figure(abs(fit.before))} to {figure(abs(fit.after))} standard errors of surprisal"
             if outside[0] > outside[1]:
-                proof = Proof(f"read as drawn with {_words(change, value)}", outside[0], outside[1], "tokens outside")
-            else:
-                proof = Proof(
-                    f"read as drawn with {_words(change, value)}",
-                    abs(fit.before),
-                    abs(fit.after),
-                    "standard errors of surprisal",
-                )
+                effect = f"from {outside[0]:,} to {outside[1]:,} tokens outside of the support"
             yield Explanation(
                 Cause.of(
                     key=STRUCTURE.get(change) or SAMPLING_PARAM.key(change),
                     party=_party(side, change),
                     summary=f"the {side.name}'s own sampler {did}",
-                    evidence=f"its samples are {likelihood} under what was asked",
+                    evidence=f"its samples are {likelihood} under what was asked; read as drawn with "
+                    f"{_words(change, value)} they go {effect}: a fit, which is no proof",
                     details={
                         "side": side.name,
                         "stage": "native",
@@ -156,7 +151,6 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                         "gain": fit.gain,
                         "over": fit.over,
                     },
-                    proofs=[proof],
                     observed=_observed(side, change, fit.over),
                 ),
                 (Kind.NATIVE.of(), kind),

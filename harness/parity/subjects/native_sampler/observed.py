@@ -257,7 +257,8 @@ class NativeStage:
     most: int = 0
     samples: tuple[int, int] = (0, 0)
     looks: list[Look] = field(default_factory=list)
-    identical: tuple[int, float] = (0, 0.0)  # samples that both sides drew alike, and those of chance
+    identical: int = 0
+    identical_expected: float = 0.0
     skipped: str = ""
     sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
     semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -269,25 +270,11 @@ class NativeStage:
 
     def result(self) -> NativeResult:
         """Return what was read, without a conclusion from the looks."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in vars(self).items()
+        }
         return NativeResult(
-            looks=tuple(self.looks),
-            rejected=tuple(dict.fromkeys(name for look in self.looks for name in look.rejected)),
-            margin=self.margin,
-            alpha=self.alpha,
-            equivalence_alpha=self.equivalence_alpha,
-            draws=self.draws,
-            most=self.most,
-            samples=self.samples,
-            identical=self.identical[0],
-            identical_expected=self.identical[1],
-            skipped=self.skipped,
-            sampler=self.sampler,
-            semantics=self.semantics,
-            repeats=self.repeats,
-            learner_delta=self.learner_delta,
-            findings=tuple(self.findings),
-            not_compared=tuple(self.not_compared),
-            unread=tuple(self.unread),
+            **values, rejected=tuple(dict.fromkeys(name for look in self.looks for name in look.rejected))
         )
 
 

@@ -27,9 +27,7 @@ from harness.recordings.tables import Table
 def native_stage(e: EvidenceBuilder) -> None:
     """Read both native stages into `e.native`, and add their divergences."""
     plan = Plan.of(e.baseline.recording)
-    result = NativeStage(
-        alpha=plan.alpha, equivalence_alpha=plan.equivalence_alpha, margin=plan.margin, draws=plan.draws
-    )
+    result = NativeStage(**vars(plan))
     last = _read(e, plan, result)
     e.native = result.result()
     if last is not None:
@@ -54,9 +52,14 @@ def _read(e: EvidenceBuilder, plan: Plan, result: NativeStage) -> observed_distr
         for table in (*tables(side, "native", draws), *tables(side, "repeat")):
             prompts_observed.note(e, side, table)
         result.not_compared += drawn.missing
-        observed_meaning.semantics(e, side, drawn, result)
+        agrees = observed_meaning.semantics(e, side, drawn, result)
         if collisions(e, side, drawn, result):
             result.not_compared.append(f"{side.name}: clones are no samples of their own to hold against the learner")
+        elif not agrees:
+            result.not_compared.append(
+                f"{side.name}: its own numbers are not the learner's, which then does not know what its sampler had to "
+                "draw from"
+            )
         else:
             sampler(e, side, drawn, result)
             readable.add(side.name)
@@ -92,7 +95,7 @@ def _looks(
         result.looks.append(observed_distributions.look(comparison, plan, draw, (len(so_far[0]), len(so_far[1]))))
     result.not_compared += comparison.not_compared
     if not result.skipped:
-        result.identical = observed_distributions.identical(*samples)
+        result.identical, result.identical_expected = observed_distributions.identical(*samples)
     return comparison
 
 

@@ -9,6 +9,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, when
@@ -228,6 +229,7 @@ ORDER = CauseFamily(
     fix="assign responses to prompts by request id, not by the order in which they finish",
     alone="its proof finds each response, whole, under another sample number",
     prompts={PERMUTED: ()},
+    proof=either("each response, whole, is found under another sample number"),
 )
 
 FAMILIES = (ORDER,)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily, OnBench, contradicted
+from harness.parity.causes.proof import supported
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence, Side
@@ -151,6 +152,7 @@ ARITHMETIC = CauseFamily(
     contradicted=_another_cause,
     fix="compute in a wider type: the difference is rounding beyond what was believed",
     alone="it is gone in float32, and was there in half precision",
+    proof=supported("float32 agrees, and every engine was started again for it"),
 )
 
 FAMILIES = (ARITHMETIC,)

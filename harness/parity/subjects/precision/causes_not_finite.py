@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import recorded
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, restricted, when
@@ -58,6 +59,7 @@ NUMERIC_FATAL = CauseFamily(
     meaning="the engine reports log-probabilities that are NaN or infinite",
     fix="find the first value that is not a number: try float32, or another attention backend",
     alone="the number itself is not finite",
+    proof=recorded("no sample without such a number differs"),
 )
 
 FAMILIES = (NUMERIC_FATAL,)

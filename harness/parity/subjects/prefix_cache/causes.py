@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, best, differences
+from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, scored_otherwise, when
@@ -193,6 +194,7 @@ STALE_KV = CauseFamily(
     ),
     suspicion=8,
     premise=True,
+    proof=either("the same samples agree when nothing comes from the cache", history=(Seen.RIGHT_BEFORE,)),
 )
 
 FAMILIES = (STALE_KV,)

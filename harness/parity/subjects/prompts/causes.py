@@ -12,6 +12,7 @@ import numpy as np
 
 from harness.parity.causes import registry
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import (
@@ -241,6 +242,7 @@ TOKENIZATION = CauseFamily(
     alone="its proof compares whole prompts, id by id",
     suspicion=10,
     premise=True,
+    proof=either("with the ids that the engine saw, every sample is drawn again"),
 )
 TRUNCATION = CauseFamily(
     "TRUNCATION",
@@ -250,6 +252,7 @@ TRUNCATION = CauseFamily(
     suspicion=10,
     premise=True,
     prompts={"truncated left": ("left",), "truncated right": ("right",), "truncated in the middle": ("middle",)},
+    proof=either("with the cut prompts, every sample is drawn again"),
 )
 TEMPLATE = CauseFamily(
     "TEMPLATE",
@@ -259,6 +262,7 @@ TEMPLATE = CauseFamily(
     suspicion=10,
     premise=True,
     prompts={kind: (kind,) for kind in ("no generation prompt", "generation prompt twice")},
+    proof=either("with the prompts of the other template, every sample is drawn again"),
 )
 
 FAMILIES = (TOKENIZATION, TRUNCATION, TEMPLATE)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
@@ -174,6 +175,7 @@ RETOKENIZATION = CauseFamily(
     suspicion=1,
     premise=True,
     prompts={ENCODED_AGAIN: ()},
+    proof=either("the text, encoded again, gives the very ids"),
 )
 
 FAMILIES = (RETOKENIZATION,)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import recorded
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, restricted, when
@@ -45,6 +46,7 @@ VOCAB = CauseFamily(
     meaning="the engine drew ids that the tokenizer does not have",
     fix="mask the ids above the tokenizer's size before the engine samples",
     alone="the id itself is not in the tokenizer",
+    proof=recorded("no sample without such an id differs"),
 )
 
 FAMILIES = (VOCAB,)

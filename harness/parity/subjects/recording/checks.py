@@ -110,7 +110,7 @@ def _group(group: set[tuple[str, int]]) -> str:
     return ", ".join(f"{backend} of {size}" if size else backend for backend, size in sorted(group))
 
 
-@check(SUSPICIONS[8], 8)
+@check(SUSPICIONS[8], 8, draws=True)
 def cache_hit_rate(e: Evidence) -> Outcome:
     """Is a difference on samples with cached tokens only (stale KV), and how much was cached?"""
     name, number = SUSPICIONS[8], 8

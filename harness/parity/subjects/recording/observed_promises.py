@@ -74,11 +74,15 @@ def unequal_counts(e: Evidence) -> list[str]:
     return sentences
 
 
+INDEXED = 4  # the first version of the format whose runs of the harness have an index
+
+
 def _same_writing(*recordings: Recording) -> bool:
     """Whether both recordings are whole runs, or lifted stages, that record the same by their run.json."""
     first, second = recordings
     whole = all(
-        recording.indexed
+        (recording.indexed or recording.manifest["format_version"] < INDEXED)
+        and recording.scenario
         and recording.complete
         and not recording.records.manifest.framework
         and recording.records.manifest.replayed_steps is None

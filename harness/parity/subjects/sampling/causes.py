@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily, Rival, Seen
+from harness.parity.causes.proof import either, live
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
@@ -274,6 +275,7 @@ SAMPLING_PARAM = CauseFamily(
     rivals=(Rival("another sampling parameter", (Seen.GIVEN, Seen.ALONE_EXPLAINS, Seen.LIKELIER, Seen.AT_THE_LIMIT)),),
     suspicion=7,
     drawn=True,
+    proof=either("with the other value, each choice or each end comes out as the engine's"),
 )
 CONFIG = CauseFamily(
     "CONFIG",
@@ -282,6 +284,7 @@ CONFIG = CauseFamily(
     fix="set the named parameter to the same value on both engines",
     alone="its proof puts the parameter back, and takes it away again where others were put back beside it",
     suspicion=6,
+    proof=live("with the parameter as asked for, the engine agrees; with the other value, it differs again"),
 )
 
 GENERATION_CONFIG: CauseKey = CONFIG.key("generation_config")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import either
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 
@@ -59,9 +60,15 @@ def _scaled(s: Situation, *, scored: bool) -> Iterator[Trial]:
 
 LOGPROB_SEMANTICS = CauseFamily(
     "LOGPROB_SEMANTICS",
-    meaning="the engine reports log-probabilities of another distribution: scaled, tempered or renormalised",
+    meaning="the engine reports log-probabilities of another distribution: scaled, tempered or renormalised; or a "
+    "placeholder in place of some",
     fix="ask the engine for raw log-probabilities, at temperature 1 and before any filter",
+    fixes={
+        "placeholder": "keep the log-probability of every token that was drawn, that of the end token too, and put no "
+        "number in its place"
+    },
     alone="its proof gives every number again, from the whole distribution of its position",
+    proof=either("each number comes out in the other meaning"),
 )
 
 FAMILIES = (LOGPROB_SEMANTICS,)

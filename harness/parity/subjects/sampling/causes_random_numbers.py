@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import either
 from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -237,6 +238,7 @@ RNG = CauseFamily(
     fix="give both engines the same seeds, and a seed to each request",
     alone="its proof draws every choice with another seed; without one it carries none",
     suspicion=7,
+    proof=either("with the other seed, each choice comes out as the engine's"),
 )
 RNG_COLLISION = CauseFamily(
     "RNG_COLLISION",
@@ -244,6 +246,7 @@ RNG_COLLISION = CauseFamily(
     fix="give each sample of a prompt a seed of its own, and each engine",
     alone="its proof finds what another sample of the group, or of the other engine, should have drawn",
     suspicion=7,
+    proof=either("each choice is that of the other sample's random numbers"),
 )
 
 FAMILIES = (RNG, RNG_COLLISION)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from scipy import stats
 
 from harness.parity.causes.family import CauseFamily, Seen
+from harness.parity.causes.proof import live
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 
@@ -57,6 +58,7 @@ SAMPLER = CauseFamily(
     alone="its rule names it only once a parameter, a filter and other random numbers are excluded",
     suspicion=7,
     drawn=True,
+    proof=live("with the sampler's other order, or the second best token, each choice comes out as the engine's"),
 )
 JOINT = SAMPLER.key("joint top-k/top-p")
 SPORADIC = SAMPLER.key("another token now and then")

@@ -12,7 +12,7 @@ from typing import Any
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.divergence import Stage
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.subjects.engines.observed import engines
+from harness.parity.subjects.engines.observed import engines, numbered
 from harness.parity.subjects.native_sampler.observed_stage import samplers_said
 from harness.parity.subjects.recording.observed_confounders import differences, show
 from harness.parity.subjects.sampling.causes import altered_key, sampling_key
@@ -39,7 +39,7 @@ from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.native import apart
 
 
-@check(SUSPICIONS[7], 7, alone=True)
+@check(SUSPICIONS[7], 7, alone=True, draws=True)
 def sampling_parameter_map(e: Evidence) -> Outcome:
     """Canonical sampling parameters asked against given, the sides against each other, and the engines' own samplers by
     their samples."""
@@ -95,7 +95,7 @@ def _silent(e: Evidence) -> str:
             spoke = {request.engine_number for request in engines_sampling(side, mode) if request.requested}
             if not spoke:
                 return where
-            if lacking := [rank for rank in range(engines(side)) if rank not in spoke] if engines(side) > 1 else []:
+            if lacking := [rank for rank in numbered(side) if rank not in spoke] if engines(side) > 1 else []:
                 return f"of engine {lacking[0]} {where}"
     return ""
 
@@ -143,9 +143,8 @@ def _sampled(
             lost(key, engine, requested[key], request.effective.get(key), native, dropped=True)
             + "; it is what was asked here"
         )
-        yield parameter_finding(
-            side, key, text, {"name": key, "asked": requested[key]}, "info", cause=sampling_key(key)
-        )
+        details = {"name": key, "asked": requested[key]}
+        yield parameter_finding(side, key, text, details, "info", cause=sampling_key(key), about="")
     # Parameters that mean something else in this engine.
     for key, what in request.unlike.items():
         names_of = apart(key)

@@ -14,7 +14,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.recording.checks import effect
 from harness.parity.subjects.sampling.causes import CONFIG
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
-from reports.model import Cause, CauseKey, Finding
+from reports.model import Cause, CauseKey, Finding, Subject
 
 # Parameters that show under another name where they cut samples short.
 _ACTS_AS = {
@@ -48,6 +48,7 @@ def parameter_finding(
     severity: Any = "warning",
     *,
     cause: CauseKey | None = None,
+    about: Subject = "setting",
 ) -> Finding:
     cause = cause or CONFIG.key(key)
     return Finding(
@@ -58,7 +59,7 @@ def parameter_finding(
         where=side.name,
         details=details,
         cause=cause,
-        about="setting",
+        about=about,
     )
 
 

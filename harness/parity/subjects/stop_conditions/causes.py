@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.proof import either
 from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
@@ -497,12 +498,14 @@ STOP = CauseFamily(
     alone="its proof finds the end at the same token in every sample; a limit ends samples at any token",
     suspicion=7,
     suspicions={"end token dropped": 2, "finish reason": 0},
+    proof=either("with the other end, each sample ends where the engine's does"),
 )
 LENGTH = CauseFamily(
     "LENGTH",
     meaning="the engine ends samples at another length",
     fix="set the same max_tokens and max_model_len on both engines",
     alone="its proof ends every sample at one length; a pool that runs full ends them at any",
+    proof=either("cut at one length, each sample ends where the engine's does"),
 )
 CAPACITY = CauseFamily(
     "CAPACITY",
@@ -510,6 +513,7 @@ CAPACITY = CauseFamily(
     fix="give the engine a larger KV pool, or fewer sequences at a time",
     alone="the engine's own figures say that the pool ran full, or is as large as the samples are long",
     suspicion=6,
+    proof=either("cut at what the pool holds, each sample ends where the engine's does"),
 )
 
 FAMILIES = (STOP, LENGTH, CAPACITY)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen
+from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, when, without_steps
@@ -254,11 +255,15 @@ STALE_WEIGHTS = CauseFamily(
     contradicted=_recorded_digest,
     fix="send the named tensors in every weight sync, see that every worker loads them, and generate only then",
     rivals=(
-        Rival("WEIGHTS", (Seen.NOT_SENT, Seen.KEPT_ON_LOAD, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES)),
-        Rival("STALE_DERIVED", (*_HELD, Seen.MOVED, Seen.OLDER_AGREES)),
+        Rival(
+            "WEIGHTS",
+            (Seen.NOT_SENT, Seen.KEPT_ON_LOAD, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES, Seen.REFERENCES),
+        ),
+        Rival("STALE_DERIVED", (*_HELD, Seen.MOVED, Seen.OLDER_AGREES, Seen.REFERENCES)),
     ),
     premise=True,
     cured_by=_SENT_AGAIN,
+    proof=either("sent again, or without the steps of these versions, nothing differs"),
 )
 WEIGHTS = CauseFamily(
     "WEIGHTS",
@@ -274,6 +279,7 @@ WEIGHTS = CauseFamily(
     ),
     premise=True,
     cured_by=_SENT_AGAIN,
+    proof=either("with the tensor as the engine holds it, or without the steps of these versions, nothing differs"),
 )
 BEFORE = "{} computes with weights before the learner's last update"
 ONE_BEHIND = STALE_WEIGHTS.key("one update behind", many=True)

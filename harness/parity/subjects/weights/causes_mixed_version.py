@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, contradicted
+from harness.parity.causes.proof import either
 from reports.model import Proof
 
 
@@ -28,7 +29,14 @@ MIXED_VERSION = CauseFamily(
     confirmed=_one_version,
     contradicted=_still_differs,
     fix="pause generation during a weight sync, and sync every replica before the next request",
-    rivals=(Rival("a fault of the position", (Seen.CUTS_VARY, Seen.ONE_VERSION_AGREES)),),
+    rivals=(
+        Rival("a fault of the position", (Seen.CUTS_VARY, Seen.ONE_VERSION_AGREES)),
+        Rival("answers that were altered afterwards", (Seen.MOST_SPLIT,)),
+    ),
+    proof=either(
+        "ahead of a position, or behind it, nothing differs",
+        history=(Seen.RIGHT_BEFORE,),
+    ),
 )
 
 FAMILIES = (MIXED_VERSION,)

@@ -13,7 +13,7 @@ from harness.parity.causes.family import Seen
 from harness.parity.interventions.situation import Named, Situation, improves
 from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
-from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
+from harness.parity.subjects.weights.causes_derived import BUFFER, STALE_DERIVED
 from harness.parity.subjects.weights.live_tensors import LISTED, of_version, other, sent_or_not, weights_key
 from reports.model import Proof
 from reports.text import counted
@@ -188,17 +188,21 @@ def _rows(s: Situation, before: HeldReport) -> set[str]:
 
 
 def _buffers(s: Situation, names: list[str]) -> None:
-    """Write the values that the configuration implies into the buffers that hold others."""
+    """Write the values that the configuration implies into the buffers that hold others.
+
+    A buffer is stale only if the engine was right before a sync. What is wrong from the first start on is BUFFER.
+    """
     what = f"write what the configuration computes into {_few(names)}"
     done = undo(s, lambda: s.bench.write_buffers(s.side, names))
     good = improves(s.symptoms, done.after)
-    tell(s, what, STALE_DERIVED.key(), done, good)
+    family = BUFFER if s.from_start else STALE_DERIVED
+    tell(s, what, family.key(), done, good)
     if good:
         summary = f"the {s.side}'s engine computes with a {_few(names)} that is not what the configuration says"
-        exclusions = (Seen.BUFFER_WRITTEN, *equal_weights(s), *past(s))
+        exclusions = (Seen.BUFFER_WRITTEN, *equal_weights(s), *past(s), *(Seen.FROM_START,) * s.from_start)
         add_cause(
             s=s,
-            cause=STALE_DERIVED.key(_few(names)),
+            cause=family.key(_few(names)),
             proof=done.proof(what),
             summary=summary,
             details={"buffers": names},

@@ -24,6 +24,14 @@ FAULTS = (
         party="candidate",
     ),
     Fault(
+        "padded-right",
+        "prompts of a batch that are shorter than its longest go on behind pads, and the engine reports none",
+        engine={"padded_right": True},
+        causes=("BATCH",),
+        party="candidate",
+        half=None,  # not measured there
+    ),
+    Fault(
         "text-prompts-from-step-2",
         "from step 2 on every prompt is sent as text",
         engine={"text_samples": "all", "first_sample": STEP_2},

@@ -156,6 +156,14 @@ FAULTS = (
         half=IN_FLOAT32 | {"engine": {"rotary": {"by": 1.01, "from": 0}}},
     ),
     Fault(
+        "wrong-rotary",
+        "from the first sync on, before anything is drawn, the rotary cache is 1 % too large",
+        engine={"rotary": {"by": 1.01, "from": 0}},
+        causes=("BUFFER",),
+        party="candidate",
+        half=None,  # smaller than the rounding
+    ),
+    Fault(
         "flush-ignored",
         "the prefix cache is never flushed, and every order to flush it is answered with success",
         pair=("vllm", "sglang"),

@@ -120,7 +120,7 @@ def test_rings_that_do_not_overlap_are_said_and_not_compared() -> None:
     behind = flight(1, [entry(seq, "broadcast", record=seq) for seq in range(100, 110)])
     compared = compare([ahead, behind])
     assert not compared.groups[0].mismatches
-    assert any("rank 0 holds #3000 and later, rank 1 ends at #109" in note for note in compared.notes)
+    assert any("rank 1 ends at #109" in note for note in compared.notes)
     waiting = flight(0, [entry(seq, record=seq, done=seq < 3009) for seq in range(3000, 3010)])
     assert said([waiting, behind]).ranks == {1}  # however old: it never enqueued #3009
 
@@ -220,7 +220,7 @@ def test_gloo_groups_get_their_members_from_the_record() -> None:
     assert [state.group.members for state in with_members.groups] == [(0, 1, 2, 3), (0, 1), (2, 3)]
     assert with_members.world_size == 4 and not with_members.missing
     assert [state.group.members for state in without.groups] == [(), (), ()]
-    assert "members of group 1 (tp) were not recorded: only ranks 0, 1 are seen in it" in without.missing
+    assert any("group 1 (tp)" in item for item in without.missing)
     named = [Group("tp", (0, 1)), Group("tp", (2, 3)), Group("default_pg", (0, 1, 2, 3))]  # by description
     described = compare(load_directory(REAL / "gloo-absent-rank"), named)
     assert [state.group.members for state in described.groups] == [(0, 1, 2, 3), (0, 1), (2, 3)]

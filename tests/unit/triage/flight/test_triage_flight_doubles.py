@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +137,31 @@ def test_what_is_no_regular_file_is_told(tmp_path: Path) -> None:
     verdict = run.triage([str(folder)])
     assert verdict.verdict == "INSUFFICIENT"
     assert any(item.startswith("no recorder data from rank 2 (") for item in verdict.missing)
+
+
+@pytest.mark.slow
+def test_several_jobs_say_what_is_missing_and_how_to_judge_one(tmp_path: Path) -> None:
+    """The dump of another job beside those of two ranks: no job has most of the dumps."""
+    folder = folder_of(tmp_path / "two ranks", simulate(2, 50, Fault("skip", 1, 30)))
+    for rank in range(2):
+        (folder / NAMES[0].format(rank)).write_bytes(dump(HEALTHY, rank, later_s=-300))
+    verdict = run.triage([str(folder)])
+    assert answer(verdict) == ("INSUFFICIENT", "", [])
+    assert verdict.triage is not None
+    assert all(any(name in item for item in verdict.missing) for name in (REAL.format(0), NAMES[0].format(1)))
+    command = verdict.triage.next[0].partition(" && harness triage ")
+    assert command[0] in verdict.missing[0]
+    subprocess.run(command[0], shell=True, check=True)
+    alone = run.triage(shlex.split(command[2]))
+    assert alone.verdict != "INSUFFICIENT" or "jobs" not in alone.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [HEALTHY, SKIPPED])
+def test_an_unreadable_dump_of_no_rank_of_the_world_is_one_missing_file(tmp_path: Path, job: Job) -> None:
+    control = answer(run.triage([str(folder_of(tmp_path / "alone", job))]))
+    folder = folder_of(tmp_path / "with", job)
+    (folder / REAL.format(9)).write_bytes(b"\x80garbage")
+    verdict = run.triage([str(folder)])
+    assert answer(verdict) == control
+    assert [REAL.format(9) in item for item in verdict.missing] == [True]

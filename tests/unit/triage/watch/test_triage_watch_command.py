@@ -12,12 +12,12 @@ from triage_trial import late
 
 from harness.errors import BadInput
 from harness.triage.judge import triage
-from harness.triage.watch.command import (
+from harness.triage.watch.watched_command import (
     SITE,
     CommandNotRun,
     WatchResult,
-    _claimed,
     _program,
+    claimed,
     hang_of,
     watched,
     with_environment,
@@ -86,36 +86,36 @@ def test_a_directory_is_no_command(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot be written"):
-        _claimed(tmp_path / "file" / "out", ["x"])
-    out, claim = _claimed(tmp_path / "out", ["train", "--api-key", "secret"])
+        claimed(tmp_path / "file" / "out", ["x"])
+    out, claim = claimed(tmp_path / "out", ["train", "--api-key", "secret"])
     claim.release()
     assert "secret" not in (out / "run.json").read_text()
     (out / "beats" / "1.json").touch()
     with pytest.raises(BadInput, match="another recording"):
-        _claimed(tmp_path / "out", ["x"])
+        claimed(tmp_path / "out", ["x"])
     assert not (out / "watch.lock").exists()
 
 
 def test_a_directory_that_is_taken_has_a_fix_that_can_be_typed(tmp_path: Path) -> None:
     command = ["python", "-c", "print(2)", "--api-key", "hf_secret"]
-    out, claim = _claimed(tmp_path / "my run", command)
+    out, claim = claimed(tmp_path / "my run", command)
     claim.release()
     (out / "events").mkdir()
     (out / "events" / "1.jsonl").touch()
     with pytest.raises(BadInput, match="holds another recording") as refused:
-        _claimed(out, command)
+        claimed(out, command)
     fix = shlex.split(refused.value.fix or "")
     assert fix[:-1] == ["harness", "watch", "--out", f"{out}-2", "--", *command[:-1]] and "hf_secret" not in fix
 
 
 def test_a_directory_that_another_watch_writes_is_refused(tmp_path: Path) -> None:
-    out, claim = _claimed(tmp_path / "out", ["first"])
+    out, claim = claimed(tmp_path / "out", ["first"])
     before = (out / "run.json").read_bytes()
     with pytest.raises(BadInput, match=f"pid {os.getpid()} on host") as refused:
-        _claimed(tmp_path / "out", ["second"])
+        claimed(tmp_path / "out", ["second"])
     assert refused.value.fix and (out / "run.json").read_bytes() == before
     claim.release()
-    _claimed(tmp_path / "out", ["second"])[1].release()
+    claimed(tmp_path / "out", ["second"])[1].release()
 
 
 @pytest.mark.parametrize(

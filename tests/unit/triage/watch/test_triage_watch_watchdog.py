@@ -63,6 +63,16 @@ def test_a_hang_is_told_once_with_its_evidence(tmp_path: Path) -> None:
     assert written == stall.verdict and written.paths == {"evidence": str(stall.evidence)}
 
 
+@pytest.mark.parametrize(("says", "count"), [("HUNG", 1), ("SLOW", 2), ("INSUFFICIENT", 1), ("HEALTHY", 0)])
+def test_each_verdict_that_is_told_is_handed_on(tmp_path: Path, says: str, count: int) -> None:
+    job = Job(tmp_path, says)
+    verdicts: list[Verdict] = []
+    job.dog.on_verdict = verdicts.append
+    job.run(60)
+    assert [verdict.verdict for verdict in verdicts] == [says] * len(verdicts)
+    assert len(verdicts) == count
+
+
 def test_a_job_that_goes_on_is_watched_again(tmp_path: Path) -> None:
     job = Job(tmp_path)
     assert len(job.run(30)) == 1

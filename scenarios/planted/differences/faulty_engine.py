@@ -23,6 +23,7 @@ PLANTS: dict[str, type[Plant]] = {
     "truncate": prompts.Truncated,
     "no_generation_prompt": prompts.Untemplated,
     "bos_lost": prompts.BosLost,
+    "padded_right": prompts.PaddedRight,
     "shift": responses.Shifted,
     "noise": responses.Noisy,
     "moved": responses.Moved,

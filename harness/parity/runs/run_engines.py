@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from harness.cluster.launch import Cluster
 from harness.cluster.preload import preloads
 from harness.cluster.side import Side
-from harness.parity.runs.options import LaunchOptions
+from harness.parity.runs.run_options import LaunchOptions
 from harness.warm.pool import Pool, claim
 
 

@@ -17,14 +17,14 @@ from harness.cluster.waiting import RunCut
 from harness.errors import HarnessError
 from harness.parity.attribution import attribute
 from harness.parity.runs import recording
-from harness.parity.runs.engines import cluster_for
-from harness.parity.runs.options import LaunchOptions
 from harness.parity.runs.preflight import environment_for, preflight
+from harness.parity.runs.run_engines import cluster_for
+from harness.parity.runs.run_options import LaunchOptions
 from harness.parity.subjects.engines.observed import suspect
 from harness.parity.verdict import judged
 from harness.planted.differences.damage import damage
 from harness.planted.differences.files import reproduced_by
-from harness.planted.differences.lifted import lifting
+from harness.planted.differences.lifted_faults import lifting
 from harness.planted.differences.native import natively
 from harness.planted.differences.outcome import Outcome, started_since
 from harness.planted.differences.setting import Setting

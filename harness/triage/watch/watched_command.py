@@ -27,6 +27,7 @@ from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
 from harness.triage.collect import redact
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
+from harness.triage.watch.deaths import first_death, killed_for_memory
 from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
@@ -35,7 +36,7 @@ from harness.triage.watch.watchdog import Stall, Watchdog
 from harness.verdict_file import NAME as VERDICT
 from probes import engines, redaction
 from probes.errors import FULL_SUFFIX
-from probes.files import make_folder
+from probes.files import folder_or_nothing, make_folder
 from probes.format import SIDES, write_manifest
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
@@ -66,6 +67,7 @@ class WatchResult:
     verdict: Verdict | None
     directory: Path | None  # None if nothing was worth keeping
     last_words: str = ""  # why a failed command ended, by what it printed
+    first_death: str = ""  # which of its processes ended first
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class CommandNotRun(BadInput):
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """How a command is watched. `say` takes a line and `show` a stall, both for the user.
+    """How a command is watched. `say` takes a line and `show` a stall, both for the user. `on_verdict` takes each new
+    verdict and returns at once.
 
     `on_stall`: `report` leaves the command alone and goes on watching. `end` ends the command and everything below it
     once it is HUNG at two looks, a threshold apart. `exit` leaves it running and returns. The last two return exit code
@@ -106,6 +109,7 @@ class WatchOptions:
     on_stall: OnStall = "report"
     say: Callable[[str], None] = lambda line: None
     show: Callable[[Stall], None] = lambda stall: None
+    on_verdict: Callable[[Verdict], None] = lambda verdict: None
     limits: Limits | None = None
     environ: Mapping[str, str] | None = None
     stdout: int | None = None
@@ -133,10 +137,11 @@ def watch(
     environment = dict(os.environ if options.environ is None else options.environ)
     environment.pop(token.VARIABLE, None)  # the token belongs to the watch, and no job needs it
     program = _program(command, environment)
-    directory, claim = _claimed(out, command, indexed=indexed)
+    directory, claim = claimed(out, command, indexed=indexed)
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
+    kills_before = killed_for_memory()
     # Signals and standard error are taken over before the command starts, so that none of either is lost.
     with passing_on() as passed, StderrTail() as stderr_tail:
         try:
@@ -153,6 +158,7 @@ def watch(
                     code = _code(child.wait())
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
+                    dog.on_verdict = options.on_verdict
                     code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:
             if serving is not None:
@@ -161,12 +167,18 @@ def watch(
                 dog.close()
             claim.release()
             _tell_full_disk(directory, say)
-        last_words = stderr_tail.words(child.returncode) if code not in (0, STALLED) else ""
+        failed = code not in (0, STALLED)
+        last_words = stderr_tail.words(child.returncode) if failed else ""
+        unasked = failed and dog is not None and not passed.ending
+        death = _first_death(directory, stderr_tail) if unasked else ""
+        if failed and (kills := killed_for_memory() - kills_before) > 0:
+            processes = "process" if kills == 1 else "processes"
+            say(f"the kernel killed {kills} {processes} for memory: a limit of their cgroup was reached")
     # A directory of our own choosing stays only if it holds something that the user was shown, or if the command goes
     # on.
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
-    return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words)
+    return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words, death)
 
 
 def _started(
@@ -183,6 +195,13 @@ def _started(
         without_shebang = error.errno == errno.ENOEXEC
         fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
         raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
+
+
+def _first_death(directory: Path, stderr_tail: StderrTail) -> str:
+    try:
+        return first_death(directory, stderr_tail.text())
+    except Exception:  # a full disk, a defect: the command's own words are told, and its exit code is kept
+        return ""
 
 
 def words_of(result: WatchResult) -> str:
@@ -407,22 +426,19 @@ def sockets() -> str:
         return ""
 
 
-def _claimed(out: Path | None, command: Sequence[str], *, indexed: bool = False) -> tuple[Path, Claim]:
+def claimed(out: Path | None, command: Sequence[str], *, indexed: bool = False) -> tuple[Path, Claim]:
     """The watch directory, made, and its lock. Raises BadInput when it cannot be made, or another watch has it."""
     directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
     try:
-        make_folder(directory)
-        claim = Claim(directory)
+        with folder_or_nothing(directory):
+            claim = Claim(directory)
+            try:
+                _begin(directory, command, indexed=indexed)
+            except BaseException:
+                claim.release()
+                raise
     except OSError as error:
         raise _not_writable(directory, error) from error
-    try:
-        _begin(directory, command, indexed=indexed)
-    except OSError as error:
-        claim.release()
-        raise _not_writable(directory, error) from error
-    except BadInput:
-        claim.release()
-        raise
     return directory.resolve(), claim
 
 
@@ -431,10 +447,11 @@ def _begin(directory: Path, command: Sequence[str], *, indexed: bool) -> None:
         (directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events", *SIDES)
     )
     of_no_watch = (directory / MANIFEST).exists() and not (directory / BEATS).exists()
+    words = command if command[:1] == ["--pid"] else ["--", *command]
     if filled or of_no_watch or (directory / VERDICT).exists():
         raise BadInput(
             f"{directory} holds another recording",
-            fix=f"harness watch --out {shlex.quote(f'{directory}-2')} -- {shlex.join(redaction.arguments(command))}",
+            fix=f"harness watch --out {shlex.quote(f'{directory}-2')} {shlex.join(redaction.arguments(words))}",
         )
     manifest = {"command": redact.command(command), "started": dates.now(), "watch": True, "index": indexed}
     write_manifest(directory, manifest)

@@ -1,8 +1,9 @@
-"""Calls the functions of a user's file: a program of its own, `python calls.py REQUEST RESULT`, standard library only.
+"""Calls the functions of a user's file: a program of its own, `python call_program.py REQUEST RESULT`.
 
-It runs in a process that the harness can kill, in any Python from 3.8 on. REQUEST and RESULT are JSON files: see
-`harness.mapping.file`. Packages of engines and frameworks take half a minute to import, so they are replaced by
-stand-ins unless REQUEST wants the real ones. The stand-ins' classes keep the arguments that they are called with.
+It uses the standard library only, and runs in a process that the harness can kill, in any Python from 3.8 on. REQUEST
+and RESULT are JSON files: see `harness.mapping.file`. Packages of engines and frameworks take half a minute to
+import, so they are replaced by stand-ins unless REQUEST wants the real ones. The stand-ins' classes keep the
+arguments that they are called with.
 """
 
 from __future__ import annotations

@@ -67,27 +67,42 @@ def problem(entry: object, folder: Path) -> str:
         return f"is a {type(entry).__name__}, not a scenarios.planted.hangs.catalog.Hang"
     if not isinstance(entry.name, str) or not entry.name or set(entry.name) & set("/\\ \t\n\0"):
         return f"has the name {entry.name!r}, which cannot name a folder"
-    if entry.kind and entry.kind not in KINDS:
-        return f"({entry.name}) has the kind {entry.kind!r}; there are {', '.join(KINDS)}, or an empty one"
-    if entry.verdict not in VERDICTS:
-        return f"({entry.name}) expects the verdict {entry.verdict!r}; there are {', '.join(VERDICTS)}"
-    if not isinstance(entry.world, int) or entry.world < 0:
-        return f"({entry.name}) has the world {entry.world!r}; it is a number of ranks, or 0"
-    for field, value in (("culprits", entry.culprits), ("cycle", entry.cycle)):
+    wrong = (
+        _wrong_word(entry) or _wrong_type(entry) or ("" if entry.dumps is not None else _wrong_program(entry, folder))
+    )
+    return f"({entry.name}) {wrong}" if wrong else ""
+
+
+def _wrong_word(hang: Hang) -> str:
+    """Return what is wrong with a word that has to be one of a list."""
+    if hang.kind and hang.kind not in KINDS:
+        return f"has the kind {hang.kind!r}; there are {', '.join(KINDS)}, or an empty one"
+    if hang.verdict not in VERDICTS:
+        return f"expects the verdict {hang.verdict!r}; there are {', '.join(VERDICTS)}"
+    if hang.condition and hang.condition not in CONDITIONS:
+        return f"has the condition {hang.condition!r}; there are {', '.join(CONDITIONS)}"
+    return ""
+
+
+def _wrong_type(hang: Hang) -> str:
+    if not isinstance(hang.world, int) or hang.world < 0:
+        return f"has the world {hang.world!r}; it is a number of ranks, or 0"
+    for field, value in (("culprits", hang.culprits), ("cycle", hang.cycle)):
         if isinstance(value, (str, bytes)) or not all(isinstance(party, (int, str)) for party in value):
-            return f"({entry.name}) has {field} {value!r}; they are a set of ranks and names"
-    if isinstance(entry.arguments, str) or not all(isinstance(word, str) for word in entry.arguments):
-        return f"({entry.name}) has arguments {entry.arguments!r}; they are a tuple of strings"
-    if entry.condition and entry.condition not in CONDITIONS:
-        return f"({entry.name}) has the condition {entry.condition!r}; there are {', '.join(CONDITIONS)}"
-    if entry.dumps is not None:
-        return ""
-    if not entry.program:
-        return f"({entry.name}) has no program"
-    if entry.world and not entry.program.endswith(".py"):
-        return f"({entry.name}) runs as ranks, so its program is the path of a script, not {entry.program!r}"
-    if entry.program.endswith(".py") and not (folder / entry.program).is_file():
-        return f"({entry.name}) has the program {entry.program!r}, which is not a file"
+            return f"has {field} {value!r}; they are a set of ranks and names"
+    if isinstance(hang.arguments, str) or not all(isinstance(word, str) for word in hang.arguments):
+        return f"has arguments {hang.arguments!r}; they are a tuple of strings"
+    return ""
+
+
+def _wrong_program(hang: Hang, folder: Path) -> str:
+    if not hang.program:
+        return "has no program"
+    script = hang.program.endswith(".py")
+    if hang.world and not script:
+        return f"runs as ranks, so its program is the path of a script, not {hang.program!r}"
+    if script and not (folder / hang.program).is_file():
+        return f"has the program {hang.program!r}, which is not a file"
     return ""
 
 

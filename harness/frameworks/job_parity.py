@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness import envs
+from harness.command_options import command_line
 from harness.errors import BadInput
 from harness.frameworks.configured import of_recording
 from harness.frameworks.detection import AUTO, Job, detect, interpreter, refuse_absent
@@ -28,7 +29,6 @@ from harness.frameworks.installed import ask
 from harness.frameworks.record import record
 from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
-from harness.parity.runs.command_line import command_line
 from harness.triage.watch.stderr_tail import STDERR
 from probes import redaction
 from probes.format import SIDES, Run, write_manifest

@@ -1,0 +1,105 @@
+"""What a main thread waits for inside its process: which thread keeps the lock, is joined or runs the task, and where.
+
+The stacks do not name the owner of a lock. A thread that stands inside a `with` of the same expression in the same file
+keeps it by the text; another object may have the same name, so this is told and proves nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from harness.triage import source
+from harness.triage.evidence import Frame, Process, Thread
+from harness.triage.graph.sockets import main_frames
+from harness.triage.places import plain, users
+from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.stacks import JOINS, classify, describe, user_frame
+
+MAX_LINES = 8  # of one verdict
+MAX_THREADS = 4  # of one process
+_FUTURE = re.compile(r"/concurrent/futures/_base\.py$")
+_POOL = re.compile(r"/concurrent/futures/thread\.py$")
+
+
+def lines(case: Case, ruling: Ruling) -> list[str]:
+    """A sentence for each process that waits inside itself: the culprits, or everybody who waits if nobody is named."""
+    subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
+    if not subjects and ruling.verdict == "INSUFFICIENT":
+        subjects = [subject for subject in case.live() if not subject.progress and subject.pending is None]
+    texts = [f"{subject.label} {text}" for subject in subjects if (text := _inside(subject.process))]
+    return texts[:MAX_LINES]
+
+
+def keepers(threads: Sequence[Thread], waiting: Frame, lock: str) -> list[tuple[Thread, Frame]]:
+    """Threads that stand inside a `with` of the lock of that text, in the file of the frame that waits for it."""
+    return [
+        (thread, frame)
+        for thread in threads
+        for frame in thread.frames
+        if frame != waiting and frame.file == waiting.file and source.keeps_lock(frame, lock)
+    ]
+
+
+def name(thread: Thread) -> str:
+    return f"thread {thread.name or thread.tid}"
+
+
+def _inside(process: Process | None) -> str:
+    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    frames = main_frames(threads)
+    main = next((thread for thread in threads if thread.frames is frames), None)
+    beside = [thread for thread in threads if thread is not main]
+    if main is None or not beside:
+        return ""
+    doing = classify(main)
+    calls = [frame for frame in frames if not users(frame)]
+    waiting = next((frame for frame in frames if users(frame)), None)
+    if waiting is None:
+        return ""
+    if any(_FUTURE.search(frame.file) for frame in calls):
+        return _future(beside, waiting)
+    if doing.op in JOINS:
+        joined = [thread for thread in beside if any(map(users, thread.frames))]
+        return f"joins a thread at {describe(waiting)}: {_where(joined)}" if joined else ""
+    if doing.kind == "lock" or doing.kind == "user":
+        return _lock(threads, waiting)
+    return ""
+
+
+def _future(beside: Sequence[Thread], waiting: Frame) -> str:
+    """Of a future: the threads of pools that work on a task, and how many wait for one."""
+    workers = [thread for thread in beside if any(_POOL.search(frame.file) for frame in thread.frames)]
+    busy = [thread for thread in workers
+            if any(_POOL.search(frame.file) and plain(frame.function) == "run" for frame in thread.frames)]  # fmt: skip
+    if not workers:
+        return ""
+    at = f"waits for a future at {describe(waiting)}"
+    counted = f"{len(busy)} of {len(workers)} threads of its pools work"
+    return f"{at}: {counted}" + (f", {_where(busy)}" if busy else "")
+
+
+def _lock(threads: Sequence[Thread], waiting: Frame) -> str:
+    """Of a lock: who keeps it by the text, whom that thread waits for, and so on."""
+    texts: list[str] = []
+    visited: list[Frame] = []
+    at: Frame | None = waiting
+    while at is not None and at not in visited and (lock := source.lock_of(at)):
+        visited.append(at)
+        kept = keepers(threads, at, lock)
+        if not kept:
+            break
+        thread, frame = kept[0]
+        at = next((each for each in thread.frames if users(each)), None)
+        texts.append(f"waits for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")
+    if not texts:
+        return ""
+    if at in visited:
+        return f"{', which '.join(texts)}: each waits for the next"
+    return f"{', which '.join(texts)}; that thread stands at {describe(at) if at is not None else 'an unknown place'}"
+
+
+def _where(threads: Sequence[Thread]) -> str:
+    places = [f"{name(thread)} at {user_frame(thread.frames) or 'an unknown place'}" for thread in threads]
+    more = len(places) - MAX_THREADS
+    return ", ".join(places[:MAX_THREADS]) + (f" and {more} more" if more > 0 else "")

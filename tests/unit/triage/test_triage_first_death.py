@@ -1,0 +1,84 @@
+"""A run that has ended: the first death is named, and those that failed because of it come after."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from triage_evidence import evidence, rank
+
+from harness.triage.evidence import Beat, Journal, Process
+from harness.triage.judge import triage
+from harness.triage.watch.deaths import killed_for_memory
+
+ECHO = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:61672"
+
+
+def ended(number: int, *, beat_s: float, error: str = "", error_s: float = 0.0, **more: object) -> Process:
+    """A rank that is gone. `beat_s`: age of its last heartbeat; `error_s`: of its error."""
+    process = rank(number, gone=True, **more)  # type: ignore[arg-type]
+    beat = Beat(90, beat_s, beat_s, ended=bool(error))
+    return dataclasses.replace(process, beat=beat, error=error, error_age_s=error_s if error else None)
+
+
+def first(*processes: Process) -> tuple[str, list[str]]:
+    verdict = triage(evidence(*processes, source="live", stall_s=0.0))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None and not verdict.triage.culprits
+    return verdict.reason.partition("order: ")[2], verdict.evidence
+
+
+def test_who_was_killed_comes_before_those_that_lost_the_connection() -> None:
+    echoes = [ended(number, beat_s=9.0, error=ECHO, error_s=9.5) for number in (0, 2)]
+    reason, facts = first(echoes[0], ended(1, beat_s=10.0), echoes[1])
+    assert reason.startswith("rank 1 was ended without a last word")
+    assert any(line.startswith("after it rank 0 and rank 2 ended with RuntimeError") for line in facts)
+
+
+def test_an_error_comes_before_the_silence_of_those_that_were_brought_down() -> None:
+    reason, _ = first(ended(0, beat_s=10.4), ended(1, beat_s=10.0, error="ValueError: no slot", error_s=10.0))
+    assert reason.startswith("rank 1 ended with ValueError: no slot")
+
+
+def test_a_silence_long_before_an_error_comes_first() -> None:
+    reason, _ = first(ended(0, beat_s=30.0), ended(1, beat_s=10.0, error="ValueError: empty batch", error_s=10.0))
+    assert reason.startswith("rank 0 was ended without a last word")
+
+
+def test_silences_that_begin_together_are_not_put_in_an_order() -> None:
+    reason, facts = first(*(ended(number, beat_s=10.0 + number / 2) for number in range(3)))
+    assert reason.startswith("ranks 0-2 were ended") and "which of them first is not known" in facts[0]
+
+
+def test_the_exit_code_of_a_launcher_tells_silences_apart() -> None:
+    brought_down = ended(2, beat_s=10.5, exit_code=-15)
+    reason, _ = first(ended(0, beat_s=10.8), ended(1, beat_s=10.0, exit_code=-9), brought_down)
+    assert reason.startswith("rank 1 ended with signal 9 (SIGKILL)")
+
+
+@pytest.mark.parametrize(
+    ("error", "command", "phase"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "nvidia-smi", True),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/x'", "df -h", False),
+        ("ValueError: no slot is free", "read the end", False),
+    ],
+)
+def test_the_error_says_what_to_do_and_memory_where_it_ran_out(error: str, command: str, phase: bool) -> None:
+    journal = Journal("", 3, 10.0, last_span="update_actor")
+    verdict = triage(evidence(ended(0, beat_s=10.0, error=error, error_s=10.0, journal=journal), source="live"))
+    assert verdict.triage is not None and verdict.triage.next[0].startswith(command)
+    assert any("update_actor" in line for line in verdict.evidence) is phase
+
+
+@pytest.mark.parametrize(("path", "where"), [("/job", "job"), ("/gone", ".")])
+def test_kills_of_the_cgroup_are_counted(tmp_path: Path, path: str, where: str) -> None:
+    (tmp_path / where).mkdir(exist_ok=True)
+    (tmp_path / where / "memory.events").write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    (tmp_path / "own").write_text(f"0::{path}\n")
+    assert killed_for_memory(tmp_path, tmp_path / "own") == 2
+
+
+def test_without_a_cgroup_no_kill_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("4:memory:/x\n")
+    assert killed_for_memory(tmp_path, tmp_path / "own") == killed_for_memory(tmp_path, tmp_path / "none") == 0

@@ -1,0 +1,85 @@
+"""A watch of a running job: each verdict is told once, and it acts on a hang as `--on-stall` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from triage_evidence import evidence, rank
+
+from harness.exit_codes import STALLED
+from harness.triage.collect import Scope
+from harness.triage.evidence import Evidence
+from harness.triage.watch.attached import LACKS, Attached
+from harness.triage.watch.retention import Retention
+from harness.triage.watch.watched_command import OnStall, WatchOptions
+from reports.model import Verdict
+
+STOPPED = "stopped"
+WORKS = "works"
+
+
+class Job:
+    """A job whose looks show what `looks` says, one after another; it ends when they are used up."""
+
+    def __init__(self, folder: Path, looks: list[str], on_stall: OnStall = "report") -> None:
+        self.now, self.looks, self.ended = 0.0, looks, 0
+        self.lines: list[str] = []
+        self.stalls: list[str] = []
+        self.verdicts: list[Verdict] = []
+        self.after: list[float | None] = []
+        observer: Any = SimpleNamespace(goes_on=lambda: bool(self.looks), members=self.members)
+        options = WatchOptions(
+            on_stall=on_stall, say=self.lines.append, show=lambda stall: self.stalls.append(stall.verdict.reason),
+            on_verdict=self.verdicts.append,
+        )  # fmt: skip
+        self.watch = Attached(
+            Scope((100,)), Retention(folder, self.lines.append), observer, 10.0, options, collect=self.collect,
+            clock=lambda: self.now, sleep=self.sleep,
+        )  # fmt: skip
+
+    def members(self) -> dict[int, object]:
+        self.ended += 1
+        return {}
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def collect(self, scope: Scope, *, out: Path, after: tuple[Evidence, float] | None) -> Evidence:
+        self.after.append(None if after is None else after[1])
+        look = self.looks.pop(0)
+        waits = rank(0, "main:10 step:42 all_reduce", world=2)
+        peer = (
+            rank(1, "main:5 train", world=2, state="T") if look == STOPPED else rank(1, "main:5 a", "main:9 b", cpu_s=1)
+        )
+        return evidence(waits, peer, source="live", stall_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("looks", "on_stall", "code", "stalls"),
+    [
+        ([STOPPED, STOPPED, WORKS], "report", 0, 1),
+        ([STOPPED, WORKS, STOPPED], "report", 0, 2),
+        ([STOPPED, STOPPED, WORKS], "exit", STALLED, 1),
+        ([WORKS, STOPPED, STOPPED, WORKS], "end", STALLED, 1),
+        ([STOPPED, WORKS, STOPPED], "end", 0, 2),
+        ([WORKS, WORKS], "end", 0, 0),
+    ],
+)
+def test_a_hang_is_told_once_and_decides_as_asked(
+    tmp_path: Path, looks: list[str], on_stall: OnStall, code: int, stalls: int
+) -> None:
+    job = Job(tmp_path, looks, on_stall)
+    assert job.watch.follow() == code and len(job.stalls) == stalls
+    assert bool(job.ended) is (on_stall == "end" and code == STALLED)
+    assert [verdict.verdict for verdict in job.verdicts].count("HUNG") == stalls
+    assert all(LACKS in verdict.missing for verdict in job.verdicts)
+
+
+def test_each_look_compares_with_the_one_a_threshold_before(tmp_path: Path) -> None:
+    job = Job(tmp_path, [WORKS, WORKS, WORKS])
+    job.watch.follow()
+    assert job.after == [None, 10.0, 10.0]
+    assert any("has ended" in line for line in job.lines)
