@@ -56,7 +56,7 @@ from harness.commands.showing import print_aside
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated
 from probes import redaction
 from probes.files import write_whole
-from reports import places
+from reports import displayed_paths
 from reports.text import clean_lines
 
 # Errors of the lower rooms whose text is already for the user. They are given by name, because importing them would
@@ -310,7 +310,7 @@ def _tell(error: BaseException, words: Sequence[str] = ()) -> int:
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print_aside(redaction.text("".join(traceback.format_exception(error)), 0).rstrip("\n"))
     printed = _refused_words(error, [*words]) if hasattr(error, "format_message") else _addressed(error)
-    message, fix = (clean_lines(places.displayed(text)) for text in (printed.message, printed.fix))
+    message, fix = (clean_lines(displayed_paths.displayed(text)) for text in (printed.message, printed.fix))
     print_aside(f"harness: {message}" + (f"\n  fix: {fix}" if fix else ""))
     if file := os.environ.get(ERROR_FILE):
         with contextlib.suppress(OSError):

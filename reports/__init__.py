@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TextIO
 
 from probes import redaction
-from reports import places
+from reports import displayed_paths
 
 if TYPE_CHECKING:
     from reports.renderers import Subject
@@ -19,11 +19,13 @@ def render(subject: Subject, format: str = "text") -> str:
     """
     from reports import renderers
 
-    return renderers.find(format, subject.kind).render(redaction.scrub(places.displayed(subject)))
+    return renderers.find(format, subject.kind).render(redaction.scrub(displayed_paths.displayed(subject)))
 
 
 def write(subject: Subject, format: str, stream: TextIO, *, verbose: bool = False) -> None:
     """Write the same to a stream. Text fits a terminal's width and has its colours."""
     from reports import renderers
 
-    renderers.find(format, subject.kind).write(redaction.scrub(places.displayed(subject)), stream, verbose=verbose)
+    renderers.find(format, subject.kind).write(
+        redaction.scrub(displayed_paths.displayed(subject)), stream, verbose=verbose
+    )

@@ -34,7 +34,7 @@ from scenarios.engines.engine import (
 )
 from scenarios.engines.engine_processes import first_to_end, title
 from scenarios.engines.make import EngineOptions, make_engine, resolve_device
-from scenarios.engines.mapping import ParameterMap, described
+from scenarios.engines.mapping import ParameterMap, sampling_event
 from scenarios.plants import Injection
 from scenarios.settings import Sampling, Scenario
 
@@ -154,7 +154,7 @@ class EngineSession:
         recorder.event("engine_info", **dataclasses.asdict(info), start_seconds=self._started_s)
         sampling, mode = self._scenario.sampling, self._scenario.rollout.mode
         mapped = self._bare.mapped(sampling)
-        recorder.event("sampling", **described(self._mapping, self.backend, sampling, mapped, mode))
+        recorder.event("sampling", **sampling_event(self._mapping, self.backend, sampling, mapped, mode))
 
     def _limit(self) -> int:
         """Return how many tokens a sample may have, as the engine was given it."""

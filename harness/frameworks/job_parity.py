@@ -29,7 +29,7 @@ from harness.frameworks.installed import ask
 from harness.frameworks.record import record
 from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
-from harness.triage.watch.hearing import STDERR
+from harness.triage.watch.stderr_tail import STDERR
 from probes import redaction
 from probes.format import SIDES, Run, write_manifest
 from reports.doctor_model import Hazard, Unchecked

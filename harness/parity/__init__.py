@@ -4,7 +4,7 @@
 - `subjects`: for each subject, what recordings show of it, its causes and its checks.
 - `gather`: everything that two recordings show, in one pass.
 - `causes`, `explain`: the causes that recordings prove.
-- `checks`: the eleven suspicions and the others.
+- `checks`: the registry of checks, and those that serve several subjects; the others are with their subjects.
 - `coverage`, `verdict`, `audit`: the decision, by precedence.
 - `interventions`, `attribution`: changes on engines that are still up, to prove causes.
 - `runs`: the commands.

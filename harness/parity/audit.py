@@ -37,9 +37,9 @@ from harness.parity.subjects.recording.observed_integrity import (
 )
 from harness.parity.subjects.recording.observed_replay import replayed
 from harness.parity.subjects.recording.observed_unknowns import unknowns
-from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling import checks_findings
 from harness.parity.subjects.sampling.observed_margins import odd_margins
-from harness.parity.verdict import asked, is_torn_manifest, kinds_of, not_tested
+from harness.parity.verdict import is_torn_manifest, kinds_of, not_tested, outcomes_of
 from harness.recordings.store import Recording
 from probes.format import FormatError
 from reports.model import AUDIT_EXIT_CODES, Cause, Parity, Verdict
@@ -73,7 +73,7 @@ def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tel
 
 def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     """Return the verdict on evidence of one run."""
-    outcomes = asked(e)
+    outcomes = outcomes_of(e)
     kinds, side = kinds_of(outcomes), e.baseline
     stop = [*damage(side.recording, side.name), *e.modes_unclear, *absent_processes(e), *strange_engines(e)]
     stop += too_little(e, minimum)
@@ -122,7 +122,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         verdict,
         AUDIT_EXIT_CODES[verdict],
         answer.reason,
-        sampling_checks.measured(findings, causes),
+        checks_findings.measured(findings, causes),
         causes if verdict == "UNSOUND" else [],
         missing=list(dict.fromkeys(missing)),
         coverage=_coverage(e, outcomes),

@@ -14,7 +14,7 @@ from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.facts.own_faults import note_own_faults
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.subjects.engines import observed_second_run
-from harness.parity.subjects.engines.observed_alone import note_floors
+from harness.parity.subjects.engines.observed_against_learner import note_floors
 from harness.parity.subjects.engines.observed_repetition import SecondRun
 from harness.parity.subjects.learner import observed_experience
 from harness.parity.subjects.learner.observed import learners
@@ -51,17 +51,20 @@ def gather(
     """
     e = before_steps(baseline, candidate, cap=cap, again=again, tell=tell)
     note_floors(e)
-    compare(e, tell)
+    compare(e, tell)  # the one pass over the steps
+    # What only the whole run shows.
     weight_syncs(e)
     note_own_faults(e)
     if not e.alone:
         learners(e)
-    observed_experience.settle(e)
+    observed_experience.note_means(e)
     if native:
         native_stage(e)
-    e.settle()
-    observed_drifts.settle(e)
-    observed_unjudged_flips.too_many(e)
+    # Log-probabilities and flips that no step counted as divergences. Means come after outliers: a mean is no
+    # divergence where single tokens are one already.
+    e.note_outliers()
+    observed_drifts.note_means(e)
+    observed_unjudged_flips.note_improbable_flips(e)
     return e
 
 
@@ -97,7 +100,7 @@ def before_steps(
     confounders = [] if alone else find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
     drawn = drawn_in(baseline)
     # A replay's candidate only scored what the baseline had drawn.
-    mode = REPLAY if REPLAY in candidate.said("rollout", "mode") else drawn
+    mode = REPLAY if REPLAY in candidate.field_texts("rollout", "mode") else drawn
     # With second runs, only measured floors count for the sides that were not run again.
     floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
     precision = _precision(baseline, sides, floors, mode, _temperature(baseline, drawn), cap)

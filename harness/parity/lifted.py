@@ -73,7 +73,7 @@ def lifted_stage(e: EvidenceBuilder, judge: Judge, proven_verdict: Verdict | Non
         return
     e.lifted = result = replace(result, verdict=verdict, kinds=frozenset(stage_evidence.first))
     if result.differs:
-        e.diverges(Kind.LIFTED.of(), [], _place(result, verdict, stage_evidence))
+        e.note_divergence(Kind.LIFTED.of(), [], _place(result, verdict, stage_evidence))
 
 
 def stage_steps(recordings: list[Recording]) -> range | None:

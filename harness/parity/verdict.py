@@ -46,7 +46,7 @@ from harness.parity.subjects.recording.observed_promises import unequal_counts
 from harness.parity.subjects.recording.observed_replay import replayed
 from harness.parity.subjects.recording.observed_resumed import not_shared, shared
 from harness.parity.subjects.recording.observed_unknowns import unknowns
-from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling import checks_findings
 from harness.parity.subjects.sampling.observed_margins import odd_margins
 from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.suspected import confirm_suspicions
@@ -144,12 +144,12 @@ def judged(
 
 def decided(e: Evidence, minimum: Minimum = LEAST) -> Judged:
     """Return the verdict on gathered evidence, which is only read."""
-    outcomes = asked(e)
+    outcomes = outcomes_of(e)
     kinds = kinds_of(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum), e, kinds)
 
 
-def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
+def outcomes_of(e: Evidence) -> list[tuple[Registered, Outcome]]:
     """Return the outcome of each check that can judge this evidence."""
     listed = (*checks(), *map(not_brought, (*refused(), *families.refused())))
     listed = tuple(check for check in listed if check.alone or not e.alone)
@@ -237,7 +237,7 @@ def _decide(
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],
         reason=answer.reason,
-        findings=sampling_checks.measured(findings, causes if verdict == "DIVERGENT" else []),
+        findings=checks_findings.measured(findings, causes if verdict == "DIVERGENT" else []),
         causes=causes,
         confounders=[confounder.finding for confounder in e.confounders],
         missing=_missing(e, grounds, outcomes),

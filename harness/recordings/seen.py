@@ -24,7 +24,7 @@ class _Process:
     places: list[tuple[Extent, int]]  # frame and row of each request
 
 
-class Seen:
+class SeenPrompts:
     """An index of every `seen` frame of a recording. The content of a frame is read again when it is needed.
 
     Memory: some hundred bytes per request.
@@ -46,7 +46,7 @@ class Seen:
             for path, request_places in by_path.items()
         ]
 
-    def told(self, table: Table) -> Table:
+    def with_prompts(self, table: Table) -> Table:
         """The table with a column `prompt_seen` for its requests; an empty row if no process saw the request.
 
         If several processes saw it (the ranks of one engine), a prompt that differs from the one that was sent is

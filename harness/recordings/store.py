@@ -20,7 +20,7 @@ import numpy as np
 
 from harness.recordings import scan
 from harness.recordings.records.catalogue import Records
-from harness.recordings.seen import Seen
+from harness.recordings.seen import SeenPrompts
 from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
 from harness.recordings.work import WORK
 from probes.format import (
@@ -289,7 +289,7 @@ class Recording(Run):
         frames = list(self.frames_of(kind, step, **fields))
         table = table_of(frames) if frames else None
         if table is not None and kind == "rollout":
-            table = self._seen.told(table)
+            table = self._seen_prompts.with_prompts(table)
         self._tables[key] = table
         self._tables_bytes += table.nbytes if table else 0
         while self._tables_bytes > TABLES_BYTES and len(self._tables) > KEPT:
@@ -297,7 +297,7 @@ class Recording(Run):
             self._tables_bytes -= oldest.nbytes if oldest else 0
         return table
 
-    def said(self, kind: str, field: str) -> set[str]:
+    def field_texts(self, kind: str, field: str) -> set[str]:
         """Every value (as text) of one field in the frames of one kind, without None. Reads only headers."""
         values = [value for step in self.steps(kind) for value in self.values_of(kind, step, field)]
         return {str(value) for value in values if value is not None}
@@ -321,10 +321,10 @@ class Recording(Run):
         return header
 
     @cached_property
-    def _seen(self) -> Seen:
+    def _seen_prompts(self) -> SeenPrompts:
         """What the engines' own processes received; these know neither steps nor samples."""
         places = [place for (kind, _), extents in self._extents.items() if kind == "seen" for place in extents]
-        return Seen(places, self._whole_frame)
+        return SeenPrompts(places, self._whole_frame)
 
     def frames_of(self, kind: str, step: int, **fields: Any) -> Iterator[FrameArrays]:
         """Yield the frames of one kind and step whose fields have these values.

@@ -24,7 +24,7 @@ from typing import IO
 from harness import exit_cleanup
 from harness.errors import BadInput
 from probes.files import FILE_MODE
-from reports import places
+from reports import displayed_paths
 
 MAX_BYTES = 4 << 30  # unpacked size; 1,024 dumps of 2,000 entries are about 1 GiB
 MAX_FILES = 20_000  # chosen: 1,024 ranks with a dump and a process file each are a tenth of it
@@ -87,7 +87,7 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
         shutil.rmtree(folder, ignore_errors=True)
         raise BadInput(outcome["error"], fix=outcome.get("fix"))
     exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
-    places.unpacked(str(folder), str(file))
+    displayed_paths.unpacked(str(folder), str(file))
     return folder
 
 

@@ -70,16 +70,25 @@ def triage(
     )
 
 
-def _paths(evidence: Evidence) -> dict[str, str]:
-    """The paths of the evidence. With several nodes each directory has its own, because their common folder may hold
-    other things."""
-    several = evidence.directories[:MAX_PATHS]
-    if len(several) < 2:
-        return {"evidence": evidence.path} if evidence.path else {}
-    return {f"evidence {number}": path for number, path in enumerate(several, 1)}
+def _mixed(comparison: Comparison, path: str) -> Ruling:
+    """INSUFFICIENT: the dumps are of several jobs, so nothing can be compared and no rule is asked."""
+    folder, apart = shlex.quote(path or "."), shlex.quote(os.path.join(path, "job-1"))
+    files = " ".join(map(shlex.quote, comparison.largest))
+    alone = f"(cd {folder} && mkdir job-1 && cp -- {files} job-1) && harness triage {apart}"
+    return Ruling(
+        "INSUFFICIENT",
+        f"these dumps are of {comparison.jobs} jobs",
+        evidence=comparison.notes[:3],
+        missing=(f"which of {comparison.jobs} jobs is meant, since none has most of the dumps; job 1 alone: {alone}",),
+        next=(
+            alone,
+            "for the next run: a TORCH_FR_DUMP_TEMP_FILE in a folder of the run",
+        ),
+    )
 
 
 def _ask(case: Case) -> Ruling:
+    """Return the ruling of the first rule that answers."""
     for rule in RULES:
         ruling = rule(case)
         if ruling is not None:
@@ -90,10 +99,10 @@ def _ask(case: Case) -> Ruling:
             "no process and no recorder dump was seen",
             next=("harness triage --help   # what it reads: pids, a run, evidence, recorder dumps",),
         )
-    return _unseen(case)
+    return _nothing_known(case)
 
 
-def _unseen(case: Case) -> Ruling:
+def _nothing_known(case: Case) -> Ruling:
     """INSUFFICIENT: nothing says what the processes do. Explain why, if a note of theirs tells it."""
     watched = "for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside"
     processes = [subject.process for subject in case.live() if subject.process]
@@ -138,23 +147,11 @@ def _unseen(case: Case) -> Ruling:
     )
 
 
-def _mixed(comparison: Comparison, path: str) -> Ruling:
-    folder, apart = shlex.quote(path or "."), shlex.quote(os.path.join(path, "job-1"))
-    files = " ".join(map(shlex.quote, comparison.largest))
-    alone = f"(cd {folder} && mkdir job-1 && cp -- {files} job-1) && harness triage {apart}"
-    return Ruling(
-        "INSUFFICIENT",
-        f"these dumps are of {comparison.jobs} jobs",
-        evidence=comparison.notes[:3],
-        missing=(f"which of {comparison.jobs} jobs is meant, since none has most of the dumps; job 1 alone: {alone}",),
-        next=(
-            alone,
-            "for the next run: a TORCH_FR_DUMP_TEMP_FILE in a folder of the run",
-        ),
-    )
-
-
 def _body(case: Case, ruling: Ruling) -> Triage:
+    """Return culprits, victims and nodes as the verdict shows them.
+
+    The ruling names culprits; victims are all processes that wait for one of them, directly or through others.
+    """
     graph = case.graph
     blamed = {key: why for key, why in ruling.culprits.items() if key in graph.subjects}
     roots = set(blamed) | set(ruling.cycle)
@@ -278,3 +275,12 @@ def _coverage(evidence: Evidence, comparison: Comparison | None, graph: Graph) -
         "source": evidence.source,
         "taken": evidence.taken,
     }
+
+
+def _paths(evidence: Evidence) -> dict[str, str]:
+    """The paths of the evidence. With several nodes each directory has its own, because their common folder may hold
+    other things."""
+    several = evidence.directories[:MAX_PATHS]
+    if len(several) < 2:
+        return {"evidence": evidence.path} if evidence.path else {}
+    return {f"evidence {number}": path for number, path in enumerate(several, 1)}

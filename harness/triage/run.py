@@ -34,7 +34,7 @@ from harness.verdict_file import recorded
 from probes import redaction
 from probes.files import folder_or_nothing, make_folder, make_new_folder, remove_empty, write_whole
 from probes.format import SIDES
-from reports import places
+from reports import displayed_paths
 from reports.model import Verdict
 
 LIVE = "events", "beats"
@@ -73,7 +73,7 @@ def triage(
             scope = live(what or ["auto"])
             evidence = collect(scope, options, out=made, after=(evidence, time.monotonic() - began))
             verdict = judge.triage(evidence)
-    verdict = places.displayed(verdict)
+    verdict = displayed_paths.displayed(verdict)
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
     folder = Path(out) if out else made

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from probes.format import FormatError
-from reports import places
+from reports import displayed_paths
 from reports.renderers import Renderer
 from reports.sections import timeline, triage
 from reports.text import clean
@@ -47,14 +47,14 @@ def _processes(subject: Subject, notes: list[str]) -> Iterator[Process]:
     """Yield the processes of each run, then those of a hang. What is missing or left out is added to `notes`."""
     made: list[Timeline] = []
     for side, path in _runs(subject):
-        place = places.of(path)
+        place = displayed_paths.of(path)
         if not place or not os.path.isdir(place):  # false for an invalid path, where Path.is_dir raises
             notes.append(f"the recording {clean(path)} of the {clean(side) or 'run'} is not there")
             continue
         try:
             made.append(timeline.of(place, clean(side)))
         except (FormatError, OSError) as error:
-            notes.append(clean(places.displayed(str(error))))
+            notes.append(clean(displayed_paths.displayed(str(error))))
     hang = cast("Verdict", subject).triage if subject.kind != "run" else None
     made += [timeline.waits(hang)] if hang is not None else []
     for drawn_timeline in made:

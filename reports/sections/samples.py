@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probes.format import PREFIX, FormatError, Frame, decode_header, frame_of, number, read_extents
-from reports import places
+from reports import displayed_paths
 from reports.text import clean, counted
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     """Return the samples of both runs, or a sentence that says why there are none."""
     if len(parity.runs) != 2 or not all(run.path for run in parity.runs):
         return "no sample browser: the verdict names no two recordings"
-    folders = [Path(places.of(run.path)) / "tokens" for run in parity.runs]
+    folders = [Path(displayed_paths.of(run.path)) / "tokens" for run in parity.runs]
     if missing := [folder for folder in folders if not os.path.isdir(folder)]:  # false for an invalid path too
-        return f"no sample browser: {clean(places.displayed(str(missing[0])))} is not there"
+        return f"no sample browser: {clean(displayed_paths.displayed(str(missing[0])))} is not there"
     if importlib.util.find_spec("numpy") is None:
         return "no sample browser: it needs NumPy; pip install numpy, and make the page again"
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from probes import redaction
 from probes.format import EVENTS, MANIFEST, decode_json, mapping
-from reports import places
+from reports import displayed_paths
 from reports.sections.parity import Fact
 from reports.text import clean
 
@@ -23,7 +23,7 @@ FIRST_EVENTS = 8  # events of a journal that are read; the last `environment` ev
 
 def of(run: RunSummary) -> list[Fact]:
     """Return engine, interpreter, packages, system, processor and GPUs, as far as they were recorded."""
-    place = places.of(run.path)
+    place = displayed_paths.of(run.path)
     manifest, recorded_env = _manifest(place), _environment(place)
     engine, machine, device = (mapping(value) for value in (
         manifest.get("environment"), recorded_env.get("machine"), recorded_env.get("device"),

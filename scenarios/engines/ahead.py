@@ -48,20 +48,20 @@ def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], devi
     try:
         chosen = ParameterMap.of(user_mapping)
         requested = engine_asked(scenario.model.path, scenario.model.dtype, scenario.engine, device=device)
-        start: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         if spec.maps is not None:
             maps = spec.maps
-            start, _ = mapping.start(
+            arguments, _ = mapping.map_engine(
                 chosen, engine, requested, lambda wanted: maps(wanted, longest_context), spec.machine
             )
         sampling = scenario.sampling
         ours = native_arguments.sampling_arguments(engine, sampling)
         native = chosen.apply(engine, "sampling", dataclasses.asdict(sampling), ours)
         mapped = mapping.Mapped(native, sampling, frozenset())
-        mapping.described(chosen, engine, sampling, mapped, scenario.rollout.mode)
+        mapping.sampling_event(chosen, engine, sampling, mapped, scenario.rollout.mode)
     except (ParameterRefused, PluginError) as error:
         return Ahead(refused=str(error))
-    return Ahead(tuple(start), tuple(native))
+    return Ahead(tuple(arguments), tuple(native))
 
 
 def main() -> None:

@@ -135,7 +135,11 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What the engine resolved and what it was asked, for the check of the mapping of engine parameters."""
+    """What the engine resolved and what it was asked, for the check of the mapping of engine parameters.
+
+    Its fields are those of the event `engine_info`. They differ from the terms of docs/reference/parameters.md: what
+    that page calls asked is `canonical` here, and what it calls native is `asked`.
+    """
 
     engine: str
     version: str

@@ -40,7 +40,7 @@ def samples(
 
 
 def floor(recorder: install.Recorder, rows: list[Completion], *, step: int, variant: str, version: int) -> None:
-    """Record one variant of an engine against itself."""
+    """Record the samples of one variant of the floor, such as another batch or order (`EngineSession.floor`)."""
     recorder.frame(
         "floor",
         step=step,

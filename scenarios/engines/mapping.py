@@ -188,14 +188,16 @@ def _absent(error: KeyError, requested: Mapping[str, Any], ours: Mapping[str, An
 _EXECUTED: dict[str, dict[str, Any]] = {}  # a file runs once per process
 
 
-def start(
+def map_engine(
     mapping: ParameterMap,
     backend: str,
     requested: dict[str, Any],
     ours: Callable[[Any], dict[str, Any]],
     machine: Callable[[Any], dict[str, Any]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (arguments with which an engine starts, what its `EngineInfo` says about the mapping).
+    """Return (the arguments with which an engine is started, what its `EngineInfo` says about the mapping).
+
+    `requested`: canonical parameters, as `parameters.engine_asked` gives them. `ours`: our own mapping of them.
 
     `machine`: arguments that the harness needs for the request; the mapping's own values take precedence.
     """
@@ -209,7 +211,7 @@ def start(
     return arguments, described
 
 
-def sample(
+def map_sampling(
     mapping: ParameterMap,
     backend: str,
     sampling: Sampling,
@@ -217,7 +219,7 @@ def sample(
     defaults: Mapping[str, Any],
     model_ends: Iterable[int],
 ) -> Mapped:
-    """Return the sampling parameters for one engine.
+    """Return the sampling parameters with which one engine draws.
 
     `defaults`: native ones that the engine fills in by itself. `model_ends`: ids that end a sample by the model's own
     files.
@@ -233,7 +235,9 @@ def sample(
     return Mapped(native, canonical, frozenset(ends))
 
 
-def described(mapping: ParameterMap, backend: str, sampling: Sampling, mapped: Mapped, mode: Mode) -> dict[str, Any]:
+def sampling_event(
+    mapping: ParameterMap, backend: str, sampling: Sampling, mapped: Mapped, mode: Mode
+) -> dict[str, Any]:
     """Return the `sampling` event of a recording."""
     requested = dataclasses.asdict(sampling)
     follows = {}

@@ -23,7 +23,7 @@ from harness.parity.interventions.situation import LEAST, Named
 from harness.parity.rivals import noted, told_apart
 from harness.parity.subjects.learner.causes import TRAINER
 from harness.parity.subjects.precision.observed_lifted import STAGE as LIFTED
-from harness.parity.subjects.sampling.checks import measured
+from harness.parity.subjects.sampling.checks_findings import measured
 from harness.parity.suspected import confirm_suspicions, in_words
 from harness.parity.verdict import Judged
 from probes.format import SIDES

@@ -103,6 +103,7 @@ def check(
 
 @functools.cache
 def _loaded() -> tuple[tuple[Registered, ...], tuple[PluginError, ...]]:
+    # Checks without a number are listed as they register: this folder by the names of its files, then the subjects.
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{module.name}")
     tuple(subjects.modules("checks"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.facts.progress_messages import Told, nobody
-from harness.parity.subjects.engines.observed_alone import one_engine
+from harness.parity.subjects.engines.observed_against_learner import rollout_of_side
 from harness.parity.subjects.learner.observed_experience import experiences
 from harness.parity.subjects.order import observed as order_observed
 from harness.parity.subjects.recording.observed_missing_steps import TOKENS, note_experience
@@ -36,7 +36,7 @@ def compare(e: EvidenceBuilder, tell: Told = nobody) -> None:
         for side, of_side in zip(e.sides, tables, strict=True):
             contradictions[side.name].add(of_side)
             if of_side.rollout is not None:
-                one_engine(e, side, of_side.rollout, of_side.experience)
+                rollout_of_side(e, side, of_side.rollout, of_side.experience)
         if e.alone:
             _alone(e, tables[0])
         else:

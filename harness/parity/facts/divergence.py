@@ -28,7 +28,11 @@ class Stage(Enum):
 
 
 class Kind(Enum):
-    """What differs: its label in reports, and its words. Words of a sided kind contain `{side}`."""
+    """What differs: its label in reports, and its words. Words of a sided kind contain `{side}`.
+
+    A log-probability of a rollout has four: `LOGPROB` and `ENGINE` for single tokens, between the engines and against
+    the learner; `ENGINE_DRIFT` and `DRIFT` for their means, where no single token decides.
+    """
 
     # engine against engine
     FLIP = ("flip", "other tokens")

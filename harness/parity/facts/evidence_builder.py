@@ -21,7 +21,7 @@ from harness.parity.subjects.learner.observed_learners import Experience, Learne
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
 from harness.parity.subjects.log_probabilities.observed_metrics import MismatchSums
 from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, TailSteps, Weighed
-from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from harness.parity.subjects.log_probabilities.observed_readings import Readings
 from harness.parity.subjects.log_probabilities.observed_results import LogProbabilities
 from harness.parity.subjects.log_probabilities.observed_separations import Sums, separations
 from harness.parity.subjects.log_probabilities.observed_systematic import Drift, Means, Tested
@@ -157,7 +157,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
     def note_recorded(self, what: str, step: int, *sides: bool) -> None:
         self.recorded.setdefault(what, {})[step] = sides
 
-    def diverges(self, key: DivergenceKey, samples: Any, place: Place, *, phase: str | None = None) -> None:
+    def note_divergence(self, key: DivergenceKey, samples: Any, place: Place, *, phase: str | None = None) -> None:
         """Note divergences of one kind in one step; `place` is the earliest. `samples` is empty for kinds not counted
         by sample.
         """
@@ -169,22 +169,6 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             earliest_by_step[place.step] = divergence
         samples = np.asarray(samples, np.int64).reshape(-1)
         self.items.setdefault(key, []).append(items_of(place.step, samples if len(samples) else np.array([-1])))
-
-    def differs(
-        self, key: DivergenceKey, weighed: Weighed, samples: Any, place: Place, *, phase: str | None = None
-    ) -> bool:
-        """Note one step's differences beyond the tolerance. Returns whether they are more than outliers.
-
-        A few outliers in a step are kept aside: `settle` counts them over the whole run.
-        """
-        if weighed.diverges:
-            self.diverges(key, samples, place, phase=phase)
-        else:
-            self._tail(key).kept.append((samples, place))
-        return weighed.diverges
-
-    def _tail(self, key: DivergenceKey) -> TailSteps:
-        return self.tails.setdefault(key, TailSteps())
 
     def weigh(
         self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray, items: np.ndarray
@@ -200,14 +184,30 @@ class EvidenceBuilder(Comparison[SideBuilder]):
         self._tail(key).add(weighed, items)
         return weighed
 
-    def settle(self) -> None:
+    def note_differences(
+        self, key: DivergenceKey, weighed: Weighed, samples: Any, place: Place, *, phase: str | None = None
+    ) -> bool:
+        """Note one step's differences beyond the tolerance. Returns whether they are more than outliers.
+
+        A few outliers in a step are kept aside: `note_outliers` counts them over the whole run.
+        """
+        if weighed.diverges:
+            self.note_divergence(key, samples, place, phase=phase)
+        else:
+            self._tail(key).kept.append((samples, place))
+        return weighed.diverges
+
+    def note_outliers(self) -> None:
         """Turn outliers that no single step counted as divergences into divergences, where all together are too
         many.
         """
         for key, tail in self.tails.items():
             if tail.too_many:
                 for samples, place in tail.kept:
-                    self.diverges(key, samples, place)
+                    self.note_divergence(key, samples, place)
+
+    def _tail(self, key: DivergenceKey) -> TailSteps:
+        return self.tails.setdefault(key, TailSteps())
 
     def found(self, key: DivergenceKey) -> np.ndarray:
         """Return (step, sample) of every divergence of a kind so far."""

@@ -27,7 +27,7 @@ def note_own_faults(e: EvidenceBuilder) -> None:
                 **values,
                 context=fault.text,
             )
-            e.diverges(Kind.RANKS.of(side.name), [], place)
+            e.note_divergence(Kind.RANKS.of(side.name), [], place)
         for misstep in side.lifecycle.missteps if side.lifecycle is not None else ():
             text = f"engine {misstep.engine} of the {side.name} {misstep.what.words}"
             place = Place(
@@ -40,4 +40,4 @@ def note_own_faults(e: EvidenceBuilder) -> None:
                 **side.paired(str(misstep.what), None),
                 context=text,
             )
-            e.diverges(Kind.LIFECYCLE.of(side.name), [], place)
+            e.note_divergence(Kind.LIFECYCLE.of(side.name), [], place)

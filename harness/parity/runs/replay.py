@@ -23,7 +23,7 @@ from harness.parity.runs.preflight import check_machine, environment_for, prefli
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
 from harness.parity.runs.run_engines import cluster_for
 from harness.parity.runs.run_options import ReplayOptions
-from reports import places
+from reports import displayed_paths
 from reports.model import Finding, Verdict
 from reports.text import counted
 
@@ -51,7 +51,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     from harness.parity.runs.source import source
     from harness.parity.subjects.recording.observed_replay import answer, halves
 
-    recorded_run, name = source(path), places.displayed(str(path))
+    recorded_run, name = source(path), displayed_paths.displayed(str(path))
     window = recorded_run.window(from_step, options.steps)
     checkpoint = recorded_run.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
@@ -98,7 +98,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
         figures=verdict.figures | {"warm": warm is not None, "total_s": round(time.monotonic() - started, 1)},
         reproduce=reproduce,
     )
-    return written(places.displayed(verdict.strict if options.strict else verdict), folder)
+    return written(displayed_paths.displayed(verdict.strict if options.strict else verdict), folder)
 
 
 def _start(first: int, from_step: int) -> Finding | None:

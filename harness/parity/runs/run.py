@@ -55,7 +55,10 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
     named = {"scenario": options.scenario} | command_options(options)
     reproduce = command_line("parity", str(baseline), str(candidate), **named)
     maps, baseline_scenario, candidate_scenario, plants = _planned(baseline, candidate, options)
-    with _option_of(options.candidate_overrides), recording_in(options.out, f"parity-{baseline}-{candidate}") as folder:
+    with (
+        _fixes_name_candidate_set(options.candidate_overrides),
+        recording_in(options.out, f"parity-{baseline}-{candidate}") as folder,
+    ):
         baseline_side, candidate_side = (
             Side(
                 name,
@@ -88,7 +91,7 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
 def check_parity(baseline: str, candidate: str, options: ParityOptions) -> None:
     """Refuse what `run_parity` would refuse before it starts anything, and make nothing. Raises BadInput."""
     maps, baseline_scenario, candidate_scenario, _ = _planned(baseline, candidate, options)
-    with _option_of(options.candidate_overrides):
+    with _fixes_name_candidate_set(options.candidate_overrides):
         check_environment(baseline, baseline_scenario, mapping=maps["baseline"], say=options.say)
         check_environment(candidate, candidate_scenario, mapping=maps["candidate"], say=options.say)
 
@@ -111,7 +114,7 @@ def _planned(
     baseline_scenario, candidate_scenario, plants = (
         _planted(shared, options.fault) if options.fault else (shared, shared, {})
     )
-    with _option_of(options.candidate_overrides):
+    with _fixes_name_candidate_set(options.candidate_overrides):
         candidate_scenario = _candidate(candidate_scenario, options.candidate_overrides)
         check_pair(baseline_scenario, candidate_scenario)
         preflight(baseline_scenario, baseline, maps["baseline"])
@@ -132,7 +135,7 @@ def _candidate(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
 
 
 @contextlib.contextmanager
-def _option_of(candidate_overrides: Iterable[str]) -> Iterator[None]:
+def _fixes_name_candidate_set(candidate_overrides: Iterable[str]) -> Iterator[None]:
     """Rewrite the fix of an error about a candidate's setting so that it names the option that sets it there."""
     try:
         yield

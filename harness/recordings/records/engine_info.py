@@ -133,6 +133,7 @@ class EngineInfo:
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> EngineInfo:
+        # The event has other names: `canonical` is what was requested, `asked` are the engine's own arguments.
         return cls(
             file=str(event.get("file")),
             role=filled_text(event.get("role")),
@@ -172,6 +173,7 @@ class SamplingRequest:
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> SamplingRequest:
+        # As in `EngineInfo.of`, except that this event calls the engine's own arguments `native`.
         return cls(
             file=str(event.get("file")),
             engine_number=whole_number(event.get("rank")) or 0,

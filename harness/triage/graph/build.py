@@ -74,7 +74,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
                     key, None, None if group.joined else rank, pending=pending.get(key), observed=has_dump,
                     frame=_frame(pending.get(key)),
                 )  # fmt: skip
-    proven_waits, subjects = edges.ordered(edges.collective(comparison, names, subjects), subjects)
+    proven_waits, subjects = edges.without_idle_engines(edges.collective(comparison, names, subjects), subjects)
     # Later layers see the waits that earlier ones proved: the order goes from strong to weak evidence.
     for more in (edges.store, calls.ray, calls.http, calls.children, edges.unresolved):
         new, subjects = more(evidence, subjects, proven_waits)

@@ -68,7 +68,7 @@ def collective(comparison: Comparison | None, names: Names, subjects: dict[str, 
     return waits
 
 
-def ordered(waits: list[Wait], subjects: dict[str, Subject]) -> tuple[list[Wait], dict[str, Subject]]:
+def without_idle_engines(waits: list[Wait], subjects: dict[str, Subject]) -> tuple[list[Wait], dict[str, Subject]]:
     """Turn waits among the ranks of an idle engine into idleness. Returns the remaining waits and the changed subjects.
 
     Its other ranks stand in a broadcast until its first rank receives a request, so no collective of theirs is pending.

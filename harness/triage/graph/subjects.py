@@ -42,7 +42,11 @@ class Blocked:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One node of the wait graph. `blocked`: held by a signal, the kernel or the interpreter lock."""
+    """One node of the wait graph: a process, or a member of a group of which only a peer's recorder knows.
+
+    Rules call it an end, or a sink, where waiting ends at it (`Graph.sinks`). `blocked`: held by a signal, the kernel
+    or the interpreter lock.
+    """
 
     key: str
     process: Process | None = None

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.triage.collect.proc import TICKS, delay_s, main_cpu_s
 from harness.triage.collect.roles import infrastructure, raylet_address
-from harness.triage.watch.progress import Seen, Snapshot
+from harness.triage.watch.progress import ProcessSnapshot, Snapshot
 from probes.heartbeat import BEATS
 
 
@@ -104,7 +104,7 @@ class Observer:
         stats = self._kernel.processes()
         self._follow(stats)
         beats = self._beats(stats)
-        observations = []
+        snapshots = []
         for pid in sorted(self._known):
             stat = stats[pid]
             beat = beats.pop((self._host, pid), {})
@@ -116,14 +116,14 @@ class Observer:
                 # Without a heartbeat only the main thread counts: a busy thread beside a waiting main thread is no
                 # work.
                 stat = replace(stat, cpu_s=self._kernel.main_cpu_s(pid) or stat.cpu_s)
-            observations.append(_observation(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
+            snapshots.append(_snapshot(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
         for (host, pid), beat in beats.items():
             beat_stat = stats.get(pid) if host == self._host else None
             if host == self._host and (beat_stat is None or beat.get("start_ticks") not in (0, beat_stat.started)):
                 continue  # it has ended
             if pid != os.getpid() or host != self._host:
-                observations.append(_observation(f"{host}:{pid}:{beat.get('start_ticks')}", pid, beat_stat, beat))
-        return Snapshot(self._clock(), tuple(observations), self._starved())
+                snapshots.append(_snapshot(f"{host}:{pid}:{beat.get('start_ticks')}", pid, beat_stat, beat))
+        return Snapshot(self._clock(), tuple(snapshots), self._starved())
 
     def _starved(self) -> float:
         """Seconds since the last look in which this thread was runnable and had no processor."""
@@ -230,12 +230,12 @@ class Observer:
         return beats
 
 
-def _observation(key: str, pid: int, stat: Stat | None, beat: dict[str, Any]) -> Seen:
+def _snapshot(key: str, pid: int, stat: Stat | None, beat: dict[str, Any]) -> ProcessSnapshot:
     state, cpu_s = (stat.state, stat.cpu_s) if stat else ("", 0.0)
     if not beat:
-        return Seen(key, pid, state, cpu_s)
+        return ProcessSnapshot(key, pid, state, cpu_s)
     rank, role = beat.get("rank"), str(beat.get("role") or "process")
-    return Seen(
+    return ProcessSnapshot(
         key, pid, state, cpu_s,
         beats=int(beat.get("count") or 0),
         progress=int(beat.get("progress_ns") or 0),

@@ -42,7 +42,7 @@ TIMEOUT_SHARE = 0.6
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProcessSnapshot:
     """One process at one moment. `key` tells it from a later process with the same pid."""
 
     key: str
@@ -66,18 +66,18 @@ class Snapshot:
     without a processor."""
 
     at_s: float
-    processes: tuple[Seen, ...]
+    processes: tuple[ProcessSnapshot, ...]
     starved_s: float = 0.0
 
 
-def over(process: Seen) -> bool:
+def over(process: ProcessSnapshot) -> bool:
     """Whether a process has ended, by its own word or the kernel's."""
     return process.ended or process.state in ("Z", "X")
 
 
 @dataclass(frozen=True)
 class Suspect:
-    process: Seen
+    process: ProcessSnapshot
     still_s: float
     why: str
 
@@ -99,7 +99,7 @@ class Suspicion:
 
 @dataclass
 class _Track:
-    process: Seen
+    process: ProcessSnapshot
     still_s: float = 0.0
     silent_s: float = 0.0
     cpu_s: float = 0.0  # CPU seconds at its last progress
@@ -121,13 +121,13 @@ class Progress:
         self._since_end_s = math.inf  # seconds since a process with a heartbeat ended
 
     @property
-    def debugged(self) -> tuple[Seen, ...]:
+    def debugged(self) -> tuple[ProcessSnapshot, ...]:
         """Processes that sit in a debugger. While there is one, nobody is suspected."""
         return tuple(
             track.process for track in self._tracks.values() if track.process.breakpoint and not track.process.ended
         )
 
-    def limit_s(self, process: Seen) -> float:
+    def limit_s(self, process: ProcessSnapshot) -> float:
         """After how many seconds this process is suspected: before its collectives time out."""
         if process.timeout_s is None:
             return self.stall_s
@@ -159,7 +159,7 @@ class Progress:
             for key, track in self._tracks.items()
         )
 
-    def _tracked(self, process: Seen, gap: float) -> _Track:
+    def _tracked(self, process: ProcessSnapshot, gap: float) -> _Track:
         track = self._tracks.get(process.key)
         if track is None:
             return _Track(process, cpu_s=process.cpu_s, quiet_cpu_s=process.cpu_s)

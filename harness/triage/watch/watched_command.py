@@ -29,9 +29,9 @@ from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.deaths import first_death, killed_for_memory
 from harness.triage.watch.ending import KILL_S, end, unended
-from harness.triage.watch.hearing import STDERR, Hearing
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
+from harness.triage.watch.stderr_tail import STDERR, StderrTail
 from harness.triage.watch.watchdog import Stall, Watchdog
 from harness.verdict_file import NAME as VERDICT
 from probes import engines, redaction
@@ -143,15 +143,15 @@ def watch(
     dog: Watchdog | None = None
     kills_before = killed_for_memory()
     # Signals and standard error are taken over before the command starts, so that none of either is lost.
-    with passing_on() as passed, Hearing() as hearing:
+    with passing_on() as passed, StderrTail() as stderr_tail:
         try:
-            child = _started(command, program, environment, passed=passed, hearing=hearing, stdout=stdout)
+            child = _started(command, program, environment, passed=passed, stderr_tail=stderr_tail, stdout=stdout)
         except CommandNotRun:
             _remove(directory if out is None else None, folder)
             claim.release()
             raise
         passed.to(child)
-        hearing.started()
+        stderr_tail.started()
         try:
             with beside(directory):
                 if stall_s is None:
@@ -168,9 +168,9 @@ def watch(
             claim.release()
             _tell_full_disk(directory, say)
         failed = code not in (0, STALLED)
-        last_words = hearing.words(child.returncode) if failed else ""
+        last_words = stderr_tail.words(child.returncode) if failed else ""
         unasked = failed and dog is not None and not passed.ending
-        death = _first_death(directory, hearing) if unasked else ""
+        death = _first_death(directory, stderr_tail) if unasked else ""
         if failed and (kills := killed_for_memory() - kills_before) > 0:
             processes = "process" if kills == 1 else "processes"
             say(f"the kernel killed {kills} {processes} for memory: a limit of their cgroup was reached")
@@ -182,14 +182,14 @@ def watch(
 
 
 def _started(
-    command: Sequence[str], program: str, environment: Mapping[str, str], *, passed: Passing, hearing: Hearing,
+    command: Sequence[str], program: str, environment: Mapping[str, str], *, passed: Passing, stderr_tail: StderrTail,
     stdout: int | None,
 ) -> subprocess.Popen[bytes]:  # fmt: skip
-    aside = hearing.descriptor if stdout == STDERR and hearing.descriptor is not None else stdout
+    aside = stderr_tail.descriptor if stdout == STDERR and stderr_tail.descriptor is not None else stdout
     try:
         return subprocess.Popen(
             with_environment(command, environment), executable=program, env=environment, close_fds=False,
-            process_group=None if passed.foreground else 0, stdout=aside, stderr=hearing.descriptor,
+            process_group=None if passed.foreground else 0, stdout=aside, stderr=stderr_tail.descriptor,
         )  # fmt: skip
     except OSError as error:
         without_shebang = error.errno == errno.ENOEXEC
@@ -197,9 +197,9 @@ def _started(
         raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
 
 
-def _first_death(directory: Path, hearing: Hearing) -> str:
+def _first_death(directory: Path, stderr_tail: StderrTail) -> str:
     try:
-        return first_death(directory, hearing.text())
+        return first_death(directory, stderr_tail.text())
     except Exception:  # a full disk, a defect: the command's own words are told, and its exit code is kept
         return ""
 
@@ -230,7 +230,10 @@ def _tell_full_disk(directory: Path, say: Callable[[str], None]) -> None:
 
 
 def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") -> dict[str, str]:
-    """The environment that switches the probes on in every Python process below. Set it for a Ray actor as well."""
+    """The environment that switches the probes on in every Python process below. Set it for a Ray actor as well.
+
+    docs/how-to/watch.md tells users to call it by this name.
+    """
     python_path = environment.get("PYTHONPATH", "")
     parts = [str(SITE), *(part for part in python_path.split(os.pathsep) if part and part != str(SITE))]
     variables = {**environment, WATCH: str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}

@@ -30,7 +30,7 @@ from scenarios.engines.engine import (
 from scenarios.engines.hf import parameters as own_parameters
 from scenarios.engines.layers import projections
 from scenarios.engines.load import Load
-from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
+from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
 from scenarios.engines.sampling import filtered
 from scenarios.engines.sync import digest, join, receive
 from scenarios.models import saved
@@ -77,7 +77,7 @@ class HFEngine:
         self._mapping = mapping = mapping or ParameterMap()
         parameters.check_sampling("hf", scenario.sampling, mode, ours=mapping.ours("hf", "sampling"))
         requested = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=self._device.type)
-        self._arguments, self._described = start(mapping, "hf", requested, own_parameters.engine, lambda _: {})
+        self._arguments, self._described = map_engine(mapping, "hf", requested, own_parameters.engine, lambda _: {})
         dtype = str(self._arguments.get("dtype", "auto"))
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             model_path, dtype=dtype if dtype == "auto" else getattr(torch, dtype)
@@ -105,7 +105,7 @@ class HFEngine:
         return {name: value for name, value in defaults.items() if value is not None}
 
     def mapped(self, sampling: Sampling) -> Mapped:
-        mapped = sample(self._mapping, "hf", sampling, defaults=self._defaults, model_ends=self._model_ends)
+        mapped = map_sampling(self._mapping, "hf", sampling, defaults=self._defaults, model_ends=self._model_ends)
         if mapped.canonical.repetition_penalty != 1.0:
             raise parameters.ParameterRefused(
                 "the embedded Transformers engine has no repetition penalty",

@@ -28,7 +28,7 @@ from scenarios.engines.engine import (
 from scenarios.engines.engine_processes import bound_to_cores, titled
 from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.load import Load
-from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
+from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
 from scenarios.engines.sglang import parameters as own_parameters
 from scenarios.engines.sglang import routed
 from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
@@ -83,7 +83,7 @@ class SGLangEngine:
         requested = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
         ours = functools.partial(own_parameters.engine, longest_context=longest)
         self._asked = requested
-        self._arguments, self._described = start(mapping, "sglang", requested, ours, own_parameters.machine)
+        self._arguments, self._described = map_engine(mapping, "sglang", requested, ours, own_parameters.machine)
         if device == "cpu":
             self._arguments["device"] = "cpu"  # the harness decides where it runs, not the mapping
             if hasattr(ServerArgs, SLEEP):  # its scheduler polls without a pause, on one of the learner's cores
@@ -122,7 +122,7 @@ class SGLangEngine:
         self.load = Load()
 
     def mapped(self, sampling: Sampling) -> Mapped:
-        return sample(self._mapping, "sglang", sampling, defaults=self._defaults, model_ends=self._model_ends)
+        return map_sampling(self._mapping, "sglang", sampling, defaults=self._defaults, model_ends=self._model_ends)
 
     def remap(self, mapping: ParameterMap) -> None:
         self._mapping = mapping

@@ -24,7 +24,7 @@ from scenarios.engines.engine import (
 from scenarios.engines.engine_processes import bound_to_cores, titled
 from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.load import Load
-from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
+from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
 from scenarios.engines.vllm import parameters as own_parameters
 from scenarios.settings import Mode, Sampling, Scenario
 
@@ -50,7 +50,7 @@ class VLLMEngine:
         parameters.check_sampling("vllm", scenario.sampling, mode, ours=mapping.ours("vllm", "sampling"))
         self._mode = mode
         requested = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
-        self._arguments, self._described = start(
+        self._arguments, self._described = map_engine(
             mapping, "vllm", requested, own_parameters.engine, own_parameters.machine
         )
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -123,7 +123,7 @@ class VLLMEngine:
             manager.stat_loggers.append(Watching())
 
     def mapped(self, sampling: Sampling) -> Mapped:
-        return sample(self._mapping, "vllm", sampling, defaults=self._defaults, model_ends=self._model_ends)
+        return map_sampling(self._mapping, "vllm", sampling, defaults=self._defaults, model_ends=self._model_ends)
 
     def remap(self, mapping: ParameterMap) -> None:
         self._mapping = mapping

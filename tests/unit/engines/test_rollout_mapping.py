@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scenarios.engines import native_arguments, parameters
 from scenarios.engines.engine import ParameterRefused
 from scenarios.engines.hf import parameters as hf
-from scenarios.engines.mapping import ParameterMap, described, sample, start
+from scenarios.engines.mapping import ParameterMap, map_engine, map_sampling, sampling_event
 from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
 from scenarios.settings import Engine, Sampling
@@ -75,7 +75,7 @@ samplings = st.builds(
 @over(engines, st.sampled_from(["vllm", "sglang", "hf"]))
 def test_our_mapping_gives_what_was_asked_of_an_engine(engine: Engine, backend: str) -> None:
     wanted = parameters.engine_asked("m", "bfloat16", engine, device="cpu")
-    _, told = start(ParameterMap(), backend, wanted, ours(backend), nothing)
+    _, told = map_engine(ParameterMap(), backend, wanted, ours(backend), nothing)
     for name, value in told["given"].items():
         if name == "max_model_len" and backend == "sglang":
             assert value >= wanted[name]
@@ -86,13 +86,15 @@ def test_our_mapping_gives_what_was_asked_of_an_engine(engine: Engine, backend: 
 
 @over(samplings, st.sampled_from(["vllm", "sglang", "hf"]))
 def test_our_mapping_gives_what_was_asked_of_a_sampler(sampling: Sampling, backend: str) -> None:
-    found = sample(ParameterMap(), backend, sampling, defaults={}, model_ends=[2])
+    found = map_sampling(ParameterMap(), backend, sampling, defaults={}, model_ends=[2])
     assert found.canonical == sampling
     assert found.end_ids == {2, *sampling.stop_token_ids}
 
 
 def test_the_users_mapping_is_read_back_as_what_it_gives() -> None:
-    arguments, told = start(ParameterMap.of(USERS), "sglang", asked(), ours("sglang"), lambda _: {"log_level": "error"})
+    arguments, told = map_engine(
+        ParameterMap.of(USERS), "sglang", asked(), ours("sglang"), lambda _: {"log_level": "error"}
+    )
     assert arguments["log_level"] == "error"  # what the harness needs, where the mapping says nothing
     assert told["canonical"]["enforce_eager"] is True and told["given"]["enforce_eager"] is False
     assert told["mapping"] == "users.py"
@@ -101,17 +103,17 @@ def test_the_users_mapping_is_read_back_as_what_it_gives() -> None:
     assert told["given"]["graph_padding"] is True
     assert told["moves"]["prefix_caching"] == ["disable_cuda_graph_padding", "disable_radix_cache"]
     mapping, sampling = ParameterMap.of(USERS), Sampling(min_tokens=4, stop_token_ids=(7,), ignore_eos=True)
-    found = sample(mapping, "sglang", sampling, defaults={}, model_ends=[2])
+    found = map_sampling(mapping, "sglang", sampling, defaults={}, model_ends=[2])
     assert (found.canonical.min_tokens, found.canonical.stop_token_ids, found.canonical.ignore_eos) == (0, (), False)
     assert found.end_ids == {2}
-    event = described(mapping, "sglang", sampling, found, "coupled")
+    event = sampling_event(mapping, "sglang", sampling, found, "coupled")
     assert event["moves"]["min_tokens"] == [] and event["moves"]["temperature"] == ["temperature"]
     assert event["canonical"]["min_tokens"] == 4 and event["given"]["end_ids"] == [2]
 
 
 def test_what_the_harness_supplies_follows_what_was_asked() -> None:
     mapping = ParameterMap.of({"file": "m.py", "source": "def sglang_engine(a, o): return {'dtype': a['dtype']}"})
-    arguments, told = start(mapping, "sglang", asked(), ours("sglang"), sglang.machine)
+    arguments, told = map_engine(mapping, "sglang", asked(), ours("sglang"), sglang.machine)
     assert arguments["max_total_tokens"] == told["given"]["kv_cache_tokens"] == Engine().kv_cache_tokens
     assert told["moves"]["kv_cache_tokens"] == ["max_total_tokens"] and told["moves"]["max_num_seqs"] == []
 
@@ -119,23 +121,23 @@ def test_what_the_harness_supplies_follows_what_was_asked() -> None:
 def test_a_file_for_another_engine_leaves_this_one_ours() -> None:
     mapping = ParameterMap.of(USERS)
     assert mapping.ours("vllm", "engine") and not mapping.ours("sglang", "sampling")
-    found = sample(mapping, "vllm", Sampling(min_tokens=4), defaults={}, model_ends=[])
+    found = map_sampling(mapping, "vllm", Sampling(min_tokens=4), defaults={}, model_ends=[])
     assert found.canonical.min_tokens == 4
 
 
 def test_an_edit_changes_one_native_argument_and_another_leaves_one_out() -> None:
     mapping = ParameterMap.of({"edits": {"engine": {"random_seed": None}, "sampling": {"temperature": 0.5}}})
-    _, told = start(mapping, "sglang", asked(seed=3), ours("sglang"), nothing)
+    _, told = map_engine(mapping, "sglang", asked(seed=3), ours("sglang"), nothing)
     assert told["given"]["seed"] is None and told["moves"]["seed"] == []
     assert told["given"]["dtype"] == "float32" and told["moves"]["dtype"] == ["dtype"]
-    found = sample(mapping, "sglang", Sampling(temperature=0.9), defaults={}, model_ends=[])
+    found = map_sampling(mapping, "sglang", Sampling(temperature=0.9), defaults={}, model_ends=[])
     assert found.canonical == Sampling(temperature=0.5)
 
 
 def test_what_is_left_out_is_what_the_engine_fills_in() -> None:
     """generation_config.json leaks where a mapping gives no temperature and the engine reads the file."""
     mapping = ParameterMap.of({"edits": {"sampling": {"temperature": None, "max_tokens": None}}})
-    found = sample(mapping, "vllm", Sampling(), defaults={"temperature": 0.7}, model_ends=[])
+    found = map_sampling(mapping, "vllm", Sampling(), defaults={"temperature": 0.7}, model_ends=[])
     assert (found.canonical.temperature, found.native["temperature"], found.canonical.max_tokens) == (0.7, 0.7, 16)
 
 
@@ -154,7 +156,7 @@ def test_what_is_left_out_is_what_the_engine_fills_in() -> None:
 )
 def test_a_mapping_that_cannot_be_used_is_refused_with_its_reason(spec: dict[str, Any], words: str) -> None:
     with pytest.raises(ParameterRefused, match=words):
-        sample(ParameterMap.of(spec), "sglang", Sampling(), defaults={}, model_ends=[])
+        map_sampling(ParameterMap.of(spec), "sglang", Sampling(), defaults={}, model_ends=[])
 
 
 def test_each_engine_reads_parameters_its_own_way() -> None:

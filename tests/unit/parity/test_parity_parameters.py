@@ -11,10 +11,10 @@ import pytest
 from cause_keys import key, of
 from recordings import Log, Recording, causes, check, jagged, make, pair, put, scenario
 
-from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling import checks_findings
 from reports.model import Finding, Verdict
 from scenarios.engines import parameters
-from scenarios.engines.mapping import ParameterMap, described, sample, start
+from scenarios.engines.mapping import ParameterMap, map_engine, map_sampling, sampling_event
 from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
 from scenarios.settings import Sampling
@@ -32,12 +32,12 @@ def mapped(log: Recording, spec: dict[str, Any], *, sampling: Sampling | None = 
         "sglang": lambda a: sglang.engine(a, longest_context=4096),
         "vllm": vllm.engine,
     }[engine]
-    arguments, told = start(mapping, engine, asked, ours, lambda _: {})
+    arguments, told = map_engine(mapping, engine, asked, ours, lambda _: {})
     for event in log.events("engine_info"):
         event |= {"engine": engine, "asked": arguments, **told}
     for event in log.events("sampling"):
-        found = sample(mapping, engine, sampling, defaults={}, model_ends=[2])
-        event |= described(mapping, engine, sampling, found, event["mode"])
+        found = map_sampling(mapping, engine, sampling, defaults={}, model_ends=[2])
+        event |= sampling_event(mapping, engine, sampling, found, event["mode"])
 
 
 def named(verdict: Verdict, name: str) -> list[Finding]:
@@ -236,11 +236,11 @@ def test_effects_are_measured_again_when_the_causes_change() -> None:
         Finding("STOP(ignore_eos)", "i", "x", cause=key("STOP(ignore_eos)")),
     ]
     stop, rest = of("STOP(ignore_eos)", "mapping", ""), of("UNEXPLAINED", "unknown", "")
-    assert sampling_checks.measured(findings, []) == findings
-    one, other, cause = (found.effect for found in sampling_checks.measured(findings, [stop]))
+    assert checks_findings.measured(findings, []) == findings
+    one, other, cause = (found.effect for found in checks_findings.measured(findings, [stop]))
     assert one == "none measured: without STOP(ignore_eos) nothing differs beyond the floor"
     assert other == "x" and "named cause" in cause
-    assert "not separated" in sampling_checks.measured(findings, [stop, rest])[0].effect
+    assert "not separated" in checks_findings.measured(findings, [stop, rest])[0].effect
 
 
 def _second_engine(run: Recording) -> Log:

@@ -168,7 +168,7 @@ def test_plugins_that_bring_nothing_are_told_in_the_verdict(theirs: Path, tmp_pa
         "ModuleNotFoundError: No module named 'their_absent'",
         "plug-in theirs 1 (their_causes)": "the check plug-in 'silent' of theirs 1 (their_causes) registers no check",
         "plug-in theirs 1 (tokens)": "the check plug-in 'theirs' of theirs 1 (their_checks) registers a check in "
-        "their_checks that cannot be used: the name 'tokens' is taken by harness.parity.checks.eleven",
+        "their_checks that cannot be used: the name 'tokens' is taken by harness.parity.checks.between_runs",
         "plug-in theirs 1 (their_causes:TAKEN)": "the cause plug-in 'taken' of theirs 1 (their_causes:TAKEN) cannot be "
         "used: the name 'STALE_KV' is taken by the harness (harness.parity.causes)",
         "plug-in theirs 1 (their_causes:BARE)": "the cause plug-in 'bare' of theirs 1 (their_causes:BARE) cannot be "

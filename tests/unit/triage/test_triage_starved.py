@@ -10,7 +10,7 @@ from triage_evidence import late, rank
 
 from harness.triage.collect import proc
 from harness.triage.evidence import Process, Thread
-from harness.triage.watch import Progress, Seen, Snapshot, Suspicion
+from harness.triage.watch import ProcessSnapshot, Progress, Snapshot, Suspicion
 from reports.model import Verdict
 
 LOOP = "main rollout run_forever select"
@@ -95,7 +95,7 @@ def silent(seconds: float, *, starved_s: float) -> Suspicion | None:
     """A beat that does not come, seen by a watchdog that waited so long of each second for a processor itself."""
     progress, found = Progress(10.0), None
     for now in range(int(seconds) + 1):
-        one = Seen("host:1", 1, beats=5, progress=1, wait="collective")
+        one = ProcessSnapshot("host:1", 1, beats=5, progress=1, wait="collective")
         found = progress.feed(Snapshot(float(now), (one,), starved_s=starved_s if now else 0.0))
     return found
 

@@ -9,10 +9,10 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines.observed import (
     LEAST_OTHERS,
     answered,
-    asked,
     differing,
     drawn,
     engines,
+    engines_asked_for,
     numbered,
     routed,
     rows,
@@ -111,7 +111,7 @@ def _idle(side: Side, by: dict[tuple[int, int], int]) -> list[Finding]:
 
 def _rule(side: Side) -> tuple[int, int] | None:
     """Return (samples per prompt, engines), by which samples were dealt; None where it was not recorded."""
-    per_prompt, number = side.recording.records.settings.rollout.samples_per_prompt, asked(side)
+    per_prompt, number = side.recording.records.settings.rollout.samples_per_prompt, engines_asked_for(side)
     return (per_prompt, number) if per_prompt is not None and per_prompt > 0 and number else None
 
 

@@ -21,10 +21,10 @@ def engines(side: RecordedSide) -> int:
     """
     if side.recording.records.manifest.framework:
         return 1
-    return max(1 + max(side.recording.ranks("rollout"), default=0), asked(side))
+    return max(1 + max(side.recording.ranks("rollout"), default=0), engines_asked_for(side))
 
 
-def asked(side: RecordedSide) -> int:
+def engines_asked_for(side: RecordedSide) -> int:
     """Return how many engines the scenario asks for; 0 where it does not say."""
     return max(side.recording.records.settings.engine.engines or 0, 0)
 
@@ -34,7 +34,7 @@ def numbered(side: RecordedSide) -> list[int]:
     not. A run.json may ask for any number.
     """
     recorded = {start.rank for start in side.recording.records.starts if start.role == "rollout"}
-    absent = (number for number in range(asked(side)) if number not in recorded)
+    absent = (number for number in range(engines_asked_for(side)) if number not in recorded)
     return sorted(recorded.union(islice(absent, 1)))
 
 

@@ -106,7 +106,7 @@ def _note_parted(e: EvidenceBuilder, step: int, wrong: list[tuple[str, str]], di
             candidate=digests[1],
             context=f"{names} differ after the update of step {step}; before it the learners were equal",
         )
-        e.diverges(Kind.LEARNER.of(), [], place)
+        e.note_divergence(Kind.LEARNER.of(), [], place)
 
 
 def _losses(e: EvidenceBuilder, steps: list[int]) -> None:
@@ -129,7 +129,7 @@ def _losses(e: EvidenceBuilder, steps: list[int]) -> None:
                 or abs(baseline_value - candidate_value) > allowed
             ):
                 context = "of an update that left both learners bit-identical"
-                e.diverges(
+                e.note_divergence(
                     Kind.LOSS.of(),
                     [],
                     Place(

@@ -55,7 +55,7 @@ def experiences(e: EvidenceBuilder, b: Table, c: Table) -> None:
             row = int(np.flatnonzero(~tokens_equal)[0])
             baseline_values, candidate_values = tokens.row(int(match.a[row])), tokens2.row(int(match.b[row]))
             at = first_difference(baseline_values, candidate_values)
-            e.diverges(
+            e.note_divergence(
                 Kind.TRAINED.of("candidate"),
                 match.sample[~tokens_equal],
                 Place(
@@ -154,7 +154,7 @@ def _same_numbers(e: EvidenceBuilder, kind: Kind, values: _PairedValues, *, exac
     if len(beyond):
         rows, at = values.rows_of(beyond), int(beyond[0])
         row = int(rows[0])
-        e.diverges(
+        e.note_divergence(
             kind.of(),
             values.sample[np.unique(rows)],
             Place(
@@ -197,7 +197,7 @@ def _shift(e: EvidenceBuilder, values: _PairedValues) -> None:
     steps.setdefault(values.step, Clusters()).add(prompts(rollout)[at], *columns)
 
 
-def settle(e: EvidenceBuilder) -> None:
+def note_means(e: EvidenceBuilder) -> None:
     """Turn mean differences that rounding cannot have into divergences, where no single value diverged already."""
     made: list[tuple[str, str, int, np.ndarray]] = []
     for name, steps in e.frozen_means.items():
@@ -229,7 +229,7 @@ def settle(e: EvidenceBuilder) -> None:
         values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)
         context = f"on the same tokens: {name} of {where} is {figure(mean.value)} higher in the candidate on average, "
         context += f"standard error {figure(mean.error)} over {counted(mean.clusters, 'prompt')}; rounding has no mean"
-        e.diverges(
+        e.note_divergence(
             key,
             [],
             Place(

@@ -8,7 +8,7 @@ from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.proof import either
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
-from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS
+from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS
 
 
 def shifted(s: Situation) -> Iterator[Trial]:

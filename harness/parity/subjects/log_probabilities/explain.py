@@ -25,8 +25,8 @@ from harness.parity.facts.history import later_steps, right_before
 from harness.parity.subjects.learner.causes import TRAINER
 from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
 from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
-from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS
-from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from harness.parity.subjects.log_probabilities.observed_readings import Readings
+from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS
 from harness.parity.subjects.log_probabilities.observed_separations import ZERO
 from harness.parity.subjects.prompts.causes_retokenization import RETOKENIZATION
 from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS

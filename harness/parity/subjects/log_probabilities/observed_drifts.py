@@ -1,5 +1,8 @@
 """Collect mean differences of log-probabilities while the steps are compared, and turn significant ones into
 divergences.
+
+Single tokens are judged elsewhere: `observed_rollouts` (engine against engine) and `observed_against_learner`. The
+tests of the means are in `observed_systematic`.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ def _drift(
         drift.add(tokens.step, prompts(tokens.a)[tokens.match.a], pairs, rounding, backwards=backwards)
 
 
-def settle(e: EvidenceBuilder) -> None:
+def note_means(e: EvidenceBuilder) -> None:
     """Turn the significant means into divergences, unless single tokens of the same comparison diverged already."""
     e.drift_tests = results = systematic.tested(e.drifts, systematic.Null.of(e.tolerance, e.mean_floor))
     for (compared, side), tests in results.items():
@@ -73,7 +76,7 @@ def settle(e: EvidenceBuilder) -> None:
         for mean_test in tests:
             if mean_test.found:
                 field, values = "mean log-probability", _values(e, side, mean_test)
-                e.diverges(
+                e.note_divergence(
                     compared.drift.of(side),
                     [],
                     Place(
@@ -102,7 +105,7 @@ def settle(e: EvidenceBuilder) -> None:
                 **e.side(name).paired(in_use.now, in_use.before),
                 context=context,
             )
-            e.diverges(Kind.BEHIND.of(name), [], place)
+            e.note_divergence(Kind.BEHIND.of(name), [], place)
 
 
 def _values(e: EvidenceBuilder, side: str | None, test: systematic.Tested) -> dict[str, float]:

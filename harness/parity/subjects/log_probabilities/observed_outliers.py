@@ -121,7 +121,7 @@ class Tail:
     samples: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
     largest: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def said(self) -> str:
+    def in_words(self) -> str:
         """Return in words what rounding explains, with the farthest distance at which there are more tokens than
         that.
         """

@@ -1,43 +1,215 @@
-"""The table of what each re-reading leaves (`observed_readings` fills it, `explain` reads it)."""
+"""Re-readings: the recorded numbers read in another way, sample by sample, and the difference that is left.
+
+A re-reading shifts log-probabilities by one or two positions, scales them by one factor, takes them as
+softmax(logits/T) or as renormalised over a nucleus, or looks at one side of a position only. A cause is named for the
+samples whose difference its re-reading removes, and for no others. So two faults in one run stay apart, and so does a
+fault that starts at a later step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-
 import numpy as np
 
+from harness.parity.facts.align import AlignedTokens, Grid
+from harness.parity.facts.comparison import Comparison, RecordedSide
+from harness.parity.facts.divergence import DivergenceKey
+from harness.parity.facts.evidence_builder import EvidenceBuilder
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.recordings.records.tokenizer_info import NO_TOKENIZER, TokenizerInfo
+from probes.format import number
 
-@dataclass(frozen=True)
-class Readings:
-    """One row for each sample of the steps in which a comparison diverges, samples that agree included. Columns:
+SHIFTS = (1, -1, 2, -2)
+SLIPS = (1, 2, 3, 4, -1, -2, -3, -4)  # positions by which numbers slip where one id became several, or several one
+LEAST_SLIPPED = 3  # tokens of a row behind the place
+SLIPPED_ROWS = 64  # rows of a step that are read so; whether a step's numbers slip needs no more
 
-    - step, sample.
-    - tokens: how many were compared; other: positions with different tokens; beyond: tokens beyond the tolerance.
-    - first, last: positions of the first and last token beyond it; -1 without one.
-    - before, after: compared tokens before `first` and after `last`.
-    - prompt: tokens of the prompt; cached: those of them in the prefix cache; -1 where unknown.
-    - `NAME compared`, `NAME left` for each reading NAME.
+
+def reread(
+    e: EvidenceBuilder,
+    key: DivergenceKey,
+    tokens: AlignedTokens,
+    pairs: LogprobPairs,
+    prompt: np.ndarray | None = None,
+    rounded: np.ndarray | None = None,
+    *,
+    backwards: bool = False,
+) -> None:
+    """Add one step's samples: what each re-reading of the engine's numbers leaves beyond the tolerance of the truth.
+
+    `pairs`: the truth first, the engine second; with `backwards` the other way round. `prompt`: prompt tokens of each
+    row. `rounded`: flat positions at which the truth itself is off (`observed_rounding.misrounded`), where no factor
+    has to fit.
     """
+    grid, tokens_equal = pairs.grid, pairs.same
+    truth, engine = (pairs.second, pairs.first) if backwards else (pairs.first, pairs.second)
+    tolerance = e.tolerated(key.kind).value
+    delta = engine - truth
+    beyond = tokens_equal & ~(np.abs(delta) <= tolerance)
+    columns = _extent(tokens, tokens_equal, beyond)
+    columns |= {"cached": _known(grid, pairs.cached), "prompt": _known(grid, prompt)}
+    columns["size"] = _per_row(grid, np.where(beyond, np.nan_to_num(np.abs(delta), nan=0.0, posinf=0.0), 0.0))
+    for shift in SHIFTS:
+        moved, inside = shifted(grid, engine, shift)
+        # The token must be equal at the position that is read from as well, or the number belongs to another token.
+        valid = tokens_equal & inside & np.roll(tokens_equal, -shift)
+        apart = np.abs(moved - truth)
+        columns[f"shift {shift:+d} compared"] = _per_row(grid, valid & beyond)
+        columns[f"shift {shift:+d} left"] = _per_row(grid, valid & ~(apart <= tolerance))
+        moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # a shift does not repair NaN or infinity
+        columns[f"shift {shift:+d} size before"] = _per_row(grid, np.where(moving, np.nan_to_num(np.abs(delta)), 0.0))
+        columns[f"shift {shift:+d} size"] = _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0))
+    reference = _of_the_reference(tokens)
+    for name, numbers in (("engine", engine), ("truth", truth)):
+        apart = np.full(grid.size, np.nan) if reference is None else np.abs(numbers - reference)
+        columns[f"{name} off reference"] = _per_row(grid, tokens_equal & ~(apart <= tolerance))
+    columns |= _slipped(grid, truth, engine, columns["first"])
+    # The best factor in the least-squares sense, for each row. The step's common factor then replaces it.
+    used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)
+    products = _per_row(grid, np.where(used, truth * engine, 0.0))
+    squares = _per_row(grid, np.where(used, engine * engine, 0.0))
+    columns["scale"] = products / np.maximum(squares, 1e-30)
+    factor = _common(columns["scale"], columns["beyond"])
+    columns["scale"][:] = factor
+    apart = np.abs(factor * engine - truth)
+    fits = apart <= tolerance * max(1.0, abs(factor))
+    columns["scale left"] = _per_row(grid, tokens_equal & ~(fits if rounded is None else fits | rounded))
+    for name, (low, high) in _semantics(e, truth).items():
+        columns[f"{name} left"] = _per_row(
+            grid, tokens_equal & ~((engine >= low - tolerance) & (engine <= high + tolerance))
+        )
+        # Tokens that this reading explains and the learner's raw log-probability does not.
+        telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
+        columns[f"{name} telling"] = _per_row(grid, telling)
+    e.readings.setdefault(key, []).append(columns)
 
-    columns: Mapping[str, np.ndarray]
 
-    @staticmethod
-    def joined(steps: Iterable[Mapping[str, np.ndarray]]) -> Readings:
-        """Return the readings of several steps, each given by its columns."""
-        parts: dict[str, list[np.ndarray]] = {}
-        for columns in steps:
-            for name, values in columns.items():
-                parts.setdefault(name, []).append(values)
-        return Readings({name: np.concatenate(values) for name, values in parts.items()})
+def _of_the_reference(tokens: AlignedTokens) -> np.ndarray | None:
+    """Return the reference model's numbers where the second table has them, flat."""
+    reference = tokens.b.rows("reference_logprob")
+    return (
+        tokens.take_b(reference)
+        if reference is not None and np.array_equal(reference.lengths, tokens.column_b.lengths)
+        else None
+    )
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.columns.get(name, np.zeros(0))
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.columns
+def _slipped(grid: Grid, truth: np.ndarray, engine: np.ndarray, first: np.ndarray) -> dict[str, np.ndarray]:
+    """Return for each row by how many positions the engine's numbers slip behind its first differing token.
 
-    @property
-    def keys(self) -> np.ndarray:
-        """Return (step, sample) of every row."""
-        return np.stack([self["step"], self["sample"]], axis=1).astype(np.int64)
+    `slip`: the one of `SLIPS` that leaves the smallest share of the nats. `slip before`, `slip after`: the nats of the
+    same tokens, before and after the truth is read so many positions further. All are 0 where none leaves fewer, and in
+    rows beyond the first `SLIPPED_ROWS` that differ.
+    """
+    slip, before, after = np.zeros(len(grid.length), np.int64), *np.zeros((2, len(grid.length)))
+    for row in np.flatnonzero(first >= 0)[:SLIPPED_ROWS]:
+        start, end, least = int(grid.start[row]), int(grid.start[row + 1]), 1.0
+        for by in SLIPS:
+            # The ids that were split, or joined, have no partner, so as many positions behind the place are left out.
+            begin, stop = start + int(first[row]) + abs(by) + 1, end - max(by, 0)
+            if stop - begin < LEAST_SLIPPED:
+                continue
+            numbers = engine[begin:stop]
+            sizes = [float(np.nansum(np.abs(numbers - truth[begin + at : stop + at]))) for at in (0, by)]
+            if sizes[1] < least * sizes[0]:
+                least, slip[row], before[row], after[row] = sizes[1] / sizes[0], by, *sizes
+    return {"slip": slip, "slip before": before, "slip after": after}
+
+
+def reread_tokens(e: EvidenceBuilder, key: DivergenceKey, tokens: AlignedTokens) -> None:
+    """Do the same for tokens: whether the trained tokens (`b`) are those of the rollout (`a`), shifted."""
+    grid, drawn, trained = tokens.grid, tokens.tokens_a, tokens.tokens_b
+    differs = drawn != trained
+    columns = _extent(tokens, np.ones(grid.size, bool), differs)
+    columns["other"][:] = 0
+    for shift in SHIFTS:
+        moved, inside = shifted(grid, trained, shift)
+        columns[f"shift {shift:+d} compared"] = _per_row(grid, inside & differs)
+        columns[f"shift {shift:+d} left"] = _per_row(grid, inside & (moved != drawn))
+    e.readings.setdefault(key, []).append(columns)
+
+
+def shifted(grid: Grid, values: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the value `shift` positions later in the same row, whether that position exists), flat."""
+    inside = (grid.position + shift >= 0) & (grid.position + shift < grid.length[grid.row])
+    return np.roll(values, -shift), inside
+
+
+def _extent(tokens: AlignedTokens, tokens_equal: np.ndarray, beyond: np.ndarray) -> dict[str, np.ndarray]:
+    grid = tokens.grid
+    rows = len(grid.length)
+    first = grid.first(beyond)
+    places = np.flatnonzero(beyond)
+    last = np.full(rows, -1, np.int64)
+    last[grid.row[places]] = grid.position[places]  # positions rise, and the last assignment to a row wins
+    count = _per_row(grid, beyond)
+    first = np.where(count > 0, first, -1)
+    return {
+        "step": np.full(rows, tokens.step, np.int64),
+        "sample": np.asarray(tokens.match.sample, np.int64),
+        "tokens": _per_row(grid, tokens_equal),
+        "other": _per_row(grid, ~tokens_equal),
+        "beyond": count,
+        "first": first,
+        "last": last,
+        "before": _per_row(grid, tokens_equal & (grid.position < first[grid.row])),
+        "after": _per_row(grid, tokens_equal & (grid.position > last[grid.row])),
+    }
+
+
+def _known(grid: Grid, values: np.ndarray | None) -> np.ndarray:
+    """Return what was recorded of each row as integers; -1 where nothing was."""
+    return np.full(len(grid.length), -1, np.int64) if values is None else np.asarray(values, np.int64)
+
+
+def _per_row(grid: Grid, values: np.ndarray) -> np.ndarray:
+    """Return the sum over each row: an integer count of booleans, or a float."""
+    if values.dtype == bool:
+        return np.bincount(grid.row[values], minlength=len(grid.length)).astype(np.int64)
+    return np.bincount(grid.row, weights=values, minlength=len(grid.length))
+
+
+def _common(scales: np.ndarray, beyond: np.ndarray) -> float:
+    """Return the median factor of the samples that differ; 1.0 where there are none."""
+    usable_scales = scales[(beyond > 0) & np.isfinite(scales) & (scales != 0)]
+    return float(np.median(usable_scales)) if len(usable_scales) else 1.0
+
+
+def _semantics(e: EvidenceBuilder, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return by reading the bounds of a reported log-probability, given the raw one: "tempered" or "renormalised".
+
+    Renormalised over a nucleus of mass S ≥ top_p it is log p − log S.
+    """
+    sampling = e.baseline.recording.records.settings.sampling
+    temperature, top_p = number(sampling.get("temperature"), 1.0), number(sampling.get("top_p"), 1.0)
+    bounds = {}
+    if temperature > 0 and temperature != 1.0:
+        bounds["tempered"] = tempered_bounds(truth, temperature, vocabulary(e))
+    elif 0 < top_p < 1:
+        bounds["renormalised"] = (truth, np.minimum(truth - np.log(top_p), 0.0))
+    return bounds
+
+
+def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the (least, largest) log-probability after temperature, given the raw one and a vocabulary of `size` ids.
+
+    With a = 1/T, log softmax(a·logits) of a token of probability p is a·log p − log Σ pᵢᵃ. The sum lies between p^a +
+    (1−p)^a (all other mass on one token) and p^a + (V−1)^(1−a)·(1−p)^a (other mass spread evenly).
+    """
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        a, p = 1.0 / temperature, np.exp(np.minimum(truth, 0.0))
+        token_mass, other_mass = p**a, (1.0 - p) ** a
+        spread = other_mass * float(size - 1) ** (1.0 - a)
+        ends = np.stack([a * truth - np.log(token_mass + other_mass), a * truth - np.log(token_mass + spread)])
+    return ends.min(axis=0), np.minimum(ends.max(axis=0), 0.0)
+
+
+def vocabulary(e: Comparison[RecordedSide]) -> int:
+    """Return the size of the run's vocabulary; 2^20, more than any has, where it was not recorded."""
+    size = tokenizer(e).size
+    return 1 << 20 if size is None else size
+
+
+def tokenizer(e: Comparison[RecordedSide]) -> TokenizerInfo:
+    """Return the tokenizer of the run, the baseline's first; an empty record where neither side has one."""
+    recorded = (side.recording.records.tokenizer for side in e.sides)
+    return next((tokenizer for tokenizer in recorded if tokenizer is not None), NO_TOKENIZER)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.subjects.log_probabilities.observed_outliers import Tail
-from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from harness.parity.subjects.log_probabilities.observed_readings import Readings
 from harness.parity.subjects.log_probabilities.observed_separations import Separation
 from harness.parity.subjects.log_probabilities.observed_systematic import Means, Tested
 

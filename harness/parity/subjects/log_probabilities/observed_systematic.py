@@ -1,5 +1,8 @@
 """Systematic differences: tests of a mean difference, which rounding does not cause.
 
+`observed_drifts` feeds these tests. A mean that they find is a divergence of a `DRIFT` kind, and the check `systematic`
+reports it.
+
 A tolerance on single tokens lets a bias of its own size pass. In bfloat16 that is 0.05 nats, since one token may round
 by 0.06; in float32 it is 3e-5, where a token rounds by 2e-7 on average. Two means are tested over the run, each step,
 ranges of positions, and cached samples:

@@ -195,4 +195,4 @@ def _note(e: EvidenceBuilder, key: DivergenceKey, name: Statistic, result: Nativ
         candidate=test.get("candidate"),
         context=text,
     )
-    e.diverges(key, [], place, phase="native")
+    e.note_divergence(key, [], place, phase="native")

@@ -15,7 +15,7 @@ from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder, items_of
 from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, Weighed
-from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS, shifted, tempered_bounds, vocabulary
+from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS, shifted, tempered_bounds, vocabulary
 from harness.parity.subjects.native_sampler.observed import NativeResult, NativeStage
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens
 from harness.parity.subjects.recording.observed_unknowns import filtered
@@ -249,7 +249,7 @@ def _note(e: EvidenceBuilder, side: RecordedSide, part: Tokens) -> None:
         **side.paired(float(part.reported[first]), float(part.learner[first])),
         context=f"{len(weighed.beyond)} of {part.grid.size:,} tokens",
     )
-    e.differs(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
+    e.note_differences(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
 
 
 def both(result: NativeStage) -> None:

@@ -74,7 +74,7 @@ def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, result: 
         **side.paired(equal, expected),
         context=text,
     )
-    e.diverges(Kind.COLLISION.of(side.name), [], place, phase="native")
+    e.note_divergence(Kind.COLLISION.of(side.name), [], place, phase="native")
     return True
 
 
@@ -115,7 +115,7 @@ def shared_seeds(e: EvidenceBuilder, side: RecordedSide, draws: int, result: Nat
             **side.paired(engine, owners),
             context=text,
         )
-        e.diverges(Kind.SHARED_SEEDS.of(side.name), [], at, phase="native")
+        e.note_divergence(Kind.SHARED_SEEDS.of(side.name), [], at, phase="native")
 
 
 def _counts(values: list[bytes]) -> dict[bytes, int]:
@@ -155,7 +155,7 @@ def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: Na
             **side.paired(twice.alike, twice.compared),
             context=f"{side.name}: {text}",
         )
-        e.diverges(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
+        e.note_divergence(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
     elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
         why = "it promises no repetition: request seeds are ignored" if promise == "ignored" else "not all of them"
         result.findings.append(Finding("native seeds", f"{text}; {why}", where=side.name))

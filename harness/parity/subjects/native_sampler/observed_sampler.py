@@ -129,4 +129,4 @@ def _outside(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], readin
         **side.paired(int(first.output[at]), None),
         context=f"{len(reading.outside)} of {reading.tokens:,} tokens that the sampler could not have drawn as asked",
     )
-    e.diverges(Kind.NATIVE_SAMPLER.of(side.name), [], place)
+    e.note_divergence(Kind.NATIVE_SAMPLER.of(side.name), [], place)

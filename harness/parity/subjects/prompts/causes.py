@@ -26,7 +26,7 @@ from harness.parity.facts.explanation import (
 )
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
-from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
 from harness.parity.subjects.prompts.observed import ENCODED_AGAIN, OF_ONE_REQUEST, OTHER_IDS, PERMUTED, how
 from harness.parity.subjects.prompts.observed_text import by_sample
 from harness.parity.subjects.stop_conditions.causes import cut_earlier

@@ -11,7 +11,7 @@ from harness.parity.causes.proof import recorded
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, restricted, when
-from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
 from reports.model import Cause
 
 

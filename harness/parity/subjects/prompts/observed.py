@@ -10,7 +10,7 @@ from harness.parity.facts.align import around, equal_rows, first_difference
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import SideCounts
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
-from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
 from harness.parity.subjects.prompts.observed_changes import ChangedPrompt
 from harness.recordings.records.tokenizer_info import TokenizerInfo
 from harness.recordings.tables import Rows, Table
@@ -55,7 +55,7 @@ def note(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     row = int(wrong[0])
     ids, seen_ids = sent.row(row), observed.row(row)
     at, became = first_difference(ids, seen_ids), how(ids, seen_ids, run_tokenizer)
-    e.diverges(
+    e.note_divergence(
         (Kind.NATIVE_PROMPT if native else Kind.PROMPT).of(side.name),
         rollout.sample[wrong],
         Place(

@@ -1,313 +1,42 @@
-"""Checks 6 and 7: whether every parameter reached each engine, means the same there, and was resolved as asked.
+"""Check 7: whether every sampling parameter reached each engine and means the same there.
 
-Asked against given shows a mapping that drops, inverts or ties a parameter. Given against resolved shows an engine that
-changes it. A parameter that was not honoured and changed nothing is a finding that says so.
+Asked against given shows a mapping that drops or changes a parameter. The native stage shows whether the engines' own
+samplers draw alike. Check 6, of the engine parameters, is in `harness.parity.subjects.engines.checks_parameters`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.divergence import Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines.observed import engines, numbered
 from harness.parity.subjects.native_sampler.observed_stage import samplers_said
-from harness.parity.subjects.recording.checks import effect
 from harness.parity.subjects.recording.observed_confounders import differences, show
-from harness.parity.subjects.sampling.causes import CONFIG, altered_key, sampling_key
+from harness.parity.subjects.sampling.causes import altered_key, sampling_key
 from harness.parity.subjects.sampling.causes_sampler import JOINT
+from harness.parity.subjects.sampling.checks_findings import (
+    finding_of_both,
+    moved,
+    of_engines,
+    parameter_finding,
+    with_effect,
+)
 from harness.parity.subjects.sampling.checks_meaning import lost, title
 from harness.parity.subjects.sampling.observed import (
     altered,
-    engine_given,
     engine_infos,
     engines_sampling,
     sampling_request,
     sampling_requests,
 )
-from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
-from harness.recordings.records.engine_info import NOTHING_REPORTED, EngineInfo, SamplingRequest
-from reports.model import SUSPICIONS, Cause, CauseKey, Finding, Subject
-from reports.text import counted, figure
-from scenarios.engines import native_arguments as native_terms
-from scenarios.engines import registry
+from harness.recordings.records.engine_info import SamplingRequest
+from reports.model import SUSPICIONS, Finding
+from reports.text import figure
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.native import apart
-from scenarios.settings import Engine
-
-# Parameters that show under another name where they cut samples short.
-_ACTS_AS = {
-    CONFIG.key("kv_cache_tokens"): CAPACITY.key("kv pool"),
-    CONFIG.key("max_model_len"): LENGTH.key("context"),
-}
-# Parameters that are not asked for on every device: what the engine resolves alone, the number of engines, the router.
-_UNASKED = ("kv_cache_dtype", "memory_fraction", "engines", "router")
-
-
-@check(SUSPICIONS[6], 6, alone=True)
-def engine_parameter_map(e: Evidence) -> Outcome:
-    """Asked, given, resolved: every canonical engine parameter on each side, and the candidate against the baseline."""
-    name, number = SUSPICIONS[6], 6
-    by_side = [_engine_parameters(side, e.mode) for side in e.sides]
-    altered = [finding for parameters in by_side for finding in parameters.altered]
-    silent = [parameter for parameters in by_side for parameter in parameters.silent]
-    unknown = [reason for parameters in by_side for reason in parameters.unknown]
-    checked = sum(parameters.checked for parameters in by_side)
-    findings = altered if e.alone else altered + list(_between(e))
-    unmet = [finding for finding in altered if finding.about == "setting"]
-    absent = [str(finding.cause) for finding in altered if finding.details.get("default")]
-    altered = [finding for finding in altered if not finding.details.get("default")]
-    missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
-    missing += [f"{name}: {text}" for text in unknown]
-    wrong = _warnings(findings) or altered
-    if wrong:
-        text = f"not as asked: {counted(len(unmet), 'parameter')}, {checked} compared; " if unmet else ""
-        text += wrong[0].summary + _moved(e)
-        with_effects = _with(e, findings)
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effects, missing=missing)
-    if unknown:
-        with_effects = _with(e, findings)
-        return outcome(name, "not tested", "; ".join(unknown), number=number, findings=with_effects, missing=missing)
-    text = f"{checked - len(absent)} parameters were given and resolved as asked" + (
-        "" if e.alone else " on both sides"
-    )
-    text += f"; defaults of no effect there: {', '.join(dict.fromkeys(absent))}" if absent else ""
-    return outcome(name, "ruled out", text, number=number, findings=_with(e, findings), missing=missing)
-
-
-def _warnings(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.severity == "warning"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _EngineParameters:
-    """What the engines of one side did with their parameters.
-
-    `altered`: not honoured. `silent`: asked for, and not reported. `unknown`: why nothing is known of an engine.
-    `checked`: how many parameters were compared.
-    """
-
-    altered: list[Finding]
-    silent: list[str]
-    unknown: list[str]
-    checked: int
-
-
-def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
-    by_engine: dict[int, list[Finding]] = {}
-    silent, unknown, checked = [], [], 0
-    for engine, info in _infos(side, mode).items():
-        asked_parameters, resolved = _asked(side, info), info.resolved.parameters
-        if not resolved or not asked_parameters:
-            text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
-            unknown.append(text + (f" of engine {engine}" if engine else ""))
-            continue
-        # A parameter without an argument in this engine that it does not report either is no gap: there is nothing to
-        # honour.
-        given_parameters = engine_given(info)
-        unreported = [
-            key for key in asked_parameters if resolved.get(key) is None and given_parameters.get(key) is None
-        ]
-        silent += [f"{side.name}: {key}" for key in unreported if _expected(info, key)]
-        checked += len(asked_parameters) - len(unreported)
-        findings = list(_mapped(side, info, asked_parameters))
-        findings += _resolved_otherwise(side, info, asked_parameters, {finding.cause for finding in findings})
-        by_engine[engine] = findings
-    return _EngineParameters([*_of_engines(by_engine)], silent, unknown, checked)
-
-
-def _infos(side: Side, mode: str) -> dict[int, EngineInfo]:
-    """Return engine -> its first record with resolved parameters, else its first record; an empty one where it has
-    none.
-    """
-    info_by_engine: dict[int, EngineInfo] = {}
-    for info in engine_infos(side, mode):
-        earlier = info_by_engine.setdefault(info.engine_number, info)
-        if not earlier.resolved.parameters and info.resolved.parameters:
-            info_by_engine[info.engine_number] = info
-    several = numbered(side) if engines(side) > 1 else ()
-    return dict.fromkeys(several, NOTHING_REPORTED) | info_by_engine or {0: NOTHING_REPORTED}
-
-
-def _of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of a side's engines: once where all share one, else with the numbers of the engines."""
-    engines: dict[tuple[CauseKey | None, str], list[int]] = {}
-    finding_by_key = {(finding.cause, finding.summary): finding for of_one in by_engine.values() for finding in of_one}
-    for engine, of_one in by_engine.items():
-        for key in dict.fromkeys((finding.cause, finding.summary) for finding in of_one):
-            engines.setdefault(key, []).append(engine)
-    for key, of in engines.items():
-        merged = finding_by_key[key]
-        if len(of) < len(by_engine):
-            which = f"engine{'s' if len(of) > 1 else ''} {', '.join(map(str, of))} of {len(by_engine)}: "
-            merged = dataclasses.replace(
-                merged, summary=which + merged.summary, details={**merged.details, "engines": of}
-            )
-        yield merged
-
-
-def _asked(side: Side, info: EngineInfo) -> Mapping[str, Any]:
-    """Return the canonical engine parameters that this side asked one of its engines for."""
-    if info.requested:
-        return info.requested
-    settings = side.recording.records.settings
-    parameters = {**settings.engine.parameters, "dtype": settings.model.dtype}
-    return {key: value for key, value in parameters.items() if value is not None and key not in _UNASKED}
-
-
-def _expected(info: EngineInfo, key: str) -> bool:
-    """Whether this engine should report the parameter: not where only another engine has it."""
-    return key != "graph_padding" or "graph_padding" in native_terms.table("engine", info.engine or "")
-
-
-def _ok(key: str, asked_value: Any, got: Any) -> bool:
-    meaning = BY_NAME.get(key)
-    return bool(asked_value == got) if meaning is None else meaning.fits(asked_value, got)
-
-
-def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -> Iterator[Finding]:
-    """Compare asked with given, and see which arguments follow which parameter: a mapping that is right by luck is
-    wrong.
-    """
-    engine, native, given_parameters = info.engine or "", info.arguments, engine_given(info)
-    for key, value in asked_parameters.items():
-        got, meaning = given_parameters.get(key), BY_NAME.get(key)
-        argument = meaning.native(engine) if meaning is not None else ""
-        # `moves` names the native arguments that follow a parameter. One that does not follow was dropped, even where
-        # its value happens to be right.
-        follows = info.moves.get(key)
-        dropped = follows is not None and bool(argument) and argument not in follows
-        resolved = info.resolved.parameters.get(key)
-        effective_value = resolved if got is None else got
-        wrong = effective_value is not None and not _ok(key, value, effective_value)
-        if key == "generation_config":
-            yield from _leak(side, info, got)
-        elif dropped or (wrong and got is not None):
-            text = lost(key, engine, value, got, native, dropped=dropped)
-            if not wrong and effective_value is not None:
-                text += "; it is what was asked here"
-            if resolved is not None and resolved != got:
-                text += f"; {title(engine)} resolved {resolved!r}"
-            details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
-            yield _finding(side, key, text, details, "warning" if wrong else "info", about="setting" if wrong else "")
-    # Parameters that nobody asked for, and that the mapping sets.
-    for key, got in given_parameters.items():
-        argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
-        if key not in asked_parameters and native.get(argument) is not None:
-            text = f"{key}: nothing was asked, {title(engine)}'s {argument} = {native[argument]!r}"
-            text += f": {BY_NAME[key].note(engine)} ({BY_NAME[key].trap})"
-            yield _finding(side, key, text, {"asked": None, "given": got, "native": argument})
-    yield from _tied(side, info)
-
-
-def _tied(side: Side, info: EngineInfo) -> Iterator[Finding]:
-    """Find native arguments that follow a parameter other than their own."""
-    engine, native = info.engine or "", info.arguments
-    owner = {argument.name: key for key, argument in native_terms.table("engine", engine).items()}
-    for key, followers in info.moves.items():
-        for argument in followers:
-            owner_key = owner.get(argument, key)
-            if owner_key != key:
-                meaning = BY_NAME[owner_key]
-                text = (
-                    f"{owner_key}: {title(engine)}'s {argument} is tied to {key} and is {native.get(argument)!r} here"
-                )
-                yield _finding(
-                    side, owner_key, f"{text} ({meaning.trap})", {"tied to": key, "given": native.get(argument)}
-                )
-
-
-def _leak(side: Side, info: EngineInfo, got: Any) -> Iterator[Finding]:
-    """Find an engine that reads generation_config.json, and say what the file sets."""
-    if not got:
-        return
-    default_sampling = info.resolved.default_sampling
-    listed = ", ".join(f"{key} {value!r}" for key, value in default_sampling.items()) or "it sets no sampling parameter"
-    text = f"generation_config: {title(info.engine)} reads the model's generation_config.json: {listed}"
-    trap = BY_NAME["generation_config"].trap
-    engine = registry.find(info.engine or "")
-    at_endpoint = engine is not None and engine.defaults_at_endpoint_only
-    where = " (at its OpenAI endpoint only)" if at_endpoint else f" ({trap})"
-    yield _finding(
-        side,
-        "generation_config",
-        text + where,
-        {"file": dict(default_sampling)},
-        "warning" if default_sampling else "info",
-        about="setting" if default_sampling else "",
-    )
-
-
-def _resolved_otherwise(
-    side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any], reported_causes: set[CauseKey | None]
-) -> Iterator[Finding]:
-    """Find parameters that were given as asked, or not reported as given, and that the live engine resolved
-    otherwise.
-    """
-    resolved, given_parameters, engine = info.resolved.parameters, engine_given(info), info.engine or ""
-    for key, value in asked_parameters.items():
-        got = resolved.get(key)
-        if got is None or _ok(key, value, got) or CONFIG.key(key) in reported_causes or key == "generation_config":
-            continue
-        meaning = BY_NAME.get(key)
-        if key in given_parameters and given_parameters[key] is None and meaning is not None and meaning.native(engine):
-            text = lost(key, engine, value, None, info.arguments) + f"; it resolved {got!r}"
-            yield _finding(side, key, text, {"asked": value, "given": None, "resolved": got})
-            continue
-        text = f"{key}: asked {value!r}, {title(info.engine)} resolved {got!r}"
-        fast = meaning is not None and not meaning.results
-        is_our_default = fast and value == getattr(Engine(), key, None)  # our default, which changes no result
-        absent = is_our_default and meaning is not None and not meaning.native(engine)  # the engine has no such thing
-        severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
-        details = {"asked": value, "resolved": got, **({"default": True} if absent else {})}
-        about: Subject = "" if absent else "setting"
-        yield _finding(side, key, text, details, "warning" if severe and not is_our_default else "info", about=about)
-
-
-def _between(e: Evidence) -> Iterator[Finding]:
-    """Compare the sides: parameters asked for or resolved differently, and equal numbers that mean different things."""
-    baseline_engine, candidate_engine = (side.recording.records.settings.engine.parameters for side in e.sides)
-    for key, (a, b) in differences(baseline_engine, candidate_engine).items():
-        text = f"{key} was asked as {show(a)} of the baseline and {show(b)} of the candidate"
-        yield _both(CONFIG.key(key), text, {"baseline": a, "candidate": b})
-    baseline_infos, candidate_infos = (list(_infos(side, e.mode).values()) for side in e.sides)
-    for key, cause, severity, what in (
-        ("end_ids", sampling_key("stop_token_ids"), "warning", "by the model's files samples end at"),
-        ("kv_cache_dtype", CONFIG.key("kv_cache_dtype"), "info", "the KV cache is of"),
-    ):
-        a, b = _values(baseline_infos, key), _values(candidate_infos, key)
-        if a and b and a != b:
-            text = f"{key}: {what} {' and '.join(a)} in the baseline, {' and '.join(b)} in the candidate"
-            yield _both(cause, text, {"baseline": a, "candidate": b}, severity)
-    yield from _memory(baseline_infos[0], candidate_infos[0])
-
-
-def _values(infos: list[EngineInfo], key: str) -> list[str]:
-    """Return the values that a side's engines resolved, sorted and without duplicates or missing ones."""
-    return sorted({str(info.resolved.parameters.get(key, "")) for info in infos} - {"", "None"})
-
-
-def _memory(baseline_info: EngineInfo, candidate_info: EngineInfo) -> Iterator[Finding]:
-    """Find a share of memory that was copied from one engine to another, where it means something else."""
-    if baseline_info.engine == candidate_info.engine:
-        return
-    meaning, infos = BY_NAME["memory_fraction"], (baseline_info, candidate_info)
-    arguments = [meaning.native(info.engine or "") for info in infos]
-    shares = [info.arguments.get(argument) for info, argument in zip(infos, arguments, strict=True)]
-    if None in shares or shares[0] != shares[1]:
-        return
-    pools = [info.resolved.parameters.get("kv_cache_tokens") for info in infos]
-    words = "; ".join(
-        f"{title(info.engine)}'s {argument} is {meaning.note(info.engine or '')}"
-        for info, argument in zip(infos, arguments, strict=True)
-    )
-    pools_text = f"; the KV pools hold {pools[0]} and {pools[1]} tokens" if None not in pools else ""
-    text = f"memory_fraction: {shares[0]} on both sides: {words}{pools_text}"
-    yield _both(CONFIG.key("memory_fraction"), text, {"fraction": shares[0], "kv_cache_tokens": pools}, "info")
 
 
 @check(SUSPICIONS[7], 7, alone=True, draws=True)
@@ -324,14 +53,14 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
         for key, (a, b) in differences(baseline_sampling, candidate_sampling).items():
             if key not in given_otherwise:
                 text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
-                findings.append(_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}))
+                findings.append(finding_of_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}))
                 given_otherwise.add(key)
     result = e.native
     silent = _silent(e)
     if findings:
         summaries = "; ".join(finding.summary for finding in findings[:3])
-        text = summaries + _moved(e)
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=_with(e, findings))
+        text = summaries + moved(e)
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effect(e, findings))
     if any(key.kind.stage is Stage.NATIVE for key in e.first):
         text = "parameters agree, but the engines' own samplers do not draw alike (see native)"
         return outcome(name, "confirmed", text, number=number, decides=False)
@@ -381,7 +110,7 @@ def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
             by_engine.setdefault(engine, []).extend(
                 _sampled(e, side, mode, request, names_by_engine.setdefault(engine, set()))
             )
-    return _of_engines(by_engine)
+    return of_engines(by_engine)
 
 
 def _sampled(
@@ -401,7 +130,9 @@ def _sampled(
         if change.leaked:
             text = f"{change.name}: asked {change.asked!r}, left out, so that the model's generation_config.json says "
             text += repr(change.given)
-        yield _finding(side, change.name, text, change.details | {"name": change.name}, cause=altered_key(change))
+        yield parameter_finding(
+            side, change.name, text, change.details | {"name": change.name}, cause=altered_key(change)
+        )
     # Parameters that the mapping dropped, though their values happen to be right.
     for key in requested:
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
@@ -413,92 +144,22 @@ def _sampled(
             + "; it is what was asked here"
         )
         details = {"name": key, "asked": requested[key]}
-        yield _finding(side, key, text, details, "info", cause=sampling_key(key), about="")
+        yield parameter_finding(side, key, text, details, "info", cause=sampling_key(key), about="")
     # Parameters that mean something else in this engine.
     for key, what in request.unlike.items():
         names_of = apart(key)
         cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
-        yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
+        yield parameter_finding(
+            side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause
+        )
     # Values that the engine was asked for, and that are not those of the scenario.
     for key, (a, b) in (differences(scenario, requested) if scenario else {}).items():
         if a is not None and key not in reported_names and not (mode == "native" and _of_both(e, mode, key, b)):
             text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
             reported_names.add(key)
-            yield _finding(side, key, text, {"name": key, "asked": a, "used": b}, cause=sampling_key(key))
+            yield parameter_finding(side, key, text, {"name": key, "asked": a, "used": b}, cause=sampling_key(key))
 
 
 def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:
     """Whether both sides ask for the same value in this mode. The native stage may have settings of its own."""
     return all(sampling_request(side, mode).requested.get(key) == value for side in e.sides)
-
-
-# --- findings, and their measured effect ----------------------------------------------------------
-
-
-def _finding(
-    side: Side,
-    key: str,
-    text: str,
-    details: dict[str, Any],
-    severity: Any = "warning",
-    *,
-    cause: CauseKey | None = None,
-    about: Subject = "setting",
-) -> Finding:
-    cause = cause or CONFIG.key(key)
-    return Finding(
-        name=str(cause),
-        summary=text,
-        effect="",
-        severity=severity,
-        where=side.name,
-        details=details,
-        cause=cause,
-        about=about,
-    )
-
-
-def _both(cause: CauseKey, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:
-    return Finding(
-        name=str(cause), summary=text, effect="", severity=severity, where="both", details=details, cause=cause
-    )
-
-
-def _moved(e: Evidence) -> str:
-    return f"; effect {moved}" if (moved := effect(e)) else ""
-
-
-def _with(e: Evidence, findings: list[Finding]) -> list[Finding]:
-    return [dataclasses.replace(finding, effect=effect(e)) for finding in findings]
-
-
-def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
-    """Return the findings with their measured effect, now that the causes are known.
-
-    Call it again after interventions have changed the causes.
-    """
-    named = list(dict.fromkeys(cause.name for cause in causes if not UNEXPLAINED.has(cause.key)))
-    if not causes:
-        return findings
-    if any(UNEXPLAINED.has(cause.key) for cause in causes):
-        unnamed_effect = "not separated: something beyond the floor is unexplained"
-    else:
-        unnamed_effect = f"none measured: without {', '.join(named)} nothing differs beyond the floor"
-    return [
-        dataclasses.replace(
-            finding, effect="the divergence: it is a named cause" if _is_named(finding, causes) else unnamed_effect
-        )
-        if finding.cause is not None
-        else finding
-        for finding in findings
-    ]
-
-
-def _is_named(finding: Finding, causes: list[Cause]) -> bool:
-    """Whether the finding's parameter is a named cause itself, or what a cause on the same side consists of."""
-    acts_as = _ACTS_AS.get(finding.cause) if finding.cause else None
-    sides = (finding.where, "both")
-    return any(
-        cause.key == finding.cause or (cause.key == acts_as and cause.details.get("side", cause.party) in sides)
-        for cause in causes
-    )

@@ -143,8 +143,8 @@ def note(
             )
             samples = match.sample[np.unique(row[index])]
             if isinstance(kind, Kind):
-                e.diverges(kind.of(), samples, place)
-            elif kind == "tie":  # no divergence, unless there are too many (`observed_unjudged_flips.too_many`)
+                e.note_divergence(kind.of(), samples, place)
+            elif kind == "tie":  # no divergence, unless there are too many (`note_improbable_flips`)
                 e.ties.append((samples, place))
             else:
                 far_columns = (

@@ -18,7 +18,7 @@ def drawn_in(baseline: Recording) -> str:
     recorded_modes = [
         _scenario(baseline),
         baseline.records.manifest.sampling_mode,
-        *sorted(baseline.said("rollout", "mode")),
+        *sorted(baseline.field_texts("rollout", "mode")),
     ]
     return str(next((mode for mode in recorded_modes if mode and mode != REPLAY), "coupled"))
 
@@ -30,7 +30,7 @@ def unclear(recording: Recording, name: str) -> list[str]:
     and in its frames.
     """
     frames, scenario_mode, replays = (
-        recording.said("rollout", "mode"),
+        recording.field_texts("rollout", "mode"),
         _scenario(recording),
         replayed(recording) is not None,
     )

@@ -15,7 +15,7 @@ from harness.parity.facts.align import AlignedTokens, Match, equal_rows
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Counts
 from harness.parity.facts.evidence_builder import EvidenceBuilder, items_of, version_of
-from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
+from harness.parity.subjects.log_probabilities import observed_drifts, observed_rereading
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.order import observed as order_observed
 from harness.parity.subjects.recording.observed_confounders import Confounder
@@ -174,8 +174,8 @@ def _logprobs(e: EvidenceBuilder, tokens: AlignedTokens, pairs: LogprobPairs, lo
     context = f"of token {int(tokens.tokens_a[first[0]])}; "
     context += f"{len(weighed.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
     place = _logprob_place(tokens, pairs, first[0], gap, context)
-    if e.differs(key, weighed, tokens.match.sample[np.unique(grid.row[weighed.deciding])], place):
-        observed_readings.reread(e, key, tokens, pairs)
+    if e.note_differences(key, weighed, tokens.match.sample[np.unique(grid.row[weighed.deciding])], place):
+        observed_rereading.reread(e, key, tokens, pairs)
 
 
 def _logprob_place(tokens: AlignedTokens, pairs: LogprobPairs, at: Any, gap: float | None, context: str) -> Place:

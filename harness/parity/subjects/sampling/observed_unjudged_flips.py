@@ -10,7 +10,7 @@ from harness.parity.subjects.precision.observed_floor import implausible
 UNJUDGED, FLIP = Kind.UNJUDGED_FLIP.of(), Kind.FLIP.of()
 
 
-def too_many(e: EvidenceBuilder) -> None:
+def note_improbable_flips(e: EvidenceBuilder) -> None:
     """Turn unjudged and benign flips into divergences where engines within the tolerance could not have made so many.
 
     That holds for coupled and greedy runs, which draw the same samples: the margins themselves must be wrong then.
@@ -24,13 +24,13 @@ def too_many(e: EvidenceBuilder) -> None:
         e.too_many_flips = True
         unjudged = e.found(UNJUDGED)
         for step, first in e.places[UNJUDGED].items():
-            e.diverges(FLIP, unjudged[unjudged[:, 0] == step, 1], first.place)
+            e.note_divergence(FLIP, unjudged[unjudged[:, 0] == step, 1], first.place)
     benign = e.counts.benign_flips
     # Gumbel noise makes small gaps rare. Two greedy logits may be as near as the model makes them.
     if e.mode == "coupled" and implausible(benign, compared, e.tolerance.value, e.tolerance.temperature):
         e.too_many_ties = True
         for samples, place in e.ties:
-            e.diverges(FLIP, samples, place)
+            e.note_divergence(FLIP, samples, place)
 
 
 def _far(e: EvidenceBuilder) -> None:
@@ -44,7 +44,7 @@ def _far(e: EvidenceBuilder) -> None:
             e.counts += Counts(benign_flips=choice_count if flips else 0)
             continue
         for far_choice in of_key:
-            e.diverges(key, far_choice.samples, far_choice.place)
+            e.note_divergence(key, far_choice.samples, far_choice.place)
             if far_choice.flips is not None:
                 e.flips.append(far_choice.flips)
                 e.counts += Counts(flips_beyond_margin=len(far_choice.margin))

@@ -20,7 +20,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.interventions.situation import ROOMY, Situation
 from harness.parity.interventions.trial import Trial
-from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
 from harness.parity.subjects.sampling.observed import (
     engine_infos,
     follows_from,

@@ -46,7 +46,7 @@ def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs:
         e.counts += Counts(length_differences=len(wrong))
         row = int(wrong[0])
         _note_endings(e, tokens, wrong, finish, finish2)
-        e.diverges(
+        e.note_divergence(
             Kind.LENGTH.of(),
             match.sample[wrong],
             Place(
@@ -84,7 +84,7 @@ def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs:
             token = int(output.row(int(match.a[at]))[-1]) if lengths[at] else -1
             reason_pair = str(finish[at]), str(finish2[at])
             e.reasons.append(Reason(tokens.step, int(match.sample[at]), int(lengths[at]), token, reason_pair))
-        e.diverges(
+        e.note_divergence(
             Kind.FINISH.of(),
             match.sample[wrong],
             Place(
@@ -128,7 +128,7 @@ def note_alone(e: EvidenceBuilder, side: SideBuilder, table: Table) -> None:
         )
     row = int(wrong[0])
     which = "an end token" if at_end[row] else "no end token"
-    e.diverges(
+    e.note_divergence(
         Kind.REASON.of(side.name),
         table.sample[wrong],
         Place(

@@ -240,7 +240,7 @@ def _note_behind(e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, used
         place = Place(
             step=used[version], phase="rollout", rank=0, sample=-1, position=-1, field=field_, **values, context=context
         )
-        e.diverges(Kind.BEHIND.of(side.name), [], place)
+        e.note_divergence(Kind.BEHIND.of(side.name), [], place)
 
 
 def _without_proof(
@@ -312,7 +312,7 @@ def _judge(
         context=f"{side.name}: {context}",
     )
     # Weights that a step drew with were in the engine before that step's prompts.
-    e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if first_step is not None else "sync")
+    e.note_divergence(Kind.SYNC.of(side.name), [], place, phase="floor" if first_step is not None else "sync")
 
 
 def _worst(e: EvidenceBuilder, sync: _Sync, not_loaded: str, proof: float | None) -> _Symptom | None:

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from harness.triage.watch import Progress, Seen, Snapshot, Suspicion
+from harness.triage.watch import ProcessSnapshot, Progress, Snapshot, Suspicion
 
 STALL_S = 60.0
 
 
-def process(number: int, **more: Any) -> Callable[[float], Seen]:
+def process(number: int, **more: Any) -> Callable[[float], ProcessSnapshot]:
     """A process over time: each value is one, or a function of the time in seconds."""
 
-    def at(now: float) -> Seen:
+    def at(now: float) -> ProcessSnapshot:
         fields = {"beats": lambda s: int(s), "progress": 1, "name": f"rank {number}", **more}
-        return Seen(f"host:{number}", number, **{k: v(now) if callable(v) else v for k, v in fields.items()})
+        return ProcessSnapshot(f"host:{number}", number, **{k: v(now) if callable(v) else v for k, v in fields.items()})
 
     return at
 
 
-def working(number: int, **more: Any) -> Callable[[float], Seen]:
+def working(number: int, **more: Any) -> Callable[[float], ProcessSnapshot]:
     return process(number, progress=lambda s: int(s), **more)
 
 
-def after(seconds: float, *processes: Callable[[float], Seen], step_s: float = 1.0) -> Suspicion | None:
+def after(seconds: float, *processes: Callable[[float], ProcessSnapshot], step_s: float = 1.0) -> Suspicion | None:
     """What is suspected after so long."""
     progress, now, found = Progress(STALL_S), 0.0, None
     while now <= seconds:
@@ -84,7 +84,7 @@ def test_nothing_is_suspected(name: str) -> None:
     assert after(10 * STALL_S, *CONTROLS[name]) is None
 
 
-def launched(ends_s: float, ranks: int = 2) -> list[Callable[[float], Seen]]:
+def launched(ends_s: float, ranks: int = 2) -> list[Callable[[float], ProcessSnapshot]]:
     """A launcher that waits since it was started, and ranks that work and then end in good order."""
     some = [working(n, ended=lambda now: now >= ends_s, sequences={"0": 7}) for n in range(ranks)]
     return [process(99, name="launcher", wait="child", sequences={"0": 1}), *some]
@@ -133,6 +133,6 @@ def test_the_debugger_starts_the_count_again() -> None:
 def test_a_pid_that_is_used_again_is_another_process() -> None:
     progress = Progress(STALL_S)
     for now in range(50):
-        progress.feed(Snapshot(now, (Seen("host:7:1", 7, beats=now, wait="collective"),)))
+        progress.feed(Snapshot(now, (ProcessSnapshot("host:7:1", 7, beats=now, wait="collective"),)))
     for now in range(50, 100):
-        assert progress.feed(Snapshot(now, (Seen("host:7:2", 7, beats=now, wait="collective"),))) is None
+        assert progress.feed(Snapshot(now, (ProcessSnapshot("host:7:2", 7, beats=now, wait="collective"),))) is None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from test_triage_watch_watchdog import Job
 
-from harness.triage.watch import Limits, Seen, Snapshot
+from harness.triage.watch import Limits, ProcessSnapshot, Snapshot
 from harness.triage.watch.retention import MAX_VERDICTS
 from harness.triage.watch.watchdog import MAX_SAID, Means, Watchdog
 
@@ -46,7 +46,7 @@ class Weary(Job):
     def observe(self) -> Snapshot:
         still = self.now % 300 > 100
         rank, moved = self.turn, self.turn * 10_000 + (0 if still else int(self.now % 300))
-        seen = Seen(f"host:{rank}", 100 + rank, beats=int(self.now), progress=moved, wait="collective",
+        seen = ProcessSnapshot(f"host:{rank}", 100 + rank, beats=int(self.now), progress=moved, wait="collective",
                     name=f"rank {rank}", sequences={str(rank): moved})  # fmt: skip
         return Snapshot(self.now, (seen,))
 
@@ -113,7 +113,7 @@ def test_a_day_that_is_unclear_every_five_minutes_leaves_two_directories(disk: P
 
         def observe(self) -> Snapshot:
             [seen] = super().observe().processes
-            return Snapshot(self.now, (Seen("host:0", 100, beats=seen.beats, progress=seen.progress,
+            return Snapshot(self.now, (ProcessSnapshot("host:0", 100, beats=seen.beats, progress=seen.progress,
                                             wait="collective", name="rank 0"),))  # fmt: skip
 
     job = Unclear(disk, Limits())

@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.triage.evidence import Evidence
-from harness.triage.watch import Observer, Seen, Snapshot, Stall, Watchdog
+from harness.triage.watch import Observer, ProcessSnapshot, Snapshot, Stall, Watchdog
 from harness.triage.watch.observe import Kernel, Stat
 from harness.triage.watch.watchdog import Means
 from reports.model import TRIAGE_EXIT_CODES, Party, Triage, Verdict
@@ -28,7 +28,7 @@ class Job:
         self.dog = Watchdog(directory, (os.getpid(),), 10.0, means=means, say=self.lines.append)
 
     def observe(self) -> Snapshot:
-        seen = Seen(
+        seen = ProcessSnapshot(
             "host:0", 100, beats=int(self.now), progress=self.moved, wait="collective", name="rank 0", **self.more
         )
         return Snapshot(self.now, (seen,))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.triage.collect import stacks
-from harness.triage.watch.hearing import KEPT, PROGRAM, Hearing
+from harness.triage.watch.stderr_tail import KEPT, PROGRAM, StderrTail
 from harness.triage.watch.watchdog import Watchdog
 
 pytestmark = pytest.mark.slow  # each starts two or three processes
@@ -25,10 +25,10 @@ FAILS = [
 
 
 def ran(command: list[str], into: int) -> str:
-    with Hearing(into) as hearing:
-        child = subprocess.Popen(command, stderr=into if hearing.descriptor is None else hearing.descriptor)
-        hearing.started()
-        return hearing.words(child.wait())
+    with StderrTail(into) as stderr_tail:
+        child = subprocess.Popen(command, stderr=into if stderr_tail.descriptor is None else stderr_tail.descriptor)
+        stderr_tail.started()
+        return stderr_tail.words(child.wait())
 
 
 def read(descriptor: int) -> bytes:
@@ -92,10 +92,10 @@ def test_a_daemon_that_holds_it_open_delays_nobody_and_goes_on_writing() -> None
     gate, opened = os.pipe()
     daemon = "import os; os.read(0, 1); os.write(2, b'late\\n')"
     script = f"{sys.executable} -S -c {daemon!r} <&{gate} & echo 'RuntimeError: early' >&2; exit 1"
-    with Hearing(writer) as hearing:
-        child = subprocess.Popen(["bash", "-c", script], stderr=hearing.descriptor, pass_fds=(gate,))
-        hearing.started()
-        assert hearing.words(child.wait()) == "RuntimeError: early"
+    with StderrTail(writer) as stderr_tail:
+        child = subprocess.Popen(["bash", "-c", script], stderr=stderr_tail.descriptor, pass_fds=(gate,))
+        stderr_tail.started()
+        assert stderr_tail.words(child.wait()) == "RuntimeError: early"
     os.close(writer)
     os.write(opened, b"x")
     assert read(reader) == b"RuntimeError: early\nlate\n"
@@ -115,8 +115,8 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
 def test_a_closed_standard_error_is_nothing_to_hear() -> None:
     reader, writer = os.pipe()
     os.close(reader), os.close(writer)
-    with Hearing(writer) as hearing:
-        assert hearing.descriptor is None and hearing.words(1) == ""
+    with StderrTail(writer) as stderr_tail:
+        assert stderr_tail.descriptor is None and stderr_tail.words(1) == ""
 
 
 def test_a_missing_py_spy_is_told_when_a_watch_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

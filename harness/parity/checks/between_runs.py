@@ -126,7 +126,7 @@ def logprobs(e: Evidence) -> Outcome:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
     largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {counted(n, 'token')}; "
     largest += f"{beyond:,} beyond the tolerance of {figure(e.of_engines.value)}, "
-    largest += e.log_probabilities.tails.get(Kind.LOGPROB.of(), Tail()).said()
+    largest += e.log_probabilities.tails.get(Kind.LOGPROB.of(), Tail()).in_words()
     if Kind.LOGPROB.of() in e.first:
         text = largest
         if e.engines.not_finite:

@@ -57,7 +57,7 @@ while True:
 KEPT = 1 << 17  # chosen, in bytes: an engine's traceback and what its siblings log after it
 
 
-class Hearing:
+class StderrTail:
     """Gives the command a standard error, `descriptor` (None: ours), and knows its last words afterwards."""
 
     def __init__(self, into: int = STDERR) -> None:
@@ -66,7 +66,7 @@ class Hearing:
         self._file, self._begin = Path(), 0
         self._passing: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Hearing:
+    def __enter__(self) -> StderrTail:
         try:
             state = os.fstat(self._into)
             self._open(state)

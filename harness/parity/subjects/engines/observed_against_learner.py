@@ -1,4 +1,7 @@
-"""One engine by itself: against its own floor, against the prompts it was sent, and against its learner."""
+"""What one side shows without the other: its engine against its learner, its prompts, its weight version and its floor.
+
+It is asked of both sides of a pair, and of the only side of an audit.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from harness.parity.facts.align import AlignedTokens, Match, around, first_diffe
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import SideCounts
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder, items_of, version_of
-from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings, observed_separations
+from harness.parity.subjects.log_probabilities import observed_drifts, observed_rereading, observed_separations
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
-from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
 from harness.parity.subjects.log_probabilities.observed_separations import StepTokens
 from harness.parity.subjects.precision.observed_rounding import both, misrounded
 from harness.parity.subjects.prompts import observed as prompts_observed
@@ -24,7 +27,11 @@ from reports.model import Place
 LARGEST_ID = 1 << 20  # larger than any vocabulary; a larger id is a fault of its own
 
 
-def one_engine(e: EvidenceBuilder, side: SideBuilder, rollout: Table, experience: Table | None) -> None:
+def rollout_of_side(e: EvidenceBuilder, side: SideBuilder, rollout: Table, experience: Table | None) -> None:
+    """Note what one step's rollout of a side shows, and compare it with `experience`, what its learner made of it.
+
+    Without `experience`, or where the learner had other weights, there is nothing to compare it with.
+    """
     output = rollout.rows("output")
     if output is None:
         return
@@ -44,7 +51,7 @@ def one_engine(e: EvidenceBuilder, side: SideBuilder, rollout: Table, experience
         return
     trained_version = experience.header.weight_version
     if None not in (version, trained_version) and version != trained_version:
-        e.diverges(
+        e.note_divergence(
             Kind.VERSION.of(),
             [],
             Place(
@@ -89,7 +96,7 @@ def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     rows = np.searchsorted(logprob.offsets, bad, side="right") - 1
     row = int(rows[0])
     position = int(bad[0] - logprob.offsets[row])
-    e.diverges(
+    e.note_divergence(
         Kind.NOT_FINITE.of(side.name),
         rollout.sample[np.unique(rows)],
         Place(
@@ -106,6 +113,11 @@ def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
 
 
 def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, output: Rows, experience: Table) -> None:
+    """Compare tokens, choices and log-probabilities of the engine with the learner's, at equal tokens.
+
+    `pairs` have the engine first and the learner second, so Δ is learner − engine. `reread` wants the truth first:
+    hence `backwards`.
+    """
     tokens, actor, logprob = experience.rows("tokens"), experience.rows("actor_logprob"), rollout.rows("logprob")
     if tokens is None:
         side.no_experience.append(rollout.step)
@@ -161,10 +173,10 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
         context=f"the {side.name}'s engine reports {engine:.6g} for token {int(aligned.tokens_a[first])}, "
         f"the learner computes {learner:.6g}",
     )
-    if e.differs(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
+    if e.note_differences(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
-        observed_readings.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
+        observed_rereading.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
         recorded = tokenizer(e)
         specials = (*recorded.end_ids, *filter(None, [recorded.begin_id]))
         step = StepTokens(aligned, p, q, lengths, cached, specials)
@@ -181,7 +193,7 @@ def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens
     row = int(wrong[0])
     drawn_ids, trained_ids = tokens.column_a.row(int(match.a[row])), tokens.column_b.row(int(match.b[row]))
     at = first_difference(drawn_ids, trained_ids)
-    e.diverges(
+    e.note_divergence(
         Kind.TRAINED.of(side.name),
         match.sample[wrong],
         Place(
@@ -196,7 +208,7 @@ def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens
             context=f"{side.name}: rolled out against trained on, from position {at}",
         ),
     )
-    observed_readings.reread_tokens(e, Kind.TRAINED.of(side.name), tokens)
+    observed_rereading.reread_tokens(e, Kind.TRAINED.of(side.name), tokens)
 
 
 def _learner_off(e: EvidenceBuilder, tokens: AlignedTokens, tokens_equal: np.ndarray) -> np.ndarray:
@@ -275,7 +287,7 @@ def _choices(
     if far:
         e.far.append(FarChoices(Kind.CHOICE.of(side.name), samples, place, gap[beyond]))
     else:
-        e.diverges(Kind.CHOICE.of(side.name), samples, place)
+        e.note_divergence(Kind.CHOICE.of(side.name), samples, place)
 
 
 def note_floors(e: EvidenceBuilder) -> None:
@@ -293,7 +305,7 @@ def note_floors(e: EvidenceBuilder) -> None:
         else:
             continue
         values = (where.get("base"), where.get("other"))
-        e.diverges(
+        e.note_divergence(
             Kind.FLOOR.of(side.name),
             [],
             Place(

@@ -1,0 +1,109 @@
+"""Findings about parameters: what engines of one side share, and what a finding changed.
+
+Checks 6 (`harness.parity.subjects.engines.checks_parameters`) and 7 (`checks`) make them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from harness.parity.causes.unexplained import UNEXPLAINED
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.recording.checks import effect
+from harness.parity.subjects.sampling.causes import CONFIG
+from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
+from reports.model import Cause, CauseKey, Finding, Subject
+
+# Parameters that show under another name where they cut samples short.
+_ACTS_AS = {
+    CONFIG.key("kv_cache_tokens"): CAPACITY.key("kv pool"),
+    CONFIG.key("max_model_len"): LENGTH.key("context"),
+}
+
+
+def of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
+    """Yield the findings of a side's engines: once where all share one, else with the numbers of the engines."""
+    engines: dict[tuple[CauseKey | None, str], list[int]] = {}
+    finding_by_key = {(finding.cause, finding.summary): finding for of_one in by_engine.values() for finding in of_one}
+    for engine, of_one in by_engine.items():
+        for key in dict.fromkeys((finding.cause, finding.summary) for finding in of_one):
+            engines.setdefault(key, []).append(engine)
+    for key, of in engines.items():
+        merged = finding_by_key[key]
+        if len(of) < len(by_engine):
+            which = f"engine{'s' if len(of) > 1 else ''} {', '.join(map(str, of))} of {len(by_engine)}: "
+            merged = dataclasses.replace(
+                merged, summary=which + merged.summary, details={**merged.details, "engines": of}
+            )
+        yield merged
+
+
+def parameter_finding(
+    side: Side,
+    key: str,
+    text: str,
+    details: dict[str, Any],
+    severity: Any = "warning",
+    *,
+    cause: CauseKey | None = None,
+    about: Subject = "setting",
+) -> Finding:
+    cause = cause or CONFIG.key(key)
+    return Finding(
+        name=str(cause),
+        summary=text,
+        effect="",
+        severity=severity,
+        where=side.name,
+        details=details,
+        cause=cause,
+        about=about,
+    )
+
+
+def finding_of_both(cause: CauseKey, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:
+    return Finding(
+        name=str(cause), summary=text, effect="", severity=severity, where="both", details=details, cause=cause
+    )
+
+
+def moved(e: Evidence) -> str:
+    return f"; effect {moved}" if (moved := effect(e)) else ""
+
+
+def with_effect(e: Evidence, findings: list[Finding]) -> list[Finding]:
+    return [dataclasses.replace(finding, effect=effect(e)) for finding in findings]
+
+
+def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
+    """Return the findings with their measured effect, now that the causes are known.
+
+    Call it again after interventions have changed the causes.
+    """
+    named = list(dict.fromkeys(cause.name for cause in causes if not UNEXPLAINED.has(cause.key)))
+    if not causes:
+        return findings
+    if any(UNEXPLAINED.has(cause.key) for cause in causes):
+        unnamed_effect = "not separated: something beyond the floor is unexplained"
+    else:
+        unnamed_effect = f"none measured: without {', '.join(named)} nothing differs beyond the floor"
+    return [
+        dataclasses.replace(
+            finding, effect="the divergence: it is a named cause" if _is_named(finding, causes) else unnamed_effect
+        )
+        if finding.cause is not None
+        else finding
+        for finding in findings
+    ]
+
+
+def _is_named(finding: Finding, causes: list[Cause]) -> bool:
+    """Whether the finding's parameter is a named cause itself, or what a cause on the same side consists of."""
+    acts_as = _ACTS_AS.get(finding.cause) if finding.cause else None
+    sides = (finding.where, "both")
+    return any(
+        cause.key == finding.cause or (cause.key == acts_as and cause.details.get("side", cause.party) in sides)
+        for cause in causes
+    )
