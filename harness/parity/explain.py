@@ -299,7 +299,8 @@ def _first_left(e: Evidence, kind: DivergenceKey, items: np.ndarray) -> tuple[Or
 def _party(e: Evidence, key: DivergenceKey) -> str:
     """Return which side moved, by the learner's numbers where there are any."""
     if key.side is not None:
-        return odd_one(e, key.side) if key.kind in AGAINST_LEARNER and not e.alone else key.side
+        may_be_learner = key.kind in AGAINST_LEARNER and Kind.ENGINE.of(key.side) in e.first
+        return odd_one(e, key.side) if may_be_learner and not e.alone else key.side
     if key.kind.of_trainer:
         return "trainer"
     side_kinds = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT)
