@@ -557,4 +557,11 @@ class Verdict:
         """
         derived = ("headline", "reservations")
         plain = {key: value for key, value in data.items() if key not in derived} if isinstance(data, dict) else data
-        return codec.convert(plain, Verdict, version=SCHEMA_VERSION)
+        verdict = codec.convert(plain, Verdict, version=SCHEMA_VERSION)
+        codes = {"parity": EXIT_CODES, "audit": AUDIT_EXIT_CODES, "triage": TRIAGE_EXIT_CODES}[verdict.kind]
+        code = codes.get(verdict.verdict)
+        if code is None:
+            raise ValueError(f"verdict: {verdict.verdict!r} is none of {', '.join(codes)}")
+        if verdict.exit_code != code and (code or verdict.exit_code != STRICT):
+            raise ValueError(f"exit_code: {verdict.exit_code} is not that of {verdict.verdict}, which is {code}")
+        return verdict

@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.recordings.records.frame_header import FrameHeader
 from probes.format import FormatError
+from probes.frames import CODES
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,10 @@ def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, 
     arrays: dict[str, np.ndarray | Rows] = {}
     for name, spec in header["arrays"].items():
         try:
-            values = np.frombuffer(payload, f"<{spec['dtype']}", spec["count"], spec["at"])
+            dtype = spec["dtype"]
+            if dtype not in CODES:  # NumPy would take a structure, or several numbers in one
+                raise ValueError(f"dtype {dtype!r} is not one of {', '.join(CODES)}")
+            values = np.frombuffer(payload, f"<{dtype}", spec["count"], spec["at"])
             if "offsets_at" not in spec:
                 arrays[name] = values
                 continue

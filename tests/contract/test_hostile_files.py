@@ -78,9 +78,13 @@ def test_unchanged_files_are_answered(name: str, server: Server) -> None:
 @pytest.mark.parametrize("text", [
     "run-shown 3 sealed 2.22.651.wrap 0.190.679.million 11.48.833.as-text",
     "pair-framework 0 sealed 36.68.437.unwrap 30.154.745.file-rename 3.104.144.object-empty",
+    "pair-framework 0 sealed 18.0.481.file-object 9.72.328.reverse",
+    "verdict 13 raw 28.178.231.list-long 37.107.473.negate",
 ])  # fmt: skip
 def test_what_a_night_found_is_answered(text: str, server: Server) -> None:
-    """A journal that names a list, or an object, as the run.json that it began with."""
+    """A journal that names a list, or an object, as the run.json that it began with; a frame whose number type holds
+    four numbers, or none that the format has; a verdict with an exit code of its own.
+    """
     assert not fault(Case.parse(text), server)
 
 

@@ -307,6 +307,8 @@ def _of_an_option(line: str, where: str) -> list[str]:
         needed += [word for item in command.params if item.param_type_name == "option" and item.required
                    for word in (item.opts[0], "word")]  # fmt: skip
         words = f"{path} {line}" if line.startswith("-- ") else f"{path} {' '.join(needed)} {line}"
+        if path == "watch" and " -- " not in words:  # its command is optional for the sake of --pid
+            words += " -- true"
         fault = of_harness(re.sub(r"(?<= )-- word", "-- true", words))
         if not fault:
             return []

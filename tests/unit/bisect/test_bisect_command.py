@@ -117,7 +117,7 @@ def test_a_folder_is_searched_by_one_process_at_a_time(folder: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["bisect"], "needs --against|is not a range"),
+        (["bisect"], "a range GOOD..BAD"),
         (["bisect", "vllm", "--against", "sglang"], "'vllm' is not a range GOOD..BAD"),
         (["bisect", "vllm@0.29..0.32"], "needs --against"),
         (["bisect", "vllm@0.29..new", "--against", "sglang"], "names no two versions"),

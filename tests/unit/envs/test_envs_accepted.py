@@ -75,7 +75,7 @@ def test_the_list_is_made_with_the_environment(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(creation, "uv_binary", lambda: FakeUv(tmp_path).binary)
     monkeypatch.setattr(creation.indexes, "pip_configuration", lambda: {})
     monkeypatch.setattr(
-        creation.accepted, "keeping",
+        creation.stored_arguments, "keeping",
         lambda engine, version, file: (f"open({str(file)!r}, 'w').write({json.dumps([engine, version])!r})", {}),
     )  # fmt: skip
     environment, _ = creation.create(creation.order("vllm", device="cpu"))

@@ -16,7 +16,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reports import render
-from reports.model import SUSPICIONS, Cause, Check, Finding, Parity, Place, RunSummary, Verdict
+from reports.model import (
+    EXIT_CODES,
+    STRICT,
+    SUSPICIONS,
+    TRIAGE_EXIT_CODES,
+    Cause,
+    Check,
+    Finding,
+    Parity,
+    Place,
+    RunSummary,
+    Verdict,
+)
 from reports.renderers import names as formats
 
 text = st.text(max_size=12) | st.sampled_from(
@@ -53,11 +65,13 @@ checks = st.builds(
 )
 runs = st.lists(st.builds(RunSummary, text, text, text, tables, series, tables), max_size=3)
 bodies = st.builds(Parity, st.none() | places, tables, st.lists(checks, max_size=2), runs, tables, series)
+answers = st.sampled_from([
+    *(("parity", name, code) for name, code in EXIT_CODES.items()), ("parity", "EQUIVALENT", STRICT),
+    *(("triage", name, code) for name, code in TRIAGE_EXIT_CODES.items()),
+])  # fmt: skip
 verdicts = st.builds(
-    Verdict,
-    st.sampled_from(["parity", "triage"]),
-    st.sampled_from(["EQUIVALENT", "DIVERGENT", "CONFOUNDED"]) | text,
-    st.integers(0, 3),
+    lambda answer, *fields: Verdict(*answer, *fields),
+    answers,
     text,
     findings,
     st.lists(st.builds(Cause, text, text, text, text, tables), max_size=1),
