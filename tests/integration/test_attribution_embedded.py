@@ -625,7 +625,9 @@ def test_a_few_outliers_are_no_symptom() -> None:
 
 def judged(*causes: Cause) -> Judged:
     verdict = Verdict("parity", "DIVERGENT", 1, "a difference that nothing recorded explains", causes=list(causes))
-    evidence: Any = SimpleNamespace(alone=False, sides=(), earliest=lambda *kinds: None)
+    evidence: Any = SimpleNamespace(
+        alone=False, sides=(), earliest=lambda *kinds: None, steps=(), found=lambda kind: np.zeros((0, 2), np.int64)
+    )
     return Judged(verdict, evidence, [Kind.FLIP.of()])
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from recorded_words import recording_of
 
 from harness.parity.interventions.situation import Situation
@@ -72,6 +73,8 @@ class Lab:
             baseline=side,
             sides=[side],
             mode="coupled",
+            steps=(),
+            found=lambda kind: np.zeros((0, 2), np.int64),
             side=lambda name: side,
             tolerance=observed_floor.Tolerance("float32", 1e-4, 1e-4, 1e-6, 1.0),
         )

@@ -327,10 +327,11 @@ def _learner_moved(e: Evidence, attribution: Attribution) -> bool:
     """Whether the learner is the odd one out: both engines agree with each other and with the reference, each repeats
     itself in other batches and by scoring, and both differ from their learners up to the last step.
     """
-    both = set(attribution.first) == set(SIDES) and repeat_themselves(e)
+    if set(attribution.first) != set(SIDES) or not repeat_themselves(e):
+        return False
     kinds = [Kind.ENGINE.of(side) for side in SIDES]
     to_the_end = all((e.found(kind)[:, 0] == max(e.steps, default=-1)).any() for kind in kinds)
-    return both and to_the_end and odd_one(e, SIDES[0]) in (LEARNER_MOVED, UNKNOWN) and engines_compared(e)
+    return to_the_end and odd_one(e, SIDES[0]) in (LEARNER_MOVED, UNKNOWN) and engines_compared(e)
 
 
 def _of_the_learner(cause: Cause) -> Cause:
