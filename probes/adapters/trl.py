@@ -25,6 +25,7 @@ from probes.adapters.adapter_values import (
     vllm_resolved,
 )
 from probes.adapters.calls import Call
+from probes.adapters.loaders import check_digested, record_received, restore_loader, wrap_loader
 from probes.adapters.table import Adapter, Hook
 from probes.draws import COUPLED, DRAWN, SEEN
 from probes.frames import Flat, Ragged
@@ -83,6 +84,8 @@ def configured(call: Call) -> None:
         missing["weights"] = "digests of weights were not asked for (--digests)"
     elif _sharded(trainer):
         missing["weights"] = "the model is sharded: no process holds its weights"
+    if not _colocated(trainer):
+        missing["received"] = "only a vLLM of this process gives digests of the weights that it received"
     backend = _backend(trainer)
     call.configuration(scenario, settings, backend=backend, seeds=seeds, mode=mode, missing=missing)
     call.recorder.event("sampling", canonical=sampling, native=plain(_native_sampling(trainer)), mode=mode)
@@ -257,14 +260,40 @@ def logged(call: Call) -> None:
         call.recorder.event("probe_cost", step=call.step - 1, self_ns=call.recorder.self_ns)
 
 
+def syncing(call: Call) -> None:
+    """Wrap the loader of a colocated vLLM, so that the digest of each tensor that it loads is taken from now on."""
+    engine, memory = getattr(call.owner, "llm", None), call.job.memory
+    if not call.job.digests or engine is None:
+        return
+    model = engine.llm_engine.model_executor.driver_worker.model_runner.model
+    if memory.get("hand", (None,))[0] is not model:
+        restore_loader(memory)
+        wrap_loader(call, model)
+
+
 def synced(call: Call) -> None:
-    """Record a weight sync to vLLM. vLLM reports no digests, so every tensor counts as unreported."""
-    tensors = [parameter for _, parameter in call.owner.model.named_parameters()]
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    """Record a weight sync to vLLM. Of a server nothing is known of what arrived, so every tensor counts as
+    unreported. A tensor that a colocated vLLM was not sent counts as absent.
+    """
+    tensors = dict(call.owner.model.named_parameters())
+    passed = call.job.memory.get("passed")
+    without_digest = [name for name in tensors if name not in (passed or ())]
+    # With an adapter TRL sends merged tensors, whose names are not those of the parameters.
+    comparable = passed is not None and not hasattr(call.owner.model, "peft_config")
     call.recorder.event(
         "sync", step=call.step, version=call.step, ok=True, message="", seconds=call.seconds, tensors=len(tensors),
-        bytes=size, mismatched=[], unreported=[name for name, _ in call.owner.model.named_parameters()],
+        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()), mismatched=[],
+        absent=without_digest if comparable else [], unreported=[] if comparable else without_digest,
     )  # fmt: skip
+
+
+def drew(call: Call) -> None:
+    """Record the digests of what a colocated vLLM loaded since it last drew, in a sync or otherwise."""
+    passed = call.job.memory.get("passed")
+    check_digested(call.job.memory)
+    if passed:
+        record_received(call, call.step, dict(passed))
+        passed.clear()
 
 
 def saved(call: Call) -> None:
@@ -354,7 +383,6 @@ ADAPTER = Adapter(
     missing={
         "prompt_seen": "no backend of TRL says which ids it saw (with --mode coupled the harness keeps vLLM's)",
         "cached": "TRL does not keep which prompt tokens came from a cache",
-        "received": "TRL's engines give no digests of the weights that they received",
         "floor": "a job's own engine cannot be asked to draw again",
         "margin": "TRL keeps no margins: a flip cannot be judged",
     },
@@ -384,8 +412,8 @@ ADAPTER = Adapter(
         Hook(f"{TRAINER}.log", span="log", step=STEP, record=logged, when="with logging"),
         Hook(f"{TRAINER}._save_checkpoint", span="checkpoint", step=STEP, record=saved, when="with checkpoints"),
         Hook(f"{VLLM}.__init__", span="start_engine", when="with vLLM"),
-        Hook(f"{VLLM}.generate", span="generate_vllm", when="with vLLM"),
-        Hook(f"{VLLM}.sync_weights", span="sync", record=synced, when="with vLLM"),
+        Hook(f"{VLLM}.generate", span="generate_vllm", record=drew, when="with vLLM"),
+        Hook(f"{VLLM}.sync_weights", span="sync", before=syncing, record=synced, when="with vLLM"),
         Hook("accelerate.accelerator:Accelerator.backward", span="backward"),
         Hook("transformers.trainer:Trainer.train", span="train_all", before=beginning, record=ended),
     ),

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 from probes import weights
 from probes.adapters.adapter_values import resumed_at
 from probes.adapters.calls import Call
+from probes.adapters.loaders import check_digested, record_received, restore_loader, wrap_loader
 from probes.frames import Flat, Ragged
-from probes.spans import error_text
 
 _RANDOM = re.compile(r"-[0-9a-f]{8}$")  # vLLM appends eight random characters to make ids unique
 
@@ -59,7 +58,7 @@ def arrived(call: Call) -> None:
     """Record digests of the tensors of one bucket as they reached vLLM's worker."""
     tensors = call.arguments["weights"]
     if call.job.digests and isinstance(tensors, (list, tuple)):  # verl passes a list; an iterator must stay unread
-        _received(call, call.job.memory.get("received", 0), weights.digests(iter(tensors)))
+        record_received(call, call.job.memory.get("received", 0), weights.digests(iter(tensors)))
 
 
 def loading(call: Call) -> None:
@@ -67,20 +66,17 @@ def loading(call: Call) -> None:
     passes.
     """
     memory = call.job.memory
-    _let_go(memory)  # left over from a call that raised
+    restore_loader(memory)  # left over from a call that raised
     if not call.job.digests or call.arguments.get("load_format") in _PAST_THE_LOADER:
         return
-    model = call.owner.get_model()
-    memory["hand"], memory["passed"] = (model, vars(model).get("load_weights")), {}
-    model.load_weights = _digesting(model.load_weights, memory, call)
+    wrap_loader(call, call.owner.get_model())
 
 
 def loaded(call: Call) -> None:
     """Keep the digests if the load was accepted."""
     memory = call.job.memory
-    passed = _let_go(memory)
-    if failed := memory.pop("undigested", ""):
-        raise RuntimeError(failed)
+    passed = restore_loader(memory)
+    check_digested(memory)
     if call.result[0]:
         memory.setdefault("arrived", {}).update(passed)
 
@@ -91,7 +87,7 @@ def flushed(call: Call) -> None:
     arrived_digests = memory.pop("arrived", None)
     if arrived_digests:
         memory["received"] = version = _next(call)
-        _received(call, version, arrived_digests)
+        record_received(call, version, arrived_digests)
 
 
 def _next(call: Call) -> int:
@@ -103,45 +99,3 @@ def _next(call: Call) -> int:
 
 
 _PAST_THE_LOADER = ("direct",)
-
-
-def _let_go(memory: dict[str, Any]) -> dict[str, str]:
-    """Restore the model's own loader, and return the digests of the tensors that passed."""
-    model, original_load = memory.pop("hand", (None, None))
-    if model is not None:
-        vars(model).pop("load_weights", None)
-        if original_load is not None:
-            model.load_weights = original_load
-    return dict(memory.pop("passed", {}))
-
-
-def _received(call: Call, version: int, digests: dict[str, str]) -> None:
-    call.recorder.weights(step=version - 1, version=version, digests=digests, source="received")
-
-
-def _digesting(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> Callable[..., Any]:
-    passed = memory["passed"]
-
-    def digested(item: Any) -> None:
-        try:  # this runs inside the job's own call: nothing may be raised here
-            with call.recorder.own_time():
-                passed[str(item[0])] = weights.digest(item[1])
-        except Exception as error:
-            memory["undigested"] = error_text(error)
-
-    def passing(tensors: Iterable[Any]) -> Iterator[Any]:
-        for item in tensors:
-            digested(item)
-            yield item
-
-    def load_weights(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if "hand" not in memory:  # the recording was turned off during the load and has dropped its state
-            return load(tensors, *args, **kwargs)
-        if isinstance(tensors, (list, tuple)):  # a loader may count the items or iterate twice, so a list stays a list
-            for item in tensors:
-                digested(item)
-            return load(tensors, *args, **kwargs)
-        # Any other iterable is passed on unchanged, and its tensors are not recorded.
-        return load(passing(tensors) if isinstance(tensors, Iterator) else tensors, *args, **kwargs)
-
-    return load_weights

@@ -47,6 +47,7 @@ FRAMEWORK = Framework(
     traps=(
         Trap("trl-group", traps.group, "1.16.0"),
         Trap("trl-seed", traps.seed, "1.16.0"),
+        Trap("trl-ratio", traps.ratio, "1.16.0"),
         Trap("trl-dtype", traps.dtype, "1.16.0"),
         Trap("trl-sizes", traps.sizes, "1.16.0"),
     ),

@@ -13,6 +13,13 @@ from harness.frameworks.settings import Settings
 PROCESSES, MIXED, TRAINER, LOADED = (
     "launch.num_processes", "launch.mixed_precision", "launch.trainer", "launch.model_dtype",
 )  # fmt: skip
+# Sampling parameters with the values under which the engine's log-probabilities are those of all tokens.
+_UNCHANGED: dict[str, tuple[object, ...]] = {
+    "top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "repetition_penalty": (None, 1),
+    "presence_penalty": (None, 0), "frequency_penalty": (None, 0), "logit_bias": (None, {}),
+}  # fmt: skip
+
+_FIELDS = ("top_p", "top_k", "min_p", "repetition_penalty")  # those that GRPOConfig has itself
 
 
 def seed(settings: Settings) -> Iterator[Outcome]:
@@ -52,6 +59,40 @@ def group(settings: Settings) -> Iterator[Outcome]:
         )  # fmt: skip
     else:
         yield Fine("no request carries the seed of its group")
+
+
+def ratio(settings: Settings) -> Iterator[Outcome]:
+    """With top-p and the like TRL's importance ratio compares numbers of two distributions (trl#6789).
+
+    TRL asks vLLM for log-probabilities after every processing, renormalised over the tokens that are kept. Its own are
+    of all tokens, after temperature only.
+    """
+    generation_kwargs = settings.get("generation_kwargs", {})
+    overrides = generation_kwargs if isinstance(generation_kwargs, dict) else {}
+    values = {name: overrides.get(name, settings.get(name)) for name in _UNCHANGED}
+    changed = {name: value for name, value in values.items() if value not in _UNCHANGED[name]}
+    unread = "" if overrides is generation_kwargs else f"generation_kwargs is {generation_kwargs}, which is not read"
+    fine = {
+        "use_vllm": not settings.on("use_vllm"),
+        "vllm_importance_sampling_correction": settings.get("vllm_importance_sampling_correction") is False,
+        "": not changed,
+    }
+    why = {
+        name: settings.why_unknown(name) if name else unread or settings.why_unknown(*_FIELDS, "generation_kwargs")
+        for name in fine
+    }
+    settled = any(good and not why[name] for name, good in fine.items())
+    if not settled and any(why.values()):
+        yield Unseen(next(filter(None, why.values())))
+    elif not any(fine.values()):
+        yield Problem(
+            "warning", "the importance ratio is biased: vLLM's log-probabilities are of fewer tokens",
+            f"use_vllm with {', '.join(f'{name}={value}' for name, value in changed.items())}",
+            "the trainer's are of all tokens, so with equal weights, too, no ratio is 1",
+            "top_p=1.0, top_k=0 and no penalty, or vllm_importance_sampling_correction=False",
+        )  # fmt: skip
+    else:
+        yield Fine("the importance ratio is of log-probabilities of one distribution, or there is none")
 
 
 def dtype(settings: Settings) -> Iterator[Outcome]:

@@ -156,6 +156,10 @@ def script(path: Path, arguments: str) -> list[str]:
         ("trl-group", "use_vllm=True, generation_kwargs={'seed': 1}", "use_vllm=True, generation_kwargs={'top_k': 5}"),
         ("trl-group", "use_vllm=True, generation_kwargs={'seed': 1}",
          "use_vllm=True, generation_kwargs={'seed': 1}, num_generations=1"),
+        ("trl-ratio", "use_vllm=True, top_p=0.9", "use_vllm=True, top_p=1.0, temperature=0.7"),
+        ("trl-ratio", "use_vllm=True, top_k=50", "use_vllm=True, top_k=50, vllm_importance_sampling_correction=False"),
+        ("trl-ratio", "use_vllm=True, generation_kwargs={'min_p': 0.1}", "use_vllm=False, top_p=0.9"),
+        ("trl-ratio", "use_vllm=True, top_p=0.9", "use_vllm=True, top_p=0.9, generation_kwargs={'top_p': 1.0}"),
         ("trl-dtype", "use_vllm=True, bf16=False", "use_vllm=True, bf16=True"),
         ("trl-dtype", "use_vllm=True, bf16=False, model_init_kwargs={'dtype': 'float32'}",
          "use_vllm=True, model_init_kwargs={'dtype': 'float32'}"),  # bf16 is on where it is not given
@@ -174,7 +178,7 @@ def test_traps_of_trl_are_read_in_its_script(tmp_path: Path, check: str, planted
 
 VERL_TRAPS = {"verl-seed", "verl-determinism", "verl-dtype", "verl-sizes"}
 OPENRLHF_TRAPS = {"openrlhf-colocation", "openrlhf-dtype", "openrlhf-seed"}
-TRL_TRAPS = {"trl-group", "trl-seed", "trl-dtype", "trl-sizes"}
+TRL_TRAPS = {"trl-group", "trl-seed", "trl-ratio", "trl-dtype", "trl-sizes"}
 
 
 def untold(command: list[str], framework: str) -> dict[str, str]:
@@ -259,9 +263,10 @@ def test_options_of_openrlhf_that_only_the_shell_knows(words: list[str], checks:
     [
         ("use_vllm=USE, generation_kwargs={'seed': SEED}", TRL_TRAPS - {"trl-sizes"}),
         ("use_vllm=USE", {"trl-seed", "trl-dtype"}),  # no seed among the arguments, whatever draws
-        ("use_vllm=True, generation_kwargs={'seed': SEED}", {"trl-group"}),
+        ("use_vllm=True, generation_kwargs={'seed': SEED}", {"trl-group", "trl-ratio"}),
         ("use_vllm=True, generation_kwargs={'seed': 3}, num_generations=N", {"trl-group", "trl-sizes"}),
         ("use_vllm=True, vllm_mode=MODE", {"trl-seed"}),
+        ("use_vllm=True, top_p=P", {"trl-ratio"}),
         ("use_vllm=True, bf16=BF", {"trl-dtype"}),
         ("use_vllm=True, bf16=False, model_init_kwargs={'dtype': DTYPE}", {"trl-dtype"}),
         ("use_vllm=True, bf16=False, model_init_kwargs={'dtype': 'auto'}", {"trl-dtype"}),
@@ -301,7 +306,7 @@ def test_words_of_trls_command_are_the_values_that_they_spell(tmp_path: Path) ->
     assert not hazards([*command, *seeded, "--num_generations", "1"], "trl", "trl-group")
     assert hazards([*command, "--use_vllm", "--no_bf16"], "trl", "trl-dtype")
     assert not hazards([*command, "--use_vllm", "False"], "trl", "trl-seed")
-    assert set(untold([*command, "--use_vllm", "--generation_kwargs", "k.json"], "trl")) == {"trl-group"}
+    assert set(untold([*command, "--use_vllm", "--generation_kwargs", "k.json"], "trl")) == {"trl-group", "trl-ratio"}
 
 
 def test_a_command_of_no_framework_is_refused() -> None:
