@@ -15,6 +15,12 @@ from probes.frames import Flat, Ragged
 from probes.lines import decode_json
 from probes.secret_names import is_harmless, is_secret
 
+# Canonical name of an engine parameter -> vLLM's.
+_CANONICAL = {
+    "dtype": "dtype", "seed": "seed", "max_model_len": "max_model_len", "enforce_eager": "enforce_eager",
+    "prefix_caching": "enable_prefix_caching", "memory_fraction": "gpu_memory_utilization",
+    "max_num_seqs": "max_num_seqs", "tensor_parallel": "tensor_parallel_size",
+}  # fmt: skip
 _BOUNDARIES = 32  # samples of a step whose boundaries are decoded and recorded
 
 
@@ -142,3 +148,8 @@ def vllm_resolved(config: Any) -> dict[str, Any]:
         "logprobs_mode": str(model.logprobs_mode), "device": str(config.device_config.device_type),
         "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
     }))  # fmt: skip
+
+
+def vllm_requested(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `canonical` field of an `engine_info` event from the arguments that vLLM was started with."""
+    return {ours: plain(arguments[name]) for ours, name in _CANONICAL.items() if arguments.get(name) is not None}

@@ -58,6 +58,11 @@ class Call:
         return self._bound
 
     @property
+    def keywords(self) -> Mapping[str, Any]:
+        """Return the arguments that the caller passed by name."""
+        return self._kwargs
+
+    @property
     def owner(self) -> Any:
         """Return the first argument: for a method, the object whose method was called."""
         return self._args[0] if self._args else next(iter(self._kwargs.values()))

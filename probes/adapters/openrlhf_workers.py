@@ -11,15 +11,8 @@ from dataclasses import fields
 from typing import Any
 
 from probes import weights
-from probes.adapters.adapter_values import engine_version, plain, resumed_at, vllm_resolved
+from probes.adapters.adapter_values import engine_version, plain, resumed_at, vllm_requested, vllm_resolved
 from probes.adapters.calls import Call
-
-# Canonical name -> vLLM's argument, which OpenRLHF derives from its own settings.
-_CANONICAL = {
-    "dtype": "dtype", "seed": "seed", "max_model_len": "max_model_len", "enforce_eager": "enforce_eager",
-    "prefix_caching": "enable_prefix_caching", "memory_fraction": "gpu_memory_utilization",
-    "tensor_parallel": "tensor_parallel_size",
-}  # fmt: skip
 
 
 def started(call: Call) -> None:
@@ -131,7 +124,7 @@ def engine_started(call: Call) -> None:
     kwargs = {name: value for name, value in call.owner.kwargs.items() if name != "hf_tokenizer"}
     call.recorder.event(
         "engine_info", engine="vllm", version=engine_version("vllm"), asked=plain(kwargs),
-        canonical={ours: plain(kwargs[name]) for ours, name in _CANONICAL.items() if kwargs.get(name) is not None},
-        resolved=vllm_resolved(call.owner.llm.vllm_config), replaced=[], pids=[os.getpid()],
+        canonical=vllm_requested(kwargs), resolved=vllm_resolved(call.owner.llm.vllm_config), replaced=[],
+        pids=[os.getpid()],
     )  # fmt: skip
     call.recorder.environment()

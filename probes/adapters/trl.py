@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from probes import weights
@@ -22,6 +23,7 @@ from probes.adapters.adapter_values import (
     rollout_arrays,
     tokenizer_fields,
     unpadded,
+    vllm_requested,
     vllm_resolved,
 )
 from probes.adapters.calls import Call
@@ -44,7 +46,8 @@ WITHOUT_EFFECT = (
 # Prefixes of engine settings, which a comparison of engines may change. Seeds are recorded as `seeds`.
 _ENGINE = ("use_vllm", "vllm_", "use_transformers_", "transformers_", "cache_implementation")
 _SEEDS = ("seed", "data_seed")
-_SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
+# Sampling parameters with their values of no effect.
+_NEUTRAL = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 _METRICS = {
     "reward": "reward_mean", "kl": "kl_mean", "loss": "policy_loss", "entropy": "entropy", "grad_norm": "grad_norm",
     "clip_ratio/region_mean": "clip_fraction", "completions/mean_length": "length_mean",
@@ -89,9 +92,15 @@ def configured(call: Call) -> None:
     backend = _backend(trainer)
     call.configuration(scenario, settings, backend=backend, seeds=seeds, mode=mode, missing=missing)
     call.recorder.event("sampling", canonical=sampling, native=plain(_native_sampling(trainer)), mode=mode)
-    call.recorder.event("engine_info", **_engine(trainer, backend), replaced=[], pids=[os.getpid()])
+    requested = call.job.memory.pop("requested", {})
+    call.recorder.event("engine_info", **_engine(trainer, backend, requested), replaced=[], pids=[os.getpid()])
     call.recorder.event("tokenizer", **tokenizer_fields(trainer._tokenizer))
     call.recorder.environment()  # again: now torch is loaded
+
+
+def requesting(call: Call) -> None:
+    """Keep what a vLLM of this process is started with."""
+    call.job.memory["requested"] = plain(call.keywords)
 
 
 def beginning(call: Call) -> None:
@@ -328,10 +337,18 @@ def _generates_each_step(args: Any) -> bool:
 
 
 def _sampling(trainer: Any) -> dict[str, Any]:
-    sampling = {name: getattr(trainer, name, default) for name, default in _SAMPLING.items()}
-    sampling["top_k"] = -1 if not sampling["top_k"] else sampling["top_k"]
-    sampling["min_p"] = sampling["min_p"] or 0.0
-    return {**sampling, "max_tokens": trainer.max_completion_length}
+    """Return the sampling parameters as the engine is given them. One that nobody set is left out: the engine decides
+    it.
+    """
+    if trainer.use_vllm:
+        values = {name: getattr(trainer, name, None) for name in _NEUTRAL}
+        values["min_p"] = 0.0 if values["min_p"] is None else values["min_p"]  # as TRL passes it
+        values = {"max_tokens": trainer.max_completion_length, **values, **(trainer.args.generation_kwargs or {})}
+    else:
+        values = {name: getattr(trainer.generation_config, name, None) for name in _NEUTRAL}
+        values["max_tokens"] = trainer.generation_config.max_new_tokens
+    values["top_k"] = values["top_k"] or (None if values["top_k"] is None else -1)  # 0 is off
+    return {name: values[name] for name in (*_NEUTRAL, "max_tokens") if values[name] is not None}
 
 
 def _native_sampling(trainer: Any) -> Any:
@@ -342,8 +359,8 @@ def _native_sampling(trainer: Any) -> Any:
 def _tempered(trainer: Any) -> bool:
     """Whether something other than the model, such as temperature, changes the log-probabilities."""
     sampling = _sampling(trainer)
-    neutral = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
-    return any(sampling[name] != value for name, value in neutral.items()) or bool(trainer.args.generation_kwargs)
+    neutral = all(sampling.get(name, value) == value for name, value in _NEUTRAL.items())
+    return not neutral or bool(trainer.args.generation_kwargs)
 
 
 def _colocated(trainer: Any) -> bool:
@@ -360,19 +377,20 @@ def _backend(trainer: Any) -> str:
     return "vllm" if trainer.use_vllm else "transformers"
 
 
-def _engine(trainer: Any, backend: str) -> dict[str, Any]:
-    """Return the resolved engine. vLLM's own configuration is read where vLLM runs in this process."""
+def _engine(trainer: Any, backend: str, requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the engine as it was requested and resolved. vLLM's own configuration is read where vLLM runs in this
+    process.
+    """
     here = backend != "vllm" or "vllm" in sys.modules  # the version of a separate server is unknown here
     version = engine_version(backend) if here else ""
-    requested: dict[str, Any] = {}
-    resolved: dict[str, Any] = {
-        "dtype": str(trainer.model.dtype).removeprefix("torch."), "device": str(trainer.accelerator.device),
-    }  # fmt: skip
+    dtype = str(trainer.model.dtype).removeprefix("torch.")
     llm = getattr(getattr(trainer, "vllm_generation", None), "llm", None)
-    if llm is not None:
-        requested = {"dtype": "auto", "max_model_len": trainer.vllm_generation.max_model_length}
-        resolved = vllm_resolved(llm.llm_engine.vllm_config)
-    return {"engine": backend, "version": version, "asked": requested, "resolved": plain(resolved)}
+    if llm is None:
+        resolved = {"dtype": dtype, "device": str(trainer.accelerator.device)}
+        return {"engine": backend, "version": version, "asked": {}, "resolved": resolved}
+    resolved = plain(vllm_resolved(llm.llm_engine.vllm_config))
+    canonical = {"dtype": dtype, **vllm_requested(requested)} if requested else {}
+    return {"engine": backend, "version": version, "asked": requested, "canonical": canonical, "resolved": resolved}
 
 
 ADAPTER = Adapter(
@@ -412,6 +430,7 @@ ADAPTER = Adapter(
         Hook(f"{TRAINER}.log", span="log", step=STEP, record=logged, when="with logging"),
         Hook(f"{TRAINER}._save_checkpoint", span="checkpoint", step=STEP, record=saved, when="with checkpoints"),
         Hook(f"{VLLM}.__init__", span="start_engine", when="with vLLM"),
+        Hook("vllm.entrypoints.llm:LLM.__init__", span="start_vllm", before=requesting, when="with a colocated vLLM"),
         Hook(f"{VLLM}.generate", span="generate_vllm", record=drew, when="with vLLM"),
         Hook(f"{VLLM}.sync_weights", span="sync", before=syncing, record=synced, when="with vLLM"),
         Hook("accelerate.accelerator:Accelerator.backward", span="backward"),

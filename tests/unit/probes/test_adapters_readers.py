@@ -734,8 +734,8 @@ def test_trl_does_not_give_its_server_the_version_of_something_else(monkeypatch:
         return installed[name]
 
     monkeypatch.setattr("importlib.metadata.version", version)
-    assert [trl._engine(trainer, name)["version"] for name in ("vllm", "transformers")] == ["", "5.19.0"]
+    assert [trl._engine(trainer, name, {})["version"] for name in ("vllm", "transformers")] == ["", "5.19.0"]
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())  # type: ignore[arg-type]
-    assert trl._engine(trainer, "vllm")["version"] == "0.32.0"  # its build for CPUs has a name of its own
+    assert trl._engine(trainer, "vllm", {})["version"] == "0.32.0"  # its build for CPUs has a name of its own
     installed.clear()
-    assert trl._engine(trainer, "vllm")["version"] == ""
+    assert trl._engine(trainer, "vllm", {})["version"] == ""

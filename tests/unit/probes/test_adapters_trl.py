@@ -114,3 +114,48 @@ def test_without_digests_no_loader_is_wrapped(process: Process) -> None:
     process.job.digests, model = False, Model()
     sync(process, generation(torch.nn.Linear(2, 1), model), {}, 1)
     assert "load_weights" not in vars(model)
+
+
+def trainer(**settings: Any) -> Any:
+    """A trainer with TRL's defaults that generates with vLLM, or with Transformers where `use_vllm` is off."""
+    defaults = {
+        "use_vllm": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0,
+        "max_completion_length": 16,
+    }  # fmt: skip
+    generation_kwargs = settings.pop("generation_kwargs", None)
+    return SimpleNamespace(**{**defaults, **settings}, args=SimpleNamespace(generation_kwargs=generation_kwargs))
+
+
+def test_arguments_of_generation_override_the_settings_of_the_same_name() -> None:
+    sampling = trl._sampling(trainer(generation_kwargs={"top_p": 0.9, "max_tokens": 8, "seed": 3}))
+    assert sampling == {
+        "temperature": 1.0, "top_k": -1, "top_p": 0.9, "min_p": 0.0, "repetition_penalty": 1.0, "max_tokens": 8,
+    }  # fmt: skip
+
+
+def test_what_transformers_resolved_is_recorded_and_what_nobody_set_is_missing() -> None:
+    config = SimpleNamespace(
+        temperature=0.7, top_k=50, top_p=1.0, min_p=None, repetition_penalty=None, max_new_tokens=16
+    )
+    sampling = trl._sampling(trainer(use_vllm=False, generation_config=config))
+    assert sampling == {"temperature": 0.7, "top_k": 50, "top_p": 1.0, "max_tokens": 16}
+
+
+@pytest.mark.parametrize(
+    ("settings", "changed"),
+    [({}, False), ({"min_p": 0.0}, False), ({"top_p": 0.9}, True), ({"generation_kwargs": {"logit_bias": {}}}, True)],
+)
+def test_which_sampling_changes_the_log_probabilities(settings: dict[str, Any], changed: bool) -> None:
+    assert trl._tempered(trainer(**settings)) is changed
+
+
+def test_an_engine_is_recorded_with_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trl, "vllm_resolved", lambda config: {"dtype": "float32"})
+    owner = SimpleNamespace(
+        model=SimpleNamespace(dtype="torch.float32"), vllm_generation=generation(torch.nn.Linear(2, 1), Model())
+    )
+    owner.vllm_generation.llm.llm_engine.vllm_config = None
+    engine = trl._engine(owner, "vllm", {"dtype": "float32", "max_model_len": 128, "max_num_seqs": None})
+    assert engine["asked"]["dtype"] == "float32" and engine["resolved"] == {"dtype": "float32"}
+    assert engine["canonical"] == {"dtype": "float32", "max_model_len": 128}
+    assert trl._engine(owner, "vllm", {})["canonical"] == {}  # the hook of the engine never fired
