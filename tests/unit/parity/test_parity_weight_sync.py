@@ -72,6 +72,17 @@ def test_each_of_several_engines_received_the_learners_weights(tmp_path: Path, s
     assert verdict.verdict == ("EQUIVALENT" if stale < 0 else "DIVERGENT")
 
 
+@pytest.mark.parametrize(("again", "cause"), [(True, "STALE_WEIGHTS"), (False, "WEIGHTS")])
+def test_what_arrives_with_its_older_values_is_stale(tmp_path: Path, again: bool, cause: str) -> None:
+    baseline, candidate = pair()
+    events = {event["version"]: event for event in candidate.events("weights", source="received")}
+    older = events[0]["digests"] if again else {name: digest(name, 0, "another") for name in TENSORS}
+    events[1]["digests"] = dict(older)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    assert {(item.key.family, item.party) for item in verdict.causes} == {(cause, "candidate")}
+
+
 def test_an_engine_of_several_that_says_nothing_of_a_version_rules_nothing_out(tmp_path: Path) -> None:
     baseline, candidate = pair()
     second_engine(baseline)

@@ -24,8 +24,8 @@ SINGLE = 3  # up to this many tensors are named one by one; more are named toget
 
 
 def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Find tensors that a sync left out, where a digest or the proof of the sync shows that the engine kept older
-    values.
+    """Find tensors that a sync left out or brought as they had been, where a digest or the proof of the sync shows
+    that the engine has older values.
     """
     for side in e.sides:
         # Tensors that are stale at the same weight versions have one cause: the steps cannot tell them apart.
@@ -77,9 +77,14 @@ def _stale(
     if proofs and beside:
         evidence += f"; {beside} more left out at the same time, which the steps do not tell apart"
     details = {"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)}
+    arrived = not any(name in record.absent for name in tensors)
     summary = f"the sync of weight version {versions[0]} left {key.parts[0]} out"
+    if arrived:
+        summary = f"at weight version {versions[0]} the engine loaded older values of {key.parts[0]}"
     drew = f", and drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}" if steps else ""
     kept = f"the engine kept {'its old value' if len(tensors) == 1 else 'their old values'}{drew}"
+    if arrived:
+        kept = f"the engine loaded the learner's own values of an earlier weight version{drew}"
     evidence = f"{kept}; {evidence}" if evidence else kept
     return Explanation(
         Cause.of(
@@ -89,7 +94,7 @@ def _stale(
             evidence=evidence,
             details=details,
             proofs=proofs,
-            observed=(Seen.NOT_SENT,),
+            observed=(Seen.OLDER_HELD if arrived else Seen.NOT_SENT,),
         ),
         keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
         in_steps(steps | {version - 1 for version in versions}),

@@ -49,16 +49,18 @@ class _Sync:
     arrived: dict[str, str]
     absent: list[str]  # tensors that were not sent
     wrong: list[str]  # tensors of which the engine holds other values than the learner
+    older: frozenset[str]  # of these the ones that arrived with the learner's values of an earlier version
 
     @property
     def altered(self) -> list[str]:
-        """Return tensors that arrived with other values than the learner's."""
-        return [name for name in self.wrong if name in self.arrived or name not in self.absent]
+        """Return tensors that arrived with values that the learner does not have, in this version or before."""
+        return [name for name in self.wrong if name not in self.stale]
 
     @property
     def stale(self) -> list[str]:
-        """Return tensors that were not sent, and of which the engine keeps an older version."""
-        return [name for name in self.wrong if name in self.absent and name not in self.arrived]
+        """Return tensors of which the engine has an older version: they were not sent, or arrived as they had been."""
+        unsent = {name for name in self.absent if name not in self.arrived}
+        return [name for name in self.wrong if name in unsent or name in self.older]
 
 
 def _read(e: EvidenceBuilder, side: SideBuilder) -> SyncRecord:
@@ -75,7 +77,7 @@ def _read(e: EvidenceBuilder, side: SideBuilder) -> SyncRecord:
     for version, recorded in _by_version(side):
         arrived = received.get(version, {})
         engine_digests.update(arrived)
-        sync = _sync(version, recorded, learner.get(version, {}), arrived, engine_digests)
+        sync = _sync(version, recorded, learner, arrived, engine_digests)
         record.versions.append(version)
         _note_transport(record, sync, every_tensor)
         _note_tensors(record, sync)
@@ -109,11 +111,12 @@ def _by_version(side: SideBuilder) -> list[tuple[int, WeightSync]]:
 def _sync(
     version: int,
     recorded: WeightSync,
-    learner: dict[str, str],
+    by_version: Digests,
     arrived: dict[str, str],
     engine_digests: dict[str, str],
 ) -> _Sync:
-    """Join one sync with the digests of its version and the last digest that the engine received of each tensor."""
+    """Join one sync with the learner's digests, and with the last digest that the engine received of each tensor."""
+    learner = by_version.get(version, {})
     absent = sorted(recorded.absent)
     unreported = {name for name in recorded.unreported if name not in arrived}  # sent, but not reported
     # The engine still holds the last received value of a tensor that was not sent. Nothing is known of a tensor that
@@ -124,13 +127,18 @@ def _sync(
         for name in accounted_names
         if name in engine_digests and engine_digests[name] != learner[name] and name not in unreported
     )
+    wrong = sorted({*recorded.mismatched, *older})
+    earlier = [digests for before, digests in by_version.items() if before < version]
     return _Sync(
         recorded=recorded,
         version=version,
         learner=learner,
         arrived=arrived,
         absent=absent,
-        wrong=sorted({*recorded.mismatched, *older}),
+        wrong=wrong,
+        older=frozenset(
+            name for name in wrong if name in arrived and any(arrived[name] == digests.get(name) for digests in earlier)
+        ),
     )
 
 
