@@ -67,9 +67,16 @@ def lists(rows: Iterable[Any]) -> list[list[Any]]:
 
 
 def rollout_arrays(
-    samples: Sequence[int], prompts: Iterable[Any], outputs: Iterable[Any], logprobs: Iterable[Any] | None = None
+    samples: Sequence[int],
+    prompts: Iterable[Any],
+    outputs: Iterable[Any],
+    logprobs: Iterable[Any] | None = None,
+    *,
+    meaning: str = "logprob",
 ) -> dict[str, Flat | Ragged]:
-    """Return the arrays of a `rollout` frame; without `logprob` where not every token has one."""
+    """Return the arrays of a `rollout` frame; without log-probabilities where not every token has one. `meaning`: the
+    array's name.
+    """
     outputs = lists(outputs)
     arrays: dict[str, Flat | Ragged] = {
         "sample": Flat.of(list(samples), "i8"),
@@ -79,7 +86,7 @@ def rollout_arrays(
     if logprobs is not None:
         rows = [[float("nan") if logprob is None else float(logprob) for logprob in row] for row in logprobs]
         if [len(row) for row in rows] == [len(row) for row in outputs]:
-            arrays["logprob"] = Ragged.of(rows, "f4")
+            arrays[meaning] = Ragged.of(rows, "f4")
     return arrays
 
 

@@ -81,6 +81,7 @@ def configured(call: Call) -> None:
         seeds["engine"] = trainer.accelerator.process_index // trainer.vllm_generation.tensor_parallel_size
     if trainer.use_vllm and _tempered(trainer):
         missing["logprob"] = "TRL asks vLLM for log-probabilities after temperature, top-k and the like"
+        missing["logprob"] += " (recorded as processed_logprob)"
     if not trainer.use_vllm:
         missing["logprob"] = "Transformers' generate gives TRL no log-probabilities"
     if not call.job.digests:
@@ -139,14 +140,17 @@ def generated(call: Call) -> None:
     samples = list(range(first, first + len(outputs)))
     ends = [*trainer.eos_token_ids, trainer._tokenizer.pad_token_id]
     finish = finishes(outputs, ends)
-    raw = None if _tempered(trainer) else logprobs
     mode = "coupled" if _noted(trainer, DRAWN) else "native"
     fields = {"weight_version": call.step, "mode": mode, "guided": False, "finish": finish}
     if tool_mask is not None:
         fields["uncompared"] = "tools or an environment wrote a part of these outputs"
     elif getattr(trainer, "mask_truncated_completions", False):
         fields["uncompared"] = "mask_truncated_completions hides the tokens of truncated samples from the loss"
-    arrays = rollout_arrays(samples, prompts, outputs, raw)
+    tempered = _tempered(trainer)
+    if tempered and mode == "coupled":
+        logprobs = None  # raw ones, of which TRL's learner has no counterpart
+    meaning = "processed_logprob" if tempered else "logprob"
+    arrays = rollout_arrays(samples, prompts, outputs, logprobs, meaning=meaning)
     prompts_seen = _noted(trainer, SEEN)
     if prompts_seen is not None and len(prompts_seen) == len(samples) and tool_mask is None:
         arrays["prompt_seen"] = Ragged.of(prompts_seen, "i4")
