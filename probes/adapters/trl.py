@@ -179,9 +179,7 @@ def rewarded(call: Call) -> None:
 
 
 def scored(call: Call) -> None:
-    """Record the shapes of the experience before it is shuffled and cut into batches, and keep which sample each row
-    is.
-    """
+    """Record the shapes of the experience before it is shuffled and cut into batches, and keep each row's sample."""
     memory = call.job.memory
     if memory["evaluates"]:
         return
@@ -193,12 +191,28 @@ def scored(call: Call) -> None:
         "experience", tensors, step=call.step, padded_tokens=padded, real_tokens=sum(sizes), longest=max(sizes),
         samples=len(sizes),
     )  # fmt: skip
-    prompts = unpadded(made["prompt_ids"], made["prompt_mask"])
-    outputs = unpadded(made["completion_ids"], made["completion_mask"])
-    waiting: dict[Any, list[tuple[int, int, float]]] = {}
-    for sample, prompt, output, reward in zip(batch["samples"], prompts, outputs, batch["rewards"], strict=True):
-        waiting.setdefault((tuple(prompt), tuple(output)), []).append((batch["step"], sample, reward))
-    memory["waiting"] = waiting
+    memory["rows"] = [
+        (batch["step"], sample, reward) for sample, reward in zip(batch["samples"], batch["rewards"], strict=True)
+    ]
+
+
+def shuffling(call: Call) -> None:
+    """Keep the state of the random numbers with which the samples are about to be shuffled."""
+    call.job.memory["random_state"] = sys.modules["torch"].get_rng_state()
+
+
+def shuffled(call: Call) -> None:
+    """Put the rows of the experience into the order in which they were shuffled."""
+    memory, torch = call.job.memory, sys.modules["torch"]
+    rows, state = memory.pop("rows", []), memory.pop("random_state")
+    generator = torch.Generator()
+    generator.set_state(state)
+    order = torch.randperm(len(rows), generator=generator)
+    before, after = (samples["completion_ids"].cpu() for samples in (call.arguments["seq_dict"], call.result))
+    if not torch.equal(before[order], after):
+        raise LookupError("the samples were shuffled in another way")
+    memory["shuffled"] = [rows[place] for place in order.tolist()]
+    memory["waiting"] = set(range(len(rows)))  # places that no loss has used yet
 
 
 def scoring(call: Call) -> None:
@@ -230,26 +244,25 @@ def trained(call: Call) -> None:
     wanted, logps = memory.pop("wanted", False), memory.pop("logps", None)
     if not wanted or logps is None:
         return
-    waiting, inputs = memory["waiting"], call.arguments["inputs"]
-    prompts = unpadded(inputs["prompt_ids"], inputs["prompt_mask"])
+    trainer, inputs = call.owner, call.arguments["inputs"]
     mask = inputs["completion_mask"].cpu()
     outputs = unpadded(inputs["completion_ids"], mask)
-    queues = [waiting.get((tuple(prompt), tuple(output)), []) for prompt, output in zip(prompts, outputs, strict=True)]
-    matches = [queue.pop(0) if queue else None for queue in queues]
-    memory["waiting"] = {key: waiting_rows for key, waiting_rows in waiting.items() if waiting_rows}
-    rows = [row for row, match in enumerate(matches) if match is not None]
+    first = trainer._step % trainer.args.steps_per_generation * len(outputs)
+    matches = memory["shuffled"][first : first + len(outputs)]
+    rows = [row for row in range(len(outputs)) if first + row in memory["waiting"]]
+    memory["waiting"].difference_update(first + row for row in rows)
     if not rows:
         return
     old = inputs.get("old_per_token_logps")
     columns = {"actor_logprob": logps if old is None else old, "reference_logprob": inputs.get("ref_per_token_logps")}
     advantages = lists(inputs["advantages"].detach().cpu().reshape(len(outputs), -1))
     spread = [
-        row * len(output) if len(row) == 1 else row[: len(output)]
-        for row, output in zip(advantages, outputs, strict=True)
+        row * len(output) if len(row) == 1 else [value for value, kept in zip(row, kept_row, strict=True) if kept]
+        for row, output, kept_row in zip(advantages, outputs, mask.tolist(), strict=True)
     ]
     arrays: dict[str, Flat | Ragged] = {
-        "sample": Flat.of([matches[row][1] for row in rows], "i8"),  # type: ignore[index]
-        "reward": Flat.of([matches[row][2] for row in rows], "f4"),  # type: ignore[index]
+        "sample": Flat.of([matches[row][1] for row in rows], "i8"),
+        "reward": Flat.of([matches[row][2] for row in rows], "f4"),
         "tokens": Ragged.of([outputs[row] for row in rows], "i4"),
         "advantage": Ragged.of([spread[row] for row in rows], "f4"),
     }
@@ -257,7 +270,7 @@ def trained(call: Call) -> None:
         if values is not None:
             kept = unpadded(values.detach().float().cpu(), mask)
             arrays[name] = Ragged.of([kept[row] for row in rows], "f4")
-    step = matches[rows[0]][0]  # type: ignore[index]
+    step = matches[rows[0]][0]
     call.recorder.frame("experience", step=step, arrays=arrays, fields={"weight_version": step})
 
 
@@ -414,6 +427,7 @@ ADAPTER = Adapter(
         Hook(f"{TRAINER}._generate_single_turn", span="generate", step=STEP, when="unless a rollout function draws"),
         Hook(f"{TRAINER}._calculate_rewards", span="reward_forward", step=STEP, record=rewarded),
         Hook(f"{TRAINER}._generate_and_score_completions", span="experience", step=STEP, record=scored),
+        Hook("trl.trainer.grpo_trainer:shuffle_sequence_dict", span="shuffle", before=shuffling, record=shuffled),
         Hook(
             f"{TRAINER}._get_per_token_logps_and_entropies",
             span="actor_forward",

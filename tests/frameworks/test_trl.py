@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from framework_jobs import LIMIT_S, assert_hooks, assert_tokens_agree, rows, trl
 
+from harness.parity.audit import audit
 from harness.parity.verdict import judge
 from probes.format import Run
 
@@ -100,3 +101,12 @@ def test_a_colocated_engine_is_held_against_its_learner(colocated: Run) -> None:
     ]
     assert 1e-3 < max(apart) < 0.5  # bfloat16's rounding, and nothing else
     assert [event["version"] for event in colocated.events("sync")] == list(range(STEPS))
+
+
+def test_a_sound_job_is_sound(recordings: Path) -> None:
+    run = trl(recordings, "trl-sound", "--vllm", "--dtype", "bfloat16")
+    assert {event["source"] for event in run.events("weights")} == {"learner", "received"}
+    [engine] = run.events("engine_info")
+    assert engine["asked"]["max_model_len"] == engine["resolved"]["max_model_len"] == 128
+    verdict = audit(recordings / "trl-sound")
+    assert verdict.verdict == "SOUND", verdict.reason

@@ -67,7 +67,7 @@ class Trainer(GRPOTrainer):
             grouped = rewards.view(-1, self.num_generations)
             advantages = (grouped - grouped.mean(1, keepdim=True)) / (grouped.std(1, keepdim=True) + 1e-4)
             out["advantages"] = advantages.flatten().roll(1).to(out["advantages"])
-        if variant == "eos_marguments":  # the end token counts as padding in the loss
+        if variant == "eos_masked":  # the end token counts as padding in the loss
             out["completion_mask"] = out["completion_mask"] * (out["completion_ids"] != self._tokenizer.eos_token_id)
         return out
 

@@ -377,7 +377,8 @@ def forward(one: Desk, logps: torch.Tensor) -> None:
 
 
 def losses(one: Desk, inputs: Strict, logps: torch.Tensor) -> None:
-    given = (compute_loss, SimpleNamespace(), None, inputs)
+    trainer = SimpleNamespace(_step=2, args=SimpleNamespace(steps_per_generation=2))
+    given = (compute_loss, trainer, None, inputs)
     one.call(trl.losing, *given)
     forward(one, logps)
     assert not getattr(one.job.memory.get("logps"), "requires_grad", False)
@@ -385,28 +386,48 @@ def losses(one: Desk, inputs: Strict, logps: torch.Tensor) -> None:
 
 
 def test_trls_loss_is_read_once_a_sample_and_its_graph_is_not_kept(desk: Any) -> None:
-    one, ones = desk(trl.ADAPTER), torch.ones(2, 2, dtype=torch.long)
+    one = desk(trl.ADAPTER)
     inputs = Strict(
-        prompt_ids=torch.tensor([[3, 4], [5, 6]]), prompt_mask=ones, completion_ids=torch.tensor([[7, 2], [8, 2]]),
-        completion_mask=torch.tensor([[1, 1], [1, 0]]), advantages=torch.tensor([0.5, -0.5]),
+        completion_ids=torch.tensor([[7, 2], [7, 2]]), completion_mask=torch.tensor([[1, 1], [1, 0]]),
+        advantages=torch.tensor([0.5, -0.5]),
     )  # fmt: skip
-    one.job.memory.update(
-        evaluates=False, waiting={((3, 4), (7, 2)): [(0, 0, 1.0)], ((5, 6), (8,)): [(0, 1, 0.0)], ((9,), (9,)): []}
-    )
+    rows = [(0, 3, 1.0), (0, 1, 0.0), (0, 0, 1.0), (0, 2, 0.0)]  # two batches of two
+    one.job.memory.update(evaluates=False, shuffled=rows, waiting={0, 1})
     weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
     losses(one, inputs, -weights)
-    assert inputs.read and not {"logps", "wanted"} & set(one.job.memory) and one.job.memory["waiting"] == {}
+    assert inputs.read and not {"logps", "wanted"} & set(one.job.memory) and one.job.memory["waiting"] == set()
     inputs.read = 0
     losses(one, inputs, -weights)  # the second pass over the same samples
     assert inputs.read == 0 and "logps" not in one.job.memory
     [(_, _, arrays)] = one.frames("experience")
-    assert arrays["sample"] == [0, 1] and arrays["actor_logprob"] == [[-1.0, -2.0], [-3.0]]
-    assert arrays["advantage"] == [[0.5, 0.5], [-0.5]]
+    # Two answers are alike, and the end token of the second is masked: both are recorded under their own numbers.
+    assert arrays["sample"] == [3, 1] and arrays["actor_logprob"] == [[-1.0, -2.0], [-3.0]]
+    assert arrays["tokens"] == [[7, 2], [7]] and arrays["advantage"] == [[0.5, 0.5], [-0.5]]
+
+
+def shuffle(seq_dict: Any) -> None: ...
+
+
+def test_trls_samples_are_followed_through_its_shuffle(desk: Any) -> None:
+    one = desk(trl.ADAPTER)
+    made = {"completion_ids": torch.arange(12).reshape(6, 2) // 6}  # three samples are alike, and three others
+    rows = [(0, sample, float(sample)) for sample in range(6)]
+    one.job.memory.update(evaluates=False, rows=list(rows))
+    torch.manual_seed(3)
+    one.call(trl.shuffling, shuffle, made)
+    order = torch.randperm(6)
+    one.call(trl.shuffled, shuffle, made, result={"completion_ids": made["completion_ids"][order]})
+    assert one.job.memory["shuffled"] == [rows[place] for place in order.tolist()]
+    assert one.job.memory["waiting"] == set(range(6))
+    one.job.memory["rows"] = list(rows)
+    one.call(trl.shuffling, shuffle, made)
+    with pytest.raises(LookupError, match="another way"):  # of another version: the hook is turned off
+        one.call(trl.shuffled, shuffle, made, result={"completion_ids": made["completion_ids"] + 1})
 
 
 def test_trls_log_probabilities_are_kept_for_a_loss_only(desk: Any) -> None:
     one = desk(trl.ADAPTER)
-    one.job.memory.update(evaluates=False, waiting={((1,), (2,)): [(0, 0, 1.0)]})
+    one.job.memory.update(evaluates=False, waiting={0}, shuffled=[(0, 0, 1.0)])
     forward(one, torch.ones(1, 1))  # while the experience is made
     assert "logps" not in one.job.memory
     one.call(trl.losing, compute_loss, SimpleNamespace(), None, {})
