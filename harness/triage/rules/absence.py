@@ -207,13 +207,15 @@ def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
         what, names = "no recorder data from rank", ", ".join(str(subject.rank) for subject in ranks[:8])
     else:
         what, names = "neither stack nor recorder of", case.names(subject.key for subject in blind)
+    processes_seen = any(process.samples for process in case.evidence.processes)
+    how = "once more, on every host, and then all directories together" if processes_seen else "with its file in it"
     return Ruling(
         "INSUFFICIENT",
         f"{what} {names}, for which the others wait",
         missing=tuple(f"{what} {subject.rank if subject.rank is not None else subject.label}" for subject in blind),
         place=case.waited_in(subject.key for subject in blind),
         next=(
-            f"{case.again()}   # once more, on every host, and then all directories together",
+            f"{case.again()}   # {how}",
             "for the next run: harness watch -- COMMAND, which switches the recorders on",
         ),
     )

@@ -94,6 +94,8 @@ class Case:
         if self.evidence.directories:
             return shlex.join(["harness", "triage", *self.evidence.directories])
         here = [process for process in self.evidence.processes if process.samples and not ended(process)]
+        if not here and self.evidence.path:  # files alone: nobody is left to look at
+            return shlex.join(["harness", "triage", self.evidence.path])
         if self.evidence.ray_nodes or len({process.host for process in here}) > 1:
             return "harness triage"
         pids = {process.pid for process in here}

@@ -75,6 +75,7 @@ def test_a_culprit_whose_dump_cannot_be_read_is_missing_by_name(tmp_path: Path, 
 def test_a_rank_that_the_other_dumps_mention_is_missing_by_name(tmp_path: Path) -> None:
     verdict = judged(tmp_path, {n: dump(5, pending=True, mentions=range(4)) for n in range(3)})
     nobody(verdict)
+    assert str(tmp_path) in verdict.triage.next[0]
     assert any("rank 3" in item for item in verdict.missing) and "rank 3" in verdict.reason
 
 
