@@ -20,15 +20,22 @@ tool = subprocess.Popen([sys.executable, "-S", "-c", "import sys; print('x' * 30
                         stdout=-1, stderr=-1)
 tool.stdout.read()
 """
+HANGS_LATER = f"""
+import time
+end = time.monotonic() + 10
+while time.monotonic() < end: sum(range(1000))
+{HANGS}"""
 WORKS = "import time\nend = time.monotonic() + 8\nwhile time.monotonic() < end: sum(range(1000))\n"
 
 
-def attached(text: str, folder: Path, *, hangs: bool) -> tuple[int, subprocess.Popen[bytes], list[dict[str, object]]]:
+def attached(
+    text: str, folder: Path, *, hangs: bool, stall: str = "2s"
+) -> tuple[int, subprocess.Popen[bytes], list[dict[str, object]]]:
     job = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)
     try:
         if hangs:
             until(lambda: any(channels.writing(pid).link for pid in proc.descendants((job.pid,), proc.parents())))
-        options = ["--stall", "2s", "--on-stall", "end", "--out", "out", "--on-verdict", "cat > hook.json"]
+        options = ["--stall", stall, "--on-stall", "end", "--out", "out", "--on-verdict", "cat > hook.json"]
         command = [sys.executable, "-m", "harness.cli", "watch", "--pid", str(job.pid), *options]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         verdicts = [json.loads(path.read_text()) for path in folder.rglob("*.json") if path.name == "hook.json"]
@@ -47,3 +54,8 @@ def test_a_running_job_that_hangs_is_ended_at_the_second_look(tmp_path: Path) ->
 def test_a_running_job_that_works_is_left_alone(tmp_path: Path) -> None:
     code, job, verdicts = attached(WORKS, tmp_path, hangs=False)
     assert (code, job.returncode) == (0, 0) and not [each for each in verdicts if each["verdict"] == "HUNG"]
+
+
+def test_a_job_that_hangs_after_several_looks_is_ended(tmp_path: Path) -> None:
+    code, _, verdicts = attached(HANGS_LATER, tmp_path, hangs=False, stall="5s")
+    assert code == STALLED and verdicts[-1]["verdict"] == "HUNG"
