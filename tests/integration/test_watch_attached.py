@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 from waiting import until
 
 from harness.exit_codes import STALLED
+from harness.triage import directory
 from harness.triage.collect import channels, proc
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -20,11 +24,20 @@ tool = subprocess.Popen([sys.executable, "-S", "-c", "import sys; print('x' * 30
                         stdout=-1, stderr=-1)
 tool.stdout.read()
 """
-HANGS_LATER = f"""
-import time
-end = time.monotonic() + 10
-while time.monotonic() < end: sum(range(1000))
-{HANGS}"""
+# Two ranks that reduce for some seconds; then rank 1 sleeps. A launcher polls meanwhile.
+LATER = """
+import pathlib, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+began = time.monotonic()
+while True:
+    over = torch.tensor(float(time.monotonic() - began > 12))
+    dist.broadcast(over, src=0)
+    pathlib.Path(sys.argv[1]).touch()
+    if over and dist.get_rank() == 1:
+        time.sleep(1000)
+    time.sleep(0.01)
+    dist.all_reduce(torch.ones(10))
+"""
 WORKS = "import time\nend = time.monotonic() + 8\nwhile time.monotonic() < end: sum(range(1000))\n"
 
 
@@ -35,7 +48,7 @@ def attached(
     try:
         if hangs:
             until(lambda: any(channels.writing(pid).link for pid in proc.descendants((job.pid,), proc.parents())))
-        options = ["--stall", stall, "--on-stall", "end", "--out", "out", "--on-verdict", "cat > hook.json"]
+        options = ["--stall", "2s", "--on-stall", "end", "--out", "out", "--on-verdict", "cat > hook.json"]
         command = [sys.executable, "-m", "harness.cli", "watch", "--pid", str(job.pid), *options]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         verdicts = [json.loads(path.read_text()) for path in folder.rglob("*.json") if path.name == "hook.json"]
@@ -57,5 +70,20 @@ def test_a_running_job_that_works_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_job_that_hangs_after_several_looks_is_ended(tmp_path: Path) -> None:
-    code, _, verdicts = attached(HANGS_LATER, tmp_path, hangs=False, stall="5s")
-    assert code == STALLED and verdicts[-1]["verdict"] == "HUNG"
+    (tmp_path / "train.py").write_text(LATER)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    job = subprocess.Popen([*launcher, "train.py", "began"], cwd=tmp_path, start_new_session=True)
+    try:
+        until((tmp_path / "began").exists)
+        options = ["--stall", "5s", "--on-stall", "end", "--out", "out"]
+        command = [sys.executable, "-m", "harness.cli", "watch", "--pid", str(job.pid), *options]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert ended.returncode == STALLED, ended.stderr
+    verdict = json.loads((tmp_path / "out" / "verdict.json").read_text())
+    assert verdict["verdict"] == "HUNG"
+    looked = directory.read(verdict["paths"]["evidence"]).processes
+    assert min(process.samples[-1].at_s - process.samples[0].at_s for process in looked) >= 5.0
