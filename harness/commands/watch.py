@@ -63,14 +63,14 @@ def watch(
     ] = "5m",
     token_file: TokenFile = "",
     pid: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="PID",
             help="in place of a command: attach to the job of a running process, without a restart, and look at it "
             "once a --stall; the verdict says what a start under the watch would add",
             show_default=False,
         ),
-    ] = 0,
+    ] = None,
     on_verdict: Annotated[
         str,
         typer.Option(
@@ -101,12 +101,14 @@ def watch(
     limits = Limits(keep, size(keep_size))
 
     def show(stall: Stall) -> None:
-        say(f"a stall, {stall.seconds:.0f} s after the last progress; evidence: {stall.evidence}")
+        attached = f"a stall: nothing has moved for {stall.seconds:.0f} s of looking"
+        started = f"a stall, {stall.seconds:.0f} s after the last progress"
+        say(f"{started if pid is None else attached}; evidence: {stall.evidence}")
         show_aside(stall.verdict, format)
 
     notices = Notices(on_verdict, say) if on_verdict else None
     hand_on = notices.put if notices else (lambda verdict: None)
-    if pid:
+    if pid is not None:
         if command or serve:
             raise BadInput("--pid attaches to a running job: it takes neither a command nor --serve",
                            fix=f"harness watch --pid {pid}")  # fmt: skip

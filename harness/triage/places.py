@@ -24,6 +24,7 @@ IDLE = frozenset({"scheduler", "orders", "ray_idle", "http_server", "queue", "fi
 _OF_ENGINES = ("transition", "compute", "orders", "scheduler", "engine_call")
 _ENGINES = "|".join(map(re.escape, names(embedded=False)))
 _TORCH = r"torch/distributed/"
+SPAWNED = "the end of spawned processes"  # torch.multiprocessing joins all of them in one select
 _COLLECTIVES = (
     "all_reduce|all_reduce_coalesced|all_gather|all_gather_into_tensor|all_gather_coalesced|all_gather_object"
     "|all_to_all|all_to_all_single|barrier|monitored_barrier|broadcast|broadcast_object_list|gather|gather_object"
@@ -167,6 +168,7 @@ TABLE: tuple[FramePattern, ...] = (
     FramePattern("sleep", r"<native>.*(clock_nanosleep|nanosleep|time_sleep|pysleep|usleep).*", ""),
     FramePattern("finished", r"_shutdown", r"threading\.py", "the end of the interpreter"),
     FramePattern("join", r"join", r"multiprocessing/process"),
+    FramePattern("join", r"join", r"torch/multiprocessing/spawn", SPAWNED),
     FramePattern("join", r"wait|_try_wait|communicate|poll", r"subprocess\.py|multiprocessing/popen"),
     FramePattern(
         "queue", r"get|_recv|recv_bytes|recv|poll", r"(^|/)queue\.py|multiprocessing/(queues|connection)|zmq/"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from harness.frameworks.spec import frameworks
 from harness.triage.evidence import Frame, Process, Sample, Thread
-from harness.triage.places import IDLE, WAITING, match, plain, users
+from harness.triage.places import IDLE, SPAWNED, WAITING, match, plain, users
 from scenarios.engines import registry
 
 # Kinds that say inside what something happens, not what the thread is blocked on.
@@ -222,12 +222,14 @@ def _kinds(thread: Thread, native: Thread | None) -> list[tuple[str, str]]:
 
 
 def _from_the_call(kinds: list[tuple[str, str]], *, leading: bool) -> list[tuple[str, str]]:
-    """The kinds without the queue or lock in which a call waits for its answer."""
+    """The kinds without the queue, lock or select in which a call waits for its answer."""
     in_queue = next((at for at, (kind, _) in enumerate(kinds) if kind != "queue"), 0)
     if in_queue and kinds[in_queue][0] == "engine_call":
         kinds = kinds[in_queue:]  # the queue of an engine's answers: it waits in the engine call
     if [kind for kind, _ in kinds[:2]] == ["lock", "http_client"] and leading:
         kinds = kinds[1:]  # gRPC waits in a lock; only the leading thread counts, since side threads keep streams open
+    if kinds[:1] == [("select", "select")] and kinds[1:2] == [("join", SPAWNED)]:
+        kinds = kinds[1:]
     return kinds
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 from waiting import until
 
 from harness.exit_codes import STALLED
+from harness.triage import directory
 from harness.triage.collect import channels, proc
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -20,10 +24,26 @@ tool = subprocess.Popen([sys.executable, "-S", "-c", "import sys; print('x' * 30
                         stdout=-1, stderr=-1)
 tool.stdout.read()
 """
+# Two ranks that reduce for some seconds; then rank 1 sleeps. A launcher polls meanwhile.
+LATER = """
+import pathlib, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+began = time.monotonic()
+while True:
+    over = torch.tensor(float(time.monotonic() - began > 12))
+    dist.broadcast(over, src=0)
+    pathlib.Path(sys.argv[1]).touch()
+    if over and dist.get_rank() == 1:
+        time.sleep(1000)
+    time.sleep(0.01)
+    dist.all_reduce(torch.ones(10))
+"""
 WORKS = "import time\nend = time.monotonic() + 8\nwhile time.monotonic() < end: sum(range(1000))\n"
 
 
-def attached(text: str, folder: Path, *, hangs: bool) -> tuple[int, subprocess.Popen[bytes], list[dict[str, object]]]:
+def attached(
+    text: str, folder: Path, *, hangs: bool, stall: str = "2s"
+) -> tuple[int, subprocess.Popen[bytes], list[dict[str, object]]]:
     job = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)
     try:
         if hangs:
@@ -47,3 +67,23 @@ def test_a_running_job_that_hangs_is_ended_at_the_second_look(tmp_path: Path) ->
 def test_a_running_job_that_works_is_left_alone(tmp_path: Path) -> None:
     code, job, verdicts = attached(WORKS, tmp_path, hangs=False)
     assert (code, job.returncode) == (0, 0) and not [each for each in verdicts if each["verdict"] == "HUNG"]
+
+
+def test_a_job_that_hangs_after_several_looks_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LATER)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    job = subprocess.Popen([*launcher, "train.py", "began"], cwd=tmp_path, start_new_session=True)
+    try:
+        until((tmp_path / "began").exists)
+        options = ["--stall", "5s", "--on-stall", "end", "--out", "out"]
+        command = [sys.executable, "-m", "harness.cli", "watch", "--pid", str(job.pid), *options]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert ended.returncode == STALLED, ended.stderr
+    verdict = json.loads((tmp_path / "out" / "verdict.json").read_text())
+    assert verdict["verdict"] == "HUNG"
+    looked = directory.read(verdict["paths"]["evidence"]).processes
+    assert min(process.samples[-1].at_s - process.samples[0].at_s for process in looked) >= 5.0

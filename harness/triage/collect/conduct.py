@@ -99,9 +99,10 @@ def collect(
 ) -> Evidence:
     """Collect evidence of every process in `scope` into the directory `out` within `deadline_s`, and return it.
 
-    `after`: evidence of an earlier look at the same job, and how many seconds ago it began: the first look at each
-    process is then the earlier one. `changes`: fields of CollectOptions that replace those of `options`. What cannot be
-    collected is noted, whatever state a process is in. Raises HarnessError only if there is no /proc.
+    `after`: evidence of an earlier look at the same job, and how many seconds ago its clock began: the first look at
+    each process is then the earlier one, and all are timed by that clock. `changes`: fields of CollectOptions that
+    replace those of `options`. What cannot be collected is noted, whatever state a process is in. Raises HarnessError
+    only if there is no /proc.
     """
     options = dataclasses.replace(options or CollectOptions(), **changes)
     if not PROC.joinpath("self").exists():
@@ -127,17 +128,20 @@ def collect(
     _kept(dataclasses.replace(empty, notes=local_cast.notes), terms.out, complete=False)
     nodes_s = options.nodes_s if options.nodes else 0.0
     evidence = _gather(empty, scope, local_cast, terms, nodes_s)
-    return _kept(_continued(evidence, *after) if after else evidence, terms.out, complete=True)
+    return _kept(continued(evidence, *after) if after else evidence, terms.out, complete=True)
 
 
-def _continued(evidence: Evidence, earlier: Evidence, ago_s: float) -> Evidence:
-    """The evidence with the first look of an earlier one at the same processes, `ago_s` before its own."""
+def continued(evidence: Evidence, earlier: Evidence, ago_s: float) -> Evidence:
+    """The evidence with the first look of an earlier one at the same processes, which began `ago_s` before it.
+
+    All looks are then timed from the beginning of the earlier one.
+    """
     firsts = {(process.key, process.command): process.samples[0] for process in earlier.processes if process.samples}
     processes = []
     for process in evidence.processes:
         first = firsts.get((process.key, process.command))
         later = tuple(dataclasses.replace(look, at_s=look.at_s + ago_s) for look in process.samples)
-        processes.append(dataclasses.replace(process, samples=(first, *later) if first and later else process.samples))
+        processes.append(dataclasses.replace(process, samples=(first, *later) if first and later else later))
     return dataclasses.replace(evidence, processes=tuple(processes))
 
 

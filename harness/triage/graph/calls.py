@@ -274,7 +274,7 @@ def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subj
         if request is not None and _awaits_engine(subject, request):
             if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
                 yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")
-        elif not (layer == "process" and (_done(child) or (several and _rests(child)))):
+        elif not (layer == "process" and (_done(child) or (_rests(child) and (several or _in_wait(child))))):
             because = f"{subject.doing.op}: its child {process.pid}"
             yield Wait(subject.key, child.key, layer, because, operation=subject.doing.op)
 
@@ -342,6 +342,13 @@ def _rests(subject: Subject) -> bool:
     """Whether it is alive, does nothing, and waits for nobody known, like a monitor whose end nobody expects. Among
     several such children nothing says which one the parent waits for."""
     return not (subject.ended or subject.blocked or subject.stuck or subject.progress)
+
+
+def _in_wait(subject: Subject) -> bool:
+    """Whether it waits without an error for work, a message or a lock, as an idle server does: somebody outside may
+    bring that."""
+    failed = subject.process is not None and bool(subject.process.error)
+    return subject.doing.kind in ("select", "queue", "lock") and not failed
 
 
 def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:

@@ -20,6 +20,7 @@ from harness.triage.stacks import EVENT_LOOP, user_frame
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
+MAX_BELOW = 2  # places of children in a headline that names their parent too
 _STAND = "py-spy dump --pid PID   # where it stands"
 _AFTER_AN_ERROR = (
     "read the end of its log for an error that was caught",
@@ -222,25 +223,58 @@ def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
 
 
 def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
-    """INSUFFICIENT: processes wait, and nothing says for whom. Their siblings that stand elsewhere are told."""
+    """INSUFFICIENT: processes wait, and nothing says for whom. Their siblings that stand elsewhere are told, or where
+    the children stand for whose end they wait."""
     watched = any(waiter.process and waiter.process.beat for waiter in waiters)
     siblings = _siblings_elsewhere(case, waiters)
-    pids = [subject.process.pid for subject in siblings if subject.process]
-    for_whom = f"for whom {case.names(waiter.key for waiter in waiters)} wait{'' if len(waiters) > 1 else 's'}"
+    children = [] if siblings else _joined(case, waiters)
+    awaiting = children or waiters
+    reason = _waiting(case, waiters, siblings, children)
+    pid = next((f"--pid {subject.process.pid}" for subject in (*siblings, *children) if subject.process), "--pid PID")
     return Ruling(
         "INSUFFICIENT",
-        standing.headline(standing.places_of([*waiters, *siblings])) if siblings else f"nothing says {for_whom}",
-        evidence=tuple(f"{subject.label}: {subject.state()}" for subject in (*siblings, *waiters)[:MAX_DESCRIBED]),
-        missing=tuple(f"for whom {waiter.label} waits" for waiter in waiters[:MAX_DESCRIBED]),
-        place=(siblings or waiters)[0].state(),
+        reason,
+        evidence=tuple(
+            f"{subject.label}: {subject.state()}" for subject in (*siblings, *children, *waiters)[:MAX_DESCRIBED]
+        ),
+        missing=tuple(f"for whom {waiter.label} waits" for waiter in awaiting[:MAX_DESCRIBED]),
+        place=(siblings or awaiting)[0].state(),
         next=(
-            *(f"py-spy dump --pid {pid}   # why it is not where the others wait" for pid in pids[:1]),
+            f"py-spy dump {pid}   # why it is not where the others wait" if siblings else "",
+            f"py-spy dump {pid}   # for whom this child waits" if children else "",
             NAME_WHO_IS_ASKED
             if watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
-            "py-spy dump --native --pid PID   # what it waits for in C; in a container it takes --cap-add SYS_PTRACE",
+            f"py-spy dump --native {pid if children else '--pid PID'}   # what it waits for in C; in a container it "
+            "takes --cap-add SYS_PTRACE",
         ),
     )
+
+
+def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], children: list[Subject]) -> str:
+    """Who waits, in one line: beside which siblings, or for which children."""
+    if siblings:
+        return standing.headline(standing.places_of([*waiters, *siblings]))
+    names, several = case.names(waiter.key for waiter in waiters), len(waiters) > 1
+    if not children:
+        return f"nothing says for whom {names} wait{'' if several else 's'}"
+    below = standing.headline(standing.places_of(children), MAX_BELOW)
+    return f"{names} {'wait for their' if several else 'waits for its'} children, which wait: {below}"
+
+
+def _joined(case: Case, waiters: list[Subject]) -> list[Subject]:
+    """The processes for whose end the waiters wait: they are alive and started by one, and wait themselves."""
+    keys = {waiter.key for waiter in waiters}
+    parents = {(waiter.process.host, waiter.process.pid) for waiter in waiters
+               if waiter.process and waiter.doing.kind == "join"}  # fmt: skip
+    return [
+        subject
+        for subject in case.live()
+        if subject.key not in keys
+        and subject.process
+        and (subject.process.host, subject.process.ppid) in parents
+        and subject.doing.frame
+    ]
 
 
 def _siblings_elsewhere(case: Case, waiters: list[Subject]) -> list[Subject]:

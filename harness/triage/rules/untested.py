@@ -1,8 +1,8 @@
 """What was not seen although nothing seen is pending. It has to be said before a verdict is HEALTHY.
 
 A lock, a queue, a pipe and a socket do not say who has to release or fill them. Three kinds of process wait at them for
-work and are idle: a helper that its parent feeds, a program without a rank in an endless loop, and a main thread beside
-threads that serve. A process that waits for one that it started is judged by that one.
+work and are idle: a helper that its parent feeds through a queue, a program without a rank in an endless loop, and a
+main thread beside threads that serve. A process that waits for one that it started is judged by that one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def _unnamed(case: Case, subject: Subject) -> bool:
     if awaited == _CHILD and _judged_below(case, process):
         return False
     # The holder of a file lock does not hand out work with it.
-    return subject.rank is not None or awaited == _FILE_LOCK or not (_fed(case, subject) or _loops(subject))
+    if subject.rank is not None or awaited == _FILE_LOCK:
+        return True
+    return not ((_fed(case, subject) and not _stands_with_all(case, subject)) or _loops(subject))
 
 
 def _judged_below(case: Case, process: Process) -> bool:
@@ -139,6 +141,16 @@ def _fed(case: Case, subject: Subject) -> bool:
         parent.host == process.host and parent.pid == process.ppid and parent.role not in LAUNCHERS
         for parent in case.evidence.processes
     )
+
+
+def _stands_with_all(case: Case, subject: Subject) -> bool:
+    """Whether it waits without a limit for a lock or an event, and nothing in the job moves.
+
+    Work comes through a queue. Whoever would release a lock or set an event is not known to be idle.
+    """
+    looks = subject.process.samples if subject.process else ()
+    in_lock = all(doing.kind == "lock" and not doing.within("queue") for doing in (subject.doing, subject.before))
+    return in_lock and not any(look.timed for look in looks) and not any(each.progress for each in case.live())
 
 
 def _loops(subject: Subject) -> bool:

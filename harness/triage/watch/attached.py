@@ -50,7 +50,7 @@ class Attached:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     verdict: Verdict | None = None
-    _before: tuple[Evidence, float] | None = field(default=None, init=False)  # the last evidence, and when it began
+    _before: tuple[Evidence, float] | None = field(default=None, init=False)  # the last looks, and when they began
     _span_s: float = field(default=0.0, init=False)  # seconds from the first look at a process to the last
     _last: tuple[object, ...] = field(default=(), init=False)  # what the last verdict said
 
@@ -89,8 +89,7 @@ class Attached:
         verdict = triage(evidence)
         looks = [(each.samples[0].at_s, each.samples[-1].at_s) for each in evidence.processes if each.samples]
         self._span_s = max((float(last - first) for first, last in looks), default=0.0)
-        lasts = (replace(process, samples=process.samples[-1:]) for process in evidence.processes)
-        self._before = replace(evidence, processes=tuple(lasts)), self.clock()
+        self._before = _last_looks(evidence, after[1] if after else 0.0), began
         paths = {**verdict.paths, "evidence": str(folder)}
         return replace(verdict, missing=[*verdict.missing, LACKS], paths=paths), folder
 
@@ -116,10 +115,24 @@ class Attached:
             self.options.say(f"{verdict.reason} (evidence: {folder})")
 
 
+def _last_looks(evidence: Evidence, began_s: float) -> Evidence:
+    """The evidence with the last look at each process only, timed from `began_s` on: when its own looks began."""
+    lasts = (
+        replace(process, samples=tuple(replace(look, at_s=look.at_s - began_s) for look in process.samples[-1:]))
+        for process in evidence.processes
+    )
+    return replace(evidence, processes=tuple(lasts))
+
+
 def attach(pid: int, options: WatchOptions) -> WatchResult:
     """Watch the job of a running process until it ends or hangs. Raises BadInput if there is no such process."""
     if options.stall_s is None:
         raise BadInput("a watch needs a threshold", fix=f"harness watch --pid {pid} --stall 60s")
+    if pid < 1:
+        raise BadInput(
+            f"--pid takes the number of one process, which is above 0, and {pid} is none",
+            fix="pgrep -af python   # the job's Python processes",
+        )
     scope = live(str(pid))
     directory, claim = claimed(options.out, ["--pid", str(pid)])
     retention = Retention(directory, options.say, options.limits)

@@ -15,10 +15,13 @@ import time
 from collections.abc import Callable
 
 from harness.triage.remote import token
+from probes import redaction
 from reports.model import Verdict
 
 LIMIT_S = 60.0  # chosen: a hook that takes longer hangs
-LAST_S = 10.0  # how long the end of the watch waits for the last notices
+TAIL_BYTES = 4096  # of what a command prints to its standard error
+READ_S = 1.0  # how long its last words are waited for when it has ended
+MAX_LINE = 300  # characters of its last line
 MAX_WAITING = 16  # verdicts that wait for the command; a watch has few, hours apart
 
 
@@ -40,15 +43,20 @@ class Notices:
         except queue.Full:
             self._say(f"--on-verdict: {MAX_WAITING} verdicts wait for the command, so it does not get this one")
 
-    def close(self, wait_s: float = LAST_S) -> None:
-        """Wait a moment for the notices that are under way, take no more, and kill a command that runs on."""
+    def close(self, wait_s: float | None = None) -> None:
+        """Wait for the notices that are under way, take no more, and kill a command that runs on.
+
+        Without `wait_s` it waits as long as one command may run.
+        """
+        wait_s = self._limit_s if wait_s is None else wait_s
         deadline = time.monotonic() + wait_s
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=wait_s)
         self._thread.join(max(0.0, deadline - time.monotonic()))
         self._over.set()
-        if self._hook is not None:
+        if self._hook is not None and self._hook.poll() is None:
             _kill(self._hook)
+            self._say(f"--on-verdict: the command did not end within {wait_s:g} s of the watch's end and was killed")
 
     def _run(self) -> None:
         while (text := self._waiting.get()) is not None and not self._over.is_set():
@@ -59,21 +67,61 @@ class Notices:
 
     def _give(self, text: bytes) -> None:
         environ = {name: value for name, value in os.environ.items() if name != token.VARIABLE}
-        self._hook = hook = subprocess.Popen(
-            ["/bin/sh", "-c", self._command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True, env=environ,
-        )  # fmt: skip
+        with _Errors() as errors:
+            self._hook = hook = subprocess.Popen(
+                ["/bin/sh", "-c", self._command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                stderr=errors.written, start_new_session=True, env=environ,
+            )  # fmt: skip
         if self._over.is_set():
             _kill(hook)
         try:
             hook.communicate(text, self._limit_s)
         except subprocess.TimeoutExpired:
-            _kill(hook)
+            if not self._over.is_set():
+                _kill(hook)
+                self._say(f"--on-verdict: the command did not end within {self._limit_s:g} s and was killed")
             hook.wait()
-            self._say(f"--on-verdict: the command did not end within {self._limit_s:g} s and was killed")
             return
-        if hook.returncode:
-            self._say(f"--on-verdict: the command ended with exit code {hook.returncode}")
+        if hook.returncode and not self._over.is_set():
+            words = errors.last_line()
+            self._say(
+                f"--on-verdict: the command ended with exit code {hook.returncode}{f': {words}' if words else ''}"
+            )
+
+
+class _Errors:
+    """The end of what a command prints to `written`, its standard error. It is read beside, and never kept whole."""
+
+    def __init__(self) -> None:
+        self._read, self.written = os.pipe()
+        self._tail = b""
+        self._cut = False
+        self._reader = threading.Thread(target=self._follow, name="errors of a notice", daemon=True)
+
+    def __enter__(self) -> _Errors:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the end that the command has: what is read ends with the last process that writes."""
+        os.close(self.written)
+
+    def _follow(self) -> None:
+        try:
+            while part := os.read(self._read, TAIL_BYTES):
+                tail = self._tail + part
+                self._cut = self._cut or len(tail) > TAIL_BYTES
+                self._tail = tail[-TAIL_BYTES:]
+        finally:
+            os.close(self._read)
+
+    def last_line(self) -> str:
+        """Its last line without secrets; empty if there is none that was kept whole."""
+        self._reader.join(READ_S)  # a process that the command left behind may keep it open
+        text = self._tail.decode(errors="replace")
+        whole = text.partition("\n")[2] if self._cut else text  # half a line could hide what a secret is
+        lines = [line.strip() for line in redaction.text(whole, 2 * TAIL_BYTES).splitlines() if line.strip()]
+        return lines[-1][:MAX_LINE] if lines else ""
 
 
 def _kill(hook: subprocess.Popen[bytes]) -> None:

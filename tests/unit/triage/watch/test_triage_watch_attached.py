@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from triage_evidence import evidence, rank
 
+from harness.errors import BadInput
 from harness.exit_codes import STALLED
-from harness.triage.collect import Scope
+from harness.triage.collect import Scope, conduct
 from harness.triage.evidence import Evidence
-from harness.triage.watch.attached import LACKS, Attached
+from harness.triage.watch.attached import LACKS, Attached, attach
 from harness.triage.watch.retention import Retention
 from harness.triage.watch.watched_command import OnStall, WatchOptions
 from reports.model import Verdict
@@ -83,3 +84,36 @@ def test_each_look_compares_with_the_one_a_threshold_before(tmp_path: Path) -> N
     job.watch.follow()
     assert job.after == [None, 10.0, 10.0]
     assert any("has ended" in line for line in job.lines)
+
+
+def test_the_times_of_three_looks_go_on(tmp_path: Path) -> None:
+    """Each look takes 2 s and compares with the one before, which began 12 s earlier."""
+    job = Job(tmp_path, [WORKS] * 4)
+    times: list[list[list[float]]] = []
+
+    def look(scope: Scope, *, out: Path, after: tuple[Evidence, float] | None) -> Evidence:
+        fresh = job.collect(scope, out=out, after=after)
+        assert [[sample.at_s for sample in process.samples] for process in fresh.processes] == [[0.0, 1.5]] * 2
+        job.now += 2.0
+        looked = conduct.continued(fresh, *after) if after else fresh
+        times.append([[sample.at_s for sample in process.samples] for process in looked.processes])
+        return looked
+
+    job.watch.collect = look
+    job.watch.follow()
+    assert times == [[[0.0, 1.5]] * 2, *[[[1.5, 12.0, 13.5]] * 2] * 3]
+
+
+def test_a_process_that_is_new_at_a_look_has_its_times_too() -> None:
+    first = evidence(rank(0, "main:5 a", world=2), source="live", stall_s=0.0)
+    second = evidence(*first.processes, rank(1, "main:5 a", world=2), source="live", stall_s=0.0)
+    known, new = conduct.continued(second, first, 10.0).processes
+    assert [sample.at_s for sample in known.samples] == [0.0, 10.0, 11.5]
+    assert [sample.at_s for sample in new.samples] == [10.0, 11.5]
+
+
+@pytest.mark.parametrize("pid", [0, -1])
+def test_a_number_that_is_no_process_is_refused(tmp_path: Path, pid: int) -> None:
+    with pytest.raises(BadInput, match="above 0") as refusal:
+        attach(pid, WatchOptions(out=tmp_path / "out"))
+    assert refusal.value.fix and refusal.value.fix.startswith("pgrep") and not (tmp_path / "out").exists()

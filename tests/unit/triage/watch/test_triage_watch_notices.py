@@ -42,6 +42,41 @@ def test_a_command_that_fails_or_hangs_is_told(command: str, words: str) -> None
     assert len(lines) == 1 and words in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("echo no route to host >&2; exit 3", "exit code 3: no route to host"),
+        ("echo first >&2; echo 'cannot log in with HF_TOKEN=hf_abcdefghijklmnop12345678' >&2; exit 1", "cannot log in"),
+        ("seq 100000 >&2; exit 3", ": 100000"),
+        ("head -c 100000 /dev/zero | tr '\\0' x >&2; exit 3", "exit code 3"),
+        pytest.param("sleep 9 & echo left >&2; exit 3", ": left", marks=pytest.mark.slow),
+    ],
+)
+def test_a_command_that_fails_is_told_with_its_last_words(command: str, words: str) -> None:
+    lines: list[str] = []
+    notices = Notices(command, lines.append)
+    notices.put(VERDICT)
+    notices.close()
+    assert len(lines) == 1 and words in lines[0] and len(lines[0]) < 400
+    assert "abcdefghij" not in lines[0] and "xxx" not in lines[0]
+
+
+def test_the_end_of_a_watch_waits_for_a_command_as_long_as_it_may_run(tmp_path: Path) -> None:
+    lines: list[str] = []
+    notices = Notices(f"sleep 0.2; cat > {shlex.quote(str(tmp_path / 'got'))}", lines.append)
+    notices.put(VERDICT)
+    notices.close()
+    assert (tmp_path / "got").stat().st_size and not lines
+
+
+def test_a_command_that_the_end_of_a_watch_kills_is_told() -> None:
+    lines: list[str] = []
+    notices = Notices("sleep 999", lines.append)
+    notices.put(VERDICT)
+    notices.close(0.2)
+    assert len(lines) == 1 and "was killed" in lines[0]
+
+
 def test_a_hanging_command_holds_nothing_up(tmp_path: Path) -> None:
     lines: list[str] = []
     notices = Notices("sleep 999", lines.append, limit_s=5.0)
