@@ -27,14 +27,17 @@ def examine(
 ) -> Report:
     """Gather facts and judge them: 2 to 10 s for this shell, a few more for a cluster.
 
-    Raises LaunchFailed if the cluster cannot be joined, and BadInput for a command of no known framework.
+    Raises LaunchFailed if the cluster cannot be joined, and BadInput for a command of no known framework or
+    with a script that does not exist.
     """
     began = time.monotonic()
     # A wrong command is refused first, before anything that takes seconds.
     job: list[Item] = []
     if options.command:
+        from harness.frameworks.detection import refuse_absent_script
         from harness.frameworks.examine import look as look_at
 
+        refuse_absent_script(options.command)
         progress("reading the command")
         job = look_at(options.command, options.framework)
     skip = () if options.imports else gather.SLOW

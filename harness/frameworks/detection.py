@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from harness.errors import BadInput, closest
@@ -147,6 +148,31 @@ def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] =
             f"No module named {package!r}: {job.python}, with which the command starts {start.entry}, has no {wanted}",
             fix=f"{shlex.quote(job.python)} -m pip install {wanted}   # or name the job's own Python in the command",
         )
+
+
+def refuse_absent_script(command: Sequence[str]) -> None:
+    """Raise BadInput if the command starts a script that does not exist."""
+    script = _started_script(command)
+    if script and not os.path.exists(script):
+        folder = os.path.dirname(script) or "."
+        raise BadInput(f"{script}: no such file", fix=f"ls {shlex.quote(folder)}   # and name the script that is there")
+
+
+def _started_script(command: Sequence[str]) -> str:
+    """The script that an interpreter or a launcher is given, as far as the words tell; empty without one."""
+    words = _without_prefixes(list(command))
+    name = os.path.basename(words[0]) if words else ""
+    is_python = name.startswith("python")
+    if not is_python and name not in ("torchrun", "accelerate", "deepspeed", "bash", "sh"):
+        return ""
+    for before, word in pairwise(words):
+        if word in ("-m", "-c", "--module", "--no-python"):
+            return ""
+        if _SCRIPT.search(word) and "=" not in word and not word.startswith("-"):
+            return word
+        if is_python and not word.startswith("-") and before not in ("-W", "-X"):
+            return ""  # what follows are the program's own arguments
+    return ""
 
 
 def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:

@@ -108,7 +108,8 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     if takes is not None and not takes.target.engine:
         notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
-    findings = {(finding.setting, finding.kind, finding.text): finding for item in judged for finding in item.findings}
+    findings = {(finding.part if finding.parameter else "", finding.setting, finding.kind, finding.text): finding
+                for item in judged for finding in item.findings}  # fmt: skip
     return Mapping(
         file=options.file,
         source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else options.source,
@@ -161,7 +162,11 @@ def _judged(
     trials = _trials(part, function, of_part)
     answers = function.of(part)
     without = zip(of_part, answers[1 + len(of_part) :], strict=True)
-    findings = {(item.setting, item.kind, item.text): item for trial in trials for item in judge.arrivals(trial)}
+    arrivals = [item for trial in trials for item in judge.arrivals(trial)]
+    tied = {item.parameter for item in arrivals if item.kind == "tied"}
+    # A setting whose argument follows another one is tied, and counts once.
+    arrivals = [item for item in arrivals if item.kind != "dropped" or item.parameter not in tied]
+    findings = {(item.setting, item.kind, item.text): item for item in arrivals}
     left_out = (judge.left_out(item, call["native"]) for item, call in without if "native" in call)
     wrong = {item.parameter for item in findings.values()}
     native = {name: value for call in answers for name, value in call.get("native", {}).items()}

@@ -3,6 +3,8 @@
 1. What follows the setting? Nothing: it is dropped. Another setting's argument: the two are tied.
 2. What does its own argument mean in canonical terms, at both values? The opposite: inverted. A constant distance:
    shifted. Anything else: altered. A value that the engine does not accept: rejected.
+   A number outside the range of the setting is rejected; one that changes against it, or is a fixed multiple of it, is
+   altered, also where equal values have no equal effect or more loses nothing.
 3. Which argument names does it return that the target engine does not accept, whatever is set?
 4. What does it return if the setting is left out, and what would the source engine have done?
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -214,22 +217,33 @@ class Judge:
             native = trial.base if at_first else trial.varied
             yield self._arrival(trial, "rejected", f"{self.target.title} refuses it: {rejected[0]}", native, value)
             return
-        if not setting.parameter.comparable and self.source is not self.target:
-            return
         requested = [setting.requested(value) for value in (setting.first, setting.second)]
         read = [target.value_in(native) for native in (trial.base, trial.varied)]
         pairs = list(zip(requested, read, strict=True))
-        wrong = [not setting.parameter.fits(want, got) for want, got in pairs]
+        outside = [_outside(setting.parameter, want, got) for want, got in pairs]
+        wrong = [bool(why) for why in outside] if any(outside) else self._misfits(setting.parameter, pairs)
         if not any(wrong):
             return
         at = wrong.index(True)
-        kind = _kind(pairs)
+        kind = "rejected" if outside[at] else _kind(pairs)
         value, native = (setting.first, setting.second)[at], (trial.base, trial.varied)[at]
         text = f"which is {setting.parameter.name} {read[at]!r}"
-        if kind == "shifted":
+        if outside[at]:
+            text += f": {outside[at]}"
+        elif kind == "altered" and (factor := _factor(pairs)):
+            text += f": {factor:g} times what is asked"
+        elif kind == "shifted":
             distance = abs(read[at] - requested[at])
             text += f": {distance} {'less' if read[at] < requested[at] else 'more'}"
         yield self._arrival(trial, kind, text, native, value)
+
+    def _misfits(self, parameter: Parameter, pairs: list[tuple[Any, Any]]) -> list[bool]:
+        """Which of the two values (requested, read) is not what was asked for."""
+        if not parameter.comparable and self.source is not self.target:
+            (first_want, first), (second_want, second) = pairs
+            return [False, (first_want < second_want) is not (first < second)]
+        wrong = [not parameter.fits(want, got) for want, got in pairs]
+        return wrong if any(wrong) else [bool(_factor(pairs))] * 2
 
     def _dropped(self, trial: Trial, target: Native) -> Arrival:
         unowned = {name for name in trial.followers if (trial.setting.part, name) not in self.owners}
@@ -311,7 +325,14 @@ class Judge:
             return f"raise an error where {setting.source.name} is set: {self.target.title} has none"
         if not setting.parameter.comparable:
             return f"give {setting.target.name}, with a share that leaves the same KV pool"
-        return f"where {setting_text} give {setting.target.name}={setting.target.write(value)!r}"
+        values = (setting.first, setting.second)
+        if all(setting.source.write(each) == setting.target.write(each) for each in values):
+            return f"give {setting.target.name} the value that {setting.source.name} has"
+        written = setting.target.write(value)
+        text = f"where {setting_text} give {setting.target.name}={written!r}"
+        read, want = setting.target.read(written, {setting.target.name: written}), setting.requested(value)
+        surplus = read - want if setting.parameter.more and _is_number(read) and _is_number(want) else 0
+        return f"{text}, {surplus} of which are in reserve" if surplus > 0 else text
 
     def _meaning(self, parameter: Parameter) -> str:
         return "; ".join(filter(None, (parameter.note(self.target.name), parameter.trap)))
@@ -325,10 +346,35 @@ def _kind(pairs: list[tuple[Any, Any]]) -> Kind:
     requested, read = zip(*pairs, strict=True)
     if all(isinstance(value, bool) for value in (*requested, *read)) and all(want is not got for want, got in pairs):
         return "inverted"
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (*requested, *read))
-    if numbers and len({got - want for want, got in pairs}) == 1:
+    if all(map(_is_number, (*requested, *read))) and len({got - want for want, got in pairs}) == 1:
         return "shifted"
     return "altered"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _outside(parameter: Parameter, requested: Any, read: Any) -> str:
+    """Why a value cannot be one of a setting that is a number; empty where it can, or where it means off or nothing."""
+    if not _is_number(requested) or read is None or read == parameter.off:
+        return ""
+    if not _is_number(read):
+        return "it is no number"
+    low, high = parameter.low, parameter.high
+    if (low is None or read >= low) and (high is None or read <= high) and (read > 0 or not parameter.positive):
+        return ""
+    if low is None:
+        return f"its range ends at {high:g}" if high is not None else "it has to be above 0"
+    return f"its range begins at {low:g}" if high is None else f"its range is {low:g} to {high:g}"
+
+
+def _factor(pairs: list[tuple[Any, Any]]) -> float:
+    """By what both values were multiplied; 0 where by nothing, or not alike."""
+    if not all(_is_number(value) and value for pair in pairs for value in pair):
+        return 0
+    first, second = (got / want for want, got in pairs)
+    return first if first != 1 and math.isclose(first, second) else 0
 
 
 def _rejected(target: Native, native: dict[str, Any]) -> str:

@@ -140,7 +140,7 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
         f"every check is within {_bound(e)}{cap}",
         f"{counted(len(e.steps), 'step')} and {counted(counts.samples, 'sample')} were compared",
     ]
-    evidence += [f"{counted(counts.flips, 'token')} differ where rounding decides a tie"] if counts.flips else []
+    evidence += [f"rounding decides a tie at {counted(counts.flips, 'token')}"] if counts.flips else []
     evidence += [*not_shared(e), *lifted_said(e), *([] if e.mode == REPLAY else [samplers_said(e)])]
     outside = exceeded(metrics)
     if outside:

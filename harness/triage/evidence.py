@@ -196,7 +196,8 @@ class Process:
 
     @property
     def key(self) -> str:
-        return f"{self.host}:{self.pid}"
+        """Host and pid; of a rank without a pid, as in a log, its rank in place of it."""
+        return f"{self.host}:{self.pid}" if self.pid or self.rank is None else f"{self.host}:rank_{self.rank}"
 
 
 Resources = tuple[tuple[str, Number], ...]  # amounts of Ray's resources by name, such as ("CPU", 1.0)

@@ -11,11 +11,12 @@ import os
 import shlex
 import time
 from collections.abc import Callable
+from pathlib import PurePath
 
 from harness import extras
 from harness.triage.collect.proc import OTHER_USER
 from harness.triage.collect.stacks import NO_PY_SPY
-from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Evidence
+from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, PASTED, Evidence
 from harness.triage.flight.model import Comparison
 from harness.triage.graph import Graph, Subject, build
 from harness.triage.graph.edges import title
@@ -26,6 +27,7 @@ from harness.triage.rules import RULES, Case, Ruling, threads
 from harness.triage.stacks import main_stack
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
+MAX_LOGGED = 3  # errors of pasted logs beside what the recorders' counters say
 MAX_MISSING = 32  # lines of missing evidence in a verdict; a last line counts the rest
 MAX_STACKS = 64  # processes with a stack in the verdict, the parties first; the evidence has all of them
 LONG_LOOK_S = 5.0  # seconds from the first look to the last; two looks are 1.5 s apart, on a busy host up to 4 s
@@ -228,10 +230,20 @@ def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ru
         if not (subject := graph.subjects[process.key]).alone:
             name = subject.label
         lines += [f"{name}: {note}" for note in process.notes]
-    lines += evidence.notes
+    lines += [*evidence.notes, *(_logged_beside(evidence, ruling) if comparison else ())]
     lines = list(dict.fromkeys(lines))
     hidden = len(lines) - MAX_MISSING
     return lines[:MAX_MISSING] + ([f"{hidden} more"] if hidden > 0 else [])
+
+
+def _logged_beside(evidence: Evidence, ruling: Ruling) -> list[str]:
+    """What pasted logs say beside the counters of recorders, without the error with which the verdict begins."""
+    errors = [error for error in evidence.errors if evidence.source == PASTED and not error.echo][:MAX_LOGGED]
+    return [
+        f"{error.file}:{error.line} also says: {error.of} {error.what}"
+        for error in errors
+        if ruling.place != f"{PurePath(error.file).name}:{error.line}"
+    ]
 
 
 def _between(case: Case) -> list[str]:

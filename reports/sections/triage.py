@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from reports.model import Party, Triage, Verdict, Wait
 from reports.text import clean
 
+_NO_PID = re.compile(r":(0|rank_\d+)$")  # in the key of a process
 SHOWN_NODES = 64  # a drawing or table of a thousand processes would be unreadable
 
 
@@ -124,11 +125,14 @@ def cycle(triage: Triage) -> list[Step]:
 
 
 def processes(triage: Triage) -> list[tuple[str, str, str, str]]:
-    """Return (mark, label, key, state) of the first SHOWN_NODES processes: parties first, bystanders last."""
+    """Return (mark, label, key, state) of the first SHOWN_NODES processes: parties first, bystanders last. The key is
+    empty where its pid is not known."""
     order = {"culprit": 0, "suspect": 1, "victim": 2, "bystander": 3}
     nodes = sorted(triage.nodes, key=lambda node: order.get(node.party, 3))
-    return [(clean(node.party), clean(node.label), clean(node.key), clean(node.state))
-            for node in nodes[:SHOWN_NODES]]  # fmt: skip
+    return [
+        (clean(node.party), clean(node.label), clean("" if _NO_PID.search(node.key) else node.key), clean(node.state))
+        for node in nodes[:SHOWN_NODES]
+    ]
 
 
 def stacks(triage: Triage) -> list[Stack]:

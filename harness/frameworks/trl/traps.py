@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.settings import Settings
+from reports.text import counted
 
 PROCESSES, MIXED, TRAINER, LOADED = (
     "launch.num_processes", "launch.mixed_precision", "launch.trainer", "launch.model_dtype",
@@ -156,7 +157,8 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
         total, batch_text = batch, f"generation_batch_size={batch}"
     else:
         total = each * steps * (1 if unknown else processes or 1)
-        batch_text = f"{each} a process × {'some' if unknown else processes} processes × {steps} steps"
+        number_text = "some processes" if unknown else "1 process" if processes == 1 else f"{processes} processes"
+        batch_text = f"{each} a process × {number_text} × {counted(steps, 'step')}"
     if total % size == 0:
         yield Fine(f"{batch_text} hold whole groups of {size}")
     elif unknown and not isinstance(batch, int):

@@ -100,9 +100,9 @@ def weight_sync(e: Evidence) -> Outcome:
         if record.absent and Kind.SYNC.of(name) not in e.first
     ]
     if kinds:
-        place = e.earliest(*kinds)
-        assert place is not None
-        return outcome("weight-sync", "confirmed", place.context, kinds=kinds, findings=findings, **details)
+        firsts = sorted((e.first[kind] for kind in kinds), key=lambda divergence: divergence.order)
+        texts = dict.fromkeys(divergence.place.context for divergence in firsts)
+        return outcome("weight-sync", "confirmed", "; ".join(texts), kinds=kinds, findings=findings, **details)
     # No sync failed. That is ruled out only where every version was sent, arrived and was proven.
     for name, record in records.items():
         if untested := _untested_sync(e, name, record):

@@ -115,7 +115,7 @@ class Subject:
             return f"works: {self.progress}"
         words = {
             "user": "in its own code",
-            "unknown": _in_the_kernel(self.process),
+            "unknown": _without_stack(self.process),
             "ray_idle": "idle: waits for a Ray task",
             "scheduler": "idle in its scheduler loop",
             "orders": "idle in its scheduler loop",
@@ -250,8 +250,11 @@ def _in_kernel(process: Process) -> Blocked | None:
     return Blocked("sleep", f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}{waits}){locked}")
 
 
-def _in_the_kernel(process: Process | None) -> str:
-    """What a process without a stack does, by the kernel function in which its main thread sleeps at both looks."""
+def _without_stack(process: Process | None) -> str:
+    """What a process without a stack does: by its error, or by the kernel function in which its main thread sleeps at
+    both looks."""
+    if process is not None and process.error:
+        return f"failed: {process.error}"
     functions = {sample.wchan for sample in process.samples} if process is not None else set()
     words = kernel_waits.words(functions.pop()) if len(functions) == 1 else ""
     return f"waits for {words}, by the kernel" if words else "not known"

@@ -34,7 +34,6 @@ from probes.files import write_whole
 
 STDIN = "-"
 MAX_SKIPPED = 4  # files that are no plain files, by name
-MAX_ERRORS_TOLD = 3  # beside what the recorders' counters say
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
@@ -74,7 +73,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         dumps=reader.recorded or _written(dumps),
         expected_world=_world(reader.looks),
         errors=tuple(logged),
-        notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, logged, bool(dumps))),
+        notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, bool(dumps))),
     )
 
 
@@ -103,13 +102,9 @@ def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]
     ]
 
 
-def _log_notes(reader: Reader, logged: Iterable[LogError], counted: bool) -> list[str]:
+def _log_notes(reader: Reader, counted: bool) -> list[str]:
     """What lines about timeouts do not say. `counted`: whether their counters are used."""
-    if not reader.log.entries:  # otherwise the verdict tells of the errors
-        return []
-    notes = [SEVERAL] if reader.log.several else [NO_MEMBERS] if counted else []
-    first = [error for error in logged if not error.echo][:MAX_ERRORS_TOLD]
-    return notes + [f"{error.file}:{error.line} also says: {error.of} {error.what}" for error in first]
+    return [SEVERAL] if reader.log.several else [NO_MEMBERS] if counted else []
 
 
 def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from harness.triage.graph import Subject
 from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
 
+_PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which nothing was pasted"
 MAX_FAILURES = 3  # of a log, in the evidence of the verdict
 
 
@@ -27,15 +28,16 @@ def one_look(case: Case) -> Ruling | None:
     twice = _twice(case)
     size = sum(len(place.subjects) for place in places)
     most = places[0] if twice is None and places and 2 * len(places[0].subjects) > size else None
+    odd = standing.rarest(places[1:])[:1] if most is not None else []
     return Ruling(
         "INSUFFICIENT",
         _headline(places, twice, all_read=not any(UNREAD in note for note in case.evidence.notes)),
         evidence=(*(standing.line(case, place, most) for place in places[: standing.MAX_LINES]), *_failures(case)),
         missing=tuple(_missing(case)),
-        place=places[0].words if places else "",
+        place="".join(place.words for place in odd or places[:1]),
         next=(
             "harness triage PID   # of any process of the job, while it stands: two looks, sockets, recorders",
-            "py-spy dump -p PID > rank_N.txt   # for each process of which nothing was pasted",
+            "" if _all_pasted(case) else _PASTE_MORE,
             "for the next run: harness watch -- COMMAND, which takes the evidence when the job stops",
         ),
     )
@@ -146,6 +148,12 @@ def _twice(case: Case) -> int | None:
             claim = subject.rank, subject.role
             claims[claim] = claims.get(claim, 0) + 1
     return min((rank for (rank, _), count in claims.items() if count > 1), default=None)
+
+
+def _all_pasted(case: Case) -> bool:
+    """Whether there is a stack of every rank of the world."""
+    numbers = {subject.rank for subject in _looked(case)}
+    return bool(case.evidence.expected_world) and numbers >= {*range(case.evidence.expected_world or 0)}
 
 
 def _missing(case: Case) -> list[str]:

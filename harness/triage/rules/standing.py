@@ -37,7 +37,7 @@ class Place:
         numbers = sorted(subject.rank for subject in self.subjects if subject.rank is not None)
         size = len(self.subjects)
         if len(numbers) == size and size <= MAX_NAMED:
-            return f"rank{'s' if size > 1 else ''} {', '.join(map(str, numbers))}"
+            return f"rank{'s' if size > 1 else ''} {ranks(numbers)}"
         if len(numbers) == size:
             return f"{size} ranks"
         process = self.subjects[0].process
@@ -105,9 +105,14 @@ def _from(callers: tuple[str, ...]) -> str:
     return f" from {''.join(callers[1].partition(' in ')[0].split())}" if len(callers) > 1 else ""
 
 
+def rarest(places: Sequence[Place]) -> list[Place]:
+    """The places, with the fewest processes first."""
+    return sorted(places, key=lambda place: len(place.subjects))
+
+
 def headline(places: Sequence[Place], most: int = MAX_PLACES) -> str:
     """Who stands where, in one line of at most `most` places: the most processes first, then the rarest places."""
-    first, rarer = places[0], sorted(places[1:], key=lambda place: len(place.subjects))
+    first, rarer = places[0], rarest(places[1:])
     rest = len(rarer) - (most - 1)
     displayed = [first, *rarer[: most - 1]]
     return "; ".join(f"{place.who} at {place.words}" for place in displayed) + (f"; {rest} more" if rest > 0 else "")
@@ -117,9 +122,9 @@ def line(case: Case, place: Place, most: Place | None) -> str:
     numbers = sorted(subject.rank for subject in place.subjects if subject.rank is not None)
     unnamed = [subject.key for subject in place.subjects if subject.rank is None]
     who = " and ".join(filter(None, (ranks_text(numbers), case.names(unnamed))))
-    elsewhere = "stands elsewhere: " if most is not None and place is not most else ""
-    verb = "" if elsewhere else "at "
-    return f"{who} {elsewhere}{verb}{place.words}" + (", which waits for others" if place.waits else "")
+    verb = "stands" if len(place.subjects) == 1 else "stand"
+    elsewhere = f"{verb} elsewhere: " if most is not None and place is not most else ""
+    return f"{who} {elsewhere or 'at '}{place.words}" + (", which waits for others" if place.waits else "")
 
 
 def ranks_text(numbers: Sequence[int]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from harness.errors import BadInput
 from harness.frameworks import detection
-from harness.frameworks.detection import detect, interpreter, recognised
+from harness.frameworks.detection import detect, interpreter, recognised, refuse_absent_script
 from harness.frameworks.job_parity import check_pair
 from harness.frameworks.spec import frameworks
 
@@ -172,3 +173,22 @@ def test_a_framework_has_its_engines(framework: str, backend: str, can: bool) ->
     with pytest.raises(BadInput, match=f"{framework} does not generate with {backend}") as told:
         check_pair(its, backend)
     assert str(told.value.fix).startswith("harness parity ")
+
+
+@pytest.mark.parametrize(
+    ("command", "refused"),
+    [
+        ("python nofile.py", True),
+        ("python -u -W ignore nofile.py --x 1", True),
+        ("env A=1 torchrun --nproc-per-node 2 nofile.py", True),
+        ("accelerate launch --num_processes 2 nofile.py", True),
+        ("bash nofile.sh", True),
+        ("python -m trl.scripts.grpo --reward nofile.py", False),
+        ("python job --reward nofile.py", False),
+        ("python -c pass nofile.py", False),
+        ("ray job submit -- python nofile.py", False),
+    ],
+)
+def test_a_script_that_does_not_exist_is_refused(command: str, refused: bool) -> None:
+    with pytest.raises(BadInput) if refused else nullcontext():
+        refuse_absent_script(command.split())

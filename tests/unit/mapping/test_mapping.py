@@ -21,6 +21,7 @@ from harness.mapping.file import Asked, check
 from harness.mapping.judge import Mapping, Takes
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
+from scenarios.engines.canonical import BY_NAME
 
 # After the user's log: what OpenRLHF's engine actor gave SGLang for vLLM's arguments, and its generate for
 # vLLM's sampling parameters.
@@ -115,6 +116,33 @@ def checked(tmp_path: Path):
 
 def kinds(found: Mapping) -> dict[str, str]:
     return {item.parameter: item.kind for item in found.findings}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "written", "kind"),
+    [
+        ("memory_fraction", 'args["gpu_memory_utilization"] * 100', "rejected"),
+        ("memory_fraction", 'args["gpu_memory_utilization"] - 0.5', "rejected"),
+        ("memory_fraction", '1 - args["gpu_memory_utilization"]', "altered"),
+        ("memory_fraction", 'str(args["gpu_memory_utilization"])', "rejected"),
+        ("memory_fraction", 'args["gpu_memory_utilization"] * 0.9', ""),
+        ("max_num_seqs", 'args["max_num_seqs"] * 100', "altered"),
+        ("max_num_seqs", '-args["max_num_seqs"]', "rejected"),
+        ("max_num_seqs", 'args["max_num_seqs"] + 8', ""),
+        ("tensor_parallel", 'args["tensor_parallel_size"] - 1', "rejected"),
+    ],
+)
+def test_a_number_out_of_its_range_or_scale_does_not_arrive(parameter: str, written: str, kind: str, checked) -> None:
+    target = BY_NAME[parameter].native("sglang")
+    found = checked(f'def params(args):\n    return {{"model_path": args["model"], "{target}": {written}}}\n')
+    assert kinds(found).get(parameter, "") == kind
+
+
+def test_a_setting_that_follows_another_is_tied_and_counted_once(checked) -> None:
+    found = checked('def params(args):\n    return {"top_k": args["top_k"], "top_p": args["top_k"] / 100}\n')
+    assert [item.kind for item in found.findings if item.parameter == "top_p"] == ["tied"]
+    dropped = [item for item in found.findings if item.kind == "dropped"]
+    assert f"{len(dropped)} dropped" in found.reason
 
 
 TIED_TO_THE_OTHER_PART = """

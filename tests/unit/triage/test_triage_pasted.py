@@ -63,6 +63,23 @@ def test_the_one_that_stands_elsewhere_is_named_and_not_blamed(tmp_path: Path) -
     assert line.startswith("rank 7 ")
 
 
+def test_the_place_is_where_the_odd_one_stands(tmp_path: Path) -> None:
+    command = f"{COMMAND} --world-size 4"
+    verdict = judged(job(tmp_path, waiting(12), waiting(12), FORWARD, waiting(12), command=command))
+    assert verdict.triage is not None and verdict.triage.place.startswith("train.py:10")
+    assert "ranks 0-1, 3 at" in verdict.reason
+
+
+def test_no_more_stacks_are_asked_for_where_every_rank_was_pasted(tmp_path: Path) -> None:
+    def asks(folder: Path, count: int) -> bool:
+        folder.mkdir()
+        verdict = judged(job(folder, *[waiting(12)] * count, command=f"{COMMAND} --world-size 3"))
+        assert verdict.triage is not None
+        return any("py-spy dump" in step for step in verdict.triage.next)
+
+    assert not asks(tmp_path / "all", 3) and asks(tmp_path / "some", 2)
+
+
 def test_nobody_stands_elsewhere_where_all_wait_at_one_place(tmp_path: Path) -> None:
     assert not places(judged(job(tmp_path, *[waiting(12)] * 4)))
 

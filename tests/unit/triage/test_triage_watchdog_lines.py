@@ -54,6 +54,17 @@ def test_a_stack_beside_the_lines_says_where_the_missing_rank_stands(tmp_path: P
     assert verdict.triage.culprits[0].frame == "train.py:10 in step"
 
 
+def test_the_error_of_the_headline_is_not_listed_as_missing_too(tmp_path: Path) -> None:
+    oom = "[rank{}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    (tmp_path / "job.log").write_text("\n".join([oom.format(1), *waits(0), *waits(2), oom.format(3)]))
+    verdict = triage([str(tmp_path / "job.log")])
+    assert verdict.triage is not None and verdict.triage.place == "job.log:1"
+    listed = [line for line in verdict.missing if "job.log:" in line]
+    assert len(listed) == 1 and "rank 3" in listed[0]
+    [state] = [node.state for node in verdict.triage.nodes if node.label.startswith("rank 1")]
+    assert state.startswith("failed: torch.OutOfMemoryError")
+
+
 def test_without_its_line_the_missing_rank_is_not_guessed(tmp_path: Path) -> None:
     verdict = judged(tmp_path, *waits(1), *waits(2))
     assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
