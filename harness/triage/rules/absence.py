@@ -209,14 +209,14 @@ def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
     else:
         what, names = "neither stack nor recorder of", case.names(subject.key for subject in blind)
     processes_seen = any(process.samples for process in case.evidence.processes)
-    how = "once more, on every host, and then all directories together" if processes_seen else "with its file in it"
+    again = "once more, on every host, and then all directories together" if processes_seen else "with its file in it"
     return Ruling(
         "INSUFFICIENT",
         f"{what} {names}, for which the others wait",
         missing=tuple(f"{what} {subject.rank if subject.rank is not None else subject.label}" for subject in blind),
         place=case.waited_in(subject.key for subject in blind),
         next=(
-            f"{case.again()}   # {how}",
+            f"{case.again()}   # {again}",
             "for the next run: harness watch -- COMMAND, which switches the recorders on",
         ),
     )
@@ -264,17 +264,9 @@ def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], childr
 
 def _joined(case: Case, waiters: list[Subject]) -> list[Subject]:
     """The processes for whose end the waiters wait: they are alive and started by one, and wait themselves."""
-    keys = {waiter.key for waiter in waiters}
     parents = {(waiter.process.host, waiter.process.pid) for waiter in waiters
                if waiter.process and waiter.doing.kind == "join"}  # fmt: skip
-    return [
-        subject
-        for subject in case.live()
-        if subject.key not in keys
-        and subject.process
-        and (subject.process.host, subject.process.ppid) in parents
-        and subject.doing.frame
-    ]
+    return _children(case, parents, waiters)
 
 
 def _siblings_elsewhere(case: Case, waiters: list[Subject]) -> list[Subject]:
@@ -285,6 +277,11 @@ def _siblings_elsewhere(case: Case, waiters: list[Subject]) -> list[Subject]:
     if any(waiter.doing.kind not in BETWEEN_RANKS or waiter.rank is not None for waiter in waiters):
         return []
     parents = {(waiter.process.host, waiter.process.ppid) for waiter in waiters if waiter.process}
+    return _children(case, parents, waiters)
+
+
+def _children(case: Case, parents: set[tuple[str, int]], waiters: list[Subject]) -> list[Subject]:
+    """The live children of these parents (host, pid) of which a place is known, without the waiters themselves."""
     keys = {waiter.key for waiter in waiters}
     return [
         subject
