@@ -110,6 +110,7 @@ def causes() -> str:
 
 def checks() -> str:
     from harness.parity.checks import registry
+    from harness.parity.subjects.log_probabilities.observed_properties import PROPERTIES
     from reports.model import SUSPICIONS
 
     found = registry.checks()
@@ -121,6 +122,9 @@ def checks() -> str:
         "little data for an answer. The last two never count as a pass. The number is the check's place among "
         "[the eleven suspicions](verdicts.md#the-eleven-suspicions).\n\n"
         + _table(("check", "number", "what it compares"), [*rows, *unregistered])
+        + "\n## Where differences stand\n\nThese properties of a token, or of its sample, are tried where an engine "
+        "differs from its learner ([how](../explanation/attribution.md#where-differences-stand)). N stands for a label "
+        "or an amount that is found.\n\n" + "".join(f"- {trait.name.format('N')}\n" for trait in PROPERTIES)
     )
 
 

@@ -15,8 +15,8 @@ from harness.parity.facts.evidence import SideCounts
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder, items_of, version_of
 from harness.parity.subjects.log_probabilities import observed_drifts, observed_rereading, observed_separations
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.parity.subjects.log_probabilities.observed_properties import StepTokens
 from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
-from harness.parity.subjects.log_probabilities.observed_separations import StepTokens
 from harness.parity.subjects.precision.observed_rounding import both, misrounded
 from harness.parity.subjects.prompts import observed as prompts_observed
 from harness.parity.subjects.sampling.observed_flip_table import FarChoices
@@ -179,7 +179,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
         observed_rereading.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
         recorded = tokenizer(e)
         specials = (*recorded.end_ids, *filter(None, [recorded.begin_id]))
-        step = StepTokens(aligned, p, q, lengths, cached, specials)
+        step = StepTokens(aligned, p, q, cached, specials)
         differs = np.zeros(grid.size, bool)
         differs[weighed.beyond] = True
         observed_separations.count(e.separations.setdefault(kind, {}), step, differs, tokens_equal)

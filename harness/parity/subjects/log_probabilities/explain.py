@@ -25,9 +25,9 @@ from harness.parity.facts.history import later_steps, right_before
 from harness.parity.subjects.learner.causes import TRAINER
 from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
 from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
+from harness.parity.subjects.log_probabilities.observed_properties import ZERO
 from harness.parity.subjects.log_probabilities.observed_readings import Readings
 from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS
-from harness.parity.subjects.log_probabilities.observed_separations import ZERO
 from harness.parity.subjects.prompts.causes_retokenization import RETOKENIZATION
 from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
 from harness.parity.subjects.weights.causes import STALE_WEIGHTS
@@ -354,7 +354,8 @@ def placeholders(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
-        exact, items = e.log_probabilities.separations.get(kind, ()), so_far.left(kind)
+        separations, items = e.log_probabilities.separations.get(kind, ()), so_far.left(kind)
+        exact = [separation for separation in separations if separation.exact]
         zero = next((separation for separation in exact if separation.name == ZERO), None)
         if zero is None or not zero.having_differing or not len(items):
             continue

@@ -19,5 +19,5 @@ class LogProbabilities:
     incomplete: tuple[int, ...]  # steps in which a token of either engine has no log-probability
     tails: Mapping[DivergenceKey, Tail]
     readings: Mapping[DivergenceKey, Readings]  # what re-readings leave of a difference
-    separations: Mapping[DivergenceKey, tuple[Separation, ...]]  # the exact ones, the clearest first
+    separations: Mapping[DivergenceKey, tuple[Separation, ...]]  # the exact ones, the clearest first; else one ratio
     drift_tests: Mapping[Means, tuple[Tested, ...]]  # mean differences

@@ -1,102 +1,49 @@
 """Where differences stand: which property of a token or of its sample separates what differs from what does not.
 
-Each property of `PROPERTIES` is a mask over the tokens or the samples of a step. All of the steps in which an engine
-differs from its learner are counted by it. An exact separation leads: everything with the property differs and nothing
-else does, only what has it differs, or nothing that has it does. The tokens of a sample are not independent, so
-properties of a sample are counted by samples.
+All of the steps in which an engine differs from its learner are counted by each of `PROPERTIES`. An exact separation
+leads: everything with the property differs and nothing else does, only what has it differs, or nothing that has it
+does. Where none is exact, the flag with the largest ratio of the two shares is given, with a confidence interval.
+
+The tokens of a sample are not independent. So properties of a sample are counted by samples; the probability that a
+property of tokens separates by chance is that of the tokens within each sample, given how many of them differ; and the
+interval of a ratio takes samples as its units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
-from harness.parity.facts.align import AlignedTokens
+from harness.parity.subjects.log_probabilities.observed_properties import PROPERTIES, Property, Reads, StepTokens
 
 FEWEST = 5  # tokens, or samples, on either side of an exact separation; fewer may stand there by chance
-CHANCE = 1e-3  # greatest probability of a separation by chance, over all properties
-UNLIKELY = float(np.log(0.01))  # nats
-
-
-@dataclass(frozen=True)
-class StepTokens:
-    """One step's tokens of an engine, with the learner's numbers, flat on the grid of `tokens`.
-
-    `prompt`, `cached`: tokens of the prompt of each row, and those from a cache; None where not recorded. `specials`:
-    ids.
-    """
-
-    tokens: AlignedTokens
-    engine: np.ndarray
-    learner: np.ndarray
-    prompt: np.ndarray | None
-    cached: np.ndarray | None
-    specials: tuple[int, ...]
-
-    @property
-    def position(self) -> np.ndarray:
-        return self.tokens.grid.position
-
-    def finished(self, reason: str) -> np.ndarray | None:
-        """Return the rows that ended for this reason."""
-        finish = self.tokens.a.finish
-        return None if finish is None else np.asarray(finish)[self.tokens.match.a] == reason
-
-
-@dataclass(frozen=True)
-class Property:
-    """`name`: what tokens with it are called, or samples where it is `of_samples`. `has`: their mask; None where the
-    recording does not say.
-    """
-
-    name: str
-    has: Callable[[StepTokens], np.ndarray | None]
-    of_samples: bool = False
-
-
-def _ends(step: StepTokens) -> np.ndarray | None:
-    stopped, grid = step.finished("stop"), step.tokens.grid
-    is_last = grid.position == (grid.length - 1)[grid.row]
-    return None if stopped is None else is_last & stopped[grid.row]
-
-
-def _cut(step: StepTokens) -> np.ndarray | None:
-    return step.finished("length")
-
-
-def _shorter(step: StepTokens) -> np.ndarray | None:
-    return None if step.prompt is None else step.prompt < step.prompt.max(initial=0)
-
-
-def _cached(step: StepTokens) -> np.ndarray | None:
-    return None if step.cached is None else step.cached > 0
-
-
-PROPERTIES = (
-    Property("end tokens of samples that stopped", _ends),
-    Property("first tokens of responses", lambda step: step.position == 0),
-    Property("tokens with a log-probability of exactly 0", lambda step: step.engine == 0.0),
-    Property("samples with a prompt shorter than the longest of the step, which a batch pads", _shorter, True),
-    Property("samples with cached tokens", _cached, True),
-    Property("samples that a limit cut", _cut, True),
-    Property("special tokens", lambda step: np.isin(step.tokens.tokens_a, step.specials) if step.specials else None),
-    Property("tokens that the learner gives less than 1 in 100", lambda step: step.learner < UNLIKELY),
-)
-ZERO = PROPERTIES[2].name
+CHANCE = 1e-3  # greatest probability of a separation by chance, over all properties and their values
+TWICE = 2.0  # ratio of two shares from which it is given; its lower confidence bound must reach it
+DENSE = 1 << 20  # values up to this far apart are counted in an array
+KEPT = 1 << 18  # tokens of the first steps by which the probability of chance is computed
+CONFIDENCE = 0.95  # of an interval, over all flags (Bonferroni)
 
 
 @dataclass(frozen=True)
 class Separation:
-    """How many tokens, or samples, have a property, and how many of them differ; `count` and `differing` are of all."""
+    """How many tokens, or samples, have a property, and how many of them differ; `count` and `differing` are of all.
+
+    `p`: probability that it stands there by chance, if nothing separates, for all values of the property together.
+    `ratio`: share that differs of those with the property over that of the others, with its confidence bounds; only
+    where the separation is not exact.
+    """
 
     name: str
     having: int
     having_differing: int
     count: int
     differing: int
+    p: float = 1.0
+    ratio: tuple[float, float, float] | None = None
 
     @property
     def lacking(self) -> int:
@@ -119,44 +66,182 @@ class Separation:
             self.having == self.having_differing or (not self.having_differing and self.lacking == self.differing)
         )
 
-    @property
-    def p(self) -> float:
-        """Return the probability that so many, or so few, of what differs have the property by chance."""
-        law = stats.hypergeom(self.count, self.having, self.differing)
-        at = self.having_differing
-        return float(min(law.cdf(at), law.sf(at - 1)))
-
     def in_words(self) -> str:
         """Return the separation as a clause."""
+        having, lacking = (
+            f"{self.having_differing:,} of {self.having:,}",
+            f"{self.lacking_differing:,} of {self.lacking:,}",
+        )
+        if self.ratio is not None:
+            times, low, high = self.ratio
+            return (
+                f"{self.name} differ {times:.1f} times as often as others ({CONFIDENCE:.0%} confidence: {low:.1f} to "
+                f"{high:.1f}): {having}, {lacking} others"
+            )
         if self.complete and self.having_differing:
             return f"all that differs are {self.differing:,} {self.name}, and they are all that there are"
-        if self.exact and self.having_differing:
-            return (
-                f"only {self.name} differ: {self.having_differing:,} of {self.having:,}, 0 of {self.lacking:,} others"
+        if self.having_differing:
+            return f"only {self.name} differ: {having}, {lacking} others"
+        return f"none of {self.having:,} {self.name} differs, {lacking} others do"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What one step compared: the value of each token or sample, whether it differs, and the sample that it is of."""
+
+    values: np.ndarray
+    differs: np.ndarray
+    sample: np.ndarray
+
+
+@dataclass
+class PropertySums:
+    """One property over the steps counted so far.
+
+    `parts`: of each step its distinct values, and how many have each and how many of those differ. `moments` [4, 4]:
+    sum over samples of the outer product of (with the property, differing of them, without it, differing of those).
+    `kept`: the first steps as they are, up to `KEPT` tokens. `unknown`: a step does not say.
+    """
+
+    parts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    moments: np.ndarray = field(default_factory=lambda: np.zeros((4, 4)))
+    kept: list[Compared] = field(default_factory=list)
+    unknown: bool = False
+
+    def add(self, trait: Property, step: Compared) -> None:
+        differs = step.differs.astype(np.int64)
+        self.parts.append(_by_value(step.values, np.stack([np.ones_like(differs), differs], 1)))
+        if sum(len(each.values) for each in self.kept) < KEPT:
+            self.kept.append(step)
+        if trait.reads is Reads.FLAG:
+            has = step.values == 1
+            masks = (has, has & step.differs, ~has, ~has & step.differs)
+            by_sample = np.stack([np.bincount(step.sample, weights=mask) for mask in masks])
+            self.moments += by_sample @ by_sample.T
+
+    def by_chance(self, trait: Property, may_differ: Callable[[np.ndarray], np.ndarray]) -> float:
+        """Return the probability that all that differs is among the values that may.
+
+        For a property of samples any sample of a step may differ as well as another; for one of tokens any token of
+        the same sample. By the hypergeometric distribution, of the kept steps.
+        """
+        log_p = 0.0
+        for step in self.kept:
+            stratum = np.zeros_like(step.sample) if trait.of_samples else step.sample
+            in_all, room, differing = (
+                np.bincount(stratum, weights=mask)
+                for mask in (np.ones(len(stratum)), may_differ(step.values), step.differs)
             )
-        return f"none of {self.having:,} {self.name} differs, {self.lacking_differing:,} of {self.lacking:,} others do"
+            log_p += float((_log_choices(room, differing) - _log_choices(in_all, differing)).sum())
+        return float(np.exp(log_p))
+
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distinct values of all steps, ascending, and [values, 2] how many have each, and differ."""
+        values, counts = (np.concatenate(arrays) for arrays in zip(*self.parts, strict=True))
+        return _by_value(values, counts)
 
 
-Sums = dict[str, np.ndarray]  # property -> how many have it, how many of them differ, all, all that differ
+Sums = dict[str, PropertySums]
+
+
+def _lacks(has: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> np.ndarray:
+    return ~has(values)
+
+
+def _log_choices(n: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the number of ways to choose k of n; k ≤ n."""
+    ways: np.ndarray = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
+    return ways
+
+
+def _by_value(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct values, ascending, and the sum of the two columns of `counts` over each."""
+    low = int(values.min(initial=0))
+    if int(values.max(initial=0)) - low < DENSE:  # without the sort that `unique` needs
+        places, distinct = values - low, np.arange(low, int(values.max(initial=0)) + 1)
+    else:
+        distinct, places = np.unique(values, return_inverse=True)
+    sums = np.stack([np.bincount(places, weights=column, minlength=len(distinct)) for column in counts.T], 1)
+    present = sums[:, 0] > 0
+    return distinct[present], sums[present].astype(np.int64)
 
 
 def count(sums: Sums, step: StepTokens, differs: np.ndarray, compared: np.ndarray) -> None:
     """Add the tokens of one step. `differs`, `compared`: masks over its tokens."""
     grid, differs = step.tokens.grid, differs & compared
-    of_tokens, of_samples = (differs, compared), (grid.any(differs), grid.any(compared))
+    of_samples = (grid.any(compared), grid.any(differs), np.arange(len(grid.length)))
+    of_tokens = (compared, differs, grid.row)
     for trait in PROPERTIES:
-        mask = trait.has(step)
-        if mask is None:
-            sums[trait.name] = np.full(4, np.nan)  # of a step that does not say, nobody knows
+        counted, values = sums.setdefault(trait.name, PropertySums()), trait.of(step)
+        if values is None:
+            counted.unknown = True  # of a step that does not say, nobody knows
             continue
-        wrong, looked_at = of_samples if trait.of_samples else of_tokens
-        parts = (mask & looked_at, mask & wrong, looked_at, wrong)
-        counts = np.array([np.count_nonzero(part) for part in parts], float)
-        sums[trait.name] = sums.get(trait.name, np.zeros(4)) + counts
+        looked_at, wrong, sample = of_samples if trait.of_samples else of_tokens
+        counted.add(trait, Compared(values[looked_at].astype(np.int64), wrong[looked_at], sample[looked_at]))
 
 
 def separations(sums: Sums) -> tuple[Separation, ...]:
-    """Return the exact separations, those that decide on every token first, then the ones that leave fewest open."""
-    made = [Separation(name, *map(int, counts)) for name, counts in sums.items() if not np.isnan(counts).any()]
-    exact: Iterable[Separation] = (separation for separation in made if separation.exact)
-    return tuple(sorted(exact, key=lambda separation: (not separation.complete, separation.p)))
+    """Return the exact separations, the clearest first: flags and labels that decide on every token, then the least
+    probable.
+
+    An amount that decides on every sample may follow from one of its tokens: only long samples reach a position. Where
+    there is no exact separation, return the flag that differs most often in relation to what lacks it, if there is one.
+    """
+    known = [trait for trait in PROPERTIES if trait.name in sums and not sums[trait.name].unknown]
+    candidates = ((trait, each) for trait in known for each in _split(trait, sums[trait.name]))
+    exact = [(trait, each) for trait, each in candidates if each.exact]
+    if exact:
+        exact.sort(key=lambda pair: (not pair[1].complete or pair[0].reads is Reads.AMOUNT, pair[1].p))
+        return tuple(separation for _, separation in exact)
+    flags = [trait for trait in known if trait.reads is Reads.FLAG]
+    ratios = [separation for trait in flags for separation in _ratio(trait, sums[trait.name], len(flags))]
+    return tuple(sorted(ratios, key=lambda separation: -(separation.ratio or (0.0,))[0])[:1])
+
+
+def _split(trait: Property, counted: PropertySums) -> Iterator[Separation]:
+    """Yield what a property separates: its flag, the one label that stands apart, or the amounts at which differences
+    begin and end."""
+    values, counts = counted.table()
+    differ, agree = np.flatnonzero(counts[:, 1]), np.flatnonzero(counts[:, 1] == 0)
+    if not len(differ):
+        return
+    candidates: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = []
+    if trait.reads is Reads.FLAG:
+        candidates = [(trait.name, lambda each: each == 1)]
+    elif trait.reads is Reads.LABEL:
+        apart = [values[places[0]] for places in (differ, agree) if len(places) == 1]
+        candidates = [(trait.name.format(label), partial(np.equal, label)) for label in apart]
+    else:
+        first, last = values[differ[0]], values[differ[-1]]
+        candidates = [
+            (trait.name.format(f"{first} and more"), partial(np.less_equal, first)),
+            (trait.name.format(f"at most {last}"), partial(np.greater_equal, last)),
+        ]
+    tried = 1 if trait.reads is Reads.FLAG else len(values)
+    for name, has in candidates:
+        having, having_differing = counts[has(values)].sum(0).tolist()
+        is_sparse = trait.reads is Reads.AMOUNT and 2 * having_differing < having  # few differ where they may
+        if having_differing in (0, counts[:, 1].sum()) and not is_sparse:
+            may_differ = has if having_differing else partial(_lacks, has)
+            p = min(1.0, tried * counted.by_chance(trait, may_differ))
+            of_all, differing = counts.sum(0).tolist()
+            yield Separation(name, having, having_differing, of_all, differing, p)
+
+
+def _ratio(trait: Property, counted: PropertySums, flags: int) -> Iterator[Separation]:
+    """Yield the ratio of the shares that differ with and without a flag, if its lower bound reaches `TWICE`.
+
+    The standard error of its logarithm is that of a ratio of means of clusters, here of samples, linearised (Cochran,
+    Sampling Techniques, 3rd ed., 6.3 and 9A.3).
+    """
+    values, counts = counted.table()
+    if len(values) != 2 or counts.min() < FEWEST:
+        return
+    (without, without_differing), (having, having_differing) = counts.tolist()
+    slope = np.array([-1 / having, 1 / having_differing, 1 / without, -1 / without_differing])
+    error = float(np.sqrt(slope @ counted.moments @ slope)) * stats.norm.isf((1 - CONFIDENCE) / 2 / flags)
+    times = (having_differing / having) / (without_differing / without)
+    low, high = float(times * np.exp(-error)), float(times * np.exp(error))
+    if low >= TWICE:
+        of_all, differing = counts.sum(0).tolist()
+        yield Separation(trait.name, having, having_differing, of_all, differing, ratio=(times, low, high))
