@@ -33,6 +33,7 @@ from scenarios.engines.engine import (
     WeightMeta,
 )
 from scenarios.engines.engine_processes import first_to_end, title
+from scenarios.engines.layers import HiddenStates
 from scenarios.engines.make import EngineOptions, make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, sampling_event
 from scenarios.plants import Injection
@@ -332,11 +333,8 @@ class EngineSession:
                 raise EngineError(f"{self.backend}: rescore returned {len(row)} numbers for {len(sequence)} ids")
         return scores
 
-    def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
-        """Return projections of the hidden states, [embeddings and layers][tokens x projections].
-
-        None where the engine does not show them.
-        """
+    def layers(self, sequence: tuple[int, ...]) -> HiddenStates | None:
+        """Return the hidden states of a forward pass; None where the engine does not show them."""
         show_layers: Any = getattr(self._bare, "layers", None)
         return None if show_layers is None else show_layers(sequence)
 

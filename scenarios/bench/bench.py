@@ -21,6 +21,7 @@ from scenarios.bench.case import (
     CaseSample,
     Drawn,
     Fitted,
+    HeadReport,
     HeldReport,
     PassedOver,
     Symptoms,
@@ -315,12 +316,32 @@ class Bench(Undo):
         theirs = call(self._stands[side].session, "layers", sequence)
         if theirs is None:
             return None
-        reference_states = reference.layers(sequence)
-        for layer, (p, q) in enumerate(zip(reference_states, theirs, strict=True)):
+        reference_layers = reference.layers(sequence).layers
+        for layer, (p, q) in enumerate(zip(reference_layers, theirs.layers, strict=True)):
             apart = max(abs(x - y) for x, y in zip(p, q, strict=True)) / max(map(abs, p))
             if not apart <= LAYER_APART:
                 return layer - 1, apart
-        return len(reference_states) - 1, 0.0
+        return len(reference_layers) - 1, 0.0
+
+    def head(self, side: str, number: int) -> HeadReport | None:
+        """Give the reference's head what enters the engine's, at the last tokens of a sample; see `HeadReport`.
+
+        None where the engine does not show its hidden states.
+        """
+        reference, at = self._references[side], [sample.number for sample in self._samples].index(number)
+        sequence, session = self._cut(side, reference.sequences()[at]), self._stands[side].session
+        states = call(session, "layers", sequence)
+        given = reference.scores_of_states(sequence, states.last) if states is not None else None
+        if given is None:
+            return None
+        [reported] = call(session, "rescore", [sequence])
+        own = reference.scores_of_states(sequence, reference.layers(sequence).last) or []
+
+        def differing(first: list[float], second: list[float]) -> int:
+            pairs = zip(first, second[len(second) - len(first) :], strict=True)
+            return sum(not abs(x - y) <= self._tolerance.logprob for x, y in pairs)
+
+        return HeadReport(differing(own, reported), differing(given, reported), differing(own, given))
 
     def past_cache(self, side: str, on: bool) -> None:
         """From now on, draw every sample of every reading under a cache key of its own, so that nothing is reused."""

@@ -142,6 +142,19 @@ class HeldOtherwise:
 
 
 @dataclass(frozen=True)
+class HeadReport:
+    """What a head makes of hidden states, in tokens whose log-probabilities differ beyond the tolerance.
+
+    `before`: the reference's from the engine's. `after`: the same where the reference's head is given what enters the
+    engine's, so that only the heads differ. `by_states`: the reference's from its own then, so that only the states do.
+    """
+
+    before: int
+    after: int
+    by_states: int
+
+
+@dataclass(frozen=True)
 class HeldReport:
     """What an engine holds, compared with its learner's tensors and, for buffers, with the model's configuration.
 

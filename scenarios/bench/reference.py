@@ -23,6 +23,7 @@ from scenarios.engines import guided
 from scenarios.engines.coupling import EDGE, Draw, gumbel, perturbed
 from scenarios.engines.engine import Completion, Request
 from scenarios.engines.hf.engine import HFEngine, ids_of
+from scenarios.engines.layers import HiddenStates
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.engines.sampling import OUTSIDE_HALF, barred, filtered
 from scenarios.golden_section import peak
@@ -87,8 +88,31 @@ class Reference:
             saved.restore(reference.model, {name: tensor.to(reference.model.dtype) for name, tensor in tensors.items()})
         return reference
 
-    def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
+    def layers(self, sequence: tuple[int, ...]) -> HiddenStates:
         return self._engine.layers(sequence)
+
+    @torch.no_grad()
+    def scores_of_states(self, sequence: tuple[int, ...], last: list[list[float]]) -> list[float] | None:
+        """Return raw log-probabilities of the tokens that follow these states in a sequence, computed by the
+        reference's own head.
+
+        `last` [tokens][width]: what enters the head, of the last tokens. The last one predicts nothing. None where the
+        final norm, whose output they replace, is not where Llama and Qwen have it.
+        """
+        norm = getattr(getattr(self.model, "model", None), "norm", None)
+        if norm is None:
+            return None
+        states = torch.tensor(last, dtype=self.model.dtype, device=self._device)
+
+        def replaced(module: Any, inputs: Any, output: Tensor) -> Tensor:
+            return torch.cat([output[:, : -len(states)], states[None]], 1)
+
+        handle = norm.register_forward_hook(replaced)
+        try:
+            [row] = self._engine.rescore([sequence])
+        finally:
+            handle.remove()
+        return row[len(sequence) - len(states) :]
 
     def requests(self) -> list[Request]:
         return [Request(sample.number, sample.prompt, max_tokens=0) for sample in self._samples.values()]

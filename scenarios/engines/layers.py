@@ -1,17 +1,35 @@
 """Hidden states of a decoder, from any engine, reduced to numbers that are small enough to send.
 
 Each token's state becomes a few fixed random projections. Its norm would not do: the last state has passed the final
-norm, which makes all norms equal.
+norm, which makes all norms equal. What enters the head is shown whole for a few tokens, so that another head can be
+given it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 PROJECTIONS = 4  # of each hidden state: two different states do not agree in all four by chance
+WHOLE = 64  # tokens at the end of a sequence of which the last state is shown whole
+
+
+class HiddenStates(NamedTuple):
+    """What a forward pass computes.
+
+    `layers` [embeddings and layers][tokens x projections]. `last` [tokens][width]: what enters the head, of the last
+    `WHOLE` tokens.
+    """
+
+    layers: list[list[float]]
+    last: list[list[float]]
+
+
+def shown(states: list[torch.Tensor]) -> HiddenStates:
+    """Return hidden states [tokens, width], of the embeddings and each layer, as they are sent."""
+    return HiddenStates([projections(state).flatten().tolist() for state in states], states[-1][-WHOLE:].tolist())
 
 
 def projections(state: torch.Tensor) -> torch.Tensor:
@@ -36,6 +54,7 @@ class Capture:
     def __init__(self, model: Any) -> None:
         self._states: list[list[torch.Tensor]] = []
         self._handles: list[Any] = []
+        self._last: list[torch.Tensor] = []
         decoder = getattr(model, "model", None)
         norms = [getattr(layer, "input_layernorm", None) for layer in getattr(decoder, "layers", ())]
         last, embeddings = getattr(decoder, "norm", None), getattr(decoder, "embed_tokens", None)
@@ -44,7 +63,7 @@ class Capture:
         self._watch(embeddings, lambda inputs, output: output)
         for norm in norms:
             self._watch(norm, lambda inputs, output: output[1] if isinstance(output, tuple) else inputs[0])
-        self._watch(last, lambda inputs, output: output[0] if isinstance(output, tuple) else output)
+        self._watch(last, self._entering_head)
 
     def _watch(self, module: Any, state_of: Callable[[Any, Any], torch.Tensor]) -> None:
         kept: list[torch.Tensor] = []
@@ -56,8 +75,13 @@ class Capture:
         self._states.append(kept)
         self._handles.append(module.register_forward_hook(keep))
 
-    def take(self, tokens: int) -> list[list[float]] | None:
-        """Stop capturing, and return [embeddings and layers][tokens x projections] of the first `tokens` tokens.
+    def _entering_head(self, inputs: Any, output: Any) -> torch.Tensor:
+        state: torch.Tensor = output[0] if isinstance(output, tuple) else output
+        self._last.append(state.detach().reshape(-1, state.shape[-1]).float().cpu())
+        return state
+
+    def take(self, tokens: int) -> HiddenStates | None:
+        """Stop capturing, and return the states of the first `tokens` tokens.
 
         None where fewer tokens were captured. A first layer that does not call its norm leaves the embeddings as they
         are.
@@ -69,4 +93,5 @@ class Capture:
             del self._states[0 if entering else 1]
         if not self._states or any(sum(len(part) for part in parts) < tokens for parts in self._states):
             return None
-        return [torch.cat(parts)[:tokens].flatten().tolist() for parts in self._states]
+        layers = [torch.cat(parts)[:tokens].flatten().tolist() for parts in self._states]
+        return HiddenStates(layers, torch.cat(self._last)[:tokens][-WHOLE:].tolist())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from harness.parity.verdict import Judged
 from harness.recordings.records.engine_info import SamplingRequest
 from reports.model import Cause, Proof, Verdict
 from scenarios import models
-from scenarios.bench.case import Alteration, HeldReport, Symptoms
+from scenarios.bench.case import Alteration, HeadReport, HeldReport, Symptoms
 from scenarios.engines.engine import EngineError
 from scenarios.engines.mapping import ParameterMap
 from scenarios.models.quiet import quiet
@@ -304,11 +305,12 @@ def test_a_stop_that_another_parameter_undoes_is_not_named_beside_it() -> None:
     assert {str(one.cause) for one in both[:2]} == {"STOP(ignore_eos)", "STOP(other end set)"}
 
 
-def garbled(paths: dict[str, str], folder: Path) -> str:
-    """The policy with another value in one tensor: what an engine holds that missed a sync of it."""
+def garbled(paths: dict[str, str], folder: Path, by: Mapping[str, float] = MappingProxyType({TENSOR: 1.5})) -> str:
+    """The policy with tensors times a factor: what an engine holds that missed a sync of them."""
     model = models.load_policy(paths["policy"])
     with torch.no_grad():
-        dict(model.named_parameters())[TENSOR].mul_(1.5)
+        for name, factor in by.items():
+            dict(model.named_parameters())[name].mul_(factor)
     with quiet():
         model.save_pretrained(folder)
         models.load_tokenizer(paths["policy"]).save_pretrained(folder)
@@ -345,6 +347,37 @@ def test_what_stays_unexplained_is_narrowed_to_a_layer(lab: Lab, paths: dict[str
     assert s.bench.first_layer("candidate", 0)[0] == 1  # type: ignore[index]
     sound = lab.situation(ASKED)
     assert sound.bench.first_layer("candidate", 0) == (2, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("by", "of_the_head", "of_the_states", "place"),
+    [
+        ({TENSOR: 1.5}, False, True, "layer 1"),
+        ({"lm_head.weight": 1.5}, True, False, "head"),
+        ({TENSOR: 1.5, "lm_head.weight": 1.5}, True, True, "layer 1 and head"),
+    ],
+    ids=["layer", "head", "both"],
+)
+def test_a_head_is_told_from_the_states_that_enter_it(
+    lab: Lab, paths: dict[str, str], tmp_path: Path,
+    by: dict[str, float], of_the_head: bool, of_the_states: bool, place: str
+) -> None:  # fmt: skip
+    s = lab.situation(ASKED, policy=garbled(paths, tmp_path, by))
+    number = max(s.rest.by_sample, key=lambda sample: s.rest.by_sample[sample])
+    head = s.bench.head("candidate", number)
+    assert head is not None and head.before > 3
+    assert (head.after > 0, head.by_states > 0) == (of_the_head, of_the_states)
+    first_layer = s.bench.first_layer("candidate", number)
+    assert first_layer is not None
+    layer, apart = first_layer
+    assert live._place(number, layer, apart, head)[0] == place
+
+
+def test_states_that_part_by_too_little_to_matter_are_no_place() -> None:
+    """They differ in layer 0 by more than they round, and in the reference's head give the reference's numbers."""
+    assert live._place(0, 0, 6e-4, HeadReport(before=40, after=40, by_states=0))[0] == "head"
+    assert live._place(0, 0, 6e-4, HeadReport(before=40, after=0, by_states=40))[0] == "layer 0"
+    assert live._place(0, 0, 6e-4, HeadReport(before=2, after=2, by_states=0))[0] == "layer 0"
 
 
 def test_two_causes_of_which_one_is_in_the_weights(lab: Lab, paths: dict[str, str], tmp_path: Path) -> None:

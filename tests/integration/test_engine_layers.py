@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from harness import envs
 from scenarios.bench.bench import LAYER_APART
 from scenarios.engines.hf.engine import HFEngine
+from scenarios.engines.layers import projections
 from scenarios.planted.differences.fault import READY
 from scenarios.plants import INSIDE
 from scenarios.settings import Scenario
@@ -69,10 +71,11 @@ def apart(one: list[list[float]], two: list[list[float]]) -> list[float]:
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
 def test_what_a_real_engine_shows_of_its_forward_passes(backend: str, built_in: dict[str, str], tmp_path: Path) -> None:
     """The layer that computes otherwise is the first that differs; attention reads each token and those before it."""
-    own = HFEngine(built_in["policy"], Scenario(), mode="coupled", device="cpu").layers(tuple(IDS))
+    own = HFEngine(built_in["policy"], Scenario(), mode="coupled", device="cpu").layers(tuple(IDS)).layers
     found = shown(backend, built_in["policy"], tmp_path)
-    sound, bent = found["layers"]
+    (sound, last), (bent, _) = found["layers"]
     assert max(apart(own, sound)) <= LAYER_APART / 10
+    assert apart([projections(torch.tensor(last)).flatten().tolist()], sound[-1:]) == pytest.approx([0.0], abs=1e-6)
     differs = [one > LAYER_APART for one in apart(own, bent)]
     assert differs == [layer >= LAYER for layer in range(len(own))]
     watched, tokens = found["watched"], len(IDS) + 3

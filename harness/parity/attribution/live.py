@@ -31,9 +31,9 @@ from harness.parity.subjects.weights.live_tensors import (
     tensors,
     weights_key,
 )
-from reports.model import CauseKey
+from reports.model import RESIDUE, CauseKey
 from reports.text import counted
-from scenarios.bench.case import Symptoms
+from scenarios.bench.case import HeadReport, Symptoms
 
 REGROUP = "draw the case again in other batches"
 FRESH = "a fresh engine with the same weights"
@@ -213,6 +213,30 @@ def attention_lengths(s: Situation) -> str:
     )
 
 
+def _place(number: int, layer: int, apart: float, head: HeadReport | None) -> tuple[str, str]:
+    """Return the place where a forward pass departs from the reference's, and how that is known.
+
+    States may part before the head by more than they round and by too little to matter: Transformers' attention leaves
+    out a soft cap that an engine applies, for example. What enters the engine's head is given to the reference's, too.
+    """
+    if not apart:
+        return "head", f"hidden states of sample {number} agree in all {layer} layers: the difference comes after them"
+    first = "in the embeddings" if layer < 0 else f"in layer {layer}"
+    place, description = (
+        first.removeprefix("in ").removeprefix("the "),
+        (f"hidden states of sample {number} differ first {first}, by {apart:.2g} of their size"),
+    )
+    if head is None or head.before < LEAST:
+        return place, description
+    description += (
+        f"; given what enters the engine's head, the reference's head differs from it at {head.after} of "
+        f"{head.before} tokens, and from itself at {head.by_states}"
+    )
+    if head.after > RESIDUE * head.before:
+        return ("head" if head.by_states <= RESIDUE * head.before else f"{place} and head"), description
+    return place, description
+
+
 def narrowest(s: Situation) -> tuple[str, str]:
     """Return in words the first layer at which the engine differs from the reference, on the sample that differs most.
 
@@ -224,14 +248,7 @@ def narrowest(s: Situation) -> tuple[str, str]:
     first_layer = s.bench.first_layer(s.side, number)
     if first_layer is None:
         return f"the first divergent layer of the {s.side}: not tested, its engine does not show hidden states", ""
-    layer, apart = first_layer
-    if not apart:
-        place = "head"
-        description = f"hidden states of sample {number} agree in all {layer} layers: the difference comes after them"
-    else:
-        place = "embeddings" if layer < 0 else f"layer {layer}"
-        first = "in the embeddings" if layer < 0 else f"in layer {layer}"
-        description = f"hidden states of sample {number} differ first {first}, by {apart:.2g} of their size"
+    place, description = _place(number, *first_layer, s.bench.head(s.side, number))
     # Only where all that the engine holds is known to be right can the layer itself be blamed.
     untested = 1
     nothing_wrong = s.held is not None and not s.held.otherwise and not s.held.of_buffers("differs")

@@ -28,7 +28,7 @@ from scenarios.engines.engine import (
     WeightMeta,
 )
 from scenarios.engines.hf import parameters as own_parameters
-from scenarios.engines.layers import projections
+from scenarios.engines.layers import HiddenStates, shown
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
 from scenarios.engines.sampling import filtered
@@ -227,12 +227,10 @@ class HFEngine:
         return scores
 
     @torch.no_grad()
-    def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
-        """Return hidden states as projections (`scenarios.engines.layers`), [embeddings and layers][tokens x
-        projections].
-        """
+    def layers(self, sequence: tuple[int, ...]) -> HiddenStates:
+        """Return the hidden states of a forward pass."""
         states = self._model(input_ids=torch.tensor([sequence], device=self._device), output_hidden_states=True)
-        return [projections(layer_states[0]).flatten().tolist() for layer_states in states.hidden_states]
+        return shown([layer_states[0] for layer_states in states.hidden_states])
 
     def held(self, order: bytes) -> list[bytes]:
         """Return what this engine's only worker holds: see `scenarios.engines.engine_tensors.answer`."""

@@ -27,6 +27,7 @@ from scenarios.engines.engine import (
 )
 from scenarios.engines.engine_processes import bound_to_cores, titled
 from scenarios.engines.hf.engine import draw_of, ids_of
+from scenarios.engines.layers import HiddenStates
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
 from scenarios.engines.sglang import parameters as own_parameters
@@ -288,8 +289,8 @@ class SGLangEngine:
         """
         return tuple(token if token < self._vocabulary - 1 else 0 for token in sequence)
 
-    def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
-        """Return hidden states as projections (`scenarios.engines.layers`).
+    def layers(self, sequence: tuple[int, ...]) -> HiddenStates | None:
+        """Return the hidden states of a forward pass.
 
         None in the native stage, and on several workers, which may hold parts of a state that the next layer adds up.
         """
@@ -301,8 +302,8 @@ class SGLangEngine:
                 self.rescore([sequence])
             finally:
                 self._engine.collective_rpc("harness_captured", tokens=len(sequence), path=file.name)
-            captured: list[list[float]] | None = json.load(file)
-        return captured
+            captured: Any = json.load(file)
+        return captured and HiddenStates(*captured)
 
     def held(self, order: bytes) -> list[bytes] | None:
         """Return what each worker holds, by rank (`scenarios.engines.engine_tensors.answer`); None in the native

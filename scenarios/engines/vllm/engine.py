@@ -23,6 +23,7 @@ from scenarios.engines.engine import (
 )
 from scenarios.engines.engine_processes import bound_to_cores, titled
 from scenarios.engines.hf.engine import draw_of, ids_of
+from scenarios.engines.layers import HiddenStates
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
 from scenarios.engines.vllm import parameters as own_parameters
@@ -199,9 +200,8 @@ class VLLMEngine:
             scores.append([float(table[i][token].logprob) for i, token in enumerate(output.prompt_token_ids) if i > 0])
         return scores
 
-    def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
-        """Return hidden states as projections (`scenarios.engines.layers`); None for a compiled model and in the
-        native stage.
+    def layers(self, sequence: tuple[int, ...]) -> HiddenStates | None:
+        """Return the hidden states of a forward pass; None for a compiled model and in the native stage.
 
         vLLM uses no cached prefix where log-probabilities of the prompt are requested, so every token passes the
         model.
@@ -212,8 +212,8 @@ class VLLMEngine:
         try:
             self.rescore([sequence])
         finally:
-            captured: list[list[float]] | None = self._llm.collective_rpc("harness_captured", args=(len(sequence),))[0]
-        return captured
+            captured: Any = self._llm.collective_rpc("harness_captured", args=(len(sequence),))[0]
+        return captured and HiddenStates(*captured)
 
     def held(self, order: bytes) -> list[bytes] | None:
         """Return what each worker holds (`scenarios.engines.engine_tensors.answer`), by rank.

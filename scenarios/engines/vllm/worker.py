@@ -16,7 +16,7 @@ import torch
 from probes.weights import digest
 from scenarios.engines import engine_tensors
 from scenarios.engines.engine import SyncGroup, WeightMeta
-from scenarios.engines.layers import Capture
+from scenarios.engines.layers import Capture, HiddenStates
 from scenarios.engines.sync import join, receive
 from scenarios.plants import inside
 
@@ -60,7 +60,7 @@ class WeightReceiver:
     def harness_capture(self) -> None:
         self._harness_captured = Capture(self.model_runner.model)
 
-    def harness_captured(self, tokens: int) -> list[list[float]] | None:
+    def harness_captured(self, tokens: int) -> HiddenStates | None:
         return self._harness_captured.take(tokens)
 
     def harness_held(self, order: bytes) -> bytes:
