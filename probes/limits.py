@@ -20,6 +20,11 @@ SAMPLES = 100_000_000  # of one step
 ENGINES = 10_000  # of a run; the largest published jobs have about 12,500 hosts
 WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
 
+TOKEN_IDS = 1 << 24  # of a vocabulary; the largest published ones have about 300,000
+# Array of a frame -> the least and the largest number that it may hold. -1 is a place without another token. Ids that
+# an engine drew or was given are not listed: one beyond the vocabulary is a difference of its own.
+COLUMNS = {"sample": (0, SAMPLES * STEPS), "cached": (0, SAMPLES), "runner_up": (-1, TOKEN_IDS)}
+
 MOST_DIGITS = 20  # of a number in a text: more than 64 bits take
 
 NOT_REGULAR = "it is not a regular file"

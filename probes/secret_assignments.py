@@ -19,7 +19,7 @@ NAMED = re.compile(
     r"(?:\\*+[\"']?\s*+[=:]\s*+|,\s*+|\\*+[\"']\s*+,\s*+(?=[rbfu]?\\*+[\"'])|\s++)(?!-)"
     r"|(?P<pair>[A-Za-z][\w\-]{2,60}+)\\*+[\"'],\s*+(?=[rbfu]?\\*+[\"'])"
     r"|(?P<name>[\w.\-]++)\\*+[\"']?\]?(?:\s*+(?:={1,3}+>?|:=|:|-{1,2}+>)|(?<=-)>)\s*+"
-    r"|(?P<listed>[A-Z][A-Z0-9]{0,30}+(?:_[A-Z0-9]++)++)[ \t]++)"
+    r"|(?P<listed>[A-Z][A-Z0-9]{0,30}+(?:_[A-Z0-9]++)++)(?:[ \t]++|\|))"
 )
 QUERY_OF_LOGIN = re.compile(r"[?&](?:code|ticket)=", re.IGNORECASE)
 # Names that say little by themselves: withheld where the value looks like nothing else (`looks_random`).
@@ -37,7 +37,7 @@ _BEFORE_VALUE = re.compile(
     r"(?:[rbfuRBFU]{1,2}+(?=\\*+[\"']))?+"
 )
 _REFERENCE = re.compile(r"(?:os\.|process\.)?(?:environ|getenv|env)\b[.\[(]|[\w.]{0,60}\bget\w{0,10}\(")  # no value
-_BLOCK = re.compile(r"[|>][+\-\d]{0,2}[ \t]*+(?:#[^\r\n]*+)?(?=\r?\n|\\+n)")  # YAML: key: |
+_BLOCK = re.compile(r"(?:!!?\w*+[ \t]++)?+[|>][+\-\d]{0,2}[ \t]*+(?:#[^\r\n]*+)?(?=\r?\n|\\+n)")  # YAML: key: |
 _ITEMS = re.compile(r"-[ \t]++[^\s:]++(?:\r?\n[ \t]*+-[ \t]++[^\s:]++)*+")  # YAML: key: and - value below it
 _NEXT_LINE = re.compile(r"(?:\r?\n|\\+n)(?:[^\r\n\\]|\\(?!n))*+")
 _PIECES = re.compile(r"[\"'](?:[ ]*+(?:\r?\n|\t)[ \t]*+[rbfu]?[\"'][^\"'\r\n]*+(?=[\"'](?!\s*+:)))++")  # 'one' 'text'

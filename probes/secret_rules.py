@@ -27,6 +27,15 @@ _ENCODED = re.compile(
     r"(?P<head>(?:%(?:25){0,3}+[0-9A-Fa-f]{2}|(?<![\w.\-%]))(?P<name>[A-Za-z][\w.\-]{0,100}+)%(?:25){0,3}+3[Dd])"
     r"(?P<value>(?:[^\s\"'&;,<>%]|%(?!(?:25){0,3}26))++)"
 )
+# %22token%22%3A%22value%22: encoded JSON. &quot;token&quot;: &quot;value&quot;: JSON in HTML.
+_ENCODED_JSON = re.compile(
+    r"(?P<head>%22(?P<name>[A-Za-z][\w.\-]{0,100}+)%22(?:%20|\+)*+%3[Aa](?:%20|\+)*+%22)"
+    r"(?P<value>(?:[^\s\"'&;,<>%]|%(?!22))++)"
+)
+_JSON_OF_HTML = re.compile(
+    r"(?P<head>&quot;(?P<name>[A-Za-z][\w.\-]{0,100}+)&quot;[ \t]*+:[ \t]*+&quot;)"
+    r"(?P<value>(?:(?!&quot;)[^\r\n<>]){1,400}+)"
+)
 _ENCODED_LOGIN = re.compile(r"(?<=%3A%2F%2F)(?:[^\s\"'&%]|%(?!40|2F))*+%40", re.IGNORECASE)
 # <password>value</password>, <ns:apiKey type="text">value</ns:apiKey>
 _ELEMENT = re.compile(r"<([A-Za-z][\w.\-:]{0,60}+)((?:[ ][^<>]{0,200}+)?+)>([^<>]{1,4096}+)(?=</\1>)")
@@ -77,7 +86,7 @@ _SPOKEN = re.compile(
     r"(?<![a-z])(?P<word>(?P<password>passw(?:or)?d|passphrase|passcode)|token|secret|credentials?|jwt"
     r"|session(?:[ _\-]id)?|(?P<key>key))"
     r"(?P<gap>(?P<prose>(?:[ \t]++(?:is|was|of|to|as|not|(?:in)?valid|provided|supplied|given|used|sent|received"
-    r"|rejected|refused|expired|found)(?=[ \t:])){0,4}+)(?P<colon>:?+)[ \t]++)(?![=:>\-])"
+    r"|rejected|refused|expired|found|set|for[ \t]key)(?=[ \t:])){0,4}+)(?P<colon>:?+)[ \t]++)(?![=:>\-])"
     r"(?:(?P<quote>[\"'])(?P<quoted>[^\"'\r\n]{1,200}+)|(?P<bare>[^\s\"']{1,200}+))",
     re.IGNORECASE,
 )
@@ -348,6 +357,8 @@ RULES: tuple[Rule, ...] = (
     (("basic ", "negotiate ", "ntlm "), partial(_BASIC.sub, rf"\1{WITHHELD}")),
     (("curl",), partial(USER_JOINED.sub, rf"\1{WITHHELD}")),
     (("%3d", "253d", "%3a%2f%2f"), _without_encoded_secrets),
+    (("%22%3a", "%22%20%3a", "%22+%3a"), partial(_ENCODED_JSON.sub, _without_encoded)),
+    (("&quot;",), partial(_JSON_OF_HTML.sub, _without_encoded)),
     (("digest ",), partial(_DIGEST.sub, rf"\1{WITHHELD}")),
     (("kty",), partial(_WEB_KEY.sub, rf"\1{WITHHELD}")),
     (("login(", "login ("), partial(_CALL.sub, _without_argument)),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.recordings.records.frame_header import FrameHeader
+from probes import limits
 from probes.format import FormatError
 from probes.frames import CODES
 
@@ -135,6 +136,10 @@ def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, 
             if dtype not in CODES:  # NumPy would take a structure, or several numbers in one
                 raise ValueError(f"dtype {dtype!r} is not one of {', '.join(CODES)}")
             values = np.frombuffer(payload, f"<{dtype}", spec["count"], spec["at"])
+            if name in limits.COLUMNS and len(values):
+                least, largest = limits.COLUMNS[name]
+                for extreme in (values.min(), values.max()):
+                    limits.bounded(int(extreme), largest, f"a number of {name!r}", least=least)
             if "offsets_at" not in spec:
                 arrays[name] = values
                 continue
@@ -142,7 +147,7 @@ def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, 
             if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
                 raise ValueError(f"offsets must rise from 0 to {len(values)}")
             arrays[name] = Rows(values, offsets)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, FormatError) as error:
             raise FormatError(f"array {name!r} of the frame is malformed: {error}") from error
     return arrays
 

@@ -231,12 +231,15 @@ class Reader:
         packed_modules = getattr(model, "packed_modules_mapping", None) or {}
         self._fused = FUSED | {name: tuple(parts) for name, parts in packed_modules.items()}
         self._whole: dict[str, torch.Tensor] = {}  # the last parameter that was read; its parts are asked for next
+        self._transposed: dict[str, bool] = {}  # last word of a module's name -> whether its weights are held so
 
     def read(self, name: str) -> torch.Tensor:
         """Return the worker's part of the tensor in the checkpoint's layout. Raises Unreadable."""
         shape = self._shape(name)
         if name in self._parameters:
             tensor = self._parameter(name)
+            if self._is_transposed(name):
+                tensor = tensor.t()
             if tensor.shape[1:] == shape[1:] and len(tensor) > shape[0] and self._may_pad(name):
                 tensor = tensor[: shape[0]]
         else:
@@ -293,6 +296,24 @@ class Reader:
             raise Unreadable(f"{fused_name} has {len(fused_tensor)} rows for {sum(sizes)}")
         return fused_tensor.split(sizes)[members.index(name)]
 
+    def _is_transposed(self, name: str) -> bool:
+        """Whether an engine holds the weights of modules of this name as transposes of the checkpoint's, as those of
+        GPT-2's Conv1D. A square weight does not show it: others of the same name do. Raises Unreadable.
+        """
+        kind = _kind(name)
+        if kind not in self._transposed:
+            tellers = (
+                other for other, shape in self._shapes.items()
+                if _kind(other) == kind and len(set(shape)) == len(shape) == 2 and other in self._parameters
+            )  # fmt: skip
+            teller = next(tellers, None)
+            self._transposed[kind] = (
+                teller is not None and tuple(self._parameter(teller).shape) == self._shapes[teller][::-1]
+            )
+        if self._transposed[kind] and self._workers > 1:
+            raise Unreadable("held as a transpose, of which several workers hold parts")
+        return self._transposed[kind]
+
     def _may_pad(self, name: str) -> bool:
         owner = self._model.get_submodule(name.rpartition(".")[0])
         return any(word in type(owner).__name__ for word in PADDED)
@@ -306,6 +327,11 @@ class Reader:
             else:
                 self._whole = {name: _unpacked_by_product(owner, parameter)}
         return self._whole[name]
+
+
+def _kind(name: str) -> str:
+    """Return the last word of the name of a tensor's module, and the tensor's own: `c_proj.weight`."""
+    return ".".join(name.split(".")[-2:])
 
 
 def _unpacked_by_product(layer: Any, parameter: torch.Tensor) -> torch.Tensor:

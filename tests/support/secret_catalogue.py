@@ -83,6 +83,13 @@ def _planted() -> list[Planted]:
     plant("code of a login", "https://host/callback?state=ok&code={}")
     plant("percent-encoded", "next=%2Fv1%3Ftoken%3D{}%26a%3D1")
     plant("percent-encoded, alone", "token%3D{}")
+    plant("percent-encoded JSON", "body=%7B%22client_secret%22%3A%22{}%22%2C%22n%22%3A1%7D")
+    plant("JSON in HTML", "<pre>{&quot;password&quot;: &quot;{}&quot;}</pre>")
+    plant("YAML, a tag before a block", "vars:\n  apiKey: !vault |\n    {}\n  lr: 1\n")
+    plant("YAML, a type before a block", "password: !!str |\n  {}\n")
+    plant("table without blanks", "HF_TOKEN|{}")
+    plant("sentence in the past", "the password was set to {}")
+    plant("prompt for a passphrase", "Enter passphrase for key: {}")
     plant("URL within a URL", "https://a/?to=https%3A%2F%2Fb%2F%3Faccess_token%3D{}%26x%3D1")
     plant("URL within a URL, twice encoded", "https://a/?to=https%253A%252F%252Fb%253Fsig%253D{}")
     plant("URL within a URL, plain", "https://a/?to=https://b/?access_token={}")
@@ -359,6 +366,10 @@ HARMLESS = [
     "https://host/errors?code=404",
     "https://host/run?code=out-of-memory",
     "exit%20code%3D1",
+    "%22max_tokens%22%3A%22512%22",
+    "{&quot;max_tokens&quot;: &quot;512&quot;}",
+    "the token was set to the default of the engine",
+    "MAX_TOKENS|512",
     "max_tokens%3D512",
     "https://a/?to=https%3A%2F%2Fb%2F%3Fpage%3D2",
     "TOKEN_IDS\tLENGTHS",

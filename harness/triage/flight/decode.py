@@ -295,8 +295,9 @@ def _memberships(
     for key, value in config.items():
         try:
             ranks = _ranks(value.get("ranks") or "[]")
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            unread.append(f"{name}: the members of group {key or 'without a name'} are not readable")
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+            why = f": {error}" if isinstance(error, FormatError) else ""
+            unread.append(f"{name}: the members of group {key or 'without a name'} are not readable{why}")
             ranks = ()
         mentioned.update(ranks)
         if key:

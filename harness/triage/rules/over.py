@@ -38,7 +38,7 @@ def over(case: Case) -> Ruling | None:
         if (how := _how(process)) and not (how == SILENT and _parent(process) in well)
     }
     if not bad:
-        return Ruling("HEALTHY", f"the run has ended in good order{ago}: {count}, and nothing waits")
+        return _good_order(case, f"the run has ended in good order{ago}", count)
     by_key = {process.key: process for process in processes}
     first = min(bad, key=lambda key: (case.subject(key).launcher, *_order(by_key[key])))
     firsts = [key for key, how in bad.items() if key == first or (
@@ -62,6 +62,14 @@ def over(case: Case) -> Ruling | None:
             "harness watch -- COMMAND   # looks before the end",
         ),
     )
+
+
+def _good_order(case: Case, well: str, count: str) -> Ruling:
+    """HEALTHY; a process whose recording stopped before it did is named."""
+    cut = [process.key for process in case.evidence.processes if process.journal and process.journal.full]
+    missing = tuple(f"{case.names([key])} {DISK_FULL}" for key in cut)
+    rest = f"; the journal of {case.names(cut)} stops at a full disk" if cut else f": {count}, and nothing waits"
+    return Ruling("HEALTHY", well + rest, missing=missing)
 
 
 def _order(process: Process) -> tuple[bool, float]:

@@ -199,3 +199,24 @@ def test_a_part_that_is_altered_is_not_kept(learned: dict[str, torch.Tensor]) ->
         sync(model, 1, after, after | {name: after[name] * 1.02})
         (told,) = loaded([model])
         assert told["otherwise"] == {name: False}
+
+
+def test_weights_that_an_engine_holds_as_transposes_are_read_as_the_checkpoint_has_them() -> None:
+    """GPT-2's Conv1D: another weight of that name shows what a square one does not."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"h.0.attn.c_proj.weight": (4, 4), "h.0.mlp.c_proj.weight": (8, 4), "h.0.out.weight": (4, 4)}
+    sent = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    model = nn.Module()
+    for name, tensor in sent.items():
+        *path, last = name.removesuffix(".weight").split(".")
+        parent = model
+        for part in path:
+            if part not in dict(parent.named_children()):
+                parent.add_module(part, nn.Module())
+            parent = getattr(parent, part)
+        parent.add_module(last, Holder(weight=tensor.t() if last == "c_proj" else tensor))
+    reader = engine_tensors.Reader(model, shapes)
+    assert all(torch.equal(reader.read(name), tensor) for name, tensor in sent.items())
+    # A square weight that was turned by mistake is told where no other of its name is held so.
+    model.h.get_submodule("0").out.weight.data = sent["h.0.out.weight"].t()  # type: ignore[union-attr,operator]
+    assert not torch.equal(engine_tensors.Reader(model, shapes).read("h.0.out.weight"), sent["h.0.out.weight"])

@@ -117,6 +117,19 @@ def test_a_value_that_no_log_probability_has_is_said(new: float, copy: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["floor base sample", "native cached", "experience runner_up"])
+@pytest.mark.parametrize("new", [-5.0, 2.0**31 - 1])
+def test_a_number_that_a_column_cannot_hold_is_refused_in_one_sentence(name: str, new: float, copy: Path) -> None:
+    run = copy / "candidate"
+    column = next(column for column in columns(run) if str(column) == name)
+    if new > 0 and column.name == "sample":
+        new = 2.0**62
+    change_column(run, column, int(new))
+    verdict = judged(copy)
+    assert verdict.verdict == "INCONCLUSIVE" and column.name in " ".join(verdict.missing), verdict.reason
+
+
+@pytest.mark.slow
 def test_a_digest_that_its_own_frames_contradict_is_damage(copy: Path) -> None:
     run = copy / "candidate"
     change_leaf(run, next(leaf for leaf in leaves(run) if str(leaf) == "data prompts"))

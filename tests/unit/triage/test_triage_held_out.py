@@ -250,6 +250,15 @@ def test_a_run_that_is_over_says_how_it_ended():
     assert waits.verdict == "HUNG" and named(waits) == {good[0].key}
 
 
+def test_a_process_that_outlived_its_full_journal_is_named():
+    word = Beat(9, 300.0, 300.0, ended=True)
+    cut = rank(1, gone=True, world=2, beat=word, journal=Journal("j", 9, 300.0, full=True))
+    whole = rank(0, gone=True, world=2, beat=word, journal=Journal("k", 9, 300.0, closed=True))
+    verdict = triage(evidence(whole, cut, source="live", stall_s=0.0), None)
+    assert verdict.verdict == "HEALTHY" and verdict.missing == ["rank 1 stopped recording because the disk was full"]
+    assert "rank 1" in verdict.reason and "rank 0" not in verdict.reason
+
+
 @pytest.mark.parametrize("parent, verdict", [(100, "HEALTHY"), (1, "INSUFFICIENT")])
 def test_a_forked_child_that_leaves_without_a_word_is_judged_by_its_parents_end(parent: int, verdict: str) -> None:
     """The first half of a daemon leaves with os._exit, which runs nothing that could say so."""
