@@ -70,7 +70,7 @@ class FrameKeys(NamedTuple):
 _DRAWN = _keys("sample prompt prompt_seen output logprob cached request seed")
 FRAME_KEYS: dict[str, FrameKeys] = {
     "experience": FrameKeys(
-        _keys("weight_version order"),
+        _keys("weight_version order unmatched"),
         _keys(
             "sample tokens actor_logprob reference_logprob value kl advantage return reward margin runner_up edge "
             "drawn_edge exact_logprob behind_logprob behind_exact_logprob"
@@ -86,7 +86,9 @@ FRAME_KEYS: dict[str, FrameKeys] = {
         ),
     ),
     "repeat": FrameKeys(_keys("weight_version finish request_seed engine_seed mode"), _DRAWN),
-    "rollout": FrameKeys(_keys("weight_version mode guided finish rounds uncompared arrival"), _DRAWN),
+    "rollout": FrameKeys(
+        _keys("weight_version mode guided finish rounds uncompared arrival"), _DRAWN | {"processed_logprob"}
+    ),
     "seen": FrameKeys(frozenset(), _keys("request prompt_seen")),
     "updates": FrameKeys(
         _keys("role parameters digest samples tokens divisors"), _keys("own size summed norm weights")

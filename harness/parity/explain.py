@@ -87,6 +87,7 @@ RULES: tuple[Rule | Slot, ...] = (
     Rule(
         sampling.data_type,
         "the last rule that reads a record: a data type covers every number, and the fits below would fit to it",
+        alone=True,
     ),
     # Whose tokens the numbers belong to.
     Rule(order.permuted, "it searches for whole responses of other samples, where no record says why tokens differ"),

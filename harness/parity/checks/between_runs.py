@@ -169,6 +169,12 @@ def trained_tokens(e: Evidence) -> Outcome:
         if gap := side.uncompared:
             text = f"the {side.name}'s samples of step {gap[0]} were not compared with what was trained on: {gap[1]}"
             return outcome("trained-tokens", "not tested", text)
+    for side in e.sides:
+        if rows := side.unmatched:
+            step, reasons = rows
+            text = "; ".join(f"{counted(count, 'row')}: {why}" for why, count in reasons.items())
+            text = f"rows that the {side.name} trained on in step {step} have no sample to compare them with: {text}"
+            return outcome("trained-tokens", "not tested", text)
     if e.alone and e.guided:
         return outcome("trained-tokens", "not tested", "a guided run trains on the tokens of its guide, another run")
     if not all(side.counts.trained_tokens for side in e.sides):

@@ -85,6 +85,7 @@ class Side(RecordedSide):
     versions: Mapping[int | None, tuple[int, ...]]  # weight version -> steps drawn with it
     no_experience: tuple[int, ...]  # steps that could not be compared with the learner
     uncompared: tuple[int, str] | None  # the first step of which a framework says why
+    unmatched: tuple[int, Mapping[str, int]] | None  # first step with rows trained on that have no sample: why -> count
     prompts: Prompts  # prompts that the engine saw otherwise than they were sent
     native_prompts: Prompts  # the same, of the native stage
     margins: Margins

@@ -60,6 +60,7 @@ class SideBuilder(RecordedSide):
         self.versions: dict[int | None, list[int]] = {}
         self.no_experience: list[int] = []
         self.uncompared: tuple[int, str] | None = None
+        self.unmatched: tuple[int, Mapping[str, int]] | None = None
         self.prompts: list[ChangedPrompt] = []
         self.native_prompts: list[ChangedPrompt] = []
         self.margins = Margins()
@@ -83,6 +84,7 @@ class SideBuilder(RecordedSide):
             versions=read_only({version: tuple(steps) for version, steps in self.versions.items()}),
             no_experience=tuple(self.no_experience),
             uncompared=self.uncompared,
+            unmatched=None if self.unmatched is None else (self.unmatched[0], read_only(self.unmatched[1])),
             prompts=Prompts.of(self.prompts),
             native_prompts=Prompts.of(self.native_prompts),
             margins=self.margins,

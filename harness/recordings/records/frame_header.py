@@ -44,7 +44,8 @@ class FrameHeader:
     """The fields of a frame. `guided`: its samples follow the tokens of another run; `unreached`: tokens of the guide
     that the engine did not reach, as recorded, and `uncompared`: why a framework's samples cannot be held against its
     learner, in words; `request_seed`: what the engine makes of seeds of requests; `fits`: of a `native_score`;
-    `order`: the samples as the learner took them, or as they arrived from the engine."""
+    `order`: the samples as the learner took them, or as they arrived from the engine; `unmatched`: why a row that was
+    trained on has no sample number -> how many such rows."""
 
     weight_version: int | None
     mode: str | None
@@ -54,9 +55,11 @@ class FrameHeader:
     request_seed: str | None
     fits: tuple[SamplerFit, ...] | None
     order: tuple[int, ...] | None
+    unmatched: Mapping[str, int]
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> FrameHeader:
+        rows = {str(why): integer(count) for why, count in parameters(fields.get("unmatched")).items()}
         uncompared, fits = fields.get("uncompared"), fields.get("fits")
         return cls(
             weight_version=_version(fields.get("weight_version")),
@@ -67,6 +70,7 @@ class FrameHeader:
             request_seed=filled_text(fields.get("request_seed")),
             fits=tuple(SamplerFit.of(fit) for fit in map(parameters, fits) if fit) if isinstance(fits, list) else None,
             order=sample_numbers(fields.get("order")) or sample_numbers(fields.get("arrival")),
+            unmatched={why: count for why, count in rows.items() if count},
         )
 
 

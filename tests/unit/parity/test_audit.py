@@ -106,6 +106,49 @@ def test_what_one_run_shows_is_found(
         assert "harness replay" in verdict.fix and any("it takes a second run" in one for one in verdict.missing)
 
 
+def test_a_token_that_was_trained_on_stands_in_the_column_of_the_run(tmp_path: Path) -> None:
+    made = make("baseline", native=False)
+    other_tokens(made)
+    verdict = audited(made, tmp_path)
+    place = verdict.parity.first_divergence if verdict.parity else None
+    drawn, trained = (
+        made.frame(kind, 2).arrays[name].values[5] for kind, name in (("rollout", "output"), ("experience", "tokens"))
+    )
+    assert place is not None and place.field == "token trained on"
+    assert str(trained) in str(place.baseline) and str(drawn) in str(place.candidate)  # in the run, and expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "off", "named"), [
+    ("bfloat16", 0.0, ["CONFIG(dtype)"]), ("float32", 0.0, []), ("bfloat16", 2.0, []),
+])  # fmt: skip
+def test_an_engine_in_another_data_type_explains_rounding_and_nothing_larger(
+    dtype: str, off: float, named: list[str], tmp_path: Path
+) -> None:
+    """A float32 model that the engine loads as bfloat16, the same noise in float32, and a fault beside the type."""
+    made = make("baseline", native=False, noise=0.008)
+    for event in made.events("engine_info"):
+        event["resolved"]["dtype"] = dtype
+    for frame in made.frames("rollout"):
+        frame.arrays["logprob"].values[::3] -= off
+    verdict = audited(made, tmp_path)
+    assert (verdict.verdict, [cause.name for cause in verdict.causes]) == ("UNSOUND", named), verdict.reason
+
+
+def unmatched(made: Recording) -> None:
+    """Of a framework's step three rows were trained on that no sample of it stands for."""
+    made.frame("experience", 2).fields["unmatched"] = {"its prompt was submitted in another step": 3}
+
+
+def test_rows_without_a_sample_are_not_tested(tmp_path: Path) -> None:
+    made = make("baseline", native=False)
+    unmatched(made)
+    verdict = audited(made, tmp_path)
+    trained = check(verdict, "trained-tokens")
+    assert (verdict.verdict, trained.state) == ("INCONCLUSIVE", "not tested")
+    assert "3 rows: its prompt was submitted in another step" in trained.evidence
+
+
 def test_what_is_not_tested_never_passes(tmp_path: Path) -> None:
     made = make("candidate", native=False)
     made.drop("weights")

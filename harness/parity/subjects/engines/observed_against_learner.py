@@ -122,6 +122,8 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     if tokens is None:
         side.no_experience.append(rollout.step)
         return
+    if experience.header.unmatched and side.unmatched is None:
+        side.unmatched = (rollout.step, experience.header.unmatched)
     match = Match.of(rollout.sample, experience.sample)
     where = f"step {rollout.step}: {side.name}"
     e.unpaired(match, where, "rolled out but not trained on", "trained on but not rolled out")
@@ -203,8 +205,7 @@ def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens
             sample=tokens.sample_at(row),
             position=at,
             field="token trained on",
-            baseline=around(drawn_ids, at),
-            candidate=around(trained_ids, at),
+            **side.paired(around(trained_ids, at), around(drawn_ids, at)),
             context=f"{side.name}: rolled out against trained on, from position {at}",
         ),
     )

@@ -18,6 +18,8 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial, same, shown
+from harness.parity.subjects.log_probabilities.observed_outliers import EXTREME_HALF
+from harness.parity.subjects.precision.observed_floor import CAPS
 from harness.parity.subjects.sampling.observed import (
     Altered,
     altered_sampling,
@@ -116,11 +118,17 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find an engine that computes in another data type than was asked for, and is further from its learner than the
     tolerance.
+
+    One run has no second engine to show that nothing else is wrong. There the distance must be one that rounding in the
+    coarser of the two types makes.
     """
     for side in e.sides:
         dtype, resolved = _types(side, e.mode)
         moved = side.to_learner.largest[0] if side.to_learner.tokens else float("nan")
         if not dtype or not resolved or dtype == resolved or not moved > e.tolerance.value:
+            continue
+        caps = [CAPS[name] for name in (dtype, resolved) if name in CAPS]
+        if e.alone and not (caps and moved <= EXTREME_HALF * max(caps)):
             continue
         yield Explanation(
             Cause.of(
