@@ -10,6 +10,7 @@ from typing import Any
 
 from probes import redaction
 from probes.adapters.calls import Call
+from probes.draws import DRAW
 from probes.format import EVENTS
 from probes.frames import Flat, Ragged
 from probes.lines import decode_json
@@ -21,6 +22,12 @@ _CANONICAL = {
     "prefix_caching": "enable_prefix_caching", "memory_fraction": "gpu_memory_utilization",
     "max_num_seqs": "max_num_seqs", "tensor_parallel": "tensor_parallel_size",
 }  # fmt: skip
+# Sampling parameters of a request that have their canonical name in vLLM, SGLang and the frameworks.
+_SAMPLING = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens", "min_tokens", "ignore_eos",
+)  # fmt: skip
+# Those that change the distribution, with their values of no effect.
+_NEUTRAL = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 _BOUNDARIES = 32  # samples of a step whose boundaries are decoded and recorded
 
 
@@ -53,6 +60,54 @@ def plain(value: Any, depth: int = 6) -> Any:
     if isinstance(value, type) or callable(value):
         return getattr(value, "__qualname__", type(value).__name__)
     return redaction.text(str(value), 200)
+
+
+def canonical_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sampling parameters by canonical name. One that is absent or None is left out: the engine decides it."""
+    sampling = {name: values[name] for name in _SAMPLING if values.get(name) is not None}
+    if sampling.get("top_k") == 0:  # off, as -1 is
+        sampling["top_k"] = -1
+    return sampling
+
+
+def request_sampling(request: Any) -> dict[str, Any]:
+    """Return the canonical sampling parameters of a request, a mapping or vLLM's own object.
+
+    A coupled draw carries its parameters itself, and the request beside it is neutral.
+    """
+    values = request if isinstance(request, Mapping) else {name: getattr(request, name, None) for name in _SAMPLING}
+    return canonical_sampling({**values, **(request_draw(request) or {})})
+
+
+def request_draw(request: Any) -> Mapping[str, Any] | None:
+    """Return the coupled draw that a request carries; None without one."""
+    for name in ("extra_args", "custom_params"):
+        carried = request.get(name) if isinstance(request, Mapping) else getattr(request, name, None)
+        if carried and DRAW in carried:
+            return dict(carried[DRAW])
+    return None
+
+
+def record_sampling(call: Call, asked: Mapping[str, Any], request: Any, mode: str) -> None:
+    """Record what was asked of an engine and what a request to it carried: once per process and mode."""
+    recorded_modes = call.job.memory.setdefault("sampling", set())
+    if mode not in recorded_modes:
+        recorded_modes.add(mode)
+        given = request_sampling(request)
+        native = request if isinstance(request, Mapping) else given
+        call.recorder.event("sampling", canonical=plain(asked), native=plain(native), given=plain(given), mode=mode)
+
+
+def record_failed_sync(call: Call, version: int, message: str = "") -> None:
+    """Record a weight sync that raised, or that an engine refused with a message."""
+    call.recorder.event(
+        "sync", step=version - 1, version=version, ok=False, message=message or call.error, seconds=call.seconds
+    )
+
+
+def changed_by(sampling: Mapping[str, Any]) -> list[str]:
+    """Return the sampling parameters that change the log-probabilities that an engine computes after them."""
+    return [name for name, value in _NEUTRAL.items() if sampling.get(name, value) != value]
 
 
 def unpadded(values: Any, mask: Any) -> list[list[Any]]:

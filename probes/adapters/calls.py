@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,9 @@ class Job:
 class Call:
     """A call of a hooked symbol, as a reader sees it.
 
-    `result` is set for `record` and not yet for `before`. The exception of a failed call is not kept: its traceback
-    would keep the frames below alive, with their tensors, and this object too.
+    `result` is set for `record` and not yet for `before`. `error` is the text of a failed call's exception. The
+    exception itself is not kept: its traceback would keep the frames below alive, with their tensors, and this object
+    too.
 
     A reader only reads: it changes neither arguments nor result. It may raise any exception; that turns its hook off.
     """
@@ -44,6 +46,7 @@ class Call:
         self.hook, self.recorder, self.job = hook, recorder, job
         self.name = hook.name  # name of the span; `before` may replace it with a more exact one
         self.result: Any = None
+        self.error = ""
         self.seconds = 0.0
         self._original, self._args, self._kwargs = original, args, kwargs
         self._bound: dict[str, Any] | None = None
@@ -100,6 +103,19 @@ class Call:
                 "configuration", framework=self.job.adapter.framework, scenario=dict(scenario),
                 settings=dict(framework), backend=backend, seeds=dict(seeds), mode=mode, missing=dict(missing or {}),
             )  # fmt: skip
+
+
+def running_local(function: str, name: str) -> Any:
+    """Return a local variable of a running function that has led to this call, for what no argument carries.
+
+    It is only read. Raises LookupError where no such function is running, as in another version.
+    """
+    frame = sys._getframe().f_back
+    while frame is not None:
+        if frame.f_code.co_name == function and name in (variables := frame.f_locals):
+            return variables[name]
+        frame = frame.f_back
+    raise LookupError(f"no running function {function} has a variable {name}")
 
 
 _NOTHING = object()

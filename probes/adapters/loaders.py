@@ -53,14 +53,19 @@ def _digesting(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> 
             digested(item)
             yield item
 
-    def load_weights(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def load_weights(*args: Any, **kwargs: Any) -> Any:
         if "hand" not in memory:  # the recording was turned off during the load and has dropped its state
-            return load(tensors, *args, **kwargs)
+            return load(*args, **kwargs)
+        # The tensors are the first argument, or the one named `weights`, as vLLM's models call it.
+        tensors = args[0] if args else kwargs.get("weights")
         if isinstance(tensors, (list, tuple)):  # a loader may count the items or iterate twice, so a list stays a list
             for item in tensors:
                 digested(item)
-            return load(tensors, *args, **kwargs)
         # Any other iterable is passed on unchanged, and its tensors are not recorded.
-        return load(passing(tensors) if isinstance(tensors, Iterator) else tensors, *args, **kwargs)
+        elif isinstance(tensors, Iterator):
+            args, kwargs = (
+                ((passing(tensors), *args[1:]), kwargs) if args else ((), {**kwargs, "weights": passing(tensors)})
+            )
+        return load(*args, **kwargs)
 
     return load_weights

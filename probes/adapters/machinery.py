@@ -141,8 +141,11 @@ class Running:
         call = self._call
         call.seconds = time.monotonic() - self._began
         self._span.__exit__(type(error) if error else None, error, None)
-        if error is None and call.hook.record is not None:
-            self._machinery.read(call, self._journal, call.hook.record)
+        reader = call.hook.record
+        if error is not None:
+            call.error, reader = error_text(error), call.hook.failed
+        if reader is not None:
+            self._machinery.read(call, self._journal, reader)
 
 
 def _before(call: Call) -> None:

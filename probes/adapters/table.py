@@ -22,9 +22,9 @@ class Hook:
 
     Each call of it is one span. `span`: the span's name; by default the symbol's path. `step`: a path of attributes
     from an argument that leads to the step, such as `self.state.global_step`. `record`: reads the finished call.
-    `before`: reads the call that is about to run. `when`: the condition under which a job calls the symbol; a hook
-    without a condition that never fires is reported as a defect. `since`, `until`: the versions of the framework that
-    have the symbol, `until` excluded.
+    `before`: reads the call that is about to run. `failed`: reads a call that raised (`Call.error`). `when`: the
+    condition under which a job calls the symbol; a hook without a condition that never fires is reported as a defect.
+    `since`, `until`: the versions of the framework that have the symbol, `until` excluded.
     """
 
     symbol: str
@@ -32,6 +32,7 @@ class Hook:
     step: str = ""
     record: Callable[[Call], None] | None = None
     before: Callable[[Call], None] | None = None
+    failed: Callable[[Call], None] | None = None
     when: str = ""
     since: str = ""
     until: str = ""

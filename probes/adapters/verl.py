@@ -22,7 +22,9 @@ LOOPS = "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ"
 CLIENT = "verl.workers.rollout.llm_server:LLMServerClient"
 VLLM = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
 SGLANG = "verl.workers.rollout.sglang_rollout.async_sglang_server:SGLangHttpServer"
-# Symbols inside the engines: where the scheduler receives a request, and where weights arrive.
+VLLM_ARGUMENTS = "verl.workers.rollout.vllm_rollout.utils:build_cli_args_from_config"
+# Symbols inside the engines: where SGLang is started, where the scheduler receives a request, where weights arrive.
+SGLANG_ENGINE = "sglang.srt.entrypoints.engine:Engine._launch_subprocesses"
 VLLM_CORE = "vllm.v1.engine.core:EngineCore"
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater:WeightUpdater"
@@ -80,6 +82,7 @@ ADAPTER = Adapter(
             span="sync",
             before=driver.syncing,
             record=driver.synced,
+            failed=driver.not_synced,
         ),
         Hook(f"{LOOPS}.generate_sequences", span="submit", before=rollout.looping),
         Hook(f"{LOOPS}._run_prompt", span="rollout", record=rollout.grouped),
@@ -97,12 +100,14 @@ ADAPTER = Adapter(
         Hook(f"{WORKER}.train_mini_batch", span="actor_train"),
         Hook(f"{WORKER}.train_batch", span="actor_minibatch", before=training.training),
         Hook(f"{VLLM}.launch_server", span="start_engine", record=rollout.vllm_started, when="with vLLM"),
+        Hook(VLLM_ARGUMENTS, span="engine_arguments", before=rollout.vllm_given, when="with vLLM"),
         Hook(f"{VLLM}.sleep", span="sleep", when="with vLLM and sleep mode"),
         Hook(f"{VLLM}.wake_up", span="wake_up", when="with vLLM and sleep mode"),
         Hook(f"{EXTENSION}.update_weights_from_ipc", span="sync_receive", before=engine.syncing, when="with vLLM"),
         Hook(f"{EXTENSION}._update_weights", span="load_weights", before=engine.arrived, when="with vLLM"),
         Hook(f"{VLLM_CORE}.add_request", span="request", record=engine.vllm_saw, when="with vLLM"),
         Hook(f"{SGLANG}.launch_server", span="start_engine", record=rollout.sglang_started, when="with SGLang"),
+        Hook(SGLANG_ENGINE, span="start_processes", before=rollout.sglang_given, when="with SGLang"),
         Hook(f"{SGLANG}.sleep", span="sleep", when="with SGLang and sleep mode"),
         Hook(f"{SGLANG}.wake_up", span="wake_up", when="with SGLang and sleep mode"),
         Hook(f"{SCHEDULER}._add_request_to_queue", span="request", before=engine.sglang_saw, when="with SGLang"),

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from probes.adapters.adapter_values import plain, prompts_digest, tokenizer_fields, unpadded
+from probes.adapters.adapter_values import (
+    changed_by,
+    plain,
+    prompts_digest,
+    record_failed_sync,
+    tokenizer_fields,
+    unpadded,
+)
 from probes.adapters.calls import Call
-from probes.adapters.verl_values import container, each, tempered
+from probes.adapters.verl_values import asked_sampling, container, each, reports_raw
 from probes.draws import COUPLED
 from probes.frames import Flat, Ragged
 
@@ -27,6 +36,9 @@ _ASIDE = (
 )  # fmt: skip
 # `inference.name`, the engine of a teacher, follows rollout.name.
 _ASIDE_ANYWHERE = ("profiler", "prometheus", "trace", "_target_", "disable_log_stats", "inference.name")
+# Prefix of the uid of synthetic rows with which verl fills a batch (`upsample_batch_to_divisible_size`). They have no
+# loss.
+_FILLING = "pad"
 # Columns of an experience -> verl's names.
 _COLUMNS = {
     "actor_logprob": "old_log_probs", "reference_logprob": "ref_log_prob", "value": "values",
@@ -45,7 +57,7 @@ def configured(call: Call) -> None:
     config = container(call.arguments["config"])
     rollout, data = config["actor_rollout_ref"]["rollout"], config["data"]
     engine = rollout["name"]
-    sampling, mode = _sampling(rollout), "coupled" if os.environ.get(COUPLED) else "native"
+    sampling, mode = asked_sampling(rollout), "coupled" if os.environ.get(COUPLED) else "native"
     scenario = {
         "name": f"verl {config['algorithm']['adv_estimator']}", "seed": data.get("seed") or 0, "train": True,
         "guided": False, "steps": config["trainer"].get("total_training_steps"),
@@ -63,18 +75,20 @@ def configured(call: Call) -> None:
     missing = {}
     if not rollout.get("calculate_log_probs"):
         missing["logprob"] = "rollout.calculate_log_probs is off"
-    elif tempered(rollout) and mode == "native":
+    elif changed_by(sampling) and mode == "native" and not reports_raw(rollout, engine):
         missing["logprob"] = "verl asks its engines for log-probabilities after temperature, top-k and the like"
-    if mode == "coupled" and float(rollout["temperature"]) != 1.0:
-        missing["logprob"] = "verl's learner scores after the temperature, an engine with coupled sampling before it"
+        missing["logprob"] += " (recorded as processed_logprob)"
+    if (mode == "coupled" or reports_raw(rollout, engine)) and float(rollout["temperature"]) != 1.0:
+        missing["logprob"] = "verl's learner scores after the temperature, this engine reports what is before it"
     correction = config["algorithm"].get("rollout_correction") or {}
     call.job.memory["bypass"] = bool(correction.get("bypass_mode"))
     if call.job.memory["bypass"]:
         missing["actor_logprob"] = "with rollout_correction.bypass_mode the learner takes its engine's"
     if not call.job.digests:
         missing["weights"] = "digests of weights were not asked for (--digests)"
+    elif (processes := int(config["trainer"]["n_gpus_per_node"]) * int(config["trainer"]["nnodes"])) != 1:
+        missing["weights"] = f"the actor is sharded over {processes} processes: none of them holds its weights"
     call.configuration(scenario, _settings(config), backend=engine, seeds=seeds, mode=mode, missing=missing)
-    call.recorder.event("sampling", canonical=sampling, native=plain(sampling), mode=mode)
     call.recorder.environment()
 
 
@@ -140,25 +154,28 @@ def collected(call: Call) -> None:
     waiting = memory.pop("experience", {})
     prompts, responses, masks = (_rows(data[name]) for name in ("prompts", "responses", "response_mask"))
     made: list[dict[str, Any]] = []
+    unmatched: Counter[str] = Counter()
     for row, key in enumerate(call.arguments["keys"]):
         uid, session, turn = str(key).rsplit("_", 2)
+        if uid.startswith(_FILLING):
+            continue
         experience = waiting.get(str(key))
-        if experience is None or uid not in places or turn != "0":
+        if why := _unmatched(uid in places, turn, experience):
+            unmatched[why] += 1
             continue
         tokens = [token for token, trained in zip(responses[row], masks[row], strict=True) if trained]
         made.append(
             {"sample": places[uid] * group + int(session), "tokens": tokens, "prompt": prompts[row], **experience}
         )
-    if not made:
-        return
     order = [
         sample_row["sample"] for sample_row in made
     ]  # order of training: verl balances the samples by length, from their order of arrival
     made.sort(key=lambda sample_row: sample_row["sample"])
     numbers = [sample_row["sample"] for sample_row in made]
-    call.recorder.event(
-        "data", step=call.step, prompts=prompts_digest([sample_row["prompt"] for sample_row in made]), samples=numbers
-    )
+    if made:
+        call.recorder.event(
+            "data", step=call.step, prompts=prompts_digest([row["prompt"] for row in made]), samples=numbers
+        )
     arrays: dict[str, Flat | Ragged] = {
         "sample": Flat.of(numbers, "i8"),
         "reward": Flat.of([sample_row["reward"] for sample_row in made], "f4"),
@@ -167,8 +184,17 @@ def collected(call: Call) -> None:
     for name in _COLUMNS:
         if all(name in sample_row for sample_row in made):
             arrays[name] = Ragged.of([sample_row[name] for sample_row in made], "f4")
-    fields = {"weight_version": call.step, "order": order}
+    fields = {"weight_version": call.step, "order": order, **({"unmatched": unmatched} if unmatched else {})}
     call.recorder.frame("experience", step=call.step, arrays=arrays, fields=fields)
+
+
+def _unmatched(submitted: bool, turn: str, experience: Mapping[str, Any] | None) -> str:
+    """Return why a row that was trained on has no sample of its step; "" where it has one."""
+    if not submitted:
+        return "its prompt was submitted in another step"
+    if turn != "0":
+        return "it is a later turn of a sample"
+    return "" if experience is not None else "its advantages were not seen"
 
 
 def measured(call: Call) -> None:
@@ -186,7 +212,7 @@ def syncing(call: Call) -> None:
 
 
 def synced(call: Call) -> None:
-    """Record a weight sync as the driver sees it. Digests of what was sent and received are in the other recordings."""
+    """Record a weight sync that returned. Digests of what was sent and received are in the other recordings."""
     version = call.job.memory.get("version")
     if version is None:  # for a validation: the same weights are sent again
         call.recorder.event("note", text="weights were sent without a version: what arrives later is counted wrong")
@@ -195,6 +221,13 @@ def synced(call: Call) -> None:
         "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
         unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],
     )  # fmt: skip
+
+
+def not_synced(call: Call) -> None:
+    """Record a weight sync that raised."""
+    version = call.job.memory.get("version")
+    if version is not None:
+        record_failed_sync(call, version)
 
 
 def _learner_dtype(config: dict[str, Any]) -> str | None:
@@ -220,14 +253,6 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
     walk(plain(config, depth=12), "")
     return flat
-
-
-def _sampling(rollout: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "temperature": rollout["temperature"], "top_k": rollout["top_k"], "top_p": rollout["top_p"], "min_p": 0.0,
-        "repetition_penalty": rollout.get("repetition_penalty", 1.0), "max_tokens": rollout["response_length"],
-        "ignore_eos": rollout.get("ignore_eos", False),
-    }  # fmt: skip
 
 
 def _rows(values: Any) -> list[list[int]]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 
 from probes import weights
-from probes.adapters.adapter_values import resumed_at
+from probes.adapters.adapter_values import plain, record_failed_sync, resumed_at
 from probes.adapters.calls import Call
 from probes.adapters.loaders import check_digested, record_received, restore_loader, wrap_loader
 from probes.frames import Flat, Ragged
@@ -73,12 +73,14 @@ def loading(call: Call) -> None:
 
 
 def loaded(call: Call) -> None:
-    """Keep the digests if the load was accepted."""
+    """Keep the digests if the load was accepted; record a refusal, with SGLang's own message."""
     memory = call.job.memory
     passed = restore_loader(memory)
+    if not call.result[0]:
+        record_failed_sync(call, _next(call), plain(call.result[1]))
+        return
     check_digested(memory)
-    if call.result[0]:
-        memory.setdefault("arrived", {}).update(passed)
+    memory.setdefault("arrived", {}).update(passed)
 
 
 def flushed(call: Call) -> None:

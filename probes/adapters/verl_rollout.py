@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 from contextvars import ContextVar
 from math import ceil
 from typing import Any
 
-from probes.adapters.adapter_values import finishes, plain, record_boundaries, rollout_arrays, vllm_resolved
-from probes.adapters.calls import Call
+from probes.adapters.adapter_values import (
+    changed_by,
+    engine_version,
+    finishes,
+    plain,
+    record_boundaries,
+    record_sampling,
+    request_draw,
+    request_sampling,
+    rollout_arrays,
+    vllm_resolved,
+)
+from probes.adapters.calls import Call, running_local
 from probes.adapters.verl_engine import request_key
-from probes.adapters.verl_values import container, each, scalar, tempered
-from probes.draws import DRAW
+from probes.adapters.verl_values import asked_sampling, container, each, reports_raw, scalar
 from probes.frames import Flat
 
 STALE = 8  # steps after which an unfinished prompt is dropped
@@ -88,12 +97,13 @@ def generated(call: Call) -> None:
         last["reason"] = output.stop_reason or ""
         last["versions"].add(version)
         return
-    requests = _requests.get()
-    sampling_params = call.arguments["sampling_params"]
-    coupled = any(DRAW in (sampling_params.get(name) or {}) for name in ("extra_args", "custom_params"))
+    requests, sampling_params = _requests.get(), call.arguments["sampling_params"]
+    coupled, sampling = request_draw(sampling_params) is not None, request_sampling(sampling_params)
+    asked = asked_sampling(container(call.owner.config.actor_rollout_ref.rollout))
+    record_sampling(call, asked, sampling_params, "coupled" if coupled else "native")
     turns.append({
         "prompt": prompt, "output": made, "logprob": logprob, "reason": output.stop_reason or "", "versions": {version},
-        "coupled": coupled, "request": requests[0] if requests else -1,
+        "coupled": coupled, "sampling": sampling, "request": requests[0] if requests else -1,
     })  # fmt: skip
 
 
@@ -125,7 +135,11 @@ def grouped(call: Call) -> None:
         fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
     elif _rejecting(call.owner.config):
         fields["uncompared"] = "rollout_correction.rollout_rs hides the tokens that it rejects from the loss"
-    arrays = rollout_arrays(samples, prompts, outputs, _logprobs(first, call.owner.config, coupled=coupled))
+    meaning = _meaning(first, container(call.owner.config.actor_rollout_ref.rollout), coupled=coupled)
+    logprobs = [turn["logprob"] for turn in first] if meaning else [None]
+    arrays = rollout_arrays(
+        samples, prompts, outputs, None if None in logprobs else logprobs, meaning=meaning or "logprob"
+    )
     arrays["request"] = Flat.of([turn["request"] for turn in first], "i8")  # matches the `seen` frames of the engine
     call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
     record_boundaries(call, tokenizer, step, zip(samples, prompts, outputs, finish, strict=True))
@@ -139,12 +153,17 @@ def _weight_version(turns: list[dict[str, Any]], step: int) -> int | None:
     return versions.pop() if len(versions) == 1 else None
 
 
-def _logprobs(turns: list[dict[str, Any]], config: Any, *, coupled: bool) -> list[Any] | None:
-    """Return the engine's log-probabilities; None where they are not those of the learner's distribution."""
-    rollout = container(config.actor_rollout_ref.rollout)
-    raised = float(rollout.get("temperature", 1.0)) != 1.0  # the learner scores after it, a coupled engine before
-    logprobs = [turn["logprob"] for turn in turns]
-    return None if None in logprobs or (raised if coupled else tempered(rollout)) else logprobs
+def _meaning(turns: list[dict[str, Any]], rollout: dict[str, Any], *, coupled: bool) -> str:
+    """Return the name of the array for the log-probabilities of these answers, by the sampling of their requests.
+
+    verl's learner scores after the temperature. The model's own, before it, have no counterpart then: "".
+    """
+    changes = {name for turn in turns for name in changed_by(turn["sampling"])}
+    if not changes:
+        return "logprob"
+    if not coupled and not reports_raw(rollout, str(rollout.get("name"))):
+        return "processed_logprob"
+    return "" if "temperature" in changes else "logprob"
 
 
 def _rejecting(config: Any) -> bool:
@@ -173,20 +192,23 @@ def sglang_started(call: Call) -> None:
     _engine(call, "sglang", resolved)
 
 
-# `_SETTINGS`: canonical name -> verl's setting. `_GIVEN`: verl's setting -> the engine's argument, where verl passes
-# it on at all. verl gives SGLang no length, no seed, and no switch for prefix caching or chunked prefill.
+# Canonical name -> verl's setting. What verl passes on, and under which name, is in the engine's own arguments.
 _SETTINGS = {
-    "dtype": "dtype", "seed": "seed", "enforce_eager": "enforce_eager", "max_model_len": "max_model_len",
+    "dtype": "dtype", "enforce_eager": "enforce_eager", "max_model_len": "max_model_len",
     "max_num_seqs": "max_num_seqs", "memory_fraction": "gpu_memory_utilization",
     "prefix_caching": "enable_prefix_caching", "chunked_prefill": "enable_chunked_prefill",
+    "tensor_parallel": "tensor_model_parallel_size",
 }  # fmt: skip
-_GIVEN = {
-    "vllm": {name: name for name in (*_SETTINGS.values(), "logprobs_mode", "load_format", "max_num_batched_tokens")},
-    "sglang": {
-        "dtype": "dtype", "enforce_eager": "disable_cuda_graph", "max_num_seqs": "max_running_requests",
-        "gpu_memory_utilization": "mem_fraction_static", "load_format": "load_format",
-    },
-}  # fmt: skip
+
+
+def vllm_given(call: Call) -> None:
+    """Keep the arguments with which verl starts vLLM."""
+    call.job.memory["given"] = plain(call.arguments["config"])
+
+
+def sglang_given(call: Call) -> None:
+    """Keep the arguments with which verl starts SGLang: its own record of them has defaults beside them."""
+    call.job.memory["given"] = plain(running_local("launch_server", "args"))
 
 
 _OTHER_SERVERS = ("server_reward_", "server_teacher_")  # servers of the same class that are not the engine that draws
@@ -199,11 +221,11 @@ def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
     if any(part in _actor_name() for part in _OTHER_SERVERS):
         return
     rollout = call.owner.config
-    engine_kwargs = dict((getattr(rollout, "engine_kwargs", None) or {}).get(engine) or {})
     settings = {name: getattr(rollout, theirs, None) for name, theirs in _SETTINGS.items()}
-    native_settings = {theirs: getattr(rollout, ours, None) for ours, theirs in _GIVEN[engine].items()}
+    seed = getattr(rollout, "seed", None)
+    settings["seed"] = None if seed is None else seed + call.owner.replica_rank  # as verl counts them
     call.recorder.event(
-        "engine_info", engine=engine, version=_version(engine), asked=plain({**native_settings, **engine_kwargs}),
+        "engine_info", engine=engine, version=engine_version(engine), asked=call.job.memory.pop("given", {}),
         canonical={name: value for name, value in plain(settings).items() if value is not None},
         resolved=plain(resolved), replaced=[], pids=[os.getpid()],
     )  # fmt: skip
@@ -227,12 +249,3 @@ def _ends(tokenizer: Any, worker: Any) -> set[int]:
     model_ends = getattr(config, "eos_token_id", None)
     more = model_ends if isinstance(model_ends, (list, tuple)) else [model_ends]
     return {token for token in (*more, tokenizer.eos_token_id) if token is not None}
-
-
-def _version(engine: str) -> str:
-    for name in (engine, f"{engine}-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""

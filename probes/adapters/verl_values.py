@@ -1,12 +1,11 @@
-"""Functions that verl's readers share: its configuration as plain values, columns of a TensorDict, neutral sampling."""
+"""Functions that verl's readers share: its configuration as plain values, columns of a TensorDict, sampling."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-# Settings of a rollout that leave the model's distribution unchanged.
-_NEUTRAL = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "repetition_penalty": 1.0}
+from probes.adapters.adapter_values import canonical_sampling
 
 
 def container(config: Any) -> Any:
@@ -17,9 +16,16 @@ def container(config: Any) -> Any:
     return config if isinstance(config, dict) else vars(config)
 
 
-def tempered(rollout: dict[str, Any]) -> bool:
-    """Whether something other than the model, such as temperature, changes the log-probabilities."""
-    return any(rollout.get(name, value) not in (value, None) for name, value in _NEUTRAL.items())
+def asked_sampling(rollout: dict[str, Any]) -> dict[str, Any]:
+    """Return the canonical sampling parameters that a rollout's configuration sets. Whether verl passes them on is in
+    its requests.
+    """
+    return canonical_sampling({**rollout, "max_tokens": rollout.get("response_length")})
+
+
+def reports_raw(rollout: dict[str, Any], engine: str) -> bool:
+    """Whether an engine reports the model's own log-probabilities: only vLLM can be told to."""
+    return engine == "vllm" and rollout.get("logprobs_mode") == "raw_logprobs"
 
 
 def each(batch: Any, name: str) -> list[Any]:

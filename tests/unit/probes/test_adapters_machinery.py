@@ -159,6 +159,15 @@ def test_the_jobs_exception_is_kept_nowhere(tmp_path: Path, name: str, run: Call
     assert span["ok"] is False and span["error"] == "ValueError: its own error"
 
 
+def test_a_call_that_raises_has_a_reader_of_its_own(tmp_path: Path) -> None:
+    finished, failed = Noted(), Noted()
+    fails = hook("trainer:Trainer.fails", record=finished, failed=failed)
+    with at_work(tmp_path / "src", tmp_path / "run", fails), pytest.raises(ValueError, match="its own error"):
+        module("trainer").Trainer().fails()
+    [call] = failed.calls
+    assert call.error == "ValueError: its own error" and call.result is None and finished.calls == []
+
+
 def test_an_exception_without_a_text_passes_as_it_is(tmp_path: Path) -> None:
     with at_work(tmp_path / "src", tmp_path / "run", hook("trainer:Trainer.raises_unspeakably")):
         trainer = module("trainer")

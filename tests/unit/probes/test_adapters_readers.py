@@ -25,7 +25,6 @@ from probes.adapters import (
     verl_driver,
     verl_rollout,
     verl_training,
-    verl_values,
 )
 from probes.adapters.calls import Call, Job
 from probes.adapters.table import Adapter, Hook
@@ -474,10 +473,18 @@ def drawn(ids: list[int], logprobs: list[float], reason: str = "completed") -> S
     return SimpleNamespace(token_ids=ids, log_probs=logprobs, stop_reason=reason, extra_fields={"global_steps": 0})
 
 
+def request(rollout: Any) -> dict[str, Any]:
+    """The sampling parameters that verl's agent loop makes of a rollout's settings: no penalty is among them."""
+    names = ("temperature", "top_p", "top_k")
+    return {**{name: getattr(rollout, name) for name in names}, "repetition_penalty": 1.0, "logprobs": True}
+
+
 def play(
-    one: Desk, owner: Any, answers: dict[tuple[str, int], list[tuple[list[int], SimpleNamespace]]], asked: Any = None
+    one: Desk, owner: Any, answers: dict[tuple[str, int], list[tuple[list[int], SimpleNamespace]]], more: Any = None
 ) -> None:
-    """Every (uid, place in the group) in a task of its own, taking turns at each answer, then each prompt's end."""
+    """Every (uid, place in the group) in a task of its own, taking turns at each answer, then each prompt's end.
+    `more`: what a request carries beside the settings of the rollout."""
+    params = {**request(owner.config.actor_rollout_ref.rollout), **(more or {})}
 
     async def sample(uid: str, session: int) -> None:
         trajectory = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": False}
@@ -485,7 +492,7 @@ def play(
         one.call(verl_rollout.entered, run_loop, owner, {}, trajectory, **call)
         for prompt, output in answers[uid, session]:
             await asyncio.sleep(0)
-            given = {"prompt_ids": prompt, "sampling_params": asked or {}, "result": output}
+            given = {"prompt_ids": prompt, "sampling_params": params, "result": output}
             one.call(verl_rollout.generated, generate, owner, "r", **given)
         one.call(verl_rollout.finished, run_loop, owner, {}, trajectory, **call)
 
@@ -531,29 +538,60 @@ def test_verls_interrupted_answer_goes_on_and_a_tools_turn_does_not(desk: Any) -
     assert v[2]["output"][0] == [6] and "uncompared" in v[1]
 
 
+NEUTRAL = {"temperature": 1.0, "top_k": -1, "top_p": 1.0}
+
+
+def draws(name: str, **sampling: Any) -> dict[str, Any]:
+    """A request with its draw, as the plug-in of coupled sampling leaves it: the draw has the sampling parameters."""
+    return {**NEUTRAL, name: {DRAW: {"seed": 0, "sample": 1, **NEUTRAL, **sampling}}}
+
+
 @pytest.mark.parametrize(("name", "mode"), [("extra_args", "coupled"), ("custom_params", "coupled"), ("", "native")])
 def test_verls_samples_are_coupled_only_where_each_request_carried_its_draw(desk: Any, name: str, mode: str) -> None:
     one = desk(verl.ADAPTER)
-    play(one, loop(top_p=0.9), ANSWERS, {name: {DRAW: {"seed": 0}}} if name else {})
+    play(one, loop(top_p=0.9), ANSWERS, draws(name, top_p=0.9) if name else {})
     for _, fields, columns in one.frames("rollout"):
         assert fields["mode"] == mode
         assert ("logprob" in columns) == (mode == "coupled")  # the plugins report the model's own
+    [sampling] = one.run.events("sampling")
+    assert sampling["mode"] == mode and sampling["given"]["top_p"] == 0.9
 
 
-@pytest.mark.parametrize("setting", [{"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 40}, {"repetition_penalty": 1.1}])
-def test_verls_log_probabilities_after_sampling_parameters_are_not_taken_for_the_models(
-    desk: Any, setting: Any
-) -> None:
+@pytest.mark.parametrize(
+    ("setting", "array"),
+    [
+        ({"temperature": 0.7}, "processed_logprob"), ({"top_p": 0.9}, "processed_logprob"),
+        ({"top_k": 40}, "processed_logprob"), ({}, "logprob"),
+        # verl's agent loop passes no penalty on, so nothing changed the distribution.
+        ({"repetition_penalty": 1.1}, "logprob"),
+        # Told to, vLLM reports the model's own. The learner scores after the temperature.
+        ({"top_p": 0.9, "name": "vllm", "logprobs_mode": "raw_logprobs"}, "logprob"),
+        ({"temperature": 0.7, "name": "vllm", "logprobs_mode": "raw_logprobs"}, ""),
+        ({"top_p": 0.9, "name": "sglang", "logprobs_mode": "raw_logprobs"}, "processed_logprob"),
+    ],
+)  # fmt: skip
+def test_verls_log_probabilities_have_the_name_of_what_they_are(desk: Any, setting: Any, array: str) -> None:
     one = desk(verl.ADAPTER)
     play(one, loop(**setting), ANSWERS)
-    assert all("logprob" not in arrays for _, _, arrays in one.frames("rollout"))
-    assert verl_values.tempered(setting) and not verl_values.tempered({"temperature": 1, "top_p": 1.0, "top_k": -1})
+    for _, _, arrays in one.frames("rollout"):
+        assert {name for name in arrays if name.endswith("logprob")} == ({array} if array else set())
 
 
 def test_verls_learner_scores_after_the_temperature_and_a_coupled_engine_before(desk: Any) -> None:
     one = desk(verl.ADAPTER)
-    play(one, loop(temperature=0.7), ANSWERS, {"extra_args": {DRAW: {"seed": 0}}})
+    play(one, loop(temperature=0.7), ANSWERS, draws("extra_args", temperature=0.7))
     assert all("logprob" not in arrays for _, _, arrays in one.frames("rollout"))
+
+
+def test_verls_sampling_is_what_its_requests_carry_and_not_what_its_settings_say(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    play(one, loop(top_k=0, repetition_penalty=1.1, min_p=None), ANSWERS)
+    one.frames("rollout")
+    [event] = one.run.events("sampling")  # one for all requests of this process
+    shared = {"temperature": 1.0, "top_k": -1, "top_p": 1.0}
+    assert event["canonical"] == {**shared, "repetition_penalty": 1.1, "max_tokens": 8}
+    assert event["given"] == {**shared, "repetition_penalty": 1.0}
+    assert event["native"]["top_k"] == 0 and "min_p" not in event["native"]
 
 
 def test_verls_teacher_adds_nothing_to_what_its_student_drew(desk: Any) -> None:
@@ -632,6 +670,33 @@ def test_verls_experience_is_joined_by_its_keys(desk: Any) -> None:
     assert arrays["tokens"] == [[4, 2], [5]]
     assert arrays["actor_logprob"] == [[-2.0, -3.0], [-1.0]]
     assert [event["samples"] for event in one.run.events("data")] == [[0, 1]]
+
+
+def test_verls_rows_without_a_sample_of_the_step_are_counted(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    one.job.step = 0
+    one.job.memory.update(places={"u": 0, "w": 1}, group=1)
+    keys, ones = ["u_0_0", "u_0_1", "old_0_0", "w_0_0", "pad0123_0_0"], torch.ones(5, 1)
+    data = {"response_mask": ones[:3], "token_level_scores": ones[:3]}
+    one.call(verl_driver.advantaged, estimate, None, keys[:3], result=SimpleNamespace(batch=data))
+    ids = ones.int()
+    fetched = {"prompts": ids, "responses": ids, "response_mask": ids}
+    one.call(verl_driver.collected, collect, keys, result=fetched)
+    [(_, fields, arrays)] = one.frames("experience")
+    assert arrays["sample"] == [0]
+    assert fields["unmatched"] == {
+        "it is a later turn of a sample": 1, "its prompt was submitted in another step": 1,
+        "its advantages were not seen": 1,
+    }  # fmt: skip
+
+
+def test_verls_step_without_any_sample_of_its_own_is_no_silence(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    one.job.step, one_row = 0, torch.ones(1, 1)
+    fetched = {"prompts": one_row, "responses": one_row, "response_mask": one_row}
+    one.call(verl_driver.collected, collect, ["old_0_0"], result=fetched)
+    [(_, fields, arrays)] = one.frames("experience")
+    assert arrays["sample"] == [] and sum(fields["unmatched"].values()) == 1
 
 
 def test_verls_experience_that_nobody_collects_goes_with_its_step(desk: Any) -> None:
@@ -721,20 +786,59 @@ def test_verls_learner_computes_in_bfloat16_unless_told_otherwise(asked: Any, dt
     assert verl_driver._learner_dtype({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}) is None
 
 
+def build(config: Any) -> None: ...
+def launch(server_args: Any) -> None: ...
+
+
+@pytest.mark.parametrize("replica", [0, 2])
+def test_verls_vllm_is_recorded_with_the_arguments_that_verl_gives_it(
+    desk: Any, replica: int, monkeypatch: Any
+) -> None:
+    one = desk(verl.ADAPTER)
+    monkeypatch.setattr(verl_rollout, "vllm_resolved", lambda config: {"dtype": "float32", "seed": 42 + replica})
+    rollout = SimpleNamespace(dtype="float32", seed=42, max_num_seqs=8, max_model_len=None)
+    owner = SimpleNamespace(config=rollout, replica_rank=replica, engine=SimpleNamespace(vllm_config=None))
+    given = {"dtype": "float32", "seed": 42 + replica, "max_num_seqs": 16, "max_model_len": None}
+    one.call(verl_rollout.vllm_given, build, given)  # something between the settings and the engine doubled it
+    one.call(verl_rollout.vllm_started, launch, owner)
+    one.frames("rollout")
+    [event] = one.run.events("engine_info")
+    assert event["asked"] == given
+    assert event["canonical"] == {"dtype": "float32", "seed": 42 + replica, "max_num_seqs": 8}
+
+
 def test_what_verl_does_not_hand_on_to_sglang_is_asked_and_not_given(desk: Any) -> None:
     one = desk(verl.ADAPTER)
-    rollout = SimpleNamespace(dtype="float32", seed=42, enforce_eager=True, engine_kwargs={"sglang": {"device": "cpu"}})
+    rollout = SimpleNamespace(dtype="float32", seed=42, enforce_eager=True)
     live = SimpleNamespace(dtype="float32", random_seed=991, disable_radix_cache=False)
-    owner = SimpleNamespace(config=rollout, tokenizer_manager=SimpleNamespace(server_args=live))
+    owner = SimpleNamespace(config=rollout, replica_rank=0, tokenizer_manager=SimpleNamespace(server_args=live))
 
-    async def launch_server(self: Any) -> None: ...
+    def launch_server() -> None:
+        args = {"dtype": rollout.dtype, "disable_cuda_graph": rollout.enforce_eager, "device": "cpu"}
+        one.call(verl_rollout.sglang_given, launch, args)
 
-    one.call(verl_rollout.sglang_started, launch_server, owner)
+    launch_server()
+    one.call(verl_rollout.sglang_started, launch, owner)
     one.frames("rollout")
     [event] = one.run.events("engine_info")
     assert event["canonical"] == {"dtype": "float32", "seed": 42, "enforce_eager": True}
-    assert event["asked"]["disable_cuda_graph"] is True and event["asked"]["device"] == "cpu"
-    assert "random_seed" not in event["asked"] and event["resolved"]["seed"] == 991
+    assert event["asked"] == {"dtype": "float32", "disable_cuda_graph": True, "device": "cpu"}
+    assert event["resolved"]["seed"] == 991
+
+
+def test_an_engine_whose_arguments_were_not_seen_has_none(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    owner = SimpleNamespace(
+        config=SimpleNamespace(dtype="float32"),
+        replica_rank=0,
+        tokenizer_manager=SimpleNamespace(server_args=SimpleNamespace()),
+    )
+    with pytest.raises(LookupError, match="launch_server"):  # of another version: its hook is turned off
+        one.call(verl_rollout.sglang_given, launch, SimpleNamespace())
+    one.call(verl_rollout.sglang_started, launch, owner)
+    one.frames("rollout")
+    [event] = one.run.events("engine_info")
+    assert event["asked"] == {} and event["canonical"] == {"dtype": "float32"}
 
 
 def test_numbers_called_tokens_are_no_secrets_and_texts_are() -> None:

@@ -85,8 +85,11 @@ def test_each_answer_has_the_request_that_was_named_while_it_was_made(process: P
     async def generate(self: Any, request_id: str, *, prompt_ids: Any, sampling_params: Any) -> None: ...
     def name(self: Any, request_id: str) -> None: ...
 
+    rollout = SimpleNamespace(temperature=1.0)
+    client = SimpleNamespace(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout)))
+
     async def answer(prompt: list[int], made: str, output: list[int], reason: str = "") -> None:
-        call = process.one(generate, None, "sticky", prompt_ids=prompt, sampling_params={})
+        call = process.one(generate, client, "sticky", prompt_ids=prompt, sampling_params={})
         verl_rollout.generating(call)
         await asyncio.sleep(0)
         verl_rollout.named(process.one(name, None, "sticky", result=made))
@@ -150,7 +153,8 @@ class Model(torch.nn.Module):
 
 
 def load(process: Process, model: Model, tensors: Any, *, good: bool = True, form: str | None = None) -> None:
-    call = process.one(from_tensor, SimpleNamespace(get_model=lambda: model), [], form, result=(good, ""))
+    result = (good, "" if good else "no room")
+    call = process.one(from_tensor, SimpleNamespace(get_model=lambda: model), [], form, result=result)
     verl_engine.loading(call)
     model.load_weights(tensors)
     verl_engine.loaded(call)
@@ -181,6 +185,20 @@ def test_what_sglang_refuses_or_takes_past_its_loader_did_not_arrive(process: Pr
     load(process, model, list(TENSORS.items()), form="direct")
     verl_engine.flushed(process.one(handle, None, None))
     assert received(process) == {}
+    [sync] = Run(process.folder).events("sync")
+    assert (sync["ok"], sync["version"], sync["message"]) == (False, 0, "no room")
+
+
+def test_a_sync_that_raised_is_a_failed_one(process: Process) -> None:
+    def update(self: Any, global_steps: int | None = None) -> None: ...
+
+    for version in (2, None):
+        call = process.one(update, None, **({} if version is None else {"global_steps": version}))
+        verl_driver.syncing(call)
+        call.error = "RayTaskError: out of memory"
+        verl_driver.not_synced(call)
+    [sync] = process.read().events("sync")
+    assert (sync["ok"], sync["version"], sync["message"]) == (False, 2, "RayTaskError: out of memory")
 
 
 def test_a_load_that_raised_leaves_no_hand_behind_and_a_models_own_loader_stays(process: Process) -> None:
@@ -309,5 +327,6 @@ def test_a_reward_models_server_is_not_the_engine_that_draws(
     process: Process, monkeypatch: pytest.MonkeyPatch, actor: str, told: int
 ) -> None:
     monkeypatch.setattr(verl_rollout, "_actor_name", lambda: actor)
-    verl_rollout._engine(process.one(receive, SimpleNamespace(config=SimpleNamespace())), "vllm", {"dtype": "bfloat16"})
+    owner = SimpleNamespace(config=SimpleNamespace(), replica_rank=0)
+    verl_rollout._engine(process.one(receive, owner), "vllm", {"dtype": "bfloat16"})
     assert len(list(process.read().events("engine_info"))) == told
