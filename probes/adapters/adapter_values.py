@@ -31,15 +31,21 @@ _NEUTRAL = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repeti
 _BOUNDARIES = 32  # samples of a step whose boundaries are decoded and recorded
 
 
-def resumed_at(call: Call, otherwise: int) -> int:
-    """Return the step at which the driver resumed its run; `otherwise` if it did not. Engines learn it from the
-    recording.
+def driver_event(call: Call, kind: str) -> dict[str, Any]:
+    """Return the first event of a kind that the job's driver recorded; {} without one. Engines learn from the recording
+    what nobody tells them.
     """
+    mark = f'"kind":"{kind}"'.encode()
     for file in sorted((call.recorder.run_dir / EVENTS).glob("trainer-*.jsonl")):
         for event in file.read_bytes().splitlines():
-            if b'"kind":"resume"' in event:
-                return int(decode_json(event)["step"])
-    return otherwise
+            if mark in event:
+                return dict(decode_json(event))
+    return {}
+
+
+def resumed_at(call: Call, otherwise: int) -> int:
+    """Return the step at which the driver resumed its run; `otherwise` if it did not."""
+    return int(driver_event(call, "resume").get("step", otherwise))
 
 
 def plain(value: Any, depth: int = 6) -> Any:
@@ -94,6 +100,8 @@ def record_sampling(call: Call, asked: Mapping[str, Any], request: Any, mode: st
     if mode not in recorded_modes:
         recorded_modes.add(mode)
         given = request_sampling(request)
+        if "max_tokens" not in asked:  # then each prompt has its own limit
+            given.pop("max_tokens", None)
         native = request if isinstance(request, Mapping) else given
         call.recorder.event("sampling", canonical=plain(asked), native=plain(native), given=plain(given), mode=mode)
 

@@ -44,7 +44,7 @@ ADAPTER = Adapter(
         Hook(f"{TRAINER}.init_checkpoint_states", span="restore", record=driver.resuming),
         Hook(f"{TRAINER}.train_step", span="train", before=driver.training, record=driver.trained),
         Hook(f"{TRAINER}.ppo_train", span="actor_train"),
-        Hook(f"{TRAINER}.broadcast_to_vllm", span="sync", record=driver.synced),
+        Hook(f"{TRAINER}.broadcast_to_vllm", span="sync", record=driver.synced, failed=driver.not_synced),
         Hook(
             f"{SAMPLES}.generate_eval_samples",
             span="evaluate",
@@ -54,7 +54,7 @@ ADAPTER = Adapter(
         ),
         Hook(f"{SAMPLES}.generate_samples", span="rollout", before=driver.drawing),
         Hook(f"{SAMPLES}._generate_vllm", span="generate", record=driver.generated),
-        Hook(f"{SAMPLES}._dispatch_prompts_to_vllm", span="submit", before=driver.submitting),
+        Hook(f"{SAMPLES}._dispatch_prompts_to_vllm", span="submit", record=driver.submitted),
         Hook(f"{SAMPLES}._process_response_into_experience", span="sample", record=driver.answered),
         Hook(
             f"{MAKER}.make_experience_batch", span="experience", before=driver.experiencing, record=driver.experienced
@@ -62,7 +62,7 @@ ADAPTER = Adapter(
         Hook(f"{MAKER}.make_experience", span="score"),
         Hook(f"{MAKER}.compute_advantages_and_returns", span="advantages"),
         Hook(f"{ENGINE}.__init__", span="start_engine", record=workers.engine_started),
-        Hook(f"{ENGINE}.generate", span="generate"),
+        Hook(f"{ENGINE}.generate", span="generate", before=workers.generating),
         Hook(f"{ENGINE}.sleep", span="sleep", when="with sleep mode"),
         Hook(f"{ENGINE}.wake_up", span="wake_up", when="with sleep mode"),
         Hook(f"{POLICY}.init_model_from_pretrained", span="start", record=workers.started),
@@ -96,6 +96,13 @@ ADAPTER = Adapter(
             before=workers.receiving,
             record=workers.received,
             when="unless weights go through CUDA IPC",
+        ),
+        Hook(
+            f"{WORKER}.update_weight_cuda_ipc",
+            span="sync_receive",
+            before=workers.receiving,
+            record=workers.received,
+            when="with weights that go through CUDA IPC",
         ),
         Hook(f"{STRATEGY}.setup_distributed", span="init_process_group"),
         Hook(f"{STRATEGY}.backward", span="backward"),

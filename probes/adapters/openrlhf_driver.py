@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from probes.adapters.adapter_values import (
+    canonical_sampling,
+    changed_by,
     plain,
     prompts_digest,
     record_boundaries,
+    record_failed_sync,
     rollout_arrays,
     tokenizer_fields,
     unpadded,
 )
-from probes.adapters.calls import Call
+from probes.adapters.calls import Call, running_local
 from probes.draws import COUPLED, DRAW, SEEDED, SEEN
 from probes.frames import Flat, Ragged
 
@@ -45,11 +50,7 @@ _COLUMNS = {
 def configured(call: Call) -> None:
     """Record the resolved arguments, the sampling and the tokenizer, after the trainer was made."""
     args, opts = call.arguments["strategy"].args, call.arguments["generate_kwargs"]
-    sampling = {
-        "temperature": opts.get("temperature", 1.0), "top_p": opts.get("top_p", 1.0), "top_k": opts.get("top_k", -1),
-        "min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": opts.get("min_new_tokens", 1),
-        "max_tokens": opts.get("max_new_tokens"),
-    }  # fmt: skip
+    sampling = _asked(opts)
     mode = "coupled" if os.environ.get(COUPLED) else "native"
     scenario = {
         "name": f"openrlhf {args.algo.advantage.estimator}", "seed": args.train.seed, "train": True, "guided": False,
@@ -65,12 +66,13 @@ def configured(call: Call) -> None:
         missing["prompt_seen"] = "OpenRLHF does not keep which ids vLLM saw (with --mode coupled the harness does)"
     if args.algo.advantage.is_correction_level == "off":
         missing["logprob"] = "OpenRLHF asks vLLM for log-probabilities only with --algo.advantage.is_correction_level"
-    elif sampling["temperature"] != 1.0 or sampling["top_p"] != 1.0 or sampling["top_k"] != -1:
+    elif changed_by(sampling):
         missing["logprob"] = "OpenRLHF asks vLLM for log-probabilities after temperature, top-k and the like"
+        missing["logprob"] += " (recorded as processed_logprob)"
     if not call.job.digests:
         missing["weights"] = "digests of weights were not asked for (--digests)"
-    elif not _broadcast(args):
-        missing["received"] = "digests of what arrived are taken from a broadcast: not with CUDA IPC, not through Ray"
+    elif args.ds.zero_stage == 3 or args.ds.tensor_parallel_size > 1:
+        missing["weights"] = "the actor is sharded: no process holds its weights"
     seeds = {"trainer": args.train.seed, "engine": args.train.seed}
     data = getattr(getattr(call.owner, "prompts_dataloader", None), SEEDED, None)
     if data is None:
@@ -78,11 +80,17 @@ def configured(call: Call) -> None:
     else:
         seeds["data"] = data
     call.configuration(scenario, _settings(args), backend="vllm", seeds=seeds, mode=mode, missing=missing)
-    call.recorder.event("sampling", canonical=plain(sampling), native=plain(sampling), mode=mode)
     call.recorder.event("tokenizer", **tokenizer_fields(call.owner.tokenizer))
     call.recorder.environment()
     call.job.step = 0
-    call.job.memory["raw"] = "logprob" not in missing
+
+
+def _asked(opts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the canonical sampling parameters among the arguments of a generation. What the request then carries is
+    recorded by the engine's process.
+    """
+    limits = {"max_tokens": opts.get("max_new_tokens"), "min_tokens": opts.get("min_new_tokens")}
+    return canonical_sampling({**opts, **limits})
 
 
 def evaluating(call: Call) -> None:
@@ -109,29 +117,42 @@ def _forget(memory: dict[str, Any]) -> None:
     memory["known"] = [pair for pair in memory.get("known", []) if pair[0]() is not None]
 
 
-def submitting(call: Call) -> None:
-    """Assign sample numbers to the prompts that are about to be submitted, keyed by the prompt's text."""
-    memory = call.job.memory
+def submitted(call: Call) -> None:
+    """Assign sample numbers to the prompts that were submitted, by the references to their responses.
+
+    Texts of these references are kept and not the references, which would keep the responses in Ray's store.
+    """
+    memory, options = call.job.memory, call.arguments["generate_kwargs"]
     if memory.get("evaluates"):
         return
     if memory.get("submitted") != call.step:
         memory.update(submitted=call.step, sent=0, numbers={}, bounded=0)
-    group = call.arguments["generate_kwargs"].get("n_samples_per_prompt", call.owner.args.rollout.n_samples_per_prompt)
-    for prompt in call.arguments["prompts"]:
+    memory["changed"] = changed_by(_asked(options))
+    group = options.get("n_samples_per_prompt", call.owner.args.rollout.n_samples_per_prompt)
+    for reference in call.result:
         first = memory["sent"] * group
-        memory["numbers"].setdefault(str(prompt), []).extend(range(first, first + group))
+        memory["numbers"][reference.hex()] = list(range(first, first + group))
         memory["sent"] += 1
 
 
 def answered(call: Call) -> None:
-    """Keep one response of an engine: token ids, the range that the policy wrote, log-probabilities."""
+    """Keep one response of an engine: token ids, the range that the policy wrote, log-probabilities.
+
+    Responses come in the order in which they are finished, those of a group together and in the group's order. The
+    reference that they came by is known to OpenRLHF's loop only.
+    """
     memory, response = call.job.memory, call.arguments["response"]
-    waiting = memory.get("numbers", {}).get(str(response["prompt"]))
-    if memory.get("evaluates") or not waiting or not response["action_ranges"]:
+    if memory.get("evaluates") or not memory.get("numbers"):
+        return
+    reference = running_local("_generate_vllm", "ref").hex()
+    waiting = memory["numbers"].get(reference)
+    if not waiting:
         return
     sample = waiting.pop(0)
     if not waiting:
-        del memory["numbers"][str(response["prompt"])]
+        del memory["numbers"][reference]
+    if not response["action_ranges"]:
+        return
     start, end = response["action_ranges"][0]
     ids, logprobs = list(response["observation_tokens"]), response["rollout_log_probs"]
     memory.setdefault("answers", []).append({
@@ -142,7 +163,7 @@ def answered(call: Call) -> None:
     })  # fmt: skip
     # Python may give the same `id()` to a later object, and a strong reference would keep a dropped sample alive:
     # hence a weak reference.
-    memory.setdefault("known", []).append((weakref.ref(call.result), sample))
+    memory.setdefault("known", []).append((weakref.ref(call.result), (call.step, sample)))
 
 
 def generated(call: Call) -> None:
@@ -161,9 +182,12 @@ def generated(call: Call) -> None:
     if any(row["turns"] > 1 for row in made):
         fields["uncompared"] = "later turns of a sample are not recorded: an environment wrote between them"
     logprobs = [row["logprob"] for row in made]
-    raw = logprobs if memory.get("raw") and None not in logprobs else None
+    processed = memory.get("changed") and fields["mode"] == "native"
     prompts, outputs = [row["prompt"] for row in made], [row["output"] for row in made]
-    arrays = rollout_arrays(samples, prompts, outputs, raw)
+    arrays = rollout_arrays(
+        samples, prompts, outputs, None if None in logprobs else logprobs,
+        meaning="processed_logprob" if processed else "logprob",
+    )  # fmt: skip
     if any(row["seen"] for row in made):
         arrays["prompt_seen"] = Ragged.of([list(row["seen"] or ()) for row in made], "i4")
     call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
@@ -173,13 +197,13 @@ def generated(call: Call) -> None:
 
 
 def experiencing(call: Call) -> None:
-    """Keep the sample number of each row before the experience is made: OpenRLHF refers to rows by their position
-    here.
+    """Keep the step and sample number of each row before the experience is made: OpenRLHF refers to rows by their
+    position here.
     """
     memory = call.job.memory
     rows = call.arguments["rollout_samples"]
     pairs_by_id = {id(made): pair for pair in memory.get("known", []) if (made := pair[0]()) is not None}
-    memory["places"] = [pairs_by_id.get(id(row), (None, -1))[1] for row in rows]
+    memory["places"] = [pairs_by_id.get(id(row), (None, None))[1] for row in rows]
     row_ids = {id(row) for row in rows}
     memory["known"] = [pair for place, pair in pairs_by_id.items() if place not in row_ids]
 
@@ -188,6 +212,7 @@ def experienced(call: Call) -> None:
     """Record the whole experience of a step."""
     places = call.job.memory.pop("places", [])
     rows: list[dict[str, Any]] = []
+    unmatched: Counter[str] = Counter()
     sizes: list[int] = []
     padded = 0
     for batch in call.result:
@@ -201,10 +226,14 @@ def experienced(call: Call) -> None:
                 columns[ours] = unpadded(values.detach().float().cpu(), mask)
         rewards = batch.info["reward"].float().tolist() if "reward" in batch.info else batch.rewards.float().tolist()
         for row, place in enumerate(batch.index):
-            sample_row = {"sample": places[place], "reward": rewards[row]}
-            rows.append(sample_row | {name: column[row] for name, column in columns.items()})
+            step, sample = places[place] or (None, None)
+            if step == call.step:
+                sample_row = {"sample": sample, "reward": rewards[row]}
+                rows.append(sample_row | {name: column[row] for name, column in columns.items()})
+            else:
+                unmatched["no response was recorded of it" if step is None else "it was drawn in another step"] += 1
     order = [row["sample"] for row in rows]
-    rows = sorted((row for row in rows if row["sample"] >= 0), key=lambda row: row["sample"])
+    rows.sort(key=lambda row: row["sample"])
     first = call.result[0] if call.result else None
     if first is not None:
         tensors = {name: tensor for name, tensor in vars(first).items() if hasattr(tensor, "shape")}
@@ -212,8 +241,6 @@ def experienced(call: Call) -> None:
             "experience", tensors, step=call.step, padded_tokens=padded, real_tokens=sum(sizes),
             longest=max(sizes, default=0), samples=len(sizes),
         )  # fmt: skip
-    if not rows:
-        return
     arrays: dict[str, Flat | Ragged] = {
         "sample": Flat.of([row["sample"] for row in rows], "i8"),
         "reward": Flat.of([row["reward"] for row in rows], "f4"),
@@ -222,8 +249,8 @@ def experienced(call: Call) -> None:
     for name in _COLUMNS:
         if all(name in row for row in rows):
             arrays[name] = Ragged.of([row[name] for row in rows], "f4")
-    call.recorder.frame("experience", step=call.step, arrays=arrays,
-                        fields={"weight_version": call.step, "order": order})  # fmt: skip
+    fields = {"weight_version": call.step, "order": order, **({"unmatched": unmatched} if unmatched else {})}
+    call.recorder.frame("experience", step=call.step, arrays=arrays, fields=fields)
 
 
 def resuming(call: Call) -> None:
@@ -241,14 +268,21 @@ def training(call: Call) -> None:
 
 
 def synced(call: Call) -> None:
-    """Record a weight sync as the driver sees it. Digests of what was sent and received are in the recordings of both
-    ends.
-    """
-    version = call.step + (0 if call.job.memory.pop("resumed", False) else 1)
+    """Record a weight sync that returned. Digests of what was sent and received are in the recordings of both ends."""
+    version = _synced_version(call)
     call.recorder.event(
         "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
         unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],
     )  # fmt: skip
+
+
+def not_synced(call: Call) -> None:
+    """Record a weight sync that raised."""
+    record_failed_sync(call, _synced_version(call))
+
+
+def _synced_version(call: Call) -> int:
+    return call.step + (0 if call.job.memory.pop("resumed", False) else 1)
 
 
 def trained(call: Call) -> None:
@@ -260,12 +294,6 @@ def trained(call: Call) -> None:
     call.recorder.event("step", step=call.step, metrics=metrics)
     call.recorder.event("probe_cost", step=call.step, self_ns=call.recorder.self_ns)
     call.job.step = int(following)
-
-
-def _broadcast(args: Any) -> bool:
-    """Whether weights reach the engines through a process group of their own, by OpenRLHF's own rule."""
-    ipc = args.train.colocate_all and not args.train.async_enable and args.vllm.sync_backend == "nccl"
-    return not ipc and not getattr(args.vllm, "sync_with_ray", False)
 
 
 def _settings(args: Any) -> dict[str, Any]:

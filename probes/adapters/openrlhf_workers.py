@@ -6,13 +6,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 from probes import weights
-from probes.adapters.adapter_values import engine_version, plain, resumed_at, vllm_requested, vllm_resolved
+from probes.adapters.adapter_values import (
+    driver_event,
+    engine_version,
+    plain,
+    record_sampling,
+    request_draw,
+    resumed_at,
+    vllm_requested,
+    vllm_resolved,
+)
 from probes.adapters.calls import Call
+from probes.adapters.loaders import check_digested, record_received, restore_loader, wrap_loader
 
 
 def started(call: Call) -> None:
@@ -75,48 +84,47 @@ def sent(call: Call) -> None:
 
 
 def _actor_digests(call: Call) -> dict[str, str]:
-    """Return digests of the actor's weights; {} where they were not asked for or no process holds all weights."""
+    """Return digests of the actor's weights, from the rank that sends them; {} where they were not asked for or no
+    process holds all weights.
+    """
     torch: Any = sys.modules.get("torch")
-    if not call.job.digests or torch.distributed.get_world_size() != 1 or call.owner.strategy.args.ds.zero_stage == 3:
+    ds = call.owner.strategy.args.ds
+    if not call.job.digests or torch.distributed.get_rank() or ds.zero_stage == 3 or ds.tensor_parallel_size > 1:
         return {}
     return weights.digests(call.owner.actor.model.module.named_parameters())
 
 
 def receiving(call: Call) -> None:
-    """Wrap the group's broadcast before a tensor arrives in the engine, so that `received` gets the tensor. Only with
-    digests.
+    """Wrap the model's loader before a tensor reaches the engine, however it comes, so that its digest is taken as it
+    passes. Only with digests.
     """
     memory = call.job.memory
-    group: Any = getattr(call.owner, "_model_update_group", None)
-    memory.pop("tensor", None)  # left over from a call that raised
-    memory["expects"] = call.job.digests
-    if call.job.digests and memory.get("group") is not group and hasattr(group, "broadcast"):
-        memory["group"] = group
-        group.broadcast = _keeping_tensor(group.broadcast, memory)
-
-
-def _keeping_tensor(broadcast: Callable[..., Any], memory: dict[str, Any]) -> Callable[..., Any]:
-    def broadcast_and_keep(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        done = broadcast(tensor, *args, **kwargs)
-        if memory.pop("expects", False):  # otherwise nothing would release it, and it would stay on the device
-            memory["tensor"] = tensor
-        return done
-
-    return broadcast_and_keep
+    if not call.job.digests:
+        return
+    model = call.owner.model_runner.model
+    if memory.get("hand", (None,))[0] is not model:
+        restore_loader(memory)
+        wrap_loader(call, model)
 
 
 def received(call: Call) -> None:
-    """Take the digest of the tensor that arrived; after the last tensor of a sync, record the digests of all."""
+    """Record, after the last tensor of a sync, the digests of all that passed the loader."""
     memory = call.job.memory
-    tensor = memory.pop("tensor", None)
-    if tensor is None:
-        return
-    arrived = memory.setdefault("arrived", {})
-    arrived[call.arguments["name"]] = weights.digest(tensor)
-    if call.arguments["empty_cache"]:  # OpenRLHF sets it for the last tensor only
+    check_digested(memory)
+    passed = memory.get("passed")
+    if passed and call.arguments["empty_cache"]:  # OpenRLHF sets it for the last tensor only
         before = memory["received"] if "received" in memory else resumed_at(call, 1) - 1
-        version = memory["received"] = before + 1
-        call.recorder.weights(step=version - 1, version=version, digests=memory.pop("arrived"), source="received")
+        memory["received"] = before + 1
+        record_received(call, before + 1, dict(passed))
+        passed.clear()
+
+
+def generating(call: Call) -> None:
+    """Record what the first request carries, beside what the driver was asked for."""
+    request = call.arguments["sampling_params"]
+    mode = "coupled" if request_draw(request) is not None else "native"
+    asked = (driver_event(call, "configuration").get("scenario") or {}).get("sampling") or {}
+    record_sampling(call, asked, request, mode)
 
 
 def engine_started(call: Call) -> None:

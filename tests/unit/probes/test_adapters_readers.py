@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from probes import install
+from probes import install, weights
 from probes.adapters import (
     adapter_values,
     openrlhf,
@@ -36,7 +36,7 @@ class Desk:
     """Calls readers one after the other in one process's job."""
 
     def __init__(self, folder: Path, adapter: Adapter) -> None:
-        self.folder, self.job = folder, Job(adapter)
+        self.folder, self.job, self.submitted = folder, Job(adapter), 0
         self.recorder = install.start(folder, role="trainer", groups=False)
 
     def call(
@@ -102,13 +102,44 @@ def generator() -> Any:
     return SimpleNamespace(args=SimpleNamespace(rollout=SimpleNamespace(n_samples_per_prompt=2)), tokenizer=TOKENIZER)
 
 
+class Reference:
+    """What Ray calls the responses of one prompt; its name is the prompt's place in the order of submission."""
+
+    def __init__(self, name: int) -> None:
+        self.name = name
+
+    def hex(self) -> str:
+        return str(self.name)
+
+
+def submit_prompts(one: Desk, prompts: list[str], **options: Any) -> None:
+    """A batch that OpenRLHF submits: its references are numbered on from those of the job's earlier batches."""
+    first = one.submitted
+    one.submitted += len(prompts)
+    references = [Reference(place) for place in range(first, one.submitted)]
+    labels = [""] * len(prompts)
+    one.call(openrlhf_driver.submitted, dispatch, generator(), prompts, labels, result=references, **options)
+
+
+def answer(one: Desk, place: int, *responses: dict[str, Any], made: list[Any] | None = None) -> list[Any]:
+    """The responses of the prompt that was submitted at a place, taken in OpenRLHF's own loop."""
+    samples = made or [Made() for _ in responses]
+
+    def _generate_vllm(ref: Reference) -> None:
+        pairs = zip(responses, samples, strict=True)
+        [one.call(openrlhf_driver.answered, process, generator(), told, result=sample) for told, sample in pairs]
+
+    _generate_vllm(Reference(place))
+    return samples
+
+
 def test_openrlhfs_samples_are_numbered_by_prompt_whatever_order_they_arrive_in(desk: Any) -> None:
     one = desk(openrlhf.ADAPTER)
-    one.job.step, owner = 3, generator()
-    one.call(openrlhf_driver.submitting, dispatch, owner, ["a", "b"], ["", ""])
-    for prompt, ids in (("b", [5, 6, 7]), ("b", [5, 6, 8]), ("a", [3, 4, 9, 2]), ("a", [3, 4, 2])):
-        one.call(openrlhf_driver.answered, process, owner, response(prompt, ids, 2), result=Made())
-    one.call(openrlhf_driver.generated, generate_all, owner)
+    one.job.step = 3
+    submit_prompts(one, ["a", "b"])
+    answer(one, 1, response("b", [5, 6, 7], 2), response("b", [5, 6, 8], 2))
+    answer(one, 0, response("a", [3, 4, 9, 2], 2), response("a", [3, 4, 2], 2))
+    one.call(openrlhf_driver.generated, generate_all, generator())
     [(step, fields, arrays)] = one.frames("rollout")
     assert step == 3 and fields["arrival"] == [2, 3, 0, 1]
     assert arrays["sample"] == [0, 1, 2, 3]
@@ -119,23 +150,55 @@ def test_openrlhfs_samples_are_numbered_by_prompt_whatever_order_they_arrive_in(
     assert data["samples"] == [0, 1, 2, 3]
 
 
+def test_openrlhfs_prompts_of_one_text_are_told_apart(desk: Any) -> None:
+    """And an agent may answer with another prompt than it was sent."""
+    one = desk(openrlhf.ADAPTER)
+    one.job.step = 0
+    submit_prompts(one, ["a", "a"])
+    answer(one, 1, response("rewritten", [3, 4, 7], 2), response("a", [3, 4, 8], 2))
+    # One more than was asked for: it belongs to nobody.
+    answer(one, 0, response("a", [3, 4, 5], 2), response("a", [3, 4, 6], 2), response("a", [3, 4, 9], 2))
+    one.call(openrlhf_driver.generated, generate_all, generator())
+    [(_, _, arrays)] = one.frames("rollout")
+    assert arrays["sample"] == [0, 1, 2, 3] and arrays["output"] == [[5], [6], [7], [8]]
+
+
+def test_openrlhfs_loop_of_another_version_is_not_guessed_at(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    submit_prompts(one, ["a"])
+    with pytest.raises(LookupError, match="_generate_vllm"):  # the hook is turned off
+        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2), result=Made())
+
+
 @pytest.mark.parametrize(("drawn", "mode"), [((True, True), "coupled"), ((True, False), "native")])
 def test_openrlhfs_samples_are_coupled_where_every_one_was_drawn_so(desk: Any, drawn: Any, mode: str) -> None:
     one = desk(openrlhf.ADAPTER)
-    one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
-    for place, told in enumerate(drawn):
-        more = {DRAW: place} if told else {}
-        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=Made())
+    submit_prompts(one, ["a"])
+    answer(one, 0, *(response("a", [3, 4, 5], 2, **({DRAW: at} if told else {})) for at, told in enumerate(drawn)))
     one.call(openrlhf_driver.generated, generate_all, generator())
     [(_, fields, _)] = one.frames("rollout")
     assert fields["mode"] == mode
 
 
+@pytest.mark.parametrize(
+    ("options", "array"),
+    [({"temperature": 1.0, "top_p": 1.0}, "logprob"), ({"temperature": 0.7}, "processed_logprob")],
+)
+def test_openrlhfs_log_probabilities_have_the_name_of_what_they_are(desk: Any, options: Any, array: str) -> None:
+    one = desk(openrlhf.ADAPTER)
+    submit_prompts(one, ["a"], **options)
+    numbers = {"rollout_log_probs": [0.0, 0.0, -1.5]}
+    answer(one, 0, response("a", [3, 4, 5], 2, **numbers), response("a", [3, 4, 6], 2, **numbers))
+    one.call(openrlhf_driver.generated, generate_all, generator())
+    [(_, _, arrays)] = one.frames("rollout")
+    assert arrays[array] == [[-1.5], [-1.5]]
+    assert [name for name in arrays if name.endswith("logprob")] == [array]
+
+
 def test_openrlhfs_prompts_are_recorded_as_the_engine_saw_them_where_it_says_so(desk: Any) -> None:
     one = desk(openrlhf.ADAPTER)
-    one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
-    for more in ({SEEN: [1, 3, 4]}, {SEEN: None}):
-        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=Made())
+    submit_prompts(one, ["a"])
+    answer(one, 0, *(response("a", [3, 4, 5], 2, **more) for more in ({SEEN: [1, 3, 4]}, {SEEN: None})))
     one.call(openrlhf_driver.generated, generate_all, generator())
     [(_, _, arrays)] = one.frames("rollout")
     assert arrays["prompt"] == [[3, 4], [3, 4]] and arrays["prompt_seen"] == [[1, 3, 4], []]
@@ -144,48 +207,59 @@ def test_openrlhfs_prompts_are_recorded_as_the_engine_saw_them_where_it_says_so(
 def update_weight(self: Any, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> None: ...
 
 
-class Group:
-    """What weights come through: it fills the tensor that it is given."""
-
-    def broadcast(self, tensor: list[float], src: int = 0) -> str:
-        tensor[:] = [1.0, 2.0]
-        return "done"
+def update_over_ipc(
+    self: Any, name: str, dtype: Any, shape: Any, ipc_handles: Any = None, empty_cache: bool = False
+) -> None: ...
 
 
+class Loading:
+    """The model of an engine, which takes tensors by name as OpenRLHF's worker gives them."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def load_weights(self, weights: Any) -> None:
+        self.taken += [name for name, _ in weights]
+
+
+def sync(one: Desk, model: Loading, update: Any, value: float) -> None:
+    worker = SimpleNamespace(model_runner=SimpleNamespace(model=model))
+    for name, last in (("w", False), ("b", True)):
+        options = {"name": name, "dtype": "bf16", "shape": [2], "empty_cache": last}
+        one.call(openrlhf_workers.receiving, update, worker, **options)
+        model.load_weights(weights=[(name, torch.full((2,), value))])
+        one.call(openrlhf_workers.received, update, worker, **options)
+
+
+@pytest.mark.parametrize("update", [update_weight, update_over_ipc])
 @pytest.mark.parametrize("digests", [True, False])
-def test_openrlhfs_engine_says_what_arrived_in_each_sync(desk: Any, monkeypatch: Any, digests: bool) -> None:
-    one = desk(openrlhf.ADAPTER)
+def test_openrlhfs_engine_says_what_arrived_in_each_sync_however_it_came(desk: Any, update: Any, digests: bool) -> None:
+    one, model = desk(openrlhf.ADAPTER), Loading()
     one.job.digests = digests
-    monkeypatch.setattr(openrlhf_workers.weights, "digest", lambda tensor: f"of {tensor}")
-    worker = SimpleNamespace(_model_update_group=Group())
-    for _ in range(2):
-        for name, last in (("w", False), ("b", True)):
-            tensor = [0.0, 0.0]
-            one.call(openrlhf_workers.receiving, update_weight, worker, name, "bf16", [2], last)
-            assert worker._model_update_group.broadcast(tensor, src=0) == "done"
-            one.call(openrlhf_workers.received, update_weight, worker, name, "bf16", [2], last)
+    for value in (1.0, 2.0):
+        sync(one, model, update, value)
     one.frames("rollout")
     found = [(event["source"], event["version"], event["digests"]) for event in one.run.events("weights")]
-    every = {"w": "of [1.0, 2.0]", "b": "of [1.0, 2.0]"}
-    assert found == ([("received", 1, every), ("received", 2, every)] if digests else [])
+    every = [dict.fromkeys("wb", weights.digest(torch.full((2,), value))) for value in (1.0, 2.0)]
+    assert found == ([("received", 1, every[0]), ("received", 2, every[1])] if digests else [])
+    assert model.taken == ["w", "b"] * 2 and ("load_weights" in vars(model)) == digests
 
 
 def make_states(self: Any) -> None: ...
 
 
-def test_openrlhfs_resumed_job_goes_on_at_its_checkpoints_step_and_version(desk: Any, monkeypatch: Any) -> None:
+def test_openrlhfs_resumed_job_goes_on_at_its_checkpoints_step_and_version(desk: Any) -> None:
     driver = desk(openrlhf.ADAPTER)
     owner = SimpleNamespace(args=SimpleNamespace(ckpt=SimpleNamespace(path="/checkpoints")))
     driver.call(openrlhf_driver.resuming, make_states, owner, result={"global_step": 3})
     for _ in range(2):  # the checkpoint's own weights, then those of the first update
         driver.call(openrlhf_driver.synced, make_states, owner)
     assert driver.job.step == 3
-    worker = Job(openrlhf.ADAPTER, digests=True)
-    monkeypatch.setattr(openrlhf_workers.weights, "digest", lambda tensor: f"of {tensor}")
-    for _ in range(2):
-        worker.memory["tensor"] = [0.0]
-        args = (SimpleNamespace(), "b", "bf16", [2], True)
-        openrlhf_workers.received(Call(Hook("module:function"), update_weight, args, {}, driver.recorder, worker))
+    worker = Desk(driver.folder, openrlhf.ADAPTER)
+    worker.job.digests, model = True, Loading()
+    for value in (1.0, 2.0):
+        sync(worker, model, update_weight, value)
+    worker.recorder.close()
     driver.frames("rollout")
     [resume] = driver.run.events("resume")
     assert (resume["step"], resume["path"]) == (3, "/checkpoints")
@@ -193,14 +267,55 @@ def test_openrlhfs_resumed_job_goes_on_at_its_checkpoints_step_and_version(desk:
     assert [event["version"] for event in driver.run.events("weights")] == [3, 4]
 
 
-def test_openrlhfs_weights_that_come_through_ray_are_not_seen(desk: Any) -> None:
+def test_openrlhfs_sync_that_raised_is_a_failed_one(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    one.job.step = 4
+
+    def failed(call: Call) -> None:
+        call.error = "ValueError: mismatch dtype"
+        openrlhf_driver.not_synced(call)
+
+    one.call(failed, make_states, SimpleNamespace())
+    one.frames("rollout")
+    [sync] = one.run.events("sync")
+    assert (sync["ok"], sync["version"], sync["message"]) == (False, 5, "ValueError: mismatch dtype")
+
+
+def ask(self: Any, prompt_token_ids: Any, sampling_params: Any, multi_modal_data: Any = None) -> None: ...
+
+
+def test_openrlhfs_sampling_is_what_a_request_carries_beside_what_the_driver_was_asked_for(desk: Any) -> None:
+    driver = desk(openrlhf.ADAPTER)
+    asked = {"temperature": 1.0, "top_p": 0.9}
+    driver.recorder.event("configuration", framework="openrlhf", scenario={"sampling": asked}, settings={}, seeds={},
+                          backend="vllm", mode="native", missing={})  # fmt: skip
+    engine = Desk(driver.folder, openrlhf.ADAPTER)
+    request = SimpleNamespace(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, max_tokens=77)
+    for _ in range(2):
+        engine.call(openrlhf_workers.generating, ask, None, [1, 2], request)
+    engine.recorder.close()
+    driver.frames("rollout")
+    [event] = driver.run.events("sampling")
+    assert event["canonical"] == asked
+    # Nobody asked for a limit, so each prompt has its own.
+    assert event["given"] == {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("rank", "zero", "parallel", "recorded"), [(0, 2, 1, 1), (1, 2, 1, 0), (0, 3, 1, 0), (0, 2, 2, 0)]
+)
+def test_openrlhfs_weights_are_digested_by_the_rank_that_sends_them_where_it_has_them_all(
+    desk: Any, monkeypatch: Any, rank: int, zero: int, parallel: int, recorded: int
+) -> None:
     one = desk(openrlhf.ADAPTER)
     one.job.digests = True
-    worker = SimpleNamespace(_model_update_group="a name of Ray's")
-    for reader in (openrlhf_workers.receiving, openrlhf_workers.received):
-        one.call(reader, update_weight, worker, "w", "bf16", [2], True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=zero, tensor_parallel_size=parallel))
+    actor = SimpleNamespace(model=SimpleNamespace(module=torch.nn.Linear(2, 1)))
+    owner = SimpleNamespace(actor=actor, strategy=SimpleNamespace(args=args))
+    one.call(openrlhf_workers.started, make_states, owner)
     one.frames("rollout")
-    assert list(one.run.events("weights")) == []
+    assert len(list(one.run.events("weights"))) == recorded
 
 
 class Tokenizer:
@@ -242,37 +357,25 @@ def test_openrlhfs_engine_says_what_it_was_asked_by_canonical_names(desk: Any, m
     assert event["canonical"] == {"seed": 42, "prefix_caching": False} and event["asked"] == asked
 
 
-def test_openrlhfs_equal_prompts_of_a_batch_get_a_number_each(desk: Any) -> None:
-    one = desk(openrlhf.ADAPTER)
-    one.job.step, owner = 0, generator()
-    one.call(openrlhf_driver.submitting, dispatch, owner, ["a", "a"], ["", ""])
-    for number in range(5):  # one more than was asked for: it belongs to nobody
-        one.call(openrlhf_driver.answered, process, owner, response("a", [3, 4, number + 5], 2), result=Made())
-    one.call(openrlhf_driver.generated, generate_all, owner)
-    [(_, _, arrays)] = one.frames("rollout")
-    assert arrays["sample"] == [0, 1, 2, 3] and arrays["output"] == [[5], [6], [7], [8]]
-
-
 def test_openrlhfs_evaluation_is_not_recorded_as_a_rollout(desk: Any) -> None:
     one = desk(openrlhf.ADAPTER)
     owner = generator()
     one.call(openrlhf_driver.evaluating, generate_all, owner)
-    one.call(openrlhf_driver.submitting, dispatch, owner, ["a"], [""])
-    one.call(openrlhf_driver.answered, process, owner, response("a", [3, 4, 5], 2), result=Made())
+    submit_prompts(one, ["a"])
+    answer(one, 0, response("a", [3, 4, 5], 2))
     one.call(openrlhf_driver.generated, generate_all, owner)
     one.call(openrlhf_driver.evaluated, generate_all, owner)
     assert one.frames("rollout") == []
 
 
-def test_openrlhfs_experience_is_that_of_the_samples(desk: Any) -> None:
+@pytest.mark.parametrize(("drawn_in", "unmatched"), [(0, None), (-1, {"it was drawn in another step": 2})])
+def test_openrlhfs_experience_is_that_of_the_samples(desk: Any, drawn_in: int, unmatched: Any) -> None:
+    """OpenRLHF may draw more than a step takes, and train on the rest in the next one."""
     one = desk(openrlhf.ADAPTER)
-    one.job.step, owner = 0, generator()
-    one.call(openrlhf_driver.submitting, dispatch, owner, ["a", "b"], ["", ""], n_samples_per_prompt=1)
-    arrived = []
-    for prompt, ids in (("b", [5, 6, 7]), ("a", [3, 4, 9, 2])):
-        made = Made()
-        arrived.append(made)
-        one.call(openrlhf_driver.answered, process, owner, response(prompt, ids, 2), result=made)
+    one.job.step, owner = drawn_in, generator()
+    submit_prompts(one, ["a", "b"], n_samples_per_prompt=1)
+    arrived = answer(one, 1, response("b", [5, 6, 7], 2)) + answer(one, 0, response("a", [3, 4, 9, 2], 2))
+    one.job.step = 0
     one.call(openrlhf_driver.experiencing, make_batch, owner, arrived)
     mask = torch.tensor([[0, 1, 0], [0, 1, 1]])
     numbers = torch.arange(6.0).reshape(2, 3)
@@ -283,6 +386,10 @@ def test_openrlhfs_experience_is_that_of_the_samples(desk: Any) -> None:
     )  # fmt: skip
     one.call(openrlhf_driver.experienced, make_batch, owner, arrived, result=[batch])
     [(_, fields, arrays)] = one.frames("experience")
+    assert fields.get("unmatched") == unmatched
+    if unmatched:
+        assert arrays["sample"] == fields["order"] == []
+        return
     assert fields["order"] == [1, 0]
     assert arrays["sample"] == [0, 1] and arrays["reward"] == [0.5, 0.25]
     assert arrays["tokens"] == [[9, 2], [7]]
@@ -290,14 +397,30 @@ def test_openrlhfs_experience_is_that_of_the_samples(desk: Any) -> None:
     assert "reference_logprob" not in arrays
 
 
+def test_openrlhfs_rows_that_no_response_stands_for_are_counted(desk: Any) -> None:
+    """As in its asynchronous trainer, whose training process draws nothing."""
+    one = desk(openrlhf.ADAPTER)
+    one.job.step, numbers = 0, torch.zeros(1, 1)
+    one.call(openrlhf_driver.experiencing, make_batch, generator(), [Made()])
+    batch = SimpleNamespace(
+        sequences=torch.tensor([[5, 6]]), attention_mask=torch.ones(1, 2), action_mask=torch.ones(1, 1),
+        action_log_probs=numbers, base_action_log_probs=None, values=None, advantages=numbers, returns=numbers,
+        index=[0], info={"reward": torch.tensor([0.25])}, rewards=None,
+    )  # fmt: skip
+    one.call(openrlhf_driver.experienced, make_batch, generator(), [], result=[batch])
+    [(_, fields, arrays)] = one.frames("experience")
+    assert arrays["sample"] == [] and fields["unmatched"] == {"no response was recorded of it": 1}
+
+
 def draw(one: Desk, prompts: list[str], *, answers: int = 2) -> list[Made]:
     """A batch as OpenRLHF draws it, with two samples a prompt."""
     made, owner = [Made() for _ in range(len(prompts) * answers)], generator()
     one.call(openrlhf_driver.drawing, generate_all, owner)
-    one.call(openrlhf_driver.submitting, dispatch, owner, prompts, [""] * len(prompts))
-    for place, sample in enumerate(made):
-        given = response(prompts[place // answers], [3, 4, 5], 2)
-        one.call(openrlhf_driver.answered, process, owner, given, result=sample)
+    first = one.submitted
+    submit_prompts(one, prompts)
+    for place in range(len(prompts)):
+        group = made[place * answers : (place + 1) * answers]
+        answer(one, first + place, *[response("", [3, 4, 5], 2)] * answers, made=group)
     one.call(openrlhf_driver.generated, generate_all, owner)
     return made
 
@@ -315,40 +438,24 @@ def test_openrlhfs_samples_that_the_job_drops_are_not_kept(desk: Any) -> None:
         one.call(openrlhf_driver.drawing, generate_all, generator())
         assert len(one.job.memory["known"]) == 2
         one.call(openrlhf_driver.experiencing, make_batch, generator(), kept)
-        assert one.job.memory["places"] == [4 * batch + 2, 4 * batch + 3] and one.job.memory["known"] == []
+        assert one.job.memory["places"] == [(-1, 4 * batch + 2), (-1, 4 * batch + 3)]
+        assert one.job.memory["known"] == []
 
 
 def test_openrlhfs_prompts_that_nobody_answered_are_let_go_with_their_batch(desk: Any) -> None:
     one = desk(openrlhf.ADAPTER)
     for batch in range(3):
         draw(one, [f"{batch}a", f"{batch}b"], answers=1)  # of two that were asked for
-        assert one.job.memory["numbers"] == {f"{batch}a": [4 * batch + 1], f"{batch}b": [4 * batch + 3]}
+        assert one.job.memory["numbers"] == {str(2 * batch): [4 * batch + 1], str(2 * batch + 1): [4 * batch + 3]}
 
 
 def test_openrlhfs_answers_do_not_pile_up_where_nobody_writes_them(desk: Any) -> None:
     one = desk(openrlhf.ADAPTER)
-    for _ in range(3):  # `generated` is off
+    for place in range(3):  # `generated` is off
         one.call(openrlhf_driver.drawing, generate_all, generator())
-        one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
-        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2), result=Made())
+        submit_prompts(one, ["a"])
+        answer(one, place, response("a", [3, 4, 5], 2))
         assert len(one.job.memory["answers"]) == 1
-
-
-def test_a_tensor_that_arrived_in_openrlhfs_engine_is_not_kept_where_nobody_takes_it(desk: Any) -> None:
-    one = desk(openrlhf.ADAPTER)
-    one.job.digests = True
-    worker = SimpleNamespace(_model_update_group=Group())
-    args = (update_weight, worker, "w", "bf16", [2], False)
-    one.call(openrlhf_workers.receiving, *args)
-    worker._model_update_group.broadcast([0.0])  # the call raises: `received` is not told
-    assert "tensor" in one.job.memory
-    one.call(openrlhf_workers.receiving, *args)
-    assert "tensor" not in one.job.memory
-    for _ in range(2):
-        worker._model_update_group.broadcast([0.0])
-        one.job.memory.pop("tensor", None)
-    worker._model_update_group.broadcast([0.0])  # both readers are off
-    assert "tensor" not in one.job.memory
 
 
 # TRL: what a loss was computed from.
