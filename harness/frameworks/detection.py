@@ -19,7 +19,7 @@ from harness.errors import BadInput, closest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.installed import Installation, ask
 from harness.frameworks.spec import Framework, frameworks, names, refused
-from probes import limits
+from probes import limits, redaction
 from probes.adapters import DIGESTS, VARIABLE, Adapter
 
 AUTO = "auto"
@@ -147,6 +147,17 @@ def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] =
         raise BadInput(
             f"No module named {package!r}: {job.python}, with which the command starts {start.entry}, has no {wanted}",
             fix=f"{shlex.quote(job.python)} -m pip install {wanted}   # or name the job's own Python in the command",
+        )
+
+
+def refuse_unhooked(job: Job, command: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Raise BadInput if the command starts a trainer that no hook reaches: its recording would be empty."""
+    texts = [text for path, text in scripts(command) if path.endswith(".py")]
+    start = taken_apart(command, job.framework.starts, environ)
+    if trainer := job.framework.unhooked(start, texts, job.installed):
+        raise BadInput(
+            f"no hook of {job.framework.name} reaches {trainer}: nothing of this job would be recorded",
+            fix=f"harness watch -- {shlex.join(redaction.arguments(command))}   # watches any command, without hooks",
         )
 
 

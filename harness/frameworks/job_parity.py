@@ -23,7 +23,7 @@ from harness import envs
 from harness.command_options import command_line
 from harness.errors import BadInput
 from harness.frameworks.configured import of_recording
-from harness.frameworks.detection import AUTO, Job, detect, interpreter, refuse_absent
+from harness.frameworks.detection import AUTO, Job, detect, interpreter, refuse_absent, refuse_unhooked
 from harness.frameworks.examine import SETTINGS, look
 from harness.frameworks.installed import ask
 from harness.frameworks.record import record
@@ -99,6 +99,7 @@ def plan(
     job = detect(placed, options.framework, environ)
     its = job.framework
     refuse(its, seed=options.seed, coupled=options.coupled)
+    refuse_unhooked(job, placed, environ)
     sides = []
     # Check the engines before looking for installations: nobody should install a framework that cannot run the engine.
     checked = [

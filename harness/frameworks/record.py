@@ -12,7 +12,7 @@ from typing import Any
 from harness import dates
 from harness.errors import BadInput
 from harness.frameworks.configured import Configured
-from harness.frameworks.detection import AUTO, Job, detect, refuse_absent
+from harness.frameworks.detection import AUTO, Job, detect, refuse_absent, refuse_unhooked
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.steering import refuse, steered
 from harness.triage.watch.watched_command import WatchOptions, WatchResult, watch, words_of
@@ -55,6 +55,7 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
     job = detect(command, options.framework, environment)
     refuse(job.framework, seed=options.seed, coupled=None)
     refuse_absent(job, command, environment)
+    refuse_unhooked(job, command, environment)
     command, environment = steered(job.framework, command, environment, seed=options.seed)
     for caution in job.cautions:
         say(f"{caution.what}; fix: {caution.fix}")

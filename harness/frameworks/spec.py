@@ -93,6 +93,7 @@ class Framework:
     aside: tuple[str, ...] = ()
     engine_kwargs: str = ""
     examine: Callable[[Start, Installation | None], Examined] = lambda start, installed: Examined(Settings())
+    unhooked: Callable[[Start, Sequence[str], Installation | None], str] = lambda start, texts, installed: ""
     configured: Callable[[Mapping[str, Any], Mapping[str, str]], Settings] = lambda event, variables: Settings()
     traps: tuple[Trap, ...] = ()
     waits: tuple[FramePattern, ...] = ()
@@ -182,7 +183,8 @@ def _guarded(framework: Framework, plugin: Plugin) -> Framework:
         return replace(trap, look=look)
 
     traps = tuple(map(looked_by, framework.traps))
-    return replace(framework, examine=examine, configured=plugin.guard(framework.configured), traps=traps)
+    configured, unhooked = plugin.guard(framework.configured), plugin.guard(framework.unhooked)
+    return replace(framework, examine=examine, configured=configured, unhooked=unhooked, traps=traps)
 
 
 def names(named_frameworks: Sequence[Framework] | None = None, between: str = ", ") -> str:

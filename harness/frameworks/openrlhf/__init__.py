@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.doctor.outcome import Outcome
@@ -31,6 +31,11 @@ def _of_ppo(look: Callable[[Settings], Iterator[Outcome]]) -> Callable[[Settings
     return lambda settings: iter(()) if settings.on(_OTHER) else look(settings)
 
 
+def _unhooked(start: Start, texts: Sequence[str], installed: Installation | None) -> str:
+    """Name a command of OpenRLHF that is not PPO's: the hooks are on PPO's trainer."""
+    return "" if "train_ppo_ray" in start.entry else start.entry
+
+
 def configured(event: Mapping[str, Any], variables: Mapping[str, str]) -> Settings:
     """The arguments as the driver resolved them, by the names of the command line."""
     seed = (event.get("seeds") or {}).get("data")
@@ -48,6 +53,7 @@ FRAMEWORK = Framework(
     meanings=MEANINGS,
     aside=ASIDE,
     examine=_examine,
+    unhooked=_unhooked,
     configured=configured,
     traps=(
         Trap("openrlhf-colocation", _of_ppo(traps.colocation), "0.11.2"),

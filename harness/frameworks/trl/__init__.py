@@ -11,6 +11,7 @@ from harness.frameworks.spec import Framework, Trap
 from harness.frameworks.trl import traps
 from harness.frameworks.trl.command import examine
 from harness.frameworks.trl.meanings import MEANINGS
+from harness.frameworks.trl.trainers import unhooked
 from harness.frameworks.trl.traps import LOADED
 from probes.adapters.trl import WITHOUT_EFFECT
 
@@ -43,6 +44,7 @@ FRAMEWORK = Framework(
     meanings=MEANINGS,
     aside=WITHOUT_EFFECT,
     examine=examine,
+    unhooked=unhooked,
     configured=configured,
     traps=(
         Trap("trl-group", traps.group, "1.16.0"),

@@ -17,6 +17,8 @@ from harness import cli
 from harness.errors import BadInput
 from harness.exit_codes import NOT_RECORDED
 from harness.frameworks import recording
+from harness.frameworks.argv import Start
+from harness.frameworks.detection import detect, refuse_unhooked
 from harness.frameworks.record import record
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.spec import frameworks
@@ -85,6 +87,57 @@ def test_a_job_is_recorded_and_says_which_hooks_fired(tmp_path: Path, capfd: pyt
     assert f"off     {trainer}._generate" in text and "every job should have called it" in text
     assert any(one.startswith("configuration: no process recorded") for one in run.manifest["missing"])
     assert {event["role"] for event in run.events("open")} == {"trainer"}
+
+
+RLOO = """
+class _BaseTrainer: ...
+class RLOOTrainer(_BaseTrainer): ...
+class GMPOTrainer(GRPOTrainer): ...
+"""
+
+
+@pytest.mark.parametrize(("body", "refused"), [
+    ("from trl import RLOOTrainer as Other\nOther().train()", "RLOOTrainer"),
+    ("import trl.trainer.rloo\ntrl.trainer.rloo.RLOOTrainer().train()", "RLOOTrainer"),
+    ("from trl import RLOOTrainer\nclass Mine(RLOOTrainer): ...", "RLOOTrainer"),
+    # Any of these may be the one with hooks, or another's.
+    ("from trl import GMPOTrainer\nGMPOTrainer()", ""), ("from trl import RLOOTrainer\nRLOOTrainer", ""),
+    ("from trl import GRPOTrainer, RLOOTrainer\nGRPOTrainer()\nRLOOTrainer()", ""),
+    ("from mine import RLOOTrainer\nRLOOTrainer()", ""), ("from trl import NewTrainer\nNewTrainer()", ""),
+    ("def broken(", ""),
+])  # fmt: skip
+def test_a_trainer_that_no_hook_reaches_is_refused_before_its_job_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, refused: str
+) -> None:
+    command, environ = job(tmp_path, "")
+    (tmp_path / "site" / "trl" / "trainer" / "rloo.py").write_text(RLOO)
+    Path(command[1]).write_text(body)
+    started = detect(command, "trl", environ)
+    if not refused:
+        refuse_unhooked(started, command, environ)
+        return
+    with pytest.raises(BadInput, match=f"no hook of trl reaches {refused}:") as raised:
+        refuse_unhooked(started, command, environ)
+    assert raised.value.fix.startswith(f"harness watch -- {command[0]} ")
+
+
+def test_the_command_that_refuses_a_trainer_ends_with_2_and_records_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, environ = job(tmp_path, "")
+    (tmp_path / "site" / "trl" / "trainer" / "rloo.py").write_text(RLOO)
+    Path(command[1]).write_text("from trl import RLOOTrainer\nRLOOTrainer().train()\nraise SystemExit(7)\n")
+    monkeypatch.setenv("PYTHONPATH", environ["PYTHONPATH"])
+    assert cli.main(["record", "--out", str(tmp_path / "run"), "--", *command]) == 2
+    assert "RLOOTrainer" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("entry", "refused"), [("openrlhf.cli.train_dpo", True), ("openrlhf.cli.train_ppo_ray", False)]
+)
+def test_openrlhfs_hooks_are_on_ppos_trainer(entry: str, refused: bool) -> None:
+    start = Start(entry, ("python", "-m"), ())
+    assert bool(frameworks()["openrlhf"].unhooked(start, (), None)) == refused
 
 
 PLUGIN = """

@@ -1,0 +1,67 @@
+"""Which of TRL's trainers a command uses, and whether the hooks reach it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from harness.frameworks.argv import Start
+from harness.frameworks.installed import Installation
+from probes.adapters.trl import TRAINER
+
+_HOOKED = TRAINER.partition(":")[2]
+
+
+def unhooked(start: Start, texts: Sequence[str], installed: Installation | None) -> str:
+    """Return the trainer that a job uses where the hooks do not reach it; "" where they do, or where it is not known.
+
+    `texts`: of the Python scripts that the command names. Of the `trl` command its own script is read. A trainer that
+    inherits from the one with hooks is reached.
+    """
+    package = installed.source("trl") if installed else None
+    if installed is None or package is None:
+        return ""
+    if not start.entry.endswith(".py") and start.arguments:
+        module = installed.source(f"trl.scripts.{start.arguments[0].replace('-', '_')}")
+        texts = [*texts, module.read_text(encoding="utf-8", errors="replace")] if module else texts
+    trainers = sorted({name for text in texts for name in _used(text)})
+    reached = [_reaches(name, package.parent) for name in trainers]
+    return trainers[0] if reached and all(answer is False for answer in reached) else ""
+
+
+def _used(text: str) -> Iterator[str]:
+    """Yield TRL's name of each of its trainers that a script makes or derives its own from."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):  # of another Python version: the job itself will say so
+        return
+    imported = {
+        alias.asname or alias.name: alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "trl")
+        for alias in node.names
+    }
+    for node in nodes:
+        used = [node.func] if isinstance(node, ast.Call) else node.bases if isinstance(node, ast.ClassDef) else []
+        for expression in used:
+            if isinstance(expression, ast.Name):
+                name = imported.get(expression.id, "")
+            else:
+                of_trl = ast.unparse(expression).startswith("trl.")
+                name = expression.attr if of_trl and isinstance(expression, ast.Attribute) else ""
+            if name.endswith("Trainer"):
+                yield name
+
+
+def _reaches(name: str, package: Path) -> bool | None:
+    """Whether a trainer of the installed TRL is the one with hooks or inherits from it; None where it is not found."""
+    if name == _HOOKED:
+        return True
+    for file in sorted(package.rglob("*.py")):
+        definition = re.search(rf"^class {name}\(([^)]*)\)", file.read_text(encoding="utf-8", errors="replace"), re.M)
+        if definition:
+            bases = [base.strip() for base in definition[1].split(",")]
+            return any(_reaches(base, package) for base in bases if base.isidentifier())
+    return None
