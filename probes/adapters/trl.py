@@ -14,12 +14,15 @@ from typing import Any
 
 from probes import weights
 from probes.adapters.adapter_values import (
+    canonical_sampling,
+    changed_by,
     engine_version,
     finishes,
     lists,
     plain,
     prompts_digest,
     record_boundaries,
+    record_failed_sync,
     rollout_arrays,
     tokenizer_fields,
     unpadded,
@@ -28,6 +31,7 @@ from probes.adapters.adapter_values import (
 )
 from probes.adapters.calls import Call
 from probes.adapters.loaders import check_digested, record_received, restore_loader, wrap_loader
+from probes.adapters.merged_weights import is_adapted, merged_weights, sent_weights
 from probes.adapters.table import Adapter, Hook
 from probes.draws import COUPLED, DRAWN, SEEN
 from probes.frames import Flat, Ragged
@@ -46,8 +50,8 @@ WITHOUT_EFFECT = (
 # Prefixes of engine settings, which a comparison of engines may change. Seeds are recorded as `seeds`.
 _ENGINE = ("use_vllm", "vllm_", "use_transformers_", "transformers_", "cache_implementation")
 _SEEDS = ("seed", "data_seed")
-# Sampling parameters with their values of no effect.
-_NEUTRAL = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+# Sampling parameters that TRL has settings of its own for.
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _METRICS = {
     "reward": "reward_mean", "kl": "kl_mean", "loss": "policy_loss", "entropy": "entropy", "grad_norm": "grad_norm",
     "clip_ratio/region_mean": "clip_fraction", "completions/mean_length": "length_mean",
@@ -124,7 +128,9 @@ def generating(call: Call) -> None:
         call.recorder.event("resume", step=call.step, path=path)
     if memory.get("step") != call.step:
         memory["step"], memory["drawn"] = call.step, 0
-    _digested(call, trainer)
+    memory["whole"] = not _sharded(trainer)
+    if not (trainer.use_vllm and is_adapted(trainer.model)):  # each sync merges an adapter anew
+        _digested(call, trainer.accelerator.unwrap_model(trainer.model))
 
 
 def generated(call: Call) -> None:
@@ -287,8 +293,13 @@ def logged(call: Call) -> None:
 
 
 def syncing(call: Call) -> None:
-    """Wrap the loader of a colocated vLLM, so that the digest of each tensor that it loads is taken from now on."""
+    """Wrap the loader of a colocated vLLM, so that the digest of each tensor that it loads is taken from now on. Of an
+    adapter, record the digests of the merged weights: merging and taking apart again rounds the base.
+    """
     engine, memory = getattr(call.owner, "llm", None), call.job.memory
+    if is_adapted(call.owner.model):
+        memory.pop("digested", None)
+        _digested(call, call.owner.model)
     if not call.job.digests or engine is None:
         return
     model = engine.llm_engine.model_executor.driver_worker.model_runner.model
@@ -301,16 +312,20 @@ def synced(call: Call) -> None:
     """Record a weight sync to vLLM. Of a server nothing is known of what arrived, so every tensor counts as
     unreported. A tensor that a colocated vLLM was not sent counts as absent.
     """
-    tensors = dict(call.owner.model.named_parameters())
+    sent = {weight.name: weight.parameter for weight in sent_weights(call.owner.model)}
     passed = call.job.memory.get("passed")
-    without_digest = [name for name in tensors if name not in (passed or ())]
-    # With an adapter TRL sends merged tensors, whose names are not those of the parameters.
-    comparable = passed is not None and not hasattr(call.owner.model, "peft_config")
+    without_digest = [name for name in sent if name not in (passed or ())]
+    comparable = passed is not None and call.job.memory.get("whole", True)
     call.recorder.event(
-        "sync", step=call.step, version=call.step, ok=True, message="", seconds=call.seconds, tensors=len(tensors),
-        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()), mismatched=[],
+        "sync", step=call.step, version=call.step, ok=True, message="", seconds=call.seconds, tensors=len(sent),
+        bytes=sum(tensor.numel() * tensor.element_size() for tensor in sent.values()), mismatched=[],
         absent=without_digest if comparable else [], unreported=[] if comparable else without_digest,
     )  # fmt: skip
+
+
+def not_synced(call: Call) -> None:
+    """Record a weight sync that raised."""
+    record_failed_sync(call, call.step)
 
 
 def drew(call: Call) -> None:
@@ -330,18 +345,22 @@ def saved(call: Call) -> None:
 def ended(call: Call) -> None:
     """Record digests of the weights after the last update."""
     call.job.step = int(call.owner.state.global_step)
-    _digested(call, call.owner)
+    call.job.memory["whole"] = not _sharded(call.owner)
+    _digested(call, call.owner.accelerator.unwrap_model(call.owner.model))
 
 
-def _digested(call: Call, trainer: Any) -> None:
-    """Record digests of the policy's weights, and of the update that made them, where they were asked for."""
+def _digested(call: Call, model: Any) -> None:
+    """Record digests of the policy's weights as they are sent, and of the update that made them, where they were asked
+    for.
+    """
     memory, version = call.job.memory, call.step
-    if not call.job.digests or memory.get("digested") == version or _sharded(trainer):
+    if not call.job.digests or memory.get("digested") == version or not memory.get("whole"):
         return
     memory["digested"] = version
-    digests = weights.digests(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
+    digests = weights.digests(merged_weights(model))
     call.recorder.weights(step=version - 1, version=version, digests=digests, source="learner")
-    if version:
+    if version and memory.get("learned") != version:
+        memory["learned"] = version
         call.recorder.event("learner", step=version - 1, actor=weights.combine(digests))
 
 
@@ -358,14 +377,13 @@ def _sampling(trainer: Any) -> dict[str, Any]:
     it.
     """
     if trainer.use_vllm:
-        values = {name: getattr(trainer, name, None) for name in _NEUTRAL}
+        values = {name: getattr(trainer, name, None) for name in _SAMPLING}
         values["min_p"] = 0.0 if values["min_p"] is None else values["min_p"]  # as TRL passes it
         values = {"max_tokens": trainer.max_completion_length, **values, **(trainer.args.generation_kwargs or {})}
     else:
-        values = {name: getattr(trainer.generation_config, name, None) for name in _NEUTRAL}
+        values = {name: getattr(trainer.generation_config, name, None) for name in _SAMPLING}
         values["max_tokens"] = trainer.generation_config.max_new_tokens
-    values["top_k"] = values["top_k"] or (None if values["top_k"] is None else -1)  # 0 is off
-    return {name: values[name] for name in (*_NEUTRAL, "max_tokens") if values[name] is not None}
+    return canonical_sampling(values)
 
 
 def _native_sampling(trainer: Any) -> Any:
@@ -375,9 +393,7 @@ def _native_sampling(trainer: Any) -> Any:
 
 def _tempered(trainer: Any) -> bool:
     """Whether something other than the model, such as temperature, changes the log-probabilities."""
-    sampling = _sampling(trainer)
-    neutral = all(sampling.get(name, value) == value for name, value in _NEUTRAL.items())
-    return not neutral or bool(trainer.args.generation_kwargs)
+    return bool(changed_by(_sampling(trainer)) or trainer.args.generation_kwargs)
 
 
 def _colocated(trainer: Any) -> bool:
@@ -450,7 +466,7 @@ ADAPTER = Adapter(
         Hook(f"{VLLM}.__init__", span="start_engine", when="with vLLM"),
         Hook("vllm.entrypoints.llm:LLM.__init__", span="start_vllm", before=requesting, when="with a colocated vLLM"),
         Hook(f"{VLLM}.generate", span="generate_vllm", record=drew, when="with vLLM"),
-        Hook(f"{VLLM}.sync_weights", span="sync", before=syncing, record=synced, when="with vLLM"),
+        Hook(f"{VLLM}.sync_weights", span="sync", before=syncing, record=synced, failed=not_synced, when="with vLLM"),
         Hook("accelerate.accelerator:Accelerator.backward", span="backward"),
         Hook("transformers.trainer:Trainer.train", span="train_all", before=beginning, record=ended),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import torch
 from probes import install, weights
 from probes.adapters import trl
 from probes.adapters.calls import Call, Job
+from probes.adapters.merged_weights import merged_weights
 from probes.adapters.table import Hook
 from probes.format import Run
 
@@ -114,6 +116,100 @@ def test_without_digests_no_loader_is_wrapped(process: Process) -> None:
     process.job.digests, model = False, Model()
     sync(process, generation(torch.nn.Linear(2, 1), model), {}, 1)
     assert "load_weights" not in vars(model)
+
+
+def test_a_sync_that_raised_is_a_failed_one(process: Process) -> None:
+    process.job.step = 2
+
+    def failed(call: Call) -> None:
+        call.error = "ConnectionError: refused"
+        trl.not_synced(call)
+
+    process.read(failed, generation(torch.nn.Linear(2, 1), None))
+    [event] = process.recording().events("sync")
+    assert (event["ok"], event["version"], event["message"]) == (False, 2, "ConnectionError: refused")
+
+
+class LoraLinear(torch.nn.Module):
+    """PEFT's LoRA on a dense layer, as far as it is merged: names and arithmetic of `peft.tuners.lora.layer`."""
+
+    def __init__(self, base: torch.nn.Linear, *, variant: str = "", bias: bool = False) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.lora_A = torch.nn.ModuleDict({"default": torch.nn.Linear(base.in_features, 2, bias=False)})
+        self.lora_B = torch.nn.ModuleDict({"default": torch.nn.Linear(2, base.out_features, bias=bias)})
+        self.scaling, self.lora_bias = {"default": 2.0}, {"default": bias}
+        self.lora_variant = {"default": variant} if variant else {}
+        self.merged_adapters: list[str] = []
+        self.active_adapters = ["default"]
+
+    def get_delta_weight(self, adapter: str) -> Any:
+        return self.lora_B[adapter].weight @ self.lora_A[adapter].weight * self.scaling[adapter]
+
+    def merge(self) -> None:
+        self.base_layer.weight.data += self.get_delta_weight("default")
+        if self.lora_bias["default"]:
+            self.base_layer.bias.data += self.lora_B["default"].bias * self.scaling["default"]
+        self.merged_adapters.append("default")
+
+
+class Adapted(torch.nn.Module):
+    """A `PeftModel`: the user's model two levels down, and the prefix of what belongs to its adapters."""
+
+    prefix, peft_config = "lora_", {"default": None}
+
+    def __init__(self, **kinds: Any) -> None:
+        super().__init__()
+        self.base_model = torch.nn.Module()
+        self.base_model.model = torch.nn.Module()
+        self.base_model.model.proj = LoraLinear(torch.nn.Linear(3, 3), **kinds)
+        self.base_model.model.norm = torch.nn.LayerNorm(3)
+
+
+def sent(model: Adapted) -> dict[str, Any]:
+    """What TRL's `_iter_named_params` sends: after the merge, by vLLM's names."""
+    made = copy.deepcopy(model)
+    made.base_model.model.proj.merge()
+    named = {
+        name.removeprefix("base_model.model.").replace(".base_layer", ""): p for name, p in made.named_parameters()
+    }
+    return {name: parameter.data for name, parameter in named.items() if "lora_" not in name}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_adapter_is_digested_as_it_is_merged_for_a_sync(process: Process, dtype: torch.dtype, bias: bool) -> None:
+    learner, model = Adapted(bias=bias), Model()
+    learner.to(dtype)
+    process.job.memory["whole"] = True
+    for version in (0, 1):  # a second sync of one version merges into a base that the first has rounded
+        sync(process, generation(learner, model), sent(learner), version)
+        process.read(trl.drew, generation(learner, model))
+        with torch.no_grad():
+            learner.base_model.model.proj.lora_B["default"].weight += 0.1
+    run = process.recording()
+    found = {(event["source"], event["version"]): event["digests"] for event in run.events("weights")}
+    for version in (0, 1):
+        assert found["learner", version] == found["received", version]
+    assert found["learner", 0]["proj.weight"] != found["learner", 1]["proj.weight"]
+    assert found["learner", 0]["norm.weight"] == found["learner", 1]["norm.weight"]
+    assert all(event["absent"] == event["unreported"] == [] for event in run.events("sync"))
+
+
+def test_an_adapter_that_was_applied_twice_arrives_with_another_digest(process: Process) -> None:
+    learner, model = Adapted(), Model()
+    process.job.memory["whole"] = True
+    tensors = sent(learner)
+    base = learner.base_model.model.proj.base_layer.weight.data
+    tensors["proj.weight"] = 2 * tensors["proj.weight"] - base
+    sync(process, generation(learner, model), tensors, 1)
+    process.read(trl.drew, generation(learner, model))
+    found = {event["source"]: event["digests"] for event in process.recording().events("weights")}
+    assert {name for name in found["learner"] if found["learner"][name] != found["received"][name]} == {"proj.weight"}
+
+
+def test_a_merge_that_is_not_known_here_leaves_the_weight_out(process: Process) -> None:
+    assert {name for name, _ in merged_weights(Adapted(variant="dora"))} == {"norm.weight", "norm.bias"}
 
 
 def trainer(**settings: Any) -> Any:
