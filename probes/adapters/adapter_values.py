@@ -118,6 +118,11 @@ def changed_by(sampling: Mapping[str, Any]) -> list[str]:
     return [name for name, value in _NEUTRAL.items() if sampling.get(name, value) != value]
 
 
+def only_tempered(sampling: Mapping[str, Any]) -> bool:
+    """Whether temperature alone changes the log-probabilities of vLLM. The frameworks' learners score after it too."""
+    return changed_by(sampling) == ["temperature"]
+
+
 def unpadded(values: Any, mask: Any) -> list[list[Any]]:
     """Return the rows of a padded [samples, length] tensor where its mask is true."""
     pairs = zip(values.tolist(), mask.tolist(), strict=True)

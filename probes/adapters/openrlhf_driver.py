@@ -11,6 +11,7 @@ from typing import Any
 from probes.adapters.adapter_values import (
     canonical_sampling,
     changed_by,
+    only_tempered,
     plain,
     prompts_digest,
     record_boundaries,
@@ -66,7 +67,7 @@ def configured(call: Call) -> None:
         missing["prompt_seen"] = "OpenRLHF does not keep which ids vLLM saw (with --mode coupled the harness does)"
     if args.algo.advantage.is_correction_level == "off":
         missing["logprob"] = "OpenRLHF asks vLLM for log-probabilities only with --algo.advantage.is_correction_level"
-    elif changed_by(sampling):
+    elif changed_by(sampling) and not only_tempered(sampling):
         missing["logprob"] = "OpenRLHF asks vLLM for log-probabilities after temperature, top-k and the like"
         missing["logprob"] += " (recorded as processed_logprob)"
     if not call.job.digests:
@@ -127,7 +128,7 @@ def submitted(call: Call) -> None:
         return
     if memory.get("submitted") != call.step:
         memory.update(submitted=call.step, sent=0, numbers={}, bounded=0)
-    memory["changed"] = changed_by(_asked(options))
+    memory["asked"] = _asked(options)
     group = options.get("n_samples_per_prompt", call.owner.args.rollout.n_samples_per_prompt)
     for reference in call.result:
         first = memory["sent"] * group
@@ -182,7 +183,10 @@ def generated(call: Call) -> None:
     if any(row["turns"] > 1 for row in made):
         fields["uncompared"] = "later turns of a sample are not recorded: an environment wrote between them"
     logprobs = [row["logprob"] for row in made]
-    processed = memory.get("changed") and fields["mode"] == "native"
+    asked = memory.get("asked", {})
+    processed = changed_by(asked) and fields["mode"] == "native"
+    if processed and only_tempered(asked):
+        fields["tempered"] = True
     prompts, outputs = [row["prompt"] for row in made], [row["output"] for row in made]
     arrays = rollout_arrays(
         samples, prompts, outputs, None if None in logprobs else logprobs,

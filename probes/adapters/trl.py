@@ -19,6 +19,7 @@ from probes.adapters.adapter_values import (
     engine_version,
     finishes,
     lists,
+    only_tempered,
     plain,
     prompts_digest,
     record_boundaries,
@@ -83,7 +84,7 @@ def configured(call: Call) -> None:
     missing = {}
     if _colocated(trainer):
         seeds["engine"] = trainer.accelerator.process_index // trainer.vllm_generation.tensor_parallel_size
-    if trainer.use_vllm and _tempered(trainer):
+    if trainer.use_vllm and _changed(trainer) and not _only_tempered(trainer):
         missing["logprob"] = "TRL asks vLLM for log-probabilities after temperature, top-k and the like"
         missing["logprob"] += " (recorded as processed_logprob)"
     if not trainer.use_vllm:
@@ -152,10 +153,12 @@ def generated(call: Call) -> None:
         fields["uncompared"] = "tools or an environment wrote a part of these outputs"
     elif getattr(trainer, "mask_truncated_completions", False):
         fields["uncompared"] = "mask_truncated_completions hides the tokens of truncated samples from the loss"
-    tempered = _tempered(trainer)
-    if tempered and mode == "coupled":
+    changed = _changed(trainer)
+    if changed and mode == "coupled":
         logprobs = None  # raw ones, of which TRL's learner has no counterpart
-    meaning = "processed_logprob" if tempered else "logprob"
+    elif _only_tempered(trainer):
+        fields["tempered"] = True
+    meaning = "processed_logprob" if changed else "logprob"
     arrays = rollout_arrays(samples, prompts, outputs, logprobs, meaning=meaning)
     prompts_seen = _noted(trainer, SEEN)
     if prompts_seen is not None and len(prompts_seen) == len(samples) and tool_mask is None:
@@ -391,9 +394,13 @@ def _native_sampling(trainer: Any) -> Any:
     return generation_kwargs if trainer.use_vllm else trainer.generation_config.to_diff_dict()
 
 
-def _tempered(trainer: Any) -> bool:
+def _changed(trainer: Any) -> bool:
     """Whether something other than the model, such as temperature, changes the log-probabilities."""
     return bool(changed_by(_sampling(trainer)) or trainer.args.generation_kwargs)
+
+
+def _only_tempered(trainer: Any) -> bool:
+    return not trainer.args.generation_kwargs and only_tempered(_sampling(trainer))
 
 
 def _colocated(trainer: Any) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from probes.adapters.adapter_values import (
-    changed_by,
     plain,
     prompts_digest,
     record_failed_sync,
@@ -16,7 +15,7 @@ from probes.adapters.adapter_values import (
     unpadded,
 )
 from probes.adapters.calls import Call
-from probes.adapters.verl_values import asked_sampling, container, each, reports_raw
+from probes.adapters.verl_values import asked_sampling, comparable, container, each, processed, reports_raw
 from probes.draws import COUPLED
 from probes.frames import Flat, Ragged
 
@@ -75,7 +74,7 @@ def configured(call: Call) -> None:
     missing = {}
     if not rollout.get("calculate_log_probs"):
         missing["logprob"] = "rollout.calculate_log_probs is off"
-    elif changed_by(sampling) and mode == "native" and not reports_raw(rollout, engine):
+    elif mode == "native" and processed(sampling, rollout, engine) and not comparable(sampling, engine):
         missing["logprob"] = "verl asks its engines for log-probabilities after temperature, top-k and the like"
         missing["logprob"] += " (recorded as processed_logprob)"
     if (mode == "coupled" or reports_raw(rollout, engine)) and float(rollout["temperature"]) != 1.0:

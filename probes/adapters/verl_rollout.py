@@ -22,7 +22,7 @@ from probes.adapters.adapter_values import (
 )
 from probes.adapters.calls import Call, running_local
 from probes.adapters.verl_engine import request_key
-from probes.adapters.verl_values import asked_sampling, container, each, reports_raw, scalar
+from probes.adapters.verl_values import asked_sampling, comparable, container, each, reports_raw, scalar
 from probes.frames import Flat
 
 STALE = 8  # steps after which an unfinished prompt is dropped
@@ -135,7 +135,10 @@ def grouped(call: Call) -> None:
         fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
     elif _rejecting(call.owner.config):
         fields["uncompared"] = "rollout_correction.rollout_rs hides the tokens that it rejects from the loss"
-    meaning = _meaning(first, container(call.owner.config.actor_rollout_ref.rollout), coupled=coupled)
+    rollout = container(call.owner.config.actor_rollout_ref.rollout)
+    meaning, engine = _meaning(first, rollout, coupled=coupled), str(rollout.get("name"))
+    if meaning == "processed_logprob" and all(comparable(turn["sampling"], engine) for turn in first):
+        fields["tempered"] = True
     logprobs = [turn["logprob"] for turn in first] if meaning else [None]
     arrays = rollout_arrays(
         samples, prompts, outputs, None if None in logprobs else logprobs, meaning=meaning or "logprob"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from probes.adapters.adapter_values import canonical_sampling
+from probes.adapters.adapter_values import canonical_sampling, changed_by, only_tempered
 
 
 def container(config: Any) -> Any:
@@ -26,6 +27,19 @@ def asked_sampling(rollout: dict[str, Any]) -> dict[str, Any]:
 def reports_raw(rollout: dict[str, Any], engine: str) -> bool:
     """Whether an engine reports the model's own log-probabilities: only vLLM can be told to."""
     return engine == "vllm" and rollout.get("logprobs_mode") == "raw_logprobs"
+
+
+def processed(sampling: Mapping[str, Any], rollout: dict[str, Any], engine: str) -> bool:
+    """Whether an engine reports log-probabilities that a request's sampling parameters have changed."""
+    return bool(changed_by(sampling)) and not reports_raw(rollout, engine)
+
+
+def comparable(sampling: Mapping[str, Any], engine: str) -> bool:
+    """Whether processed log-probabilities are of the distribution that verl's learner scores, after the temperature.
+
+    SGLang's own may be of another, by a variable of its process (`SGLANG_RETURN_ORIGINAL_LOGPROB`).
+    """
+    return engine == "vllm" and only_tempered(sampling)
 
 
 def each(batch: Any, name: str) -> list[Any]:

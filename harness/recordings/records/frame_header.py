@@ -45,7 +45,8 @@ class FrameHeader:
     that the engine did not reach, as recorded, and `uncompared`: why a framework's samples cannot be held against its
     learner, in words; `request_seed`: what the engine makes of seeds of requests; `fits`: of a `native_score`;
     `order`: the samples as the learner took them, or as they arrived from the engine; `unmatched`: why a row that was
-    trained on has no sample number -> how many such rows."""
+    trained on has no sample number -> how many such rows; `tempered`: the processed log-probabilities are after the
+    temperature alone, as the learner's are."""
 
     weight_version: int | None
     mode: str | None
@@ -56,6 +57,7 @@ class FrameHeader:
     fits: tuple[SamplerFit, ...] | None
     order: tuple[int, ...] | None
     unmatched: Mapping[str, int]
+    tempered: bool
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> FrameHeader:
@@ -71,6 +73,7 @@ class FrameHeader:
             fits=tuple(SamplerFit.of(fit) for fit in map(parameters, fits) if fit) if isinstance(fits, list) else None,
             order=sample_numbers(fields.get("order")) or sample_numbers(fields.get("arrival")),
             unmatched={why: count for why, count in rows.items() if count},
+            tempered=fields.get("tempered") is True,
         )
 
 

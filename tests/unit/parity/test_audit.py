@@ -106,6 +106,7 @@ def test_what_one_run_shows_is_found(
         assert "harness replay" in verdict.fix and any("it takes a second run" in one for one in verdict.missing)
 
 
+@pytest.mark.slow
 def test_a_token_that_was_trained_on_stands_in_the_column_of_the_run(tmp_path: Path) -> None:
     made = make("baseline", native=False)
     other_tokens(made)
@@ -135,11 +136,45 @@ def test_an_engine_in_another_data_type_explains_rounding_and_nothing_larger(
     assert (verdict.verdict, [cause.name for cause in verdict.causes]) == ("UNSOUND", named), verdict.reason
 
 
+def processed(made: Recording) -> None:
+    """A framework's job at another temperature, which its learner scores after too."""
+    for frame in made.frames("rollout"):
+        frame.arrays["processed_logprob"] = frame.arrays.pop("logprob")
+        frame.fields["tempered"] = True
+
+
+def filtered(made: Recording) -> None:
+    """A job with top-p: the engine's numbers are of fewer tokens than the learner's."""
+    processed(made)
+    for frame in made.frames("rollout"):
+        del frame.fields["tempered"]
+
+
+def processed_and_far(made: Recording) -> None:
+    far(made)
+    processed(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("plant", "verdict", "state"), [
+    (processed, "SOUND", "ruled out"), (filtered, "INCONCLUSIVE", "not tested"),
+    (processed_and_far, "UNSOUND", "confirmed"),
+])  # fmt: skip
+def test_processed_numbers_are_held_against_a_learner_that_scores_after_the_temperature(
+    plant: Callable[[Recording], None], verdict: str, state: str, tmp_path: Path
+) -> None:
+    made = make("baseline", native=False)
+    plant(made)
+    audited_run = audited(made, tmp_path)
+    assert (audited_run.verdict, check(audited_run, "engine-against-learner").state) == (verdict, state)
+
+
 def unmatched(made: Recording) -> None:
     """Of a framework's step three rows were trained on that no sample of it stands for."""
     made.frame("experience", 2).fields["unmatched"] = {"its prompt was submitted in another step": 3}
 
 
+@pytest.mark.slow
 def test_rows_without_a_sample_are_not_tested(tmp_path: Path) -> None:
     made = make("baseline", native=False)
     unmatched(made)

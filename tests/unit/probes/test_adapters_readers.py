@@ -190,7 +190,8 @@ def test_openrlhfs_log_probabilities_have_the_name_of_what_they_are(desk: Any, o
     numbers = {"rollout_log_probs": [0.0, 0.0, -1.5]}
     answer(one, 0, response("a", [3, 4, 5], 2, **numbers), response("a", [3, 4, 6], 2, **numbers))
     one.call(openrlhf_driver.generated, generate_all, generator())
-    [(_, _, arrays)] = one.frames("rollout")
+    [(_, fields, arrays)] = one.frames("rollout")
+    assert fields.get("tempered", False) == (array == "processed_logprob")
     assert arrays[array] == [[-1.5], [-1.5]]
     assert [name for name in arrays if name.endswith("logprob")] == [array]
 
@@ -682,6 +683,21 @@ def test_verls_log_probabilities_have_the_name_of_what_they_are(desk: Any, setti
     play(one, loop(**setting), ANSWERS)
     for _, _, arrays in one.frames("rollout"):
         assert {name for name in arrays if name.endswith("logprob")} == ({array} if array else set())
+
+
+@pytest.mark.parametrize(
+    ("setting", "tempered"),
+    [
+        ({"temperature": 0.7, "name": "vllm"}, True), ({"temperature": 0.7, "top_p": 0.9, "name": "vllm"}, False),
+        ({"temperature": 0.7, "name": "sglang"}, False), ({"name": "vllm"}, False),
+    ],
+)  # fmt: skip
+def test_verls_learner_scores_what_its_vllm_reports_after_the_temperature_alone(
+    desk: Any, setting: Any, tempered: bool
+) -> None:
+    one = desk(verl.ADAPTER)
+    play(one, loop(**setting), ANSWERS)
+    assert {fields.get("tempered", False) for _, fields, _ in one.frames("rollout")} == {tempered}
 
 
 def test_verls_learner_scores_after_the_temperature_and_a_coupled_engine_before(desk: Any) -> None:

@@ -242,7 +242,18 @@ def test_what_transformers_resolved_is_recorded_and_what_nobody_set_is_missing()
     [({}, False), ({"min_p": 0.0}, False), ({"top_p": 0.9}, True), ({"generation_kwargs": {"logit_bias": {}}}, True)],
 )
 def test_which_sampling_changes_the_log_probabilities(settings: dict[str, Any], changed: bool) -> None:
-    assert trl._tempered(trainer(**settings)) is changed
+    assert trl._changed(trainer(**settings)) is changed
+
+
+@pytest.mark.parametrize(
+    ("settings", "tempered"),
+    [
+        ({"temperature": 0.7}, True), ({}, False), ({"temperature": 0.7, "top_p": 0.9}, False),
+        ({"temperature": 0.7, "generation_kwargs": {"seed": 1}}, False),
+    ],
+)  # fmt: skip
+def test_when_the_learner_scores_what_the_engine_reports(settings: dict[str, Any], tempered: bool) -> None:
+    assert trl._only_tempered(trainer(**settings)) is tempered
 
 
 def test_an_engine_is_recorded_with_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:

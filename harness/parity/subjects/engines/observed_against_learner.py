@@ -85,9 +85,14 @@ def _stops(side: SideBuilder, rollout: Table, output: Rows) -> None:
     side.inner = counts
 
 
+def _of_engine(rollout: Table) -> Rows | None:
+    """Return the engine's log-probabilities that are of the distribution which its learner scores."""
+    return rollout.rows("processed_logprob" if rollout.header.tempered else "logprob")
+
+
 def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     """Find log-probabilities that are NaN or infinite, whatever the other side has for the token."""
-    logprob = rollout.rows("logprob")
+    logprob = _of_engine(rollout)
     if logprob is None:
         return
     bad = np.flatnonzero(~np.isfinite(logprob.values))
@@ -118,7 +123,8 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     `pairs` have the engine first and the learner second, so Δ is learner − engine. `reread` wants the truth first:
     hence `backwards`.
     """
-    tokens, actor, logprob = experience.rows("tokens"), experience.rows("actor_logprob"), rollout.rows("logprob")
+    tokens, actor = experience.rows("tokens"), experience.rows("actor_logprob")
+    logprob = _of_engine(rollout)
     if tokens is None:
         side.no_experience.append(rollout.step)
         return
