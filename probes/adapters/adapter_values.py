@@ -94,16 +94,21 @@ def request_draw(request: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def record_sampling(call: Call, asked: Mapping[str, Any], request: Any, mode: str) -> None:
-    """Record what was asked of an engine and what a request to it carried: once per process and mode."""
-    recorded_modes = call.job.memory.setdefault("sampling", set())
-    if mode not in recorded_modes:
-        recorded_modes.add(mode)
-        given = request_sampling(request)
-        if "max_tokens" not in asked:  # then each prompt has its own limit
-            given.pop("max_tokens", None)
-        native = request if isinstance(request, Mapping) else given
-        call.recorder.event("sampling", canonical=plain(asked), native=plain(native), given=plain(given), mode=mode)
+def is_new_mode(call: Call, mode: str) -> bool:
+    """Whether this process has not drawn in this mode before."""
+    modes: set[str] = call.job.memory.setdefault("sampling", set())
+    new = mode not in modes
+    modes.add(mode)
+    return new
+
+
+def record_sampling(call: Call, settings: Mapping[str, Any], request: Any, mode: str) -> None:
+    """Record the sampling parameters of the settings and of a request: the first one of a mode stands for all."""
+    received = request_sampling(request)
+    if "max_tokens" not in settings:  # then each prompt has its own limit
+        received.pop("max_tokens", None)
+    native = request if isinstance(request, Mapping) else received
+    call.recorder.event("sampling", canonical=plain(settings), native=plain(native), given=plain(received), mode=mode)
 
 
 def record_failed_sync(call: Call, version: int, message: str = "") -> None:

@@ -51,7 +51,7 @@ _COLUMNS = {
 def configured(call: Call) -> None:
     """Record the resolved arguments, the sampling and the tokenizer, after the trainer was made."""
     args, opts = call.arguments["strategy"].args, call.arguments["generate_kwargs"]
-    sampling = _asked(opts)
+    sampling = _configured_sampling(opts)
     mode = "coupled" if os.environ.get(COUPLED) else "native"
     scenario = {
         "name": f"openrlhf {args.algo.advantage.estimator}", "seed": args.train.seed, "train": True, "guided": False,
@@ -86,7 +86,7 @@ def configured(call: Call) -> None:
     call.job.step = 0
 
 
-def _asked(opts: Mapping[str, Any]) -> dict[str, Any]:
+def _configured_sampling(opts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the canonical sampling parameters among the arguments of a generation. What the request then carries is
     recorded by the engine's process.
     """
@@ -128,7 +128,7 @@ def submitted(call: Call) -> None:
         return
     if memory.get("submitted") != call.step:
         memory.update(submitted=call.step, sent=0, numbers={}, bounded=0)
-    memory["asked"] = _asked(options)
+    memory["sampling"] = _configured_sampling(options)
     group = options.get("n_samples_per_prompt", call.owner.args.rollout.n_samples_per_prompt)
     for reference in call.result:
         first = memory["sent"] * group
@@ -183,9 +183,9 @@ def generated(call: Call) -> None:
     if any(row["turns"] > 1 for row in made):
         fields["uncompared"] = "later turns of a sample are not recorded: an environment wrote between them"
     logprobs = [row["logprob"] for row in made]
-    asked = memory.get("asked", {})
-    processed = changed_by(asked) and fields["mode"] == "native"
-    if processed and only_tempered(asked):
+    sampling = memory.get("sampling", {})
+    processed = changed_by(sampling) and fields["mode"] == "native"
+    if processed and only_tempered(sampling):
         fields["tempered"] = True
     prompts, outputs = [row["prompt"] for row in made], [row["output"] for row in made]
     arrays = rollout_arrays(

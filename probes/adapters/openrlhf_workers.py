@@ -13,6 +13,7 @@ from probes import weights
 from probes.adapters.adapter_values import (
     driver_event,
     engine_version,
+    is_new_mode,
     plain,
     record_sampling,
     request_draw,
@@ -122,9 +123,9 @@ def received(call: Call) -> None:
 def generating(call: Call) -> None:
     """Record what the first request carries, beside what the driver was asked for."""
     request = call.arguments["sampling_params"]
-    mode = "coupled" if request_draw(request) is not None else "native"
-    asked = (driver_event(call, "configuration").get("scenario") or {}).get("sampling") or {}
-    record_sampling(call, asked, request, mode)
+    if is_new_mode(call, mode := "coupled" if request_draw(request) is not None else "native"):
+        settings = (driver_event(call, "configuration").get("scenario") or {}).get("sampling") or {}
+        record_sampling(call, settings, request, mode)
 
 
 def engine_started(call: Call) -> None:

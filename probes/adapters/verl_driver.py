@@ -15,7 +15,7 @@ from probes.adapters.adapter_values import (
     unpadded,
 )
 from probes.adapters.calls import Call
-from probes.adapters.verl_values import asked_sampling, comparable, container, each, processed, reports_raw
+from probes.adapters.verl_values import configured_sampling, comparable, container, each, processed, reports_raw
 from probes.draws import COUPLED
 from probes.frames import Flat, Ragged
 
@@ -56,7 +56,7 @@ def configured(call: Call) -> None:
     config = container(call.arguments["config"])
     rollout, data = config["actor_rollout_ref"]["rollout"], config["data"]
     engine = rollout["name"]
-    sampling, mode = asked_sampling(rollout), "coupled" if os.environ.get(COUPLED) else "native"
+    sampling, mode = configured_sampling(rollout), "coupled" if os.environ.get(COUPLED) else "native"
     scenario = {
         "name": f"verl {config['algorithm']['adv_estimator']}", "seed": data.get("seed") or 0, "train": True,
         "guided": False, "steps": config["trainer"].get("total_training_steps"),

@@ -12,6 +12,7 @@ from probes.adapters.adapter_values import (
     changed_by,
     engine_version,
     finishes,
+    is_new_mode,
     plain,
     record_boundaries,
     record_sampling,
@@ -22,7 +23,7 @@ from probes.adapters.adapter_values import (
 )
 from probes.adapters.calls import Call, running_local
 from probes.adapters.verl_engine import request_key
-from probes.adapters.verl_values import asked_sampling, comparable, container, each, reports_raw, scalar
+from probes.adapters.verl_values import configured_sampling, comparable, container, each, reports_raw, scalar
 from probes.frames import Flat
 
 STALE = 8  # steps after which an unfinished prompt is dropped
@@ -99,8 +100,10 @@ def generated(call: Call) -> None:
         return
     requests, sampling_params = _requests.get(), call.arguments["sampling_params"]
     coupled, sampling = request_draw(sampling_params) is not None, request_sampling(sampling_params)
-    asked = asked_sampling(container(call.owner.config.actor_rollout_ref.rollout))
-    record_sampling(call, asked, sampling_params, "coupled" if coupled else "native")
+    if is_new_mode(call, mode := "coupled" if coupled else "native"):
+        record_sampling(
+            call, configured_sampling(container(call.owner.config.actor_rollout_ref.rollout)), sampling_params, mode
+        )
     turns.append({
         "prompt": prompt, "output": made, "logprob": logprob, "reason": output.stop_reason or "", "versions": {version},
         "coupled": coupled, "sampling": sampling, "request": requests[0] if requests else -1,
@@ -200,18 +203,17 @@ _SETTINGS = {
     "dtype": "dtype", "enforce_eager": "enforce_eager", "max_model_len": "max_model_len",
     "max_num_seqs": "max_num_seqs", "memory_fraction": "gpu_memory_utilization",
     "prefix_caching": "enable_prefix_caching", "chunked_prefill": "enable_chunked_prefill",
-    "tensor_parallel": "tensor_model_parallel_size",
 }  # fmt: skip
 
 
-def vllm_given(call: Call) -> None:
+def vllm_starting(call: Call) -> None:
     """Keep the arguments with which verl starts vLLM."""
-    call.job.memory["given"] = plain(call.arguments["config"])
+    call.job.memory["arguments"] = plain(call.arguments["config"])
 
 
-def sglang_given(call: Call) -> None:
+def sglang_starting(call: Call) -> None:
     """Keep the arguments with which verl starts SGLang: its own record of them has defaults beside them."""
-    call.job.memory["given"] = plain(running_local("launch_server", "args"))
+    call.job.memory["arguments"] = plain(running_local("launch_server", "args"))
 
 
 _OTHER_SERVERS = ("server_reward_", "server_teacher_")  # servers of the same class that are not the engine that draws
@@ -228,7 +230,7 @@ def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
     seed = getattr(rollout, "seed", None)
     settings["seed"] = None if seed is None else seed + call.owner.replica_rank  # as verl counts them
     call.recorder.event(
-        "engine_info", engine=engine, version=engine_version(engine), asked=call.job.memory.pop("given", {}),
+        "engine_info", engine=engine, version=engine_version(engine), asked=call.job.memory.pop("arguments", {}),
         canonical={name: value for name, value in plain(settings).items() if value is not None},
         resolved=plain(resolved), replaced=[], pids=[os.getpid()],
     )  # fmt: skip

@@ -17,7 +17,7 @@ def container(config: Any) -> Any:
     return config if isinstance(config, dict) else vars(config)
 
 
-def asked_sampling(rollout: dict[str, Any]) -> dict[str, Any]:
+def configured_sampling(rollout: dict[str, Any]) -> dict[str, Any]:
     """Return the canonical sampling parameters that a rollout's configuration sets. Whether verl passes them on is in
     its requests.
     """

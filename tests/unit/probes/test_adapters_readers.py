@@ -899,6 +899,38 @@ def test_verls_settings_leave_out_what_a_comparison_of_engines_changes() -> None
     }
 
 
+def make_verl(self: Any, config: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("rollout", "processes", "missing"),
+    [
+        ({}, 1, set()), ({"temperature": 0.7}, 1, set()), ({"top_p": 0.9}, 1, {"logprob"}),
+        ({"temperature": 0.7, "logprobs_mode": "raw_logprobs"}, 1, {"logprob"}), ({}, 2, {"weights"}),
+        ({"calculate_log_probs": False}, 1, {"logprob"}),
+    ],
+)  # fmt: skip
+def test_verls_driver_says_what_its_settings_keep_from_the_recording(
+    desk: Any, rollout: Any, processes: int, missing: set[str]
+) -> None:
+    one = desk(verl.ADAPTER)
+    one.job.digests = True
+    settings = {"name": "vllm", "temperature": 1.0, "top_k": -1, "top_p": 1.0, "response_length": 8, "n": 2, "seed": 1,
+                "calculate_log_probs": True, **rollout}  # fmt: skip
+    model = {"path": "m"}
+    config = {
+        "actor_rollout_ref": {"rollout": settings, "model": model, "actor": {"strategy": "fsdp", "fsdp_config": {}}},
+        "data": {"train_batch_size": 4}, "algorithm": {"adv_estimator": "grpo"},
+        "trainer": {"n_gpus_per_node": processes, "nnodes": 1},
+    }  # fmt: skip
+    one.call(verl_driver.configured, make_verl, SimpleNamespace(), config)
+    one.frames("rollout")
+    [event] = one.run.events("configuration")
+    assert set(event["missing"]) == missing
+    asked = {name: settings[name] for name in ("temperature", "top_k", "top_p")}
+    assert event["scenario"]["sampling"] == {**asked, "max_tokens": 8}  # nobody set min-p or a penalty
+
+
 @pytest.mark.parametrize(
     ("asked", "dtype"),
     [(None, "bfloat16"), ({"param_dtype": "fp32"}, "float32"), ({"reduce_dtype": "fp32"}, "bfloat16")],
@@ -922,7 +954,7 @@ def test_verls_vllm_is_recorded_with_the_arguments_that_verl_gives_it(
     rollout = SimpleNamespace(dtype="float32", seed=42, max_num_seqs=8, max_model_len=None)
     owner = SimpleNamespace(config=rollout, replica_rank=replica, engine=SimpleNamespace(vllm_config=None))
     given = {"dtype": "float32", "seed": 42 + replica, "max_num_seqs": 16, "max_model_len": None}
-    one.call(verl_rollout.vllm_given, build, given)  # something between the settings and the engine doubled it
+    one.call(verl_rollout.vllm_starting, build, given)  # something between the settings and the engine doubled it
     one.call(verl_rollout.vllm_started, launch, owner)
     one.frames("rollout")
     [event] = one.run.events("engine_info")
@@ -938,7 +970,7 @@ def test_what_verl_does_not_hand_on_to_sglang_is_asked_and_not_given(desk: Any) 
 
     def launch_server() -> None:
         args = {"dtype": rollout.dtype, "disable_cuda_graph": rollout.enforce_eager, "device": "cpu"}
-        one.call(verl_rollout.sglang_given, launch, args)
+        one.call(verl_rollout.sglang_starting, launch, args)
 
     launch_server()
     one.call(verl_rollout.sglang_started, launch, owner)
@@ -957,7 +989,7 @@ def test_an_engine_whose_arguments_were_not_seen_has_none(desk: Any) -> None:
         tokenizer_manager=SimpleNamespace(server_args=SimpleNamespace()),
     )
     with pytest.raises(LookupError, match="launch_server"):  # of another version: its hook is turned off
-        one.call(verl_rollout.sglang_given, launch, SimpleNamespace())
+        one.call(verl_rollout.sglang_starting, launch, SimpleNamespace())
     one.call(verl_rollout.sglang_started, launch, owner)
     one.frames("rollout")
     [event] = one.run.events("engine_info")
