@@ -96,7 +96,7 @@ def request_draw(request: Any) -> Mapping[str, Any] | None:
 
 def is_new_mode(call: Call, mode: str) -> bool:
     """Whether this process has not drawn in this mode before."""
-    modes: set[str] = call.job.memory.setdefault("sampling", set())
+    modes: set[str] = call.job.memory.setdefault("sampled_modes", set())
     new = mode not in modes
     modes.add(mode)
     return new

@@ -15,7 +15,7 @@ from probes.adapters.adapter_values import (
     unpadded,
 )
 from probes.adapters.calls import Call
-from probes.adapters.verl_values import configured_sampling, comparable, container, each, processed, reports_raw
+from probes.adapters.verl_values import comparable, configured_sampling, container, each, processed, reports_raw
 from probes.draws import COUPLED
 from probes.frames import Flat, Ragged
 

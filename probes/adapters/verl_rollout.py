@@ -23,7 +23,7 @@ from probes.adapters.adapter_values import (
 )
 from probes.adapters.calls import Call, running_local
 from probes.adapters.verl_engine import request_key
-from probes.adapters.verl_values import configured_sampling, comparable, container, each, reports_raw, scalar
+from probes.adapters.verl_values import comparable, configured_sampling, container, each, reports_raw, scalar
 from probes.frames import Flat
 
 STALE = 8  # steps after which an unfinished prompt is dropped
