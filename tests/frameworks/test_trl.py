@@ -103,10 +103,19 @@ def test_a_colocated_engine_is_held_against_its_learner(colocated: Run) -> None:
     assert [event["version"] for event in colocated.events("sync")] == list(range(STEPS))
 
 
-def test_a_sound_job_is_sound(recordings: Path) -> None:
-    run = trl(recordings, "trl-sound", "--vllm", "--dtype", "bfloat16")
+def test_one_run_whose_engine_rounds_as_nobody_asked_has_that_cause(colocated: Run) -> None:
+    verdict = audit(colocated.path)
+    assert [(cause.name, cause.party) for cause in verdict.causes] == [("CONFIG(dtype)", "run")], verdict.reason
+
+
+@pytest.mark.parametrize("temperature", ["1.0", "0.7"])
+def test_a_sound_job_is_sound(recordings: Path, temperature: str) -> None:
+    name = f"trl-sound-{temperature}"
+    run = trl(recordings, name, "--vllm", "--dtype", "bfloat16", "--temperature", temperature)
     assert {event["source"] for event in run.events("weights")} == {"learner", "received"}
     [engine] = run.events("engine_info")
     assert engine["asked"]["max_model_len"] == engine["resolved"]["max_model_len"] == 128
-    verdict = audit(recordings / "trl-sound")
+    verdict = audit(recordings / name)
     assert verdict.verdict == "SOUND", verdict.reason
+    states = {check.name: check.state for check in verdict.parity.checks} if verdict.parity else {}
+    assert states["engine-against-learner"] == "ruled out"

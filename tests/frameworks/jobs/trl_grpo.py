@@ -1,7 +1,7 @@
 """Three steps of GRPO with TRL on a CPU, as a user's own script would have them; nothing in it knows the harness.
 
 python trl_grpo.py MATERIAL OUT [--vllm] [--seed N] [--steps N] [--save] [--save-steps N] [--resume DIR] [--rate R]
-    [--dtype bfloat16]
+    [--dtype bfloat16] [--temperature T]
 torchrun --nproc-per-node 2 trl_grpo.py …
 """
 
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--resume", default=None)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--temperature", type=float, default=1.0)
     asked = parser.parse_args()
     lines = (asked.material / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     engine: dict[str, Any] = {}
@@ -43,7 +44,8 @@ def main() -> None:
         num_generations=4, gradient_accumulation_steps=2, max_completion_length=24, use_cpu=True, bf16=False,
         report_to=[], logging_steps=1, save_strategy="steps" if asked.save else "no",
         save_steps=asked.save_steps or asked.steps,
-        beta=0.04, learning_rate=asked.rate, use_vllm=asked.vllm, model_init_kwargs={"dtype": asked.dtype}, **engine,
+        beta=0.04, learning_rate=asked.rate, temperature=asked.temperature, use_vllm=asked.vllm,
+        model_init_kwargs={"dtype": asked.dtype}, **engine,
     )  # fmt: skip
     prompts = Dataset.from_dict({"prompt": [json.loads(line)["input"] for line in lines]})
     model = str(asked.material / "model")
