@@ -289,7 +289,7 @@ CONFIG = CauseFamily(
     "CONFIG",
     meaning="the engine runs with another value of the named setting than was asked for",
     covers=lambda live, recorded: recorded == GENERATION_CONFIG and SAMPLING_PARAM.has(live),
-    fix="set the named parameter to the same value on both engines",
+    fix="set the named parameter to one value in every engine, and check that each resolves it",
     alone="its proof puts the parameter back, and takes it away again where others were put back beside it",
     suspicion=6,
     proof=live("with the parameter as asked for, the engine agrees; with the other value, it differs again"),
