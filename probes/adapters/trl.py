@@ -84,7 +84,7 @@ def configured(call: Call) -> None:
     missing = {}
     if _colocated(trainer):
         seeds["engine"] = trainer.accelerator.process_index // trainer.vllm_generation.tensor_parallel_size
-    if trainer.use_vllm and _changed(trainer) and not _only_tempered(trainer):
+    if trainer.use_vllm and _changed(trainer) and not _comparable(trainer):
         missing["logprob"] = "TRL asks vLLM for log-probabilities after temperature, top-k and the like"
         missing["logprob"] += " (recorded as processed_logprob)"
     if not trainer.use_vllm:
@@ -95,6 +95,7 @@ def configured(call: Call) -> None:
         missing["weights"] = "the model is sharded: no process holds its weights"
     if not _colocated(trainer):
         missing["received"] = "only a vLLM of this process gives digests of the weights that it received"
+    call.job.memory["whole"] = not _sharded(trainer)
     backend = _backend(trainer)
     call.configuration(scenario, settings, backend=backend, seeds=seeds, mode=mode, missing=missing)
     call.recorder.event("sampling", canonical=sampling, native=plain(_native_sampling(trainer)), mode=mode)
@@ -129,7 +130,6 @@ def generating(call: Call) -> None:
         call.recorder.event("resume", step=call.step, path=path)
     if memory.get("step") != call.step:
         memory["step"], memory["drawn"] = call.step, 0
-    memory["whole"] = not _sharded(trainer)
     if not (trainer.use_vllm and is_adapted(trainer.model)):  # each sync merges an adapter anew
         _digested(call, trainer.accelerator.unwrap_model(trainer.model))
 
@@ -156,7 +156,7 @@ def generated(call: Call) -> None:
     changed = _changed(trainer)
     if changed and mode == "coupled":
         logprobs = None  # raw ones, of which TRL's learner has no counterpart
-    elif _only_tempered(trainer):
+    elif _comparable(trainer):
         fields["tempered"] = True
     meaning = "processed_logprob" if changed else "logprob"
     arrays = rollout_arrays(samples, prompts, outputs, logprobs, meaning=meaning)
@@ -348,7 +348,6 @@ def saved(call: Call) -> None:
 def ended(call: Call) -> None:
     """Record digests of the weights after the last update."""
     call.job.step = int(call.owner.state.global_step)
-    call.job.memory["whole"] = not _sharded(call.owner)
     _digested(call, call.owner.accelerator.unwrap_model(call.owner.model))
 
 
@@ -399,8 +398,11 @@ def _changed(trainer: Any) -> bool:
     return bool(changed_by(_sampling(trainer)) or trainer.args.generation_kwargs)
 
 
-def _only_tempered(trainer: Any) -> bool:
-    return not trainer.args.generation_kwargs and only_tempered(_sampling(trainer))
+def _comparable(trainer: Any) -> bool:
+    """Whether the engine's log-probabilities are after the temperature alone, as the learner's are. TRL asks a
+    colocated engine for processed ones; what a server reports is a setting of its own.
+    """
+    return _colocated(trainer) and not trainer.args.generation_kwargs and only_tempered(_sampling(trainer))
 
 
 def _colocated(trainer: Any) -> bool:

@@ -218,8 +218,9 @@ def trainer(**settings: Any) -> Any:
         "use_vllm": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0,
         "max_completion_length": 16,
     }  # fmt: skip
-    generation_kwargs = settings.pop("generation_kwargs", None)
-    return SimpleNamespace(**{**defaults, **settings}, args=SimpleNamespace(generation_kwargs=generation_kwargs))
+    args = SimpleNamespace(generation_kwargs=settings.pop("generation_kwargs", None))
+    engine = SimpleNamespace(mode=settings.pop("mode", "colocate"))
+    return SimpleNamespace(**{**defaults, **settings}, args=args, vllm_generation=engine)
 
 
 def test_arguments_of_generation_override_the_settings_of_the_same_name() -> None:
@@ -250,10 +251,11 @@ def test_which_sampling_changes_the_log_probabilities(settings: dict[str, Any], 
     [
         ({"temperature": 0.7}, True), ({}, False), ({"temperature": 0.7, "top_p": 0.9}, False),
         ({"temperature": 0.7, "generation_kwargs": {"seed": 1}}, False),
+        ({"temperature": 0.7, "mode": "server"}, False),
     ],
 )  # fmt: skip
 def test_when_the_learner_scores_what_the_engine_reports(settings: dict[str, Any], tempered: bool) -> None:
-    assert trl._only_tempered(trainer(**settings)) is tempered
+    assert trl._comparable(trainer(**settings)) is tempered
 
 
 def test_an_engine_is_recorded_with_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
