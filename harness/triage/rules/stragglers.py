@@ -1,0 +1,81 @@
+"""Who is slow in a job in which nothing hangs, by its recorders: on top of the ruling of the other rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from harness.triage.graph.edges import Names
+from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.slow import Ranking, counters, ranking
+from reports.model import Lateness
+
+MOST_ROWS = 3  # ranks that a verdict ranks in words; `Triage.lateness` has all
+GOES_ON = ("HEALTHY", "SLOW")
+
+
+def named(case: Case, ruling: Ruling) -> Ruling:
+    """The ruling with who is slow. HEALTHY becomes SLOW if the recorders of all ranks show that somebody stays slow.
+
+    A job that hangs, or whose evidence is insufficient, is left as it is: who came late before is not why.
+    """
+    if ruling.verdict not in GOES_ON or ruling.place == "a breakpoint":
+        return ruling
+    hosts = {process.key: process.host for process in case.evidence.processes}
+    ranked = ranking(case.groups, Names.of(case.evidence, case.comparison), hosts)
+    lines = tuple(_lines(case, ranked))
+    if not ranked.slow:
+        return replace(ruling, evidence=(*ruling.evidence, *lines), lateness=ranked.rows)
+    lines += tuple(counters.lines(case.evidence.processes, {key for row in ranked.slow for key in row.keys}))
+    if ruling.verdict == "SLOW":
+        return replace(ruling, evidence=(*lines, *ruling.evidence), lateness=ranked.rows)
+    ends = [case.subject(key) for row in ranked.slow for key in row.keys]
+    pids = [end.process.pid for end in ends if end.process is not None and end.process.pid and not end.ended]
+    return Ruling(
+        "SLOW",
+        headline(case, ranked.slow),
+        "K7",
+        place=ranked.slow[0].group,
+        evidence=(*lines, f"nothing hangs: {ruling.reason.removeprefix('nothing hangs: ')}"),
+        next=(
+            *(f"see where its time goes: py-spy top --pid {pid}" for pid in pids[:1]),
+            "for the next run: harness watch --slow -- COMMAND, which says who stays slow",
+        ),
+        lateness=ranked.rows,
+    )
+
+
+def headline(case: Case, slow: Sequence[Lateness]) -> str:
+    """Say who is slow, and by what measure."""
+    if len(slow) > 1:
+        return f"{case.names(key for row in slow for key in row.keys)} are slow: they keep the others waiting"
+    [row] = slow
+    if len(row.keys) > 1:
+        return f"host {row.host} is slow: its {len(row.keys)} ranks {_measure(row)}"
+    return f"{case.names(row.keys)} is slow: it {_measure(row)}"
+
+
+def _measure(row: Lateness) -> str:
+    """How often it came last, and how long the others waited: "came last in 97 of 100 all_reduce, 180 ms in the
+    median"."""
+    what = row.op or "collectives"
+    late = f", {_worded(row.median_s)} in the median" if row.last else ""
+    return f"came last in {row.last:,} of {row.of:,} {what}{late}"
+
+
+def _lines(case: Case, ranked: Ranking) -> Iterable[str]:
+    for row in ranked.slow:
+        bound = f"; the clocks that were compared are off by {_worded(row.bound_s)} at most" if row.bound_s else ""
+        yield f"{case.names(row.keys)} {_measure(row)}, in {row.group}: {row.share:.0%} of the time{bound}"
+    behind = [row for row in ranked.rows if row.last and not row.slow]
+    behind.sort(key=lambda row: -row.share)
+    begin = "next" if ranked.slow else "nobody stays slow"
+    for row in behind[: MOST_ROWS if ranked.slow else 1]:
+        yield f"{begin}: {case.names(row.keys)} {_measure(row)}, in {row.group}: {row.share:.1%} of the time"
+    for why, count in ranked.untested.items():
+        groups = "1 group" if count == 1 else f"{count:,} groups"
+        yield f"who is slow in {groups} was not tested: {why}"
+
+
+def _worded(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
