@@ -223,6 +223,12 @@ class Part:
         place = bisect_left(self.seqs, seq)
         return self.table[self.kinds[place]] if place < len(self.seqs) and self.seqs[place] == seq else None
 
+    def after(self, seq: int) -> Part:
+        """The share without the operations up to a sequence number."""
+        first = bisect_left(self.seqs, seq + 1)
+        rows, seqs, kinds = (column[first:] for column in (self.rows, self.seqs, self.kinds))
+        return Part(self.flight, self.group, rows, seqs, kinds, self.table)
+
     @cached_property
     def done(self) -> bytes:
         """For each sequence number 1 if its operation is over, else 0."""

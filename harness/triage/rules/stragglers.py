@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from harness.triage.evidence import Evidence
+from harness.triage.flight.model import Comparison
 from harness.triage.graph.edges import Names
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.slow import Ranking, counters, ranking
+from harness.triage.slow import Ranking, counters, rank_groups
 from reports.model import Lateness
 
 MOST_ROWS = 3  # ranks that a verdict ranks in words; `Triage.lateness` has all
@@ -21,28 +23,33 @@ def named(case: Case, ruling: Ruling) -> Ruling:
     """
     if ruling.verdict not in GOES_ON or ruling.place == "a breakpoint":
         return ruling
-    hosts = {process.key: process.host for process in case.evidence.processes}
-    ranked = ranking(case.groups, Names.of(case.evidence, case.comparison), hosts)
-    lines = tuple(_lines(case, ranked))
-    if not ranked.slow:
-        return replace(ruling, evidence=(*ruling.evidence, *lines), lateness=ranked.rows)
-    lines += tuple(counters.lines(case.evidence.processes, {key for row in ranked.slow for key in row.keys}))
+    ranking = ranked(case.evidence, case.comparison)
+    lines = tuple(_lines(case, ranking))
+    if not ranking.slow:
+        return replace(ruling, evidence=(*ruling.evidence, *lines), lateness=ranking.rows)
+    lines += tuple(counters.lines(case.evidence.processes, {key for row in ranking.slow for key in row.keys}))
     if ruling.verdict == "SLOW":
-        return replace(ruling, evidence=(*lines, *ruling.evidence), lateness=ranked.rows)
-    ends = [case.subject(key) for row in ranked.slow for key in row.keys]
+        return replace(ruling, evidence=(*lines, *ruling.evidence), lateness=ranking.rows)
+    ends = [case.subject(key) for row in ranking.slow for key in row.keys]
     pids = [end.process.pid for end in ends if end.process is not None and end.process.pid and not end.ended]
     return Ruling(
         "SLOW",
-        headline(case, ranked.slow),
+        headline(case, ranking.slow),
         "K7",
-        place=ranked.slow[0].group,
+        place=ranking.slow[0].group,
         evidence=(*lines, f"nothing hangs: {ruling.reason.removeprefix('nothing hangs: ')}"),
         next=(
             *(f"see where its time goes: py-spy top --pid {pid}" for pid in pids[:1]),
             "for the next run: harness watch --slow -- COMMAND, which says who stays slow",
         ),
-        lateness=ranked.rows,
+        lateness=ranking.rows,
     )
+
+
+def ranked(evidence: Evidence, comparison: Comparison | None) -> Ranking:
+    """Rank the members of all groups whose recorders were compared."""
+    hosts = {process.key: process.host for process in evidence.processes}
+    return rank_groups(comparison.groups if comparison else (), Names.of(evidence, comparison), hosts)
 
 
 def headline(case: Case, slow: Sequence[Lateness]) -> str:
@@ -63,16 +70,16 @@ def _measure(row: Lateness) -> str:
     return f"came last in {row.last:,} of {row.of:,} {what}{late}"
 
 
-def _lines(case: Case, ranked: Ranking) -> Iterable[str]:
-    for row in ranked.slow:
+def _lines(case: Case, ranking: Ranking) -> Iterable[str]:
+    for row in ranking.slow:
         bound = f"; the clocks that were compared are off by {_worded(row.bound_s)} at most" if row.bound_s else ""
         yield f"{case.names(row.keys)} {_measure(row)}, in {row.group}: {row.share:.0%} of the time{bound}"
-    behind = [row for row in ranked.rows if row.last and not row.slow]
+    behind = [row for row in ranking.rows if row.last and not row.slow]
     behind.sort(key=lambda row: -row.share)
-    begin = "next" if ranked.slow else "nobody stays slow"
-    for row in behind[: MOST_ROWS if ranked.slow else 1]:
+    begin = "next" if ranking.slow else "nobody stays slow"
+    for row in behind[: MOST_ROWS if ranking.slow else 1]:
         yield f"{begin}: {case.names(row.keys)} {_measure(row)}, in {row.group}: {row.share:.1%} of the time"
-    for why, count in ranked.untested.items():
+    for why, count in ranking.untested.items():
         groups = "1 group" if count == 1 else f"{count:,} groups"
         yield f"who is slow in {groups} was not tested: {why}"
 

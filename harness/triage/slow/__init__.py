@@ -6,6 +6,6 @@ and separates a slow rank from those that it makes late in other groups. `counte
 meanwhile. Nothing here looks at a job.
 """
 
-from harness.triage.slow.groups import Ranking, ranking
+from harness.triage.slow.groups import Ranking, rank_groups
 
-__all__ = ["Ranking", "ranking"]
+__all__ = ["Ranking", "rank_groups"]

@@ -36,7 +36,7 @@ class Ranking:
         return tuple(by_keys.values())
 
 
-def ranking(groups: Iterable[GroupState], names: Names, host_of: Mapping[str, str]) -> Ranking:
+def rank_groups(groups: Iterable[GroupState], names: Names, host_of: Mapping[str, str]) -> Ranking:
     """Rank all members of all groups.
 
     `names`: of the members of groups, as keys of the graph. `host_of`: such a key -> host, where it is known.
