@@ -28,7 +28,7 @@ def named(case: Case, ruling: Ruling) -> Ruling:
     if not ranking.slow:
         return replace(ruling, evidence=(*ruling.evidence, *lines), lateness=ranking.rows)
     lines += tuple(counters.lines(case.evidence.processes, {key for row in ranking.slow for key in row.keys}))
-    if ruling.verdict == "SLOW":
+    if ruling.verdict == "SLOW" and case.evidence.stall_s:  # nothing moves now, and that has a reason of its own
         return replace(ruling, evidence=(*lines, *ruling.evidence), lateness=ranking.rows)
     ends = [case.subject(key) for row in ranking.slow for key in row.keys]
     pids = [end.process.pid for end in ends if end.process is not None and end.process.pid and not end.ended]
@@ -37,7 +37,7 @@ def named(case: Case, ruling: Ruling) -> Ruling:
         headline(case, ranking.slow),
         "K7",
         place=ranking.slow[0].group,
-        evidence=(*lines, f"nothing hangs: {ruling.reason.removeprefix('nothing hangs: ')}"),
+        evidence=(*lines, f"at this look: {ruling.reason}"),
         next=(
             *(f"see where its time goes: py-spy top --pid {pid}" for pid in pids[:1]),
             "for the next run: harness watch --slow -- COMMAND, which says who stays slow",

@@ -6,11 +6,13 @@ with somebody, one that reads while the others wait has slow storage or more to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 
 from harness.triage.evidence import Process
+
+MEGA = 1e6  # bytes
 
 
 @dataclass(frozen=True)
@@ -19,15 +21,16 @@ class Use:
 
     cores: float  # processors
     queued: float  # share of the time in which its main thread was runnable without a processor
-    disk: float  # bytes read and written
-    network: float  # bytes through its TCP connections
+    disk: float  # megabytes read and written
+    network: float  # megabytes through its TCP connections
 
 
+# Field -> its name, its value, and the rest of the sentence.
 _WORDS = {
-    "cores": ("{:.0%} of a core", 1.0),
-    "queued": ("waited for a processor {:.0%} of the time", 1.0),
-    "disk": ("{:,.1f} MB/s read and written", 1e6),
-    "network": ("{:,.1f} MB/s over the network", 1e6),
+    "cores": ("processor", "{:.0%}", " of a core"),
+    "queued": ("waits for a processor", "{:.0%}", " of the time"),
+    "disk": ("disk", "{:,.1f}", " MB/s"),
+    "network": ("network", "{:,.1f}", " MB/s"),
 }
 
 
@@ -37,9 +40,13 @@ def lines(processes: Iterable[Process], slow: Set[str]) -> Iterator[str]:
     others = [use for key, (_, use) in used.items() if key not in slow]
     for key in sorted(slow & used.keys(), key=lambda key: used[key][0].rank or 0):
         process, use = used[key]
-        parts = [f"{_worded(name, use)} (others {_worded(name, *others)})" if others else _worded(name, use)
-                 for name in _WORDS]  # fmt: skip
-        yield f"rank {process.rank} between two looks: {'; '.join(parts)}"
+        yield f"rank {process.rank} between two looks: {'; '.join(_compared(name, use, others) for name in _WORDS)}"
+
+
+def _compared(name: str, use: Use, others: Sequence[Use]) -> str:
+    label, form, unit = _WORDS[name]
+    beside = f" (others {form.format(median(getattr(each, name) for each in others))})" if others else ""
+    return f"{label} {form.format(getattr(use, name))}{unit}{beside}"
 
 
 def used_by(process: Process) -> Use | None:
@@ -53,11 +60,6 @@ def used_by(process: Process) -> Use | None:
     return Use(
         (last.cpu_s - last.service_cpu_s - first.cpu_s + first.service_cpu_s) / gap_s,
         ((last.main_delay_s or 0.0) - (first.main_delay_s or 0.0)) / gap_s,
-        (last.io_bytes - first.io_bytes) / gap_s,
-        (last.net_bytes - first.net_bytes) / gap_s,
+        (last.io_bytes - first.io_bytes) / gap_s / MEGA,
+        (last.net_bytes - first.net_bytes) / gap_s / MEGA,
     )
-
-
-def _worded(name: str, *uses: Use) -> str:
-    form, unit = _WORDS[name]
-    return form.format(median(getattr(use, name) for use in uses) / unit)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Collectives that a look needs of the group with most of them. Of two ranks it takes 15 in which somebody waited to
 # name one, and in most jobs only one in a few follows work.
 WINDOW = 64
+NO_RECORDER = "no process has a flight recorder that could be read"
 
 
 class Slowness:
@@ -35,7 +36,8 @@ class Slowness:
 
         comparison = comparison or comparison_of(evidence)
         if comparison is None or comparison.jobs > 1:
-            self.untested = ("no process has a flight recorder that could be read",)
+            begun = any(process.rank is not None for process in evidence.processes)
+            self.untested = (NO_RECORDER,) if begun else ()
             return None
         fresh = dataclasses.replace(comparison, groups=tuple(map(self._since, comparison.groups)))
         if max((_joint(group) for group in fresh.groups), default=0) < WINDOW:
