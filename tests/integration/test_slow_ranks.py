@@ -1,7 +1,7 @@
 """Real gloo ranks of which one is slow in its own way are named by their recorders, and balanced ones are not.
 
-The planted rank has ten times the work of the others, or more. What is decided is who came last how often, which no load
-of this machine turns round.
+The planted rank has ten times the work of the others, or more. What is decided is who came last how often, which no
+load of this machine turns round.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def test_dumps_name_the_rank_that_is_slow(kind: str, slow: set[int], tmp_path: P
 
 def watched(kind: str, folder: Path, looks: int) -> list[dict[str, Any]]:
     """Watch a job until its verdict is handed on, or it was looked at so often. Returns what was handed on."""
-    told = folder / "told"
-    words = ["--slow", "--stall", "2s", "--out", str(folder / "out"), "--on-verdict", f"cat >> {told}; echo >> {told}"]
+    hand_on = f"told={folder}/told-$$; cat > $told.half; mv $told.half $told.json"
+    words = ["--slow", "--stall", "2s", "--out", str(folder / "out"), "--on-verdict", hand_on]
     job = [sys.executable, str(PROGRAM), kind, str(folder), "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     watch = subprocess.Popen([sys.executable, "-m", "harness.cli", "watch", *words, "--", *job], cwd=folder,
@@ -61,7 +61,7 @@ def watched(kind: str, folder: Path, looks: int) -> list[dict[str, Any]]:
 
     def enough() -> bool:
         seen.update(path.parent.name for path in folder.glob("out/evidence/*/recorder"))
-        return told.exists() or len(seen) >= looks or watch.poll() is not None
+        return any(folder.glob("told-*.json")) or len(seen) >= looks or watch.poll() is not None
 
     try:
         until(enough, what=lambda: f"{len(seen)} looks")
@@ -69,7 +69,7 @@ def watched(kind: str, folder: Path, looks: int) -> list[dict[str, Any]]:
         (folder / "stop").touch()
         _, said = watch.communicate(timeout=300)
     assert watch.returncode == 0, said
-    return [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
+    return [json.loads(path.read_text()) for path in folder.glob("told-*.json")]
 
 
 @pytest.mark.night
