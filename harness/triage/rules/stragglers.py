@@ -19,7 +19,8 @@ GOES_ON = ("HEALTHY", "SLOW")
 def named(case: Case, ruling: Ruling) -> Ruling:
     """The ruling with who is slow. HEALTHY becomes SLOW if the recorders of all ranks show that somebody stays slow.
 
-    A job that hangs, or whose evidence is insufficient, is left as it is: who came late before is not why.
+    A job that hangs, or whose evidence is insufficient, is left as it is: who came late before is not why. At a stall,
+    who came late is told and decides nothing.
     """
     if ruling.verdict not in GOES_ON or ruling.place == "a breakpoint":
         return ruling
@@ -28,7 +29,7 @@ def named(case: Case, ruling: Ruling) -> Ruling:
     if not ranking.slow:
         return replace(ruling, evidence=(*ruling.evidence, *lines), lateness=ranking.rows)
     lines += tuple(counters.lines(case.evidence.processes, {key for row in ranking.slow for key in row.keys}))
-    if ruling.verdict == "SLOW" and case.evidence.stall_s:  # nothing moves now, and that has a reason of its own
+    if case.evidence.stall_s:  # a watch saw that nothing moves, and what it asks is why
         return replace(ruling, evidence=(*lines, *ruling.evidence), lateness=ranking.rows)
     ends = [case.subject(key) for row in ranking.slow for key in row.keys]
     pids = [end.process.pid for end in ends if end.process is not None and end.process.pid and not end.ended]

@@ -169,3 +169,11 @@ def test_a_hang_is_not_explained_by_who_was_slow_before() -> None:
 
 def _undone(flight: Flight) -> Flight:
     return replace(flight, done=flight.done[:-1] + b"\0")
+
+
+def test_at_a_stall_who_came_late_decides_nothing() -> None:
+    seen = [rank(number, world=3, progress_s=0.5) for number in range(3)]
+    flights = dict(zip((each.key for each in seen), SlowJob(3, 30, later([1], 0.4)).flights().values(), strict=True))
+    at_a_stall, looked_at = (triage(evidence(*seen, stall_s=stall_s), compare(flights)) for stall_s in (30.0, 0.0))
+    assert (at_a_stall.verdict, looked_at.verdict) == ("HEALTHY", "SLOW")
+    assert slow_ranks(at_a_stall) == slow_ranks(looked_at) == {1}
