@@ -95,7 +95,8 @@ TRIAGE_VERDICTS = {
     "HEALTHY": Answer(0, "Nothing is pending, everything progresses, or a process is in a debugger.", ""),
     "SLOW": Answer(
         0,
-        "The process that the others have waited for, for long, advances: a straggler, not a hang.",
+        "The process that the others have waited for, for long, advances, or a rank comes last to collective after "
+        "collective: a straggler, not a hang.",
         "give it the time, or look at why it is slower than the others",
     ),
     "HUNG": Answer(
@@ -430,6 +431,36 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Lateness:
+    """How often one rank, or all ranks of one host, came last to the collectives of a group.
+
+    ranks: their numbers in the group's world.
+    host: their host; empty if it is not known.
+    op: the operation, if it was the same each time that they came last.
+    last: how often they came last.
+    of: in how many collectives in which somebody waited.
+    median_s: how long all others waited for them, in the median of those; 0 if they never came last.
+    share: of the time from the first collective to the last, in which all others waited for them.
+    bound_s: by how much the clocks that were compared may be off; 0 if only one was used, or none.
+    slow: whether they are called slow, by the standard in docs/how-to/slow.md.
+    group: the group, in words.
+    keys: of the nodes of the graph.
+    """
+
+    ranks: tuple[int, ...]
+    host: str
+    op: str
+    last: int
+    of: int
+    median_s: Number
+    share: Number
+    bound_s: Number = 0.0
+    slow: bool = False
+    group: str = ""
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Triage:
     """The body of a triage verdict. `hang`: a key of HANGS, or empty. A symmetric wedge or a cycle has no culprits."""
 
@@ -441,6 +472,7 @@ class Triage:
     waits: list[Wait]
     next: list[str]  # what to try, most useful first
     place: str = ""  # where it hangs: group and operation, engine and transition, or call
+    lateness: list[Lateness] = field(default_factory=list)  # who keeps the others waiting, most first; if nothing hangs
 
     @property
     def name(self) -> str:

@@ -71,6 +71,12 @@ def watch(
             show_default=False,
         ),
     ] = None,
+    slow: Annotated[
+        bool,
+        typer.Option(
+            "--slow", help="look once a --stall who stays slow: which rank comes last to the collectives, by how much"
+        ),
+    ] = False,
     on_verdict: Annotated[
         str,
         typer.Option(
@@ -112,6 +118,9 @@ def watch(
         if command or serve:
             raise BadInput("--pid attaches to a running job: it takes neither a command nor --serve",
                            fix=f"harness watch --pid {pid}")  # fmt: skip
+        if slow:
+            raise BadInput("--slow reads the flight recorders of a job, which a watch has from its start only",
+                           fix="harness watch --slow -- COMMAND")  # fmt: skip
         options = WatchOptions(
             stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
             on_verdict=hand_on, limits=limits,
@@ -136,7 +145,7 @@ def watch(
         command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
         limits=limits, serving=serving, environ={**os.environ, **job.variables()} if job else None,
         beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
-        indexed=job is not None, on_verdict=hand_on,
+        indexed=job is not None, on_verdict=hand_on, slow=slow,
     )  # fmt: skip
     if notices:
         notices.close()

@@ -23,7 +23,7 @@ from harness.triage.graph.edges import title
 from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
-from harness.triage.rules import RULES, Case, Ruling, threads
+from harness.triage.rules import RULES, Case, Ruling, stragglers, threads
 from harness.triage.stacks import main_stack
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
@@ -51,7 +51,7 @@ def triage(
     ruling = _mixed(comparison, evidence.path) if comparison is not None and comparison.jobs > 1 else None
     graph = build(evidence, comparison if ruling is None else None)
     case = Case(evidence, comparison if ruling is None else None, graph)
-    ruling = ruling or _ask(case)
+    ruling = stragglers.named(case, ruling or _ask(case))
     missing = _missing(evidence, comparison, graph, ruling)
     return Verdict(
         kind="triage",
@@ -185,6 +185,7 @@ def _body(case: Case, ruling: Ruling) -> Triage:
         waits=list(graph.waits),
         next=[_filled(case, ruling, step) for step in ruling.next if step],
         place=ruling.place,
+        lateness=list(ruling.lateness),
     )
 
 

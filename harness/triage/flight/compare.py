@@ -315,6 +315,7 @@ def _state(
         mismatches=mismatches(group, parts, notes),
         p2p={rank: pending for rank, part in parts.items() if (pending := _p2p_pending(part))},
         unsure=unsure,
+        shares=parts,
     )
 
 

@@ -53,6 +53,7 @@ class Entry(msgspec.Struct, gc=False):
     timeout_ms: int = -1
     is_p2p: bool = False
     pg_id: int = -1
+    duration_ms: float | None = None
 
 
 class Dump(msgspec.Struct):
@@ -122,6 +123,7 @@ def _from_json(data: bytes, name: str) -> Flight:
         entries, dump.pg_status = [], None
     try:
         flight = _flight(name, dump.version or "", dump.comm_lib_version, dump.pg_config or {}, columns, None)
+        flight = _timed(flight, [entry.duration_ms for entry in entries])
     except OverflowError:  # JSON has no largest integer
         raise _damaged(name, columns) from None
     used = ((entry.pg_id, entry.process_group) for entry in reversed(entries))
@@ -152,6 +154,7 @@ def _from_pickle(data: bytes, name: str) -> Flight:
         config = msgspec.convert(dump.get("pg_config") or {}, dict[str, dict[str, str]])
         flight = _flight(name, str(dump.get("version") or ""), str(dump.get("comm_lib_version") or ""), config, columns,
                          frames)  # fmt: skip
+        flight = _timed(flight, [entry.get("duration_ms") for entry in entries])
         used = ((entry.get("pg_id"), entry.get("process_group")) for entry in reversed(entries))
         return _standing(flight, dump.get("pg_status"), used, config)
     except FlightError:
@@ -170,6 +173,14 @@ def _damaged(name: str, columns: Sequence[Sequence[Any]]) -> FlightError:
         except FormatError as error:
             return FlightError(f"{name} is damaged: {error}")
     return FlightError(f"{name} is damaged: a number has more than 64 bits")
+
+
+def _timed(flight: Flight, durations_ms: Sequence[float | None]) -> Flight:
+    """The flight with the durations of its operations, where there is one for each row."""
+    if len(durations_ms) != len(flight) or not any(durations_ms):
+        return flight
+    microseconds = integers(-1 if duration is None else round(1000 * duration) for duration in durations_ms)
+    return replace(flight, duration_us=microseconds)
 
 
 def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config: dict[str, dict[str, str]]) -> Flight:
@@ -274,6 +285,7 @@ def _flight(
         stack=stack,
         created_ns=integers(created),
         timeout_ms=integers(timeout),
+        duration_us=integers([-1]) * len(record),
         done=bytes(bool(retired[row]) if gloo[row] else state[row] == "completed" for row in rows),
         started=bytes(gloo[row] or state[row] != "scheduled" for row in rows),
         p2p=bytes(map(bool, is_p2p)),

@@ -19,7 +19,7 @@ from harness.triage.flight.model import Collective
 from harness.triage.flight.operations import Kind, coalesced
 
 # The columns of a Flight.
-INTEGERS = ("record", "group", "seq", "kind", "stack", "created_ns", "timeout_ms")
+INTEGERS = ("record", "group", "seq", "kind", "stack", "created_ns", "timeout_ms", "duration_us")
 FLAGS = ("done", "started", "p2p")
 # Backends whose pg_status is used. HCCL's recorder (torch_npu) is a copy of NCCL's. gloo writes a number that does not
 # fit its operations (torch 2.13).
@@ -79,6 +79,8 @@ class Flight:
     stack: array[int] = field(default_factory=integers)
     created_ns: array[int] = field(default_factory=integers)  # wall clock of the rank's host
     timeout_ms: array[int] = field(default_factory=integers)
+    # From its start to its end on the device; -1 where it was not timed, as without TORCH_NCCL_ENABLE_TIMING=1.
+    duration_us: array[int] = field(default_factory=integers)
     done: bytes = b""
     started: bytes = b""
     p2p: bytes = b""
@@ -220,6 +222,12 @@ class Part:
         """What the rank did at a sequence number; None if its ring does not have it."""
         place = bisect_left(self.seqs, seq)
         return self.table[self.kinds[place]] if place < len(self.seqs) and self.seqs[place] == seq else None
+
+    def after(self, seq: int) -> Part:
+        """The share without the operations up to a sequence number."""
+        first = bisect_left(self.seqs, seq + 1)
+        rows, seqs, kinds = (column[first:] for column in (self.rows, self.seqs, self.kinds))
+        return Part(self.flight, self.group, rows, seqs, kinds, self.table)
 
     @cached_property
     def done(self) -> bytes:

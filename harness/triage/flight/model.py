@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from harness.triage.evidence import Frame, Group
+
+if TYPE_CHECKING:
+    from harness.triage.flight.flight import Part
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class GroupState:
     p2p: dict[int, tuple[Collective, ...]] = field(default_factory=dict)  # rank -> its unfinished sends and receives
     joined: bool = False  # processes of several worlds share the group, which has ranks of its own
     unsure: tuple[int, ...] = ()  # silent members whose ring has overflowed: the ring may have lost their operations
+    shares: Mapping[int, Part] = field(default_factory=dict, compare=False, repr=False)  # rank -> all its operations
 
     @property
     def waiting(self) -> tuple[int, ...]:

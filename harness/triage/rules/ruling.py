@@ -10,6 +10,7 @@ from harness.triage.evidence import Evidence
 from harness.triage.flight.model import Comparison, GroupState
 from harness.triage.graph import Graph, Subject
 from harness.triage.graph.subjects import ended
+from reports.model import Lateness
 from reports.sections.triage import ranks
 
 NO_MAJORITY = "neither side has a majority, so nobody is named"
@@ -34,6 +35,7 @@ class Ruling:
     missing: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()  # further facts, one each; a culprit's own facts are in its `why`
+    lateness: tuple[Lateness, ...] = ()  # who keeps the others waiting, if nothing hangs
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from harness.triage.collect.stacks import missing
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion, over
 from harness.triage.watch.retention import Limits, Retention
+from harness.triage.watch.slowness import Slowness
 from probes.files import FILE_MODE, make_folder
 from probes.heartbeat import WATCHDOG
 
@@ -91,6 +92,8 @@ class Watchdog:
         self._stuck: frozenset[str] = frozenset()  # processes that stood still at the last hang
         self._calm = 0  # ticks without a suspicion since then
         self.on_verdict: Callable[[Verdict], None] = lambda verdict: None  # takes each verdict that the user is told
+        self.slowness: Slowness | None = None  # set by a caller who also wants to know who stays slow
+        self._slow_due_s = means.clock() + stall_s
         self.ending = False  # the command has been asked to end
         self._still_s, self._collecting = 0.0, threading.Lock()
         if absent := missing():
@@ -129,6 +132,7 @@ class Watchdog:
         if suspicion is None:
             self._patience = 1.0
             self._hung = self._hung and not self._goes_on(snapshot)
+            self._look_for_slow(now)
             return None
         self._calm = 0
         # A known hang is not examined again, and a suspicion that was no hang only after growing pauses.
@@ -222,6 +226,33 @@ class Watchdog:
         self._not_hung(verdict, suspicion, folder)
         self._later()
         return None
+
+    def _look_for_slow(self, now: float) -> None:
+        """Once a threshold, while nothing hangs: look who stays slow, and say so."""
+        if self.slowness is None or self._hung or self.ending or now < self._slow_due_s:
+            return
+        self._slow_due_s = now + self.stall_s
+        folder = self.retention.folder()
+        try:
+            verdict = self.slowness.feed(self._collect(folder, 0.0))
+        except Exception as error:  # as in `_examine`: neither the watch nor the job ends
+            self._once(f"who is slow could not be looked at: {type(error).__name__}: {error}")
+            verdict = None
+        for why in self.slowness.untested:
+            self._once(f"who is slow is not known: {why}")
+        if verdict is None or verdict.triage is None:
+            self.retention.discard(folder)
+            return
+        slow = sorted(key for row in verdict.triage.lateness if row.slow for key in row.keys)
+        verdict = replace(verdict, paths={**verdict.paths, "evidence": str(folder)})
+        if self.verdict is None or self.verdict.verdict != "HUNG":
+            self.verdict = verdict
+        subject = f"stays slow {slow}"
+        is_shown = self._once(f"{verdict.reason}, at two looks in a row (evidence: {folder})", key=subject)
+        self.retention.keep(folder, verdict, subject=subject, displayed=is_shown)
+        if is_shown:
+            self.retention.publish(verdict)
+            self.on_verdict(verdict)
 
     def _failed(self, error: Exception, folder: Path) -> None:
         """Say why a suspicion could not be examined. It is examined again later."""

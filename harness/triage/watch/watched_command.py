@@ -31,6 +31,7 @@ from harness.triage.watch.deaths import first_death, killed_for_memory
 from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
+from harness.triage.watch.slowness import Slowness
 from harness.triage.watch.stderr_tail import STDERR, StderrTail
 from harness.triage.watch.watchdog import Stall, Watchdog
 from harness.verdict_file import NAME as VERDICT
@@ -99,14 +100,16 @@ class WatchOptions:
 
     `on_stall`: `report` leaves the command alone and goes on watching. `end` ends the command and everything below it
     once it is HUNG at two looks, a threshold apart. `exit` leaves it running and returns. The last two return exit code
-    86. `out`: the folder for recordings, evidence and verdict; without it a folder under runs/, removed if nothing was
-    found. `limits`: of the evidence. `stdout`: the descriptor for the command's output, for a caller that prints
-    something else there. Without `stall_s` nobody watches: the processes are only recorded.
+    86. `slow`: look once a threshold who stays slow. `out`: the folder for recordings, evidence and verdict; without it
+    a folder under runs/, removed if nothing was found. `limits`: of the evidence. `stdout`: the descriptor for the
+    command's output, for a caller that prints something else there. Without `stall_s` nobody watches: the processes are
+    only recorded.
     """
 
     stall_s: float | None = 60.0
     out: Path | None = None
     on_stall: OnStall = "report"
+    slow: bool = False
     say: Callable[[str], None] = lambda line: None
     show: Callable[[Stall], None] = lambda stall: None
     on_verdict: Callable[[Verdict], None] = lambda verdict: None
@@ -159,6 +162,7 @@ def watch(
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
                     dog.on_verdict = options.on_verdict
+                    dog.slowness = Slowness() if options.slow else None
                     code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:
             if serving is not None:
