@@ -160,13 +160,14 @@ def _body(case: Case, ruling: Ruling) -> Triage:
     # Only waits that lead to a culprit or into the ring make a victim; other waiters are bystanders.
     victims = graph.waiters(roots) if ruling.verdict in ("HUNG", "SLOW") and roots else []
     victims = [key for key in victims if not graph.subjects[key].launcher]
+    victims += [key for key in ruling.waiting if key not in (*roots, *victims)]
     titles = {group.group.name: title(group) for group in case.groups}
     parties = {
         **dict.fromkeys(victims, "victim"),
         **dict.fromkeys(ruling.cycle, "suspect"),
         **dict.fromkeys(blamed, "culprit"),
     }
-    because: dict[str, str] = {}
+    because = dict(ruling.waiting)
     for wait in graph.waits:
         because.setdefault(wait.waiter, wait.because)
     nodes = []

@@ -244,6 +244,7 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
         drafts[pid].writer = writer
     for pid, feeding in feeders.items():
         drafts[pid].fed = bool(feeding - {pid})
+        drafts[pid].own_pipe = reads[pid].startswith("pipe:") and feeding == {pid}
     written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
     readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
     for pid, reader in readers.items():

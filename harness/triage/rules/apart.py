@@ -64,7 +64,7 @@ def apart(case: Case) -> Ruling | None:
         "HUNG",
         headline,
         "K2",
-        cycle=tuple(subject.key for subject in ranks),
+        waiting={subject.key: place.words for place in places for subject in place.subjects},
         evidence=lines,
         place=where,
         next=(

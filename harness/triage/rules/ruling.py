@@ -28,12 +28,13 @@ class Ruling:
     reason: str  # the headline: one fact, of at most 20 words (`tests/unit/triage/test_triage_headlines.py`)
     hang: str = ""
     culprits: dict[str, str] = field(default_factory=dict)
-    cycle: tuple[str, ...] = ()
+    cycle: tuple[str, ...] = ()  # nodes of which each is seen to wait for the next, and the last for the first
     place: str = ""
     frames: dict[str, str] = field(default_factory=dict)  # node -> a frame that tells more than the node's own
     missing: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()  # further facts, one each; a culprit's own facts are in its `why`
+    waiting: dict[str, str] = field(default_factory=dict)  # node -> in what it waits, where nothing says for whom
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ def test_a_file_is_read_where_it_was_written(tmp_path: Path) -> None:
         assert ran([sys.executable, "-S", "-c", "raise SystemExit(3)"], log.fileno()) == ""
 
 
-@pytest.mark.parametrize(("code", "words"), [("raise SystemExit(3)", ""), ("raise RuntimeError('of the job')", "RuntimeError: of the job")])
+@pytest.mark.parametrize(
+    ("code", "words"), [("raise SystemExit(3)", ""), ("raise RuntimeError('of the job')", "RuntimeError: of the job")]
+)
 def test_what_others_write_into_the_same_file_is_no_word_of_the_command(tmp_path: Path, code: str, words: str) -> None:
     with open(tmp_path / "log", "ab") as log, StderrTail(log.fileno()) as stderr_tail:
         into = log.fileno() if stderr_tail.descriptor is None else stderr_tail.descriptor
