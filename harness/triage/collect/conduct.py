@@ -418,7 +418,7 @@ def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:
 
 
 def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
-    late = stacks.Stacks(note=f"no Python stacks within {terms.deadline_s:.0f} s: this host was too busy")
+    late = stacks.Stacks(note=f"no Python stacks within {terms.deadline_s:.0f} s: {stacks.TOO_BUSY}")
     if not terms.spies.acquire(timeout=max(0.0, terms.remaining_s())):
         return late
     try:

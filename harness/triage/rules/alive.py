@@ -18,7 +18,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, in_client
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.stacks import JOINS, classify, user_frame
 
 # A sleep this long by its source text is no pause: NCCL's default timeout in torch, after which those who wait fail.
@@ -134,7 +134,7 @@ def undecided(case: Case) -> Ruling | None:
         missing=tuple(f"who ends what {case.subject(key).label} does or waits for" for key in awaited),
         place=case.subject(next(iter(awaited))).frame,
         next=(
-            f"{case.again()}   # in a minute: what has moved",
+            Live(f"{case.again()}   # in a minute: what has moved"),
             "give each wait a timeout, and say in its error what has not come",
         ),
     )

@@ -11,7 +11,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.edges import superseded
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
-from harness.triage.rules.ruling import Case, Ruling, brief
+from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
 BROUGHT_DOWN = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGABRT)  # by a launcher or a watchdog, after a peer's end
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
@@ -36,9 +36,9 @@ def blocked(case: Case) -> Ruling | None:
     reason = f"{case.names(keys)}: {first}"
     pids = " ".join(str(subject.process.pid) for subject in blocked_subjects if subject.process)
     steps = {
-        "stop": f"kill -CONT {pids}, and find out who stopped it",
+        "stop": Live(f"kill -CONT {pids}   # and find out who stopped it"),
         "sleep": "look at storage: dmesg, the mount of the file in its stack",
-        "lock": f"py-spy dump --native --pid {pids.split(' ')[0]}   # the C call that keeps the interpreter lock",
+        "lock": Live(f"py-spy dump --native --pid {pids.split(' ')[0]}   # the C call that keeps the interpreter lock"),
     }
     return Ruling(
         "HUNG",

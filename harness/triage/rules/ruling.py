@@ -20,6 +20,12 @@ YOUNG_S = 3.0  # a younger wait or transition, at one look at a live job, proves
 NAME_WHO_IS_ASKED = "give each wait for an answer a timeout, and say in its error who was asked"
 
 
+class Live(str):
+    """A piece of advice about processes that live: it is of no use once the job has been ended."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Ruling:
     """The answer of a rule. `culprits`: node -> why; empty if nobody may be named."""

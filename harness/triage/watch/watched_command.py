@@ -158,7 +158,7 @@ def watch(
                     code = _code(child.wait())
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
-                    dog.on_verdict = options.on_verdict
+                    dog.on_verdict, dog.ends = options.on_verdict, on_stall == "end"
                     code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:
             if serving is not None:
