@@ -284,21 +284,28 @@ def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subj
 def _writers_that_ended(subject: Subject, started: dict[tuple[str, int], list[Subject]]) -> Iterator[Wait]:
     """Waits for children that ended, where only they could have written what the process reads.
 
-    No other process has the other end of its pipe, and no thread of its own runs code that may write. Children that
-    ended in good order count if there is one, whose exit code is known: of several, any may have been a mere helper.
+    One that ended in good order counts if it is the only one: of several, any may have been a mere helper.
     """
     process = subject.process
-    if process is None or not process.own_pipe or subject.progress or subject.blocked or _writes_beside(subject):
-        return
-    threads = process.samples[-1].threads
-    if any(any(map(users, thread.frames)) for thread in threads if not (thread.main or thread.name == "MainThread")):
+    if process is None or not unwritten(subject):
         return
     over = [child for child in started.get((process.host, process.pid), ()) if child.ended]
     failed = [child for child in over if child.process and (child.process.exit_code or child.process.error)]
-    only = over if len(over) == 1 and over[0].process and over[0].process.exit_code is not None else []
-    for child in failed or only:
-        because = f"{subject.doing.op or 'a read'}: {child.label} has ended, and no other process can write to its pipe"
+    for child in failed or (over if len(over) == 1 else []):
+        because = f"{subject.doing.op}: {child.label} has ended, and no other process can write to its pipe"
         yield Wait(subject.key, child.key, "process", because, operation=subject.doing.op)
+
+
+def unwritten(subject: Subject) -> bool:
+    """Whether it reads a queue or connection of multiprocessing to which nobody is left that could write: no other
+    process has the other end of its pipe, and no thread of its own beside the main one runs code of the user's."""
+    process = subject.process
+    if process is None or not process.own_pipe or subject.doing.kind != "queue" or subject.ended:
+        return False
+    if subject.progress or subject.blocked or _writes_beside(subject):
+        return False
+    beside = [each for each in process.samples[-1].threads if not (each.main or each.name == "MainThread")]
+    return not any(users(frame) for thread in beside for frame in thread.frames)
 
 
 def _held_up(subject: Subject, request: Wait | None, descendant: Subject) -> Wait:

@@ -138,9 +138,25 @@ def test_a_queue_that_somebody_may_still_fill_blames_no_writer_that_ended() -> N
         (reader(own_pipe=False), writer(200, 1), writer(201)),
         (reader(own_pipe=False), writer(200, 1)),
         (reader(), writer(200, 0), writer(201, 0)),
+        (dataclasses.replace(reader(), samples=rank(0, "main:30 pump:12").samples), writer(200, 1)),  # a pipe to itself
     ):
         found = triage(evidence(*others))
         assert not {"node0:200", "node0:201"} & {*named(found)}, found.account
+
+
+@pytest.mark.parametrize(("one", "verdict"), [
+    (reader(), "HUNG"),
+    (reader(own_pipe=False), "INSUFFICIENT"),
+    (reader("run:80 produce:90 lock.wait"), "INSUFFICIENT"),
+])  # fmt: skip
+def test_a_queue_whose_writers_ended_unseen_names_nobody(one: Process, verdict: str) -> None:
+    peer = rank(1, "main:10 step:42 all_reduce", world=2)
+    at = compared(group("0", {0: 4, 1: (5, "all_reduce")}))
+    found = triage(evidence(one, peer), at)
+    if verdict == "HUNG":
+        assert (found.verdict, named(found)) == ("HUNG", []) and found.missing
+        assert {party.rank for party in found.triage.victims} == {0, 1}  # type: ignore[union-attr]
+    assert "no process is left" not in found.reason or verdict == "HUNG"
 
 
 @pytest.mark.parametrize(("call", "verdict"), [("accept", "INSUFFICIENT"), ("stands", "HUNG")])
