@@ -258,6 +258,7 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
         next=(
             Live(f"harness stacks {pid}   # why it is not where the others wait" if siblings else ""),
             Live(f"harness stacks {pid}   # for whom this child waits" if children else ""),
+            case.attach(),
             NAME_WHO_IS_ASKED
             if watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",

@@ -97,12 +97,19 @@ def _alive(process: Process, thread: Thread) -> bool:
 
 
 def _child(case: Case, subject: Subject, process: Process) -> str:
-    """A child that is alive, where the main thread may wait for it."""
+    """A child that is alive, where the main thread may wait for it; none that waits for this process."""
     if subject.doing.kind not in _IN_PROCESS:
         return ""
+    waiters = case.graph.waiters({subject.key})
     for each in case.live():
         its = each.process
-        if its is None or its.host != process.host or its.ppid != process.pid or its.rank is not None:
+        if (
+            its is None
+            or its.host != process.host
+            or its.ppid != process.pid
+            or its.rank is not None
+            or each.key in waiters
+        ):
             continue
         if (each.polls or each.doing.kind in _PENDING or woke(its)) and not (each.blocked or failed(its)):
             return f"its child {its.pid} is {each.state()}"

@@ -190,6 +190,7 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
         missing=tuple(holes),
         next=(
             Live(f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else ""),
+            case.attach(),
             NAME_WHO_IS_ASKED
             if any(subject.process and subject.process.beat for subject in case.live())
             else "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",

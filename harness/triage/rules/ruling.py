@@ -109,6 +109,15 @@ class Case:
         roots = [str(process.pid) for process in here if process.ppid not in pids]
         return " ".join(["harness triage", *roots[:MAX_ROOTS]])
 
+    def attach(self) -> str:
+        """The command that watches a job that runs here and nobody watches; empty for other evidence."""
+        here = [process for process in self.evidence.processes if process.samples and not ended(process)]
+        if self.evidence.source != "live" or len({process.host for process in here}) != 1:
+            return ""
+        pids = {process.pid for process in here}
+        root = next((process.pid for process in here if process.ppid not in pids), here[0].pid)
+        return Live(f"harness watch --pid {root}   # the job that runs already")
+
     def waited_in(self, keys: Iterable[str]) -> str:
         """The operation in which these processes are waited for, in words."""
         targets = set(keys)

@@ -65,6 +65,14 @@ def test_py_spy_is_given_with_its_path_where_the_shell_does_not_find_it(monkeypa
         assert spies and all(step.startswith(begin) for step in spies)
 
 
+@pytest.mark.parametrize(("source", "attaches"), [("live", True), ("watch", False)])
+def test_a_job_that_hangs_now_and_is_not_watched_can_be_attached_to(source: str, attaches: bool) -> None:
+    alone = dataclasses.replace(process(9, "process", "main:10 queue.get"), beat=None, ppid=1)
+    found = steps(triage(evidence(alone, source=source, stall_s=0.0 if source == "live" else 30.0)))
+    assert any(step.startswith("harness watch --pid 9 ") for step in found) is attaches, found
+    assert not found[0].startswith("for the next run")
+
+
 def test_a_host_that_is_too_busy_is_said_to_be() -> None:
     note = f"no Python stacks within 8 s: {TOO_BUSY}"
     blind = dataclasses.replace(process(9, "process"), notes=(note,), beat=None)
@@ -97,6 +105,8 @@ def test_the_thread_that_handles_the_request_is_where_a_server_stands(stack: tup
     parties = [party for party in verdict.triage.culprits if party.pid == 200]
     if frame:
         assert [party.frame for party in parties] == [frame] and "server.py:12" in parties[0].why
+        below = triage(evidence(dataclasses.replace(client, rank=None, ppid=200), server))
+        assert [party.pid for party in below.triage.culprits] == [200]  # type: ignore[union-attr]
     else:
         assert all("train.py:90" not in party.frame for party in parties)
 
