@@ -56,7 +56,7 @@ def undecided(case: Case) -> Ruling | None:
             missing=tuple(f"who writes what {reader.label} reads" for reader in reading[:8]),
             place=reading[0].frame,
             next=(
-                "find the process that writes to it, and read its log: what it has not sent",
+                "look for the process that writes to it, and read its log: what it has not sent",
                 "give each read a timeout",
             ),
         )
@@ -96,7 +96,7 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
         next=(
             "end whoever holds the lock of its file, if that is no part of this job"
             if locked
-            else f"find the process that makes what {place} looks for: whether it lives, and the end of its log",
+            else f"look for the process that makes what {place} looks for: whether it lives, and the end of its log",
             "give the loop a limit, and say in its error what has not come",
         ),
     )
