@@ -191,6 +191,7 @@ class Process:
     fed: bool = (
         False  # another process of its host can write what its main thread reads, from the first look to the last
     )
+    own_pipe: bool = False  # it reads from a pipe throughout to which no other process of its host can write
     forked: bool = False  # it was forked by its parent and still runs that one's program
     reader: int = 0  # the one other process on its host that can read the full pipe to which it writes
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import PurePath
 
 from harness import extras
 from harness.triage.collect.proc import OTHER_USER
-from harness.triage.collect.stacks import NO_PY_SPY
+from harness.triage.collect.stacks import NO_ANSWER, NO_PY_SPY, TOO_BUSY, program
 from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, PASTED, Evidence
 from harness.triage.flight.model import Comparison
 from harness.triage.graph import Graph, Subject, build
@@ -24,6 +25,7 @@ from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
 from harness.triage.rules import RULES, Case, Ruling, stragglers, threads
+from harness.triage.rules.ruling import Live
 from harness.triage.stacks import main_stack
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
@@ -36,11 +38,16 @@ MAX_PATHS = 8  # directories of nodes that are shown; the command that reproduce
 
 
 def triage(
-    evidence: Evidence, comparison: Comparison | None = None, *, clock: Callable[[], float] = time.perf_counter
+    evidence: Evidence,
+    comparison: Comparison | None = None,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    afterwards: str = "",
 ) -> Verdict:
     """Return the verdict on the evidence.
 
-    `comparison`: of the evidence's flight recorder dumps; they are read here if it is not given.
+    `comparison`: of the evidence's flight recorder dumps; they are read here if it is not given. `afterwards`: what to
+    try once the processes have ended, in place of advice about processes that live.
     """
     began = clock()
     # Inherited ranks would show as a second process of the same rank.
@@ -67,7 +74,7 @@ def triage(
             "recorder_seconds": round(compared - began, 3),
             "judge_seconds": round(clock() - compared, 3),
         },
-        triage=_body(case, ruling),
+        triage=_body(case, ruling, afterwards),
         paths=_paths(evidence),
     )
 
@@ -138,18 +145,21 @@ def _nothing_known(case: Case) -> Ruling:
             "py-spy is missing, so no stack says what these processes do",
             next=(extras.repair_command("py-spy"), f"{case.again()}   # again, when it is there", watched),
         )
+    busy = any(note.endswith(TOO_BUSY) or NO_ANSWER in note for note in notes)
     return Ruling(
         "INSUFFICIENT",
-        "no stack, heartbeat or recorder says what these processes do",
+        "no stack was had in time: this host was too busy"
+        if busy
+        else "no stack, heartbeat or recorder says what these processes do",
         next=(
-            f"{case.again()}   # again, when the host is less busy",
-            "py-spy dump --pid PID   # whether stacks can be had; in a container it takes --cap-add SYS_PTRACE",
+            Live(f"{case.again()}   # again, when the host is less busy"),
+            Live("py-spy dump --pid PID   # whether stacks can be had; in a container it takes --cap-add SYS_PTRACE"),
             watched,
         ),
     )
 
 
-def _body(case: Case, ruling: Ruling) -> Triage:
+def _body(case: Case, ruling: Ruling, afterwards: str) -> Triage:
     """Return culprits, victims and nodes as the verdict shows them.
 
     The ruling names culprits; victims are all processes that wait for one of them, directly or through others.
@@ -160,13 +170,14 @@ def _body(case: Case, ruling: Ruling) -> Triage:
     # Only waits that lead to a culprit or into the ring make a victim; other waiters are bystanders.
     victims = graph.waiters(roots) if ruling.verdict in ("HUNG", "SLOW") and roots else []
     victims = [key for key in victims if not graph.subjects[key].launcher]
+    victims += [key for key in ruling.waiting if key not in (*roots, *victims)]
     titles = {group.group.name: title(group) for group in case.groups}
     parties = {
         **dict.fromkeys(victims, "victim"),
         **dict.fromkeys(ruling.cycle, "suspect"),
         **dict.fromkeys(blamed, "culprit"),
     }
-    because: dict[str, str] = {}
+    because = dict(ruling.waiting)
     for wait in graph.waits:
         because.setdefault(wait.waiter, wait.because)
     nodes = []
@@ -183,15 +194,31 @@ def _body(case: Case, ruling: Ruling) -> Triage:
         cycle=list(ruling.cycle),
         nodes=nodes,
         waits=list(graph.waits),
-        next=[_filled(case, ruling, step) for step in ruling.next if step],
+        next=_steps(case, ruling, afterwards),
         place=ruling.place,
         lateness=list(ruling.lateness),
     )
 
 
+def kept(directory: PurePath) -> str:
+    """Advice for a job that a watch ended."""
+    return f"{shlex.join(['harness', 'triage', str(directory)])}   # what was kept of the job, which was ended"
+
+
+def _steps(case: Case, ruling: Ruling, afterwards: str) -> list[str]:
+    """What to try; `afterwards` comes first, and in place of what needs a process that lives."""
+    steps = [step for step in ruling.next if step and not (afterwards and isinstance(step, Live))]
+    first = [afterwards] if afterwards and len(steps) < len([step for step in ruling.next if step]) else []
+    return [*first, *(_filled(case, ruling, step) for step in steps)]
+
+
 def _filled(case: Case, ruling: Ruling, step: str) -> str:
-    """Put the pid of the process that a piece of advice is about into it: the culprit, else a waiter."""
-    if "--pid PID" not in step:
+    """Put the pid of the process that a piece of advice is about into it, the culprit's, else a waiter's; and the path
+    of py-spy where the shell would not find it."""
+    if step.startswith("py-spy ") and shutil.which("py-spy") is None:
+        step = (program() or "py-spy") + step.removeprefix("py-spy")
+    place = next((words for words in ("--pid PID", "harness stacks PID") if words in step), "")
+    if not place:
         return step
     subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
     subjects = [
@@ -199,7 +226,9 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
         for subject in subjects or case.graph.stuck() or case.live()
         if subject.process and subject.process.pid and not subject.ended
     ]
-    return step.replace("--pid PID", f"--pid {subjects[0].process.pid}") if subjects and subjects[0].process else step
+    if not subjects or subjects[0].process is None:
+        return step
+    return step.replace(place, place.replace("PID", str(subjects[0].process.pid)))
 
 
 def _party(subject: Subject, why: str, frame: str = "") -> Party:

@@ -10,6 +10,7 @@ import errno
 import os
 import shlex
 import shutil
+import socket
 import tempfile
 import time
 import zipfile
@@ -42,6 +43,7 @@ MAX_DRIVERS = 4  # drivers named in the line that says what was looked at
 MOST_NAMED = 16  # dumps that a command names one by one; with more of them it names their folder
 # A first look that does not decide is followed by one of so many seconds, which makes ten seconds in all.
 LONGER_S = 7.0
+NEXT_RUN = "for the next run: harness watch -- COMMAND, and look at its processes while they stand"
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -64,7 +66,7 @@ def triage(
         _check_writable(Path(out), what)
     began = time.monotonic()
     evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
-    verdict: Verdict = judge.triage(evidence)
+    verdict: Verdict = judge.triage(evidence, afterwards="" if made is not None or _lives(evidence) else NEXT_RUN)
     given_paths = any(not word.isdigit() and os.path.exists(word) for word in what)
     if made is not None and longer_s and not given_paths and _may_decide_later(verdict, evidence):
         tell(f"two looks do not decide; looking for {longer_s:.0f} s more")
@@ -91,6 +93,15 @@ def triage(
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
         return dataclasses.replace(verdict, missing=[*verdict.missing, note])
     return written
+
+
+def _lives(evidence: Evidence) -> bool:
+    """Whether a process of the evidence may live still: it is of another host, or there is one of its pid. Dumps alone
+    do not say."""
+    here = socket.gethostname()
+    return not evidence.processes or any(
+        each.host != here or Path("/proc", str(each.pid)).exists() for each in evidence.processes
+    )
 
 
 def _of_plain_files(evidence: Evidence) -> bool:

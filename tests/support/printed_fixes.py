@@ -176,7 +176,7 @@ class Source:
                 return inner(table)  # any value of it
             case ast.Call(func=ast.Attribute(value=ast.Name() as table, attr="values")):
                 return inner(table)
-            case ast.Call(func=ast.Name(id="tuple" | "list"), args=[value]):
+            case ast.Call(func=ast.Name(id="tuple" | "list" | "Live"), args=[value]):
                 return inner(value)
             case ast.Starred(value=value) if not isinstance(value, ast.Call) or _last(value.func) == "values":
                 return inner(value)

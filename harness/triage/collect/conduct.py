@@ -244,6 +244,7 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
         drafts[pid].writer = writer
     for pid, feeding in feeders.items():
         drafts[pid].fed = bool(feeding - {pid})
+        drafts[pid].own_pipe = reads[pid].startswith("pipe:") and feeding == {pid}
     written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
     readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
     for pid, reader in readers.items():
@@ -417,7 +418,7 @@ def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:
 
 
 def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
-    late = stacks.Stacks(note=f"no Python stacks within {terms.deadline_s:.0f} s: this host was too busy")
+    late = stacks.Stacks(note=f"no Python stacks within {terms.deadline_s:.0f} s: {stacks.TOO_BUSY}")
     if not terms.spies.acquire(timeout=max(0.0, terms.remaining_s())):
         return late
     try:

@@ -27,7 +27,7 @@ class Draft:
         self.native: tuple[Thread, ...] = ()
         self.connections = Connections()
         self.writer = self.reader = 0
-        self.fed = False
+        self.fed = self.own_pipe = False
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
         self.notes: list[str] = []
@@ -117,6 +117,7 @@ class Draft:
             reader=self.reader,
             forked=facts.forked,
             fed=self.fed,
+            own_pipe=self.own_pipe,
         )
 
     def _rank(self, parent: Draft | None) -> tuple[int | None, int | None]:

@@ -27,6 +27,8 @@ from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Frame, Thread
 TIMEOUT_S = 4.0  # chosen: half of the eight seconds of a look (`collect`)
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 MAX_FRAMES = 200  # innermost frames; a runaway recursion has thousands
+TOO_BUSY = "this host was too busy"  # the end of a note about a process without stacks
+NO_ANSWER = "py-spy had no answer"
 NO_PY_SPY = "no Python stacks: py-spy is not installed here"
 MAX_NAME = 200  # a C++ template's name may have thousands of characters
 # Files whose frames show by themselves what is waited for. An idle thread anywhere else may wait in C.
@@ -95,7 +97,7 @@ def _dump(pid: int, mode: tuple[str, ...], timeout_s: float) -> Stacks:
         return Stacks(note=f"no Python stacks: {spy} cannot be run: {error.strerror}")
     kind = "native" if "--native" in mode else "Python"
     if done.code is None:
-        return Stacks(note=f"no {kind} stacks: py-spy had no answer within {timeout_s:.1f} s")
+        return Stacks(note=f"no {kind} stacks: {NO_ANSWER} within {timeout_s:.1f} s")
     try:
         return Stacks(parse(json.loads(done.out), pid, proc.outer_tids(pid)))
     except (ValueError, KeyError, TypeError, AttributeError):  # no JSON, or not py-spy's: it reports errors as text

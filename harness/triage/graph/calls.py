@@ -12,7 +12,7 @@ from harness.triage.graph.motion import HELD_S, hands_on
 from harness.triage.graph.shape import components
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.graph.subjects import Subject
-from harness.triage.places import plain
+from harness.triage.places import plain, users
 from harness.triage.stacks import awaits
 from reports.model import Wait
 
@@ -216,9 +216,10 @@ def children(
 ) -> tuple[list[Wait], dict[str, Subject]]:
     """Waits of a process for one that it started.
 
-    Four cases: a process that waits for its child to end; an engine's front that waits for its schedulers; an asyncio
-    actor that received a request and awaits its engine, which no stack shows; and a process that stands where the
-    answer of a child is expected while one of its descendants is held.
+    Five cases: a process that waits for its child to end; an engine's front that waits for its schedulers; an asyncio
+    actor that received a request and awaits its engine, which no stack shows; a process that stands where the
+    answer of a child is expected while one of its descendants is held; and one that reads a pipe whose writers have
+    ended.
     """
     waits: list[Wait] = []
     waited = {wait.waiter for wait in known_waits}
@@ -234,6 +235,7 @@ def children(
         request = requests.get(subject.key)
         below = _called_children(subject, request, subjects, started)
         waits += _waits_for_children(subject, request, below)
+        waits += _writers_that_ended(subject, started)
         if _may_wait_below(subject, request is not None):
             held_descendants = _held_below(subject, started)
             waits += [_held_up(subject, request, child) for child in held_descendants if child not in below]
@@ -277,6 +279,33 @@ def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subj
         elif not (layer == "process" and (_done(child) or (_rests(child) and (several or _in_wait(child))))):
             because = f"{subject.doing.op}: its child {process.pid}"
             yield Wait(subject.key, child.key, layer, because, operation=subject.doing.op)
+
+
+def _writers_that_ended(subject: Subject, started: dict[tuple[str, int], list[Subject]]) -> Iterator[Wait]:
+    """Waits for children that ended, where only they could have written what the process reads.
+
+    One that ended in good order counts if it is the only one: of several, any may have been a mere helper.
+    """
+    process = subject.process
+    if process is None or not unwritten(subject):
+        return
+    over = [child for child in started.get((process.host, process.pid), ()) if child.ended]
+    failed = [child for child in over if child.process and (child.process.exit_code or child.process.error)]
+    for child in failed or (over if len(over) == 1 else []):
+        because = f"{subject.doing.op}: {child.label} has ended, and no other process can write to its pipe"
+        yield Wait(subject.key, child.key, "process", because, operation=subject.doing.op)
+
+
+def unwritten(subject: Subject) -> bool:
+    """Whether it reads a queue or connection of multiprocessing to which nobody is left that could write: no other
+    process has the other end of its pipe, and no thread of its own beside the main one runs code of the user's."""
+    process = subject.process
+    if process is None or not process.own_pipe or subject.doing.kind != "queue" or subject.ended:
+        return False
+    if subject.progress or subject.blocked or _writes_beside(subject):
+        return False
+    beside = [each for each in process.samples[-1].threads if not (each.main or each.name == "MainThread")]
+    return not any(users(frame) for thread in beside for frame in thread.frames)
 
 
 def _held_up(subject: Subject, request: Wait | None, descendant: Subject) -> Wait:

@@ -114,12 +114,20 @@ def _computes(process: Process, now: stacks.Doing, gap: float) -> str:
 
 def _answers(process: Process, gap: float) -> str:
     """Say in words that a thread of a server works on a request. The main thread waits for the next one meanwhile."""
-    for thread in process.samples[-1].threads:
-        if not any(_HANDLER.search(frame.file) for frame in thread.frames) or not any(map(users, _own(thread))):
-            continue
+    for thread in handlers(process):
         if (cores := spent_s(process, thread) / gap) >= BUSY_CORES:
             return f"its thread {thread.name or thread.tid} answers a request, {cores:.0%} of a core"
     return ""
+
+
+def handlers(process: Process) -> list[Thread]:
+    """Its threads that stand in the user's code for a request, at the last look."""
+    threads = process.samples[-1].threads if process.samples else ()
+    return [
+        thread
+        for thread in threads
+        if any(_HANDLER.search(frame.file) for frame in thread.frames) and any(map(users, _own(thread)))
+    ]
 
 
 def _own(thread: Thread) -> tuple[Frame, ...]:

@@ -56,6 +56,7 @@ RULES: tuple[Rule, ...] = (
     engines.refused,  # K13
     processes.blocked,  # K9
     processes.died,  # K4
+    processes.unwritten,  # K4
     forks.locked,  # K4
     builds.locked,  # K9
     engines.transition,  # K8

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from harness.triage import source
-from harness.triage.evidence import PASTED, Process
+from harness.triage.evidence import PASTED, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
-from harness.triage.graph.motion import BETWEEN_RANKS
+from harness.triage.graph.motion import BETWEEN_RANKS, handlers
 from harness.triage.graph.sockets import main_frames
-from harness.triage.rules import standing
+from harness.triage.rules import standing, threads
 from harness.triage.rules.alive import coming, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Ruling, brief
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Ruling, brief
 from harness.triage.stacks import EVENT_LOOP, user_frame
 
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
 MAX_BELOW = 2  # places of children in a headline that names their parent too
-_STAND = "py-spy dump --pid PID   # where it stands"
+_STAND = Live("harness stacks PID   # where it stands")
 _AFTER_AN_ERROR = (
     "read the end of its log for an error that was caught",
     _STAND,
@@ -99,8 +99,24 @@ def outside(case: Case) -> Ruling | None:
         "K4",
         why,
         place=where,
-        next=_AFTER_AN_ERROR if erred else _WITHOUT_AN_ERROR,
+        frames={end.key: user_frame(handler.frames) for end in ends if (handler := _handler(end)) is not None},
+        next=_AFTER_AN_ERROR if erred else _next(ends),
     )
+
+
+def _next(ends: list[Subject]) -> tuple[str, ...]:
+    """What to try. Where the locks of two threads are crossed, the places are known."""
+    places = [place for end in ends for place in threads.crossed(end.process)]
+    if places:
+        return (f"take these locks in the same order in every thread: {' and '.join(places)}",)
+    return _WITHOUT_AN_ERROR
+
+
+def _handler(subject: Subject) -> Thread | None:
+    """The thread of a server that handles a request and stands; None if its main thread serves nobody."""
+    if subject.process is None or not subject.doing.within("http_server"):
+        return None
+    return next((thread for thread in handlers(subject.process) if not thread.main), None)
 
 
 def _serves(case: Case, subject: Subject) -> bool:
@@ -139,7 +155,7 @@ def device(case: Case) -> Ruling | None:
         "K9",
         why,
         place=case.waited_in(why) or first.state(),
-        next=("nvidia-smi; dmesg | grep -i xid", "py-spy dump --native --pid PID   # where the rank stands"),
+        next=("nvidia-smi; dmesg | grep -i xid", Live("py-spy dump --native --pid PID   # where the rank stands")),
     )
 
 
@@ -185,7 +201,7 @@ def unseen(case: Case) -> Ruling | None:
         return Ruling(
             "INSUFFICIENT",
             f"the wait is younger than {YOUNG_S:.0f} s: look again",
-            next=(f"{case.again()}   # in a minute",),
+            next=(Live(f"{case.again()}   # in a minute"),),
         )
     # Prefer waiters that no layer gives a target: they are where the chain breaks.
     with_target = {wait.waiter for wait in case.graph.waits}
@@ -230,7 +246,7 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     children = [] if siblings else _joined(case, waiters)
     awaiting = children or waiters
     reason = _waiting(case, waiters, siblings, children)
-    pid = next((f"--pid {subject.process.pid}" for subject in (*siblings, *children) if subject.process), "--pid PID")
+    pid = next((str(subject.process.pid) for subject in (*siblings, *children) if subject.process), "PID")
     return Ruling(
         "INSUFFICIENT",
         reason,
@@ -240,13 +256,16 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
         missing=tuple(f"for whom {waiter.label} waits" for waiter in awaiting[:MAX_DESCRIBED]),
         place=(siblings or awaiting)[0].state(),
         next=(
-            f"py-spy dump {pid}   # why it is not where the others wait" if siblings else "",
-            f"py-spy dump {pid}   # for whom this child waits" if children else "",
+            Live(f"harness stacks {pid}   # why it is not where the others wait" if siblings else ""),
+            Live(f"harness stacks {pid}   # for whom this child waits" if children else ""),
+            case.attach(),
             NAME_WHO_IS_ASKED
             if watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
-            f"py-spy dump --native {pid if children else '--pid PID'}   # what it waits for in C; in a container it "
-            "takes --cap-add SYS_PTRACE",
+            Live(
+                f"py-spy dump --native --pid {pid if children else 'PID'}   # what it waits for in C; in a container "
+                "it takes --cap-add SYS_PTRACE"
+            ),
         ),
     )
 
@@ -459,6 +478,11 @@ def _of_itself(case: Case, subject: Subject) -> str:
     if any(source.in_handler(frame) for frame in user_frames(subject.process)):
         return f"has swallowed an error, and is outside any collective: {_state(subject)}"
     if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
+        handler = _handler(subject)
+        if handler is not None:
+            return (
+                f"does not answer: {threads.name(handler)} handles a request and stands at {user_frame(handler.frames)}"
+            )
         return f"does not answer: {_state(subject)}"
     if subject.process is None or subject.doing.kind == "unknown":
         return _enqueued_last(case, subject)

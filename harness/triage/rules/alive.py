@@ -18,7 +18,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, in_client
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.stacks import JOINS, classify, user_frame
 
 # A sleep this long by its source text is no pause: NCCL's default timeout in torch, after which those who wait fail.
@@ -97,12 +97,19 @@ def _alive(process: Process, thread: Thread) -> bool:
 
 
 def _child(case: Case, subject: Subject, process: Process) -> str:
-    """A child that is alive, where the main thread may wait for it."""
+    """A child that is alive, where the main thread may wait for it; none that waits for this process."""
     if subject.doing.kind not in _IN_PROCESS:
         return ""
+    waiters = case.graph.waiters({subject.key})
     for each in case.live():
         its = each.process
-        if its is None or its.host != process.host or its.ppid != process.pid or its.rank is not None:
+        if (
+            its is None
+            or its.host != process.host
+            or its.ppid != process.pid
+            or its.rank is not None
+            or each.key in waiters
+        ):
             continue
         if (each.polls or each.doing.kind in _PENDING or woke(its)) and not (each.blocked or failed(its)):
             return f"its child {its.pid} is {each.state()}"
@@ -134,7 +141,7 @@ def undecided(case: Case) -> Ruling | None:
         missing=tuple(f"who ends what {case.subject(key).label} does or waits for" for key in awaited),
         place=case.subject(next(iter(awaited))).frame,
         next=(
-            f"{case.again()}   # in a minute: what has moved",
+            Live(f"{case.again()}   # in a minute: what has moved"),
             "give each wait a timeout, and say in its error what has not come",
         ),
     )

@@ -19,14 +19,14 @@ from harness.triage.places import users
 from harness.triage.rules import standing
 from harness.triage.rules.outsiders import foreign
 from harness.triage.rules.pauses import FRESH_S
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.source import Loop
 
 MAX_DOUBTS = 8  # that a verdict names, as other rules do with processes
 _RESTS = ("join", "queue")  # other processes of the job that can come to no collective: parents, workers of a loader
 _NEXT = (
+    Live("harness stacks PID   # the whole stack of one of them"),
     "for the next run: harness watch -- COMMAND, which records the groups and who is in which operation",
-    "py-spy dump --pid PID   # the whole stack of one of them",
 )
 
 
@@ -47,7 +47,7 @@ def apart(case: Case) -> Ruling | None:
     headline = _of_threads(case, threads, places) if threads else standing.headline(places)
     where = "; ".join(f"{place.who} at {place.words}" for place in places[: standing.MAX_PLACES])
     if doubts := _doubts(case, ranks):
-        again = f"{case.again()}   # again, in a minute: whether all still stand there"
+        again = Live(f"{case.again()}   # again, in a minute: whether all still stand there")
         return Ruling(
             "INSUFFICIENT",
             headline,
@@ -64,7 +64,7 @@ def apart(case: Case) -> Ruling | None:
         "HUNG",
         headline,
         "K2",
-        cycle=tuple(subject.key for subject in ranks),
+        waiting={subject.key: place.words for place in places for subject in place.subjects},
         evidence=lines,
         place=where,
         next=(
@@ -180,7 +180,7 @@ def _left_out(case: Case, places: Sequence[standing.Place], lines: tuple[str, ..
         evidence=lines,
         next=(
             "let one rank decide and broadcast its decision, so that all ranks run the same collectives",
-            "py-spy dump --pid PID   # the whole stack of the rank that left it out",
+            Live("harness stacks PID   # the whole stack of the rank that left it out"),
         ),
     )
 

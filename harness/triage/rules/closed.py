@@ -32,13 +32,15 @@ def closed(case: Case) -> Ruling | None:
             continue
         if not all(map(_waits, world)) or _begins(case, world):
             continue
+        waiting = {member.key: _operation(member) for member in world}
         operation_text = "; ".join(f"{member.label} in {_operation(member)}" for member in world[:4])
         return Ruling(
             "HUNG",
             "every rank of the world waits for another one, and nobody is left to come",
             "K2",
             evidence=tuple(f"{member.label} in {_operation(member)}" for member in world[:MAX_SHOWN]),
-            cycle=tuple(member.key for member in world),
+            cycle=next((ring for ring in case.graph.cycles if set(ring) <= waiting.keys()), ()),
+            waiting=waiting,
             place=operation_text,
             next=(
                 "compare the operations of the ranks at this place: each send needs its receive, in one order",

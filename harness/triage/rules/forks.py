@@ -14,7 +14,7 @@ from harness.triage.evidence import Frame
 from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe, user_frame
 
@@ -43,7 +43,7 @@ def locked(case: Case) -> Ruling | None:
         next=(
             f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(_fork_place(first))}"
             if forked
-            else "py-spy dump --pid PID   # where it stands",
+            else Live("harness stacks PID   # where it stands"),
             "or fork before the first thread that takes the lock is started" if forked else "",
         ),
     )

@@ -48,12 +48,14 @@ def unreleased(case: Case) -> Ruling | None:
     holder = _holder(case, lock)
     names = case.names(each.key for each in waiters)
     waits = f"wait{_s(waiters)} for the lock of {os.path.basename(lock.path)}"
-    if holder is not None and any(holder.key in case.graph.waiters({waiter.key}) for waiter in waiters):
+    ring = [waiter for waiter in waiters if holder is not None and holder.key in case.graph.waiters({waiter.key})]
+    if holder is not None and ring:
         return Ruling(
             "HUNG",
-            f"{names} {waits}, which {holder.label} holds while it waits for {names}",
+            f"{names} {waits}, which {holder.label} holds while it waits for {case.names([ring[0].key])}",
             "K6",
-            cycle=(*(waiter.key for waiter in waiters), holder.key),
+            cycle=(ring[0].key, holder.key),
+            waiting={waiter.key: f"the lock of {os.path.basename(lock.path)}" for waiter in waiters},
             evidence=(_words(lock), f"{holder.label} is {holder.state()}"),
             place=waiters[0].frame,
             next=("release the lock before the collective, or take it on every rank in the same order",),

@@ -9,7 +9,7 @@ from harness.triage.evidence import ENDED, Process
 from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.pasted.errors import SIGNS
 from harness.triage.rules.processes import BROUGHT_DOWN, error_age_s, local_error
-from harness.triage.rules.ruling import Case, Ruling, brief
+from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
@@ -123,7 +123,7 @@ def ending(case: Case) -> Ruling | None:
     if not finished_processes:
         return None
     text = f"{case.names([finished_processes[0].key])} ended in good order while it was looked at: the run moves"
-    return Ruling("SLOW", text, "K7", next=(case.again(),))
+    return Ruling("SLOW", text, "K7", next=(Live(case.again()),))
 
 
 def _over(process: Process) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
-from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Ruling
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling
 from harness.triage.rules.untested import MOMENT_S, unnamed, untested
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
@@ -146,7 +146,7 @@ def fresh(case: Case) -> Ruling | None:
         evidence=("nobody watched, so whether they wait in one collective or in many is not known",),
         missing=("heartbeats, a journal or flight recorder dumps of the ranks that wait",),
         next=(
-            f"{case.again()}   # in {FRESH_S:.0f} s: a job that stands still has no such data then",
+            Live(f"{case.again()}   # in {FRESH_S:.0f} s: a job that stands still has no such data then"),
             "for the next run: harness watch -- COMMAND, whose heartbeats tell one collective from many",
         ),
     )
@@ -189,7 +189,8 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
         evidence=tuple(holes),
         missing=tuple(holes),
         next=(
-            f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else "",
+            Live(f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else ""),
+            case.attach(),
             NAME_WHO_IS_ASKED
             if any(subject.process and subject.process.beat for subject in case.live())
             else "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",

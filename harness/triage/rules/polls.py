@@ -55,7 +55,10 @@ def undecided(case: Case) -> Ruling | None:
             f"{case.names(reader.key for reader in reading)} reads what another process writes, and nothing has come",
             missing=tuple(f"who writes what {reader.label} reads" for reader in reading[:8]),
             place=reading[0].frame,
-            next=("look at whoever writes it: harness triage PID of that process", "give each read a timeout"),
+            next=(
+                "look for the process that writes to it, and read its log: what it has not sent",
+                "give each read a timeout",
+            ),
         )
     return None
 
@@ -93,7 +96,7 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
         next=(
             "end whoever holds the lock of its file, if that is no part of this job"
             if locked
-            else "look at whoever makes it: harness triage PID of that process, its log",
+            else f"look for the process that makes what {place} looks for: whether it lives, and the end of its log",
             "give the loop a limit, and say in its error what has not come",
         ),
     )

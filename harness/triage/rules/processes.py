@@ -7,11 +7,11 @@ import signal
 
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import Process
-from harness.triage.graph import Subject
+from harness.triage.graph import Subject, calls
 from harness.triage.graph.edges import superseded
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
-from harness.triage.rules.ruling import Case, Ruling, brief
+from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
 BROUGHT_DOWN = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGABRT)  # by a launcher or a watchdog, after a peer's end
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
@@ -36,9 +36,9 @@ def blocked(case: Case) -> Ruling | None:
     reason = f"{case.names(keys)}: {first}"
     pids = " ".join(str(subject.process.pid) for subject in blocked_subjects if subject.process)
     steps = {
-        "stop": f"kill -CONT {pids}, and find out who stopped it",
+        "stop": Live(f"kill -CONT {pids}   # and find out who stopped it"),
         "sleep": "look at storage: dmesg, the mount of the file in its stack",
-        "lock": f"py-spy dump --native --pid {pids.split(' ')[0]}   # the C call that keeps the interpreter lock",
+        "lock": Live(f"py-spy dump --native --pid {pids.split(' ')[0]}   # the C call that keeps the interpreter lock"),
     }
     return Ruling(
         "HUNG",
@@ -92,6 +92,29 @@ def died(case: Case) -> Ruling | None:
     if any(subject.process and subject.process.exit_code == -9 for subject in map(case.subject, why)):
         steps.append(OUT_OF_MEMORY)
     return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
+
+
+def unwritten(case: Case) -> Ruling | None:
+    """K4: a process reads a queue whose writers have ended, and nothing that was seen tells who they were."""
+    readers = [subject for subject in case.live() if calls.unwritten(subject)]
+    if not readers:
+        return None
+    keys = {reader.key for reader in readers}
+    where = {reader.key: f"{reader.doing.op}, {reader.frame}" for reader in readers}
+    where |= {key: f"{case.subject(key).doing.op}, for {case.names(keys)}" for key in case.graph.waiters(keys)}
+    reads = "reads" if len(readers) == 1 else "read"
+    return Ruling(
+        "HUNG",
+        f"{case.names(keys)} {reads} a queue to which no process is left that could write",
+        "K4",
+        place=readers[0].frame,
+        missing=tuple(f"which process wrote to the queue of {reader.label}: it has ended" for reader in readers[:8]),
+        next=(
+            "read the end of the log of whoever filled the queue: it ended before its reader",
+            "give each read a timeout, and look then whether the process that fills the queue lives",
+        ),
+        waiting=where,
+    )
 
 
 def _ended(case: Case, waiting: list[Subject]) -> list[Subject]:

@@ -21,6 +21,12 @@ YOUNG_S = 3.0  # a younger wait or transition, at one look at a live job, proves
 NAME_WHO_IS_ASKED = "give each wait for an answer a timeout, and say in its error who was asked"
 
 
+class Live(str):
+    """A piece of advice about processes that live: it is of no use once the job has been ended."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Ruling:
     """The answer of a rule. `culprits`: node -> why; empty if nobody may be named."""
@@ -29,13 +35,14 @@ class Ruling:
     reason: str  # the headline: one fact, of at most 20 words (`tests/unit/triage/test_triage_headlines.py`)
     hang: str = ""
     culprits: dict[str, str] = field(default_factory=dict)
-    cycle: tuple[str, ...] = ()
+    cycle: tuple[str, ...] = ()  # nodes of which each is seen to wait for the next, and the last for the first
     place: str = ""
     frames: dict[str, str] = field(default_factory=dict)  # node -> a frame that tells more than the node's own
     missing: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()  # further facts, one each; a culprit's own facts are in its `why`
     lateness: tuple[Lateness, ...] = ()  # who keeps the others waiting, if nothing hangs
+    waiting: dict[str, str] = field(default_factory=dict)  # node -> in what it waits, where nothing says for whom
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,15 @@ class Case:
         pids = {process.pid for process in here}
         roots = [str(process.pid) for process in here if process.ppid not in pids]
         return " ".join(["harness triage", *roots[:MAX_ROOTS]])
+
+    def attach(self) -> str:
+        """The command that watches a job that runs here and nobody watches; empty for other evidence."""
+        here = [process for process in self.evidence.processes if process.samples and not ended(process)]
+        if self.evidence.source != "live" or len({process.host for process in here}) != 1:
+            return ""
+        pids = {process.pid for process in here}
+        root = next((process.pid for process in here if process.ppid not in pids), here[0].pid)
+        return Live(f"harness watch --pid {root}   # the job that runs already")
 
     def waited_in(self, keys: Iterable[str]) -> str:
         """The operation in which these processes are waited for, in words."""

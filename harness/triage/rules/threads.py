@@ -79,11 +79,25 @@ def _future(beside: Sequence[Thread], waiting: Frame) -> str:
     return f"{at}: {counted}" + (f", {_where(busy)}" if busy else "")
 
 
-def _lock(threads: Sequence[Thread], waiting: Frame) -> str:
-    """Of a lock: who keeps it by the text, whom that thread waits for, and so on."""
+def crossed(process: Process | None) -> list[str]:
+    """Where threads of a process wait for each other's locks, by the text; empty if none do."""
+    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    for thread in threads:
+        waiting = next((frame for frame in thread.frames if users(frame)), None)
+        visited, texts, at = _kept(threads, waiting)
+        if texts and at in visited and len(visited) > 1:
+            return [describe(frame) for frame in visited[visited.index(at) :]]
+    return []
+
+
+def _kept(threads: Sequence[Thread], waiting: Frame | None) -> tuple[list[Frame], list[str], Frame | None]:
+    """From a frame that waits for a lock to the thread that keeps it by the text, and so on.
+
+    Returns the frames that wait, a text of each, and the last frame: one of these again if each waits for the next.
+    """
     texts: list[str] = []
     visited: list[Frame] = []
-    at: Frame | None = waiting
+    at = waiting
     while at is not None and at not in visited and (lock := source.lock_of(at)):
         visited.append(at)
         kept = keepers(threads, at, lock)
@@ -92,6 +106,12 @@ def _lock(threads: Sequence[Thread], waiting: Frame) -> str:
         thread, frame = kept[0]
         at = next((each for each in thread.frames if users(each)), None)
         texts.append(f"waits for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")
+    return visited, texts, at
+
+
+def _lock(threads: Sequence[Thread], waiting: Frame) -> str:
+    """Of a lock: who keeps it by the text, whom that thread waits for, and so on."""
+    visited, texts, at = _kept(threads, waiting)
     if not texts:
         return ""
     if at in visited:

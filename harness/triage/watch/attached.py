@@ -81,12 +81,13 @@ class Attached:
         return {"report": float("inf"), "exit": 1, "end": 2}[on_stall]
 
     def _look(self) -> tuple[Verdict, Path]:
-        from harness.triage.judge import triage
+        from harness.triage.judge import kept, triage
 
         folder, began = self.retention.folder(), self.clock()
         after = (self._before[0], began - self._before[1]) if self._before is not None else None
         evidence = self.collect(self.scope, out=folder, after=after)
-        verdict = triage(evidence)
+        directory = self.retention.directory
+        verdict = triage(evidence, afterwards=kept(directory) if self.options.on_stall == "end" else "")
         looks = [(each.samples[0].at_s, each.samples[-1].at_s) for each in evidence.processes if each.samples]
         self._span_s = max((float(last - first) for first, last in looks), default=0.0)
         self._before = _last_looks(evidence, after[1] if after else 0.0), began

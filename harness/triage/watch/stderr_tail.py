@@ -1,8 +1,8 @@
 """Keeps the last words of a command: its standard error is passed on as it comes, and the end of it is kept.
 
-If standard error is a file, its end is read from there. Otherwise a small process stands in between. It passes
-everything on, ends with the last process that can write, and outlives the harness, so that no output is lost if the
-harness dies.
+A small process stands in between, for a file too: the harness and other programs write into the same file, and their
+lines are no words of the command. It passes everything on, ends with the last process that can write, and outlives the
+harness, so that no output is lost if the harness dies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import pty
-import stat
 import subprocess
 import sys
 import tempfile
@@ -45,14 +44,15 @@ while True:
             rest = rest[os.write(1, rest):]
     except OSError:  # nobody reads any more
         pass
-    os.write(file, part)
-    size += len(part)
-    if size > 2 * kept:
-        end = os.pread(file, kept, size - kept)
-        os.ftruncate(file, 0)
-        os.lseek(file, 0, 0)
-        os.write(file, end)
-        size = len(end)
+    try:
+        size += os.write(file, part)
+        if size > 2 * kept:
+            end = os.pread(file, kept, size - kept)
+            os.ftruncate(file, 0)
+            os.lseek(file, 0, 0)
+            size = os.write(file, end)
+    except OSError:  # a full disk
+        pass
 """
 KEPT = 1 << 17  # chosen, in bytes: an engine's traceback and what its siblings log after it
 
@@ -63,14 +63,14 @@ class StderrTail:
     def __init__(self, into: int = STDERR) -> None:
         self.descriptor: int | None = None
         self._into = into
-        self._file, self._begin = Path(), 0
+        self._file = Path()
         self._passing: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> StderrTail:
         try:
-            state = os.fstat(self._into)
-            self._open(state)
-        except OSError:  # standard error is closed: there is nothing to keep
+            os.fstat(self._into)
+            self._open()
+        except OSError:  # standard error is closed, or no file can be made: there is nothing to keep
             self.descriptor = None
         return self
 
@@ -88,14 +88,14 @@ class StderrTail:
         if self._passing is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._passing.wait(DRAIN_S)
-        return last_words.root_cause({self._file: self._begin}, ended) if self._file.is_file() else ""
+        return last_words.root_cause({self._file: 0}, ended) if self._file.is_file() else ""
 
     def text(self) -> str:
         """The end of what the command printed to its standard error; call it after `words`."""
         if not self._file.is_file():
             return ""
         with open(self._file, "rb") as stream:
-            stream.seek(max(self._begin, self._file.stat().st_size - 2 * KEPT))
+            stream.seek(max(0, self._file.stat().st_size - 2 * KEPT))
             return stream.read(2 * KEPT).decode(errors="replace")
 
     def __exit__(self, *error: object) -> None:
@@ -105,10 +105,7 @@ class StderrTail:
                 self._passing.wait(DRAIN_S)
             self._file.unlink(missing_ok=True)
 
-    def _open(self, state: os.stat_result) -> None:
-        if stat.S_ISREG(state.st_mode):
-            self._file, self._begin = Path(f"/proc/{os.getpid()}/fd/{self._into}"), state.st_size
-            return
+    def _open(self) -> None:
         descriptor, name = tempfile.mkstemp(prefix="rlhf-harness-words-")
         os.close(descriptor)
         self._file = Path(name)

@@ -85,7 +85,7 @@ class Watchdog:
         self.verdict: Verdict | None = None  # the last HUNG; without one the last verdict, but HEALTHY replaces nothing
         self.retention = Retention(self.directory, self._once, limits)
         self._clock, self._observe, self._say = means.clock, means.observe or self.observer, say
-        self._collect, self._judge = means.collect or self._collect_for_real, means.judge or _judge_for_real
+        self._collect, self._judge = means.collect or self._collect_for_real, means.judge or self._judge_for_real
         self._said: dict[str, None] = {}
         self._patience, self._hung, self._looked_s = 1.0, False, -math.inf
         self._ticks, self._fd = 0, -1
@@ -95,6 +95,7 @@ class Watchdog:
         self.slowness: Slowness | None = None  # set by a caller who also wants to know who stays slow
         self._slow_due_s = means.clock() + stall_s
         self.ending = False  # the command has been asked to end
+        self.ends = False  # the caller ends a job that hangs, so that advice about its processes comes too late
         self._still_s, self._collecting = 0.0, threading.Lock()
         if absent := missing():
             self._once(absent)
@@ -127,7 +128,7 @@ class Watchdog:
         suspicion = self.progress.feed(snapshot)
         self._still_s = suspicion.still_s if suspicion is not None else 0.0
         if self.progress.debugged:
-            names = ", ".join(process.name or str(process.pid) for process in self.progress.debugged)
+            names = ", ".join(process.name or f"pid {process.pid}" for process in self.progress.debugged)
             self._once(f"{names} sits in a debugger: nothing counts as a stall until it goes on")
         if suspicion is None:
             self._patience = 1.0
@@ -272,7 +273,8 @@ class Watchdog:
         self._looked_s = self._clock()
 
     def _not_hung(self, verdict: Verdict, suspicion: Suspicion, folder: Path) -> None:
-        who = ", ".join(sorted(suspect.process.name or str(suspect.process.pid) for suspect in suspicion.suspects)[:4])
+        names = (suspect.process.name or f"pid {suspect.process.pid}" for suspect in suspicion.suspects)
+        who = ", ".join(sorted(names)[:4])
         if verdict.verdict == "HEALTHY":  # a pause: nothing to report
             self.retention.discard(folder)
         elif verdict.verdict == "SLOW":
@@ -311,6 +313,11 @@ class Watchdog:
     def _collect_for_real(self, folder: Path, stall_s: float) -> Evidence:
         return self._collected(folder, tuple(self.observer.living()), stall_s)
 
+    def _judge_for_real(self, evidence: Evidence) -> Verdict:
+        from harness.triage.judge import kept, triage
+
+        return triage(evidence, afterwards=kept(self.directory) if self.ends else "")
+
     def _collected(self, folder: Path, roots: tuple[int, ...], stall_s: float) -> Evidence:
         from harness.triage.collect import Scope, collect
 
@@ -340,9 +347,3 @@ class Watchdog:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
             self._fd = -1
-
-
-def _judge_for_real(evidence: Evidence) -> Verdict:
-    from harness.triage.judge import triage
-
-    return triage(evidence)

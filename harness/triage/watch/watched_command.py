@@ -161,7 +161,7 @@ def watch(
                     code = _code(child.wait())
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
-                    dog.on_verdict = options.on_verdict
+                    dog.on_verdict, dog.ends = options.on_verdict, on_stall == "end"
                     dog.slowness = Slowness() if options.slow else None
                     code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:

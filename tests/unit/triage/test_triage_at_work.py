@@ -157,6 +157,20 @@ def test_the_first_communicator_that_is_made_is_no_closed_world() -> None:
     assert triage(evidence(*recv), none).triage.hang == "K2"
 
 
+def test_ranks_that_wait_in_operations_that_name_no_peer_are_in_no_cycle() -> None:
+    """Ranks 1 and 2 receive from each other, and rank 0 waits in a barrier: no edge of it is seen."""
+    none = compared(group("0", dict.fromkeys(range(3))))
+    ranks = [rank(0, "main barrier", world=3), *(rank(n, "main recv", world=3) for n in (1, 2))]
+    body = triage(evidence(*ranks), none).triage
+    assert body is not None and body.hang == "K2" and not body.cycle and not body.culprits
+    assert {node.party for node in body.nodes} == {"victim"}
+    assert {(party.rank, party.why.partition(",")[0]) for party in body.victims} == {
+        (0, "barrier"),
+        (1, "recv"),
+        (2, "recv"),
+    }
+
+
 # ---- who awaits somebody outside
 
 

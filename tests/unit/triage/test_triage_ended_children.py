@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from triage_evidence import FILES, compared, evidence, group, process, rank
+from triage_evidence import FILES, compared, evidence, frames, group, process, rank
 
-from harness.triage.evidence import Beat, Group, Journal, Process
+from harness.triage.evidence import Beat, Group, Journal, Process, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -98,6 +98,65 @@ def test_of_several_children_that_live_nothing_says_whose_end_is_awaited() -> No
     assert [party.pid for party in alone.triage.culprits] == [9]  # type: ignore[union-attr]
     ended = dataclasses.replace(ranks[0], exit_code=0)
     assert [party.pid for party in triage(evidence(parent, monitor, ended)).triage.culprits] == [9]  # type: ignore[union-attr]
+
+
+READS = "main:30 consume:12 queue.get pipe.recv"
+
+
+def reader(*threads: str, own_pipe: bool = True) -> Process:
+    """A rank that reads a queue of processes, with threads beside the main one."""
+    one = rank(0, READS, world=2, own_pipe=own_pipe)
+    beside = tuple(Thread(f"T{at}", 70 + at, frames(stack)) for at, stack in enumerate(threads))
+    looks = tuple(dataclasses.replace(look, threads=(*look.threads, *beside)) for look in one.samples)
+    return dataclasses.replace(one, samples=looks)
+
+
+def writer(pid: int, code: int | None = None) -> Process:
+    one = process(pid, "process", "main:50 produce:60 lock.wait", gone=code is not None, ppid=100, exit_code=code)
+    return one if code is None else dataclasses.replace(one, beat=None)
+
+
+@pytest.mark.parametrize("code", [1, -9, 0])
+def test_a_queue_whose_only_writer_ended_is_that_ones_fault(code: int) -> None:
+    peer = rank(1, "main:10 step:42 all_reduce", world=2)
+    at = compared(group("0", {0: 4, 1: (5, "all_reduce")}))
+    for source, stall_s in (("watch", 30.0), ("live", 0.0)):
+        alone = triage(
+            evidence(dataclasses.replace(reader(), rank=None), writer(200, code), source=source, stall_s=stall_s)
+        )
+        found = triage(evidence(reader(), peer, writer(200, code), source=source, stall_s=stall_s), at)
+        for verdict in (alone, found):
+            assert (verdict.verdict, named(verdict)) == ("HUNG", ["node0:200"]), verdict.account
+            assert "node0:100" in {party.key for party in verdict.triage.victims}  # type: ignore[union-attr]
+
+
+def test_a_queue_that_somebody_may_still_fill_blames_no_writer_that_ended() -> None:
+    """A thread of the process itself, another child that is alive, or nobody knows who; and helpers that are done."""
+    threads = reader("run:80 produce:90 lock.wait")
+    for others in (
+        (threads, writer(200, 1)),
+        (reader(own_pipe=False), writer(200, 1), writer(201)),
+        (reader(own_pipe=False), writer(200, 1)),
+        (reader(), writer(200, 0), writer(201, 0)),
+        (dataclasses.replace(reader(), samples=rank(0, "main:30 pump:12").samples), writer(200, 1)),  # a pipe to itself
+    ):
+        found = triage(evidence(*others))
+        assert not {"node0:200", "node0:201"} & {*named(found)}, found.account
+
+
+@pytest.mark.parametrize(("one", "verdict"), [
+    (reader(), "HUNG"),
+    (reader(own_pipe=False), "INSUFFICIENT"),
+    (reader("run:80 produce:90 lock.wait"), "INSUFFICIENT"),
+])  # fmt: skip
+def test_a_queue_whose_writers_ended_unseen_names_nobody(one: Process, verdict: str) -> None:
+    peer = rank(1, "main:10 step:42 all_reduce", world=2)
+    at = compared(group("0", {0: 4, 1: (5, "all_reduce")}))
+    found = triage(evidence(one, peer), at)
+    if verdict == "HUNG":
+        assert (found.verdict, named(found)) == ("HUNG", []) and found.missing
+        assert {party.rank for party in found.triage.victims} == {0, 1}  # type: ignore[union-attr]
+    assert "no process is left" not in found.reason or verdict == "HUNG"
 
 
 @pytest.mark.parametrize(("call", "verdict"), [("accept", "INSUFFICIENT"), ("stands", "HUNG")])

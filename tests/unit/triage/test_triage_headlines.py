@@ -67,4 +67,4 @@ def test_who_only_sleeps_is_said_to_sleep_where_it_does() -> None:
 def test_who_only_sleeps_is_looked_at_before_its_log() -> None:
     verdict = triage(*job(rank(3, "main:5 wait", world=8)))
     assert verdict.triage is not None and verdict.triage.hang == "K4"
-    assert verdict.triage.next[0].startswith("py-spy dump --pid ") and "log" in verdict.triage.next[1]
+    assert verdict.triage.next[0].startswith("harness stacks ") and "log" in verdict.triage.next[1]

@@ -51,6 +51,20 @@ def test_a_file_is_read_where_it_was_written(tmp_path: Path) -> None:
         assert ran([sys.executable, "-S", "-c", "raise SystemExit(3)"], log.fileno()) == ""
 
 
+@pytest.mark.parametrize(
+    ("code", "words"), [("raise SystemExit(3)", ""), ("raise RuntimeError('of the job')", "RuntimeError: of the job")]
+)
+def test_what_others_write_into_the_same_file_is_no_word_of_the_command(tmp_path: Path, code: str, words: str) -> None:
+    with open(tmp_path / "log", "ab") as log, StderrTail(log.fileno()) as stderr_tail:
+        into = log.fileno() if stderr_tail.descriptor is None else stderr_tail.descriptor
+        child = subprocess.Popen([sys.executable, "-S", "-c", f"input(); {code}"], stdin=subprocess.PIPE, stderr=into)
+        stderr_tail.started()
+        os.write(log.fileno(), b"harness: nothing has progressed in rank 0\nValueError: of another program\n")
+        child.communicate(b"\n")
+        assert stderr_tail.words(child.returncode) == words
+        assert "nothing has progressed" not in stderr_tail.text()
+
+
 def test_a_pipe_gets_all_of_it(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     assert ran(FAILS, writer) == LAST
