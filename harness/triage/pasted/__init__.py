@@ -58,6 +58,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     processes += [process for process in failed if process.rank not in stacked]
     logged = _errors(reader)
     waiting = {rank for rank, _ in reader.log.waiting}
+    processes += _held(logged, {process.key for process in processes})
     processes += _failed(logged, {process.rank for process in processes} | waiting)
     lacks = [LACKS] if reader.looks else []
     return Evidence(
@@ -73,6 +74,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         dumps=reader.recorded or _written(dumps),
         expected_world=_world(reader.looks),
         errors=tuple(logged),
+        timed_out_s=reader.log.waited_s if dumps else 0.0,
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, bool(dumps))),
     )
 
@@ -100,6 +102,17 @@ def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]
         Process(host=error.host or PASTED, pid=error.pid, ppid=-1, rank=rank, error=error.text)
         for rank, error in errors.items()
     ]
+
+
+def _held(logged: Iterable[LogError], keys: set[str]) -> list[Process]:
+    """A process for each one that the kernel holds, by its own report, and of which no stack was pasted."""
+    held = {
+        process.key: process
+        for error in logged
+        if error.stalled_s and error.pid and not error.survived
+        for process in [Process(host=error.host or PASTED, pid=error.pid, ppid=-1, command=error.role)]
+    }
+    return [process for key, process in held.items() if key not in keys]
 
 
 def _log_notes(reader: Reader, counted: bool) -> list[str]:

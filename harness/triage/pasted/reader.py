@@ -114,6 +114,7 @@ class Reader:
                 parser = parsers[place, writer] = Parser()
             if parser is not None:
                 parser.feed(rest)
+        self.log.close()
         self.failures.close()
         for (place, writer), parser in parsers.items():
             parser.close()

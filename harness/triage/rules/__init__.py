@@ -50,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     pauses.debugger,
     ras.pasted,  # INSUFFICIENT
     ray_lists.pasted,  # INSUFFICIENT
+    pasted.stalled,  # HUNG, K9
     pasted.first_error,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
     pauses.flowing,
@@ -77,6 +78,7 @@ RULES: tuple[Rule, ...] = (
     absence.device,  # K9
     groups.wedged,  # K12
     pasted.first_error_of_waiters,  # INSUFFICIENT
+    pasted.timed_out,  # INSUFFICIENT
     apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders
     ras.live,  # K4, INSUFFICIENT

@@ -13,6 +13,7 @@ from harness.triage.evidence import PASTED, UNREAD, LogError
 from harness.triage.graph import Subject
 from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
+from harness.triage.stacks import classify
 
 _PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which nothing was pasted"
 MAX_FAILURES = 3  # of a log, in the evidence of the verdict
@@ -57,9 +58,57 @@ def first_error(case: Case) -> Ruling | None:
     more = len(logged) - 1
     later = f"; {more} more line{'s' if more > 1 else ''}" if more else ""
     return _first_failure(
-        firsts, later, beside.evidence if beside else (),
+        firsts, later, (*_followed(case, firsts[0]), *(beside.evidence if beside else ())),
         ("stacks of the processes that still stand, if any does", *(beside.missing if beside else ())),
     )  # fmt: skip
+
+
+def stalled(case: Case) -> Ruling | None:
+    """HUNG: watchdogs that count time report that processes made no progress, and no failure came before.
+
+    SGLang ends a scheduler that finished no forward pass for so long, and the kernel reports a task that did not
+    wake up. These lines have the history that one look lacks. Who is behind it they do not say, except for a task
+    that the kernel holds (K9).
+    """
+    ending = _ending(case)
+    if case.evidence.source != PASTED or case.groups or not ending or not all(error.stalled_s for error in ending):
+        return None
+    held = {f"{error.host or PASTED}:{error.pid}": error for error in ending if error.pid}
+    stall_s = max(error.stalled_s for error in held.values() or ending)
+    why = {key: f"{error.what} for more than {stall_s:.0f} s" for key, error in held.items()}
+    names = list(dict.fromkeys(error.of for error in (held.values() or ending)))
+    who = names[0] if len(names) == 1 else f"{len(names)} processes"
+    verb = "is held by the kernel" if held else "made no progress"
+    stacks = one_look(case)
+    return Ruling(
+        "HUNG",
+        f"{who} {verb if len(names) == 1 else verb.replace('is ', 'are ')} for {stall_s:.0f} s, by {'its' if held else 'their'} watchdog"
+        + ("" if held else "; nobody is provable"),
+        "K9" if held else "",
+        why,
+        place=next(iter(why.values()), ""),
+        evidence=(
+            *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in ending[: standing.MAX_LINES]),
+            *_threads_at_work(case),
+            *(stacks.evidence if stacks else ()),
+        ),
+        missing=() if held else ("who is behind it: the processes of other nodes, and their stacks",),
+        next=(ending[0].fix, "for the next run: harness watch -- COMMAND, which takes the evidence when it stops"),
+    )
+
+
+def _threads_at_work(case: Case) -> list[str]:
+    """Where side threads stand whose main thread only waits for one of them: a forward pass in a thread, say."""
+    lines = []
+    for subject in _looked(case):
+        threads = subject.process.samples[-1].threads if subject.process else ()
+        if subject.doing.kind not in ("lock", "queue", "user", "join"):
+            continue
+        for thread in threads:
+            doing = classify(thread)
+            if not thread.main and not doing.idle and doing.frame and doing.kind not in ("lock", "queue", "select"):
+                lines.append(f"{subject.label}, thread {thread.name}: {doing.frame} ({doing.op or doing.kind})")
+    return lines[: standing.MAX_LINES]
 
 
 def first_error_of_waiters(case: Case) -> Ruling | None:
@@ -88,15 +137,48 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
     )
 
 
+def timed_out(case: Case) -> Ruling | None:
+    """INSUFFICIENT: NCCL's watchdog ended ranks whose collective did not end in time; nothing says for whom they
+    waited."""
+    waiters = [subject for subject in case.graph.stuck() if subject.pending is not None]
+    if case.evidence.source != PASTED or not case.groups or not waiters or not case.evidence.timed_out_s:
+        return None
+    ranks = case.names(subject.key for subject in waiters)
+    pending = waiters[0].pending
+    places = {(subject.pending.op, subject.pending.seq) for subject in waiters if subject.pending}
+    where = f"{pending.op} #{pending.seq}" if pending and len(places) == 1 else f"{len(places)} operations"
+    return Ruling(
+        "INSUFFICIENT",
+        f"{ranks} waited {case.evidence.timed_out_s:.0f} s in {where} until the watchdog gave up; nothing says for whom",
+        place=f"in {where}",
+        evidence=(
+            *(f"{subject.label}: {subject.state()}" for subject in waiters[: standing.MAX_LINES]),
+            *_failures(case),
+        ),
+        missing=("the ranks that wrote no line: whether they came late, stood elsewhere or had died before",),
+        next=(
+            "read the logs of the other ranks and nodes to the same time: the last line of each",
+            "for the next run: harness watch -- COMMAND, which records groups and open spans",
+        ),
+    )
+
+
 def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], missing: tuple[str, ...]) -> Ruling:
     first = firsts[0]
     name = PurePath(first.file).name
+    same = [error for error in firsts if error.what == first.what]
+    who = first.of if len({error.of for error in same}) == 1 else f"{len(same)} processes"
+    unordered = len({error.file for error in firsts}) > 1 and any(error.at is None for error in firsts)
+    what = "only the echo of a failure" if first.echo else f"first failure{f' in {name}' if unordered else ''}"
+    whole = f"{first.of} {first.what}"
+    echoed = ("the process that failed or stood: its own lines, or its stack",) if first.echo else ()
     return Ruling(
         "INSUFFICIENT",
-        f"first failure: {first.of} {brief(first.what, 8)}{then}",
-        evidence=(*(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
+        f"{what}: {who} {brief(first.what, 8)}{then}",
+        evidence=(*((whole,) if len(first.what.split()) > 8 else ()),
+                  *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
                   *evidence),
-        missing=missing,
+        missing=(*echoed, *missing),
         place=f"{name}:{first.line}",
         next=(first.fix, "harness triage PID   # of any process of the job that still stands"),
     )  # fmt: skip
@@ -121,6 +203,13 @@ def _firsts(logged: Sequence[LogError]) -> list[LogError]:
     if all(error.at is not None for error in logged):
         return sorted(logged, key=lambda error: error.at or ())[:MAX_FAILURES]
     return list({error.file: error for error in reversed(logged)}.values())[::-1]
+
+
+def _followed(case: Case, first: LogError) -> list[str]:
+    """The failures of others that the same log has after the first one."""
+    at = case.evidence.errors.index(first)
+    later = [error for error in case.evidence.errors[at + 1 :] if error.file == first.file and not error.echo]
+    return [f"then {error.of} {brief(error.what, 16)} (line {error.line})" for error in later[:MAX_FAILURES]]
 
 
 def _failures(case: Case) -> list[str]:
