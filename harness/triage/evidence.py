@@ -331,6 +331,25 @@ class LogError:
 
 
 @dataclass(frozen=True)
+class LogEnd:
+    """The last line of processes in a log that was pasted.
+
+    file: the log's name. lines: how many it has.
+    line: the number of the line, from 1. text: its words, without secrets, time and rank.
+    who: the processes, as far as its lines name them; empty if they name nobody. processes: how many.
+    at: its time, as in `LogError`.
+    """
+
+    file: str
+    lines: int
+    line: int
+    text: str
+    who: str = ""
+    processes: int = 1
+    at: tuple[int, int, Number] | None = None
+
+
+@dataclass(frozen=True)
 class Silence:
     """Why a watch gave no evidence, in words that follow a colon. `up`: its host answered, if only to refuse."""
 
@@ -365,5 +384,6 @@ class Evidence:
     locks: tuple[FileLock, ...] = ()  # of files, whoever holds them
     errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines
     ray_demands: tuple[RayDemand, ...] = ()  # of `ray status` that was pasted
+    log_ends: tuple[LogEnd, ...] = ()  # of logs that were pasted, the rarest first
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

@@ -19,6 +19,7 @@ from probes import limits
 from probes.limits import RANKS
 
 MAX_ERRORS = 1_000  # of all files
+MAX_MEMORY = 1_000  # characters of a line in which the process that Ray killed is looked for
 MAX_TEXT = 300  # characters of a line that are kept
 # Lines of a process after its error from which on it went on. What Python, torch and wandb print at an end is shorter.
 WENT_ON = 20
@@ -69,6 +70,8 @@ _NCCL = re.compile(_OF_NCCL)
 # The global rank is that in the default group, whose number is 0.
 _IN_GROUP = r"(?:\[PG (?:ID )?0 [^\]]{0,120}Rank (?P<rank>\d{1,7})\].{0,200})?"
 _KILLED_BY_RAY = "killed due to the node running low on memory"
+OF_SLURM = ("slurmstepd:", "srun:")  # beginnings of lines that Slurm itself writes
+DEFUNCT = "<defunct>"  # in a list of processes, whose order says nothing
 _EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"
 _SIGNAL = "gdb PROGRAM CORE -ex bt   # where it was in C"
 SIGNS = (
@@ -132,7 +135,7 @@ SIGNS = (
     Sign("Worker exit type: ", "was found dead by Ray", "ls /tmp/ray/session_latest/logs   # its own log: worker-ID",
          re.compile(r"Worker IP address: (?P<host>[\w.:-]{1,100}) .{0,200}?Worker PID: (?P<pid>\d{1,10}) "
                     r"Worker exit type: (?P<detail>\w{1,40})"), Kind.REPORT),
-    Sign("<defunct>", "is dead, and its parent has not taken note (defunct)",
+    Sign(DEFUNCT, "has ended and is defunct",
          "tail -n 200 LOG   # of these processes: why they ended is in no process list",
          re.compile(r"^\S{1,40} +(?P<pid>\d{1,10}) .{10,300}?\[?(?P<role>[\w:./-]{1,40})\]? <defunct>"), Kind.REPORT),
     Sign("watchdog got stuck for ", "was ended by its heartbeat monitor: its watchdog stood in a call of NCCL or CUDA",
@@ -267,14 +270,15 @@ class Errors:
                 number, writer, words, Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", kind=kind), raised
             )
         elif not traced and words.strip() and not words[0].isspace() and not _NO_WORK.match(words):
-            self._goes_on(_scheduler(line, writer) if _scheduler(line, writer) in self._later else writer)
+            self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer)
 
     def _add(self, number: int, writer: Name, line: str, sign: Sign, match: re.Match[str]) -> None:
         fields = match.groupdict()
         name = self._tracebacks.pop(writer, writer)
-        name = NOBODY if sign.words == _KILLED_BY_RAY else name  # the traceback is of whoever called it
+        # The traceback is of whoever called it; what Slurm says stands under the label of a task that is not meant.
+        name = NOBODY if sign.words == _KILLED_BY_RAY or line.startswith(OF_SLURM) else name
         name = self._of_file if name is NOBODY else name
-        name = _scheduler(line, name) if fields.get("stall") else name
+        name = scheduler(line, name) if fields.get("stall") else name
         self._later[name if fields.get("stall") else writer] = 0
         place = self._places.pop(writer, "")
         detail = (fields.get("detail") or fields.get("text") or "").strip()
@@ -304,7 +308,7 @@ class Errors:
         if not self.entries or self.entries[-1].file != self._file or _KILLED_BY_RAY not in self.entries[-1].text:
             return False
         error = self.entries[-1]
-        if (victim := _VICTIM.search(line)) and not error.pid:
+        if not error.pid and (victim := _VICTIM.search(line[:MAX_MEMORY])):
             what = f"{error.what}: it had {victim['used']}"
             self.entries[-1] = replace(error, what=what, host=victim["host"], pid=int(victim["pid"]))
         elif _MEMORY_TABLE.fullmatch(line.strip()):
@@ -330,7 +334,7 @@ class Errors:
                     self.entries[number] = replace(error, survived=True)
 
 
-def _scheduler(line: str, writer: Name) -> Name:
+def scheduler(line: str, writer: Name) -> Name:
     """The scheduler that SGLang's prefix of a line names; without such a prefix the writer."""
     parallel = _PARALLEL.match(line) if writer.rank is None else None
     return replace(writer, role=parallel[1].strip()) if parallel else writer

@@ -53,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     pasted.stalled,  # HUNG, K9
     pasted.first_error,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
+    pasted.last_lines,  # INSUFFICIENT
     pauses.flowing,
     engines.refused,  # K13
     processes.blocked,  # K9

@@ -13,8 +13,8 @@ from reports.model import Verdict
 
 TIMEOUT = (
     "[rank0]:[E606 09:19:08.164985344 ProcessGroupNCCL.cpp:757] [Rank 0] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600004 milliseconds before "
-    "timing out."
+    "WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600004 milliseconds "
+    "before timing out."
 )
 RAYLET = (
     "(raylet) A worker died or was killed while executing a task by an unexpected system error. RayTask ID: ff Worker "
@@ -57,8 +57,8 @@ def judged(folder: Path, *lines: str) -> Verdict:
          "(size 0), error: No such file or directory (2)", "nccl-a", "pid 7"),
         ("[rank5]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 5] ProcessGroupNCCL's watchdog got stuck for 600 seconds "
          "without making progress in monitoring enqueued collectives.", "600 seconds", "rank 5"),
-        ("[F ProcessGroupNCCL.cpp:1169] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for "
-         "480 seconds without making progress", "480 seconds", "rank 6"),
+        ("[F ProcessGroupNCCL.cpp:1169] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck "
+         "for 480 seconds without making progress", "480 seconds", "rank 6"),
     ],
 )  # fmt: skip
 def test_the_line_tells_whose_end_it_is(tmp_path: Path, line: str, what: str, of: str) -> None:
@@ -90,7 +90,7 @@ def test_a_look_alike_tells_of_no_end(tmp_path: Path, line: str) -> None:
         ("slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2026-11-28T04:00:00 DUE TO TIME LIMIT ***", "time limit"),
         ("[E329 06:28:12.5 socket.cpp:1023] [c10d] The client socket has timed out after 600000ms while trying to "
          "connect to (10.0.0.3, 29500).", "10.0.0.3, 29500"),
-        ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/8 clients joined.", "3/8"),
+        ("torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 3/8 clients joined.", "3/8"),
         ("n1:7:7 [0] misc/socket.cc:484 NCCL WARN Call to recv from 10.0.0.9<4> failed : Connection reset by peer",
          "Connection reset"),
     ],
@@ -99,7 +99,7 @@ def test_who_waited_in_vain_is_not_the_first_failure(tmp_path: Path, line: str, 
     [error] = errors(tmp_path, line)
     assert what in error.what and error.echo
     verdict = judged(tmp_path, line)
-    assert verdict.verdict == "INSUFFICIENT" and "first failure" not in verdict.reason
+    assert verdict.verdict == "INSUFFICIENT" and verdict.reason.startswith("no first failure in the log")
 
 
 @pytest.mark.parametrize("report", [RAYLET, "Fatal Python error: Aborted", "n7: rank 2 died from signal 6"])
@@ -131,7 +131,7 @@ def test_an_error_beside_the_stacks_of_the_dead_comes_first(tmp_path: Path) -> N
     frames = [f"frame #{number}: c10::Error + 0x96 (0x79 in libc10.so)" for number in range(30)]
     stack = ("Fatal Python error: Aborted", "", "Current thread 0x0000700000000640 (most recent call first):",
              '  File "/job/train.py", line 9 in step')  # fmt: skip
-    ecc = "[rank1]:[E129 08:52:51.6 ProcessGroupNCCL.cpp:1595] terminated: CUDA error: uncorrectable ECC error encountered"
+    ecc = "[rank1]:[E129 08:52:51.6 ProcessGroupNCCL.cpp:1595] CUDA error: uncorrectable ECC error encountered"
     assert "first failure: rank 1 met an uncorrectable ECC error" in judged(tmp_path, ecc, *frames, *stack).reason
 
 
@@ -183,3 +183,35 @@ def test_the_process_that_the_kernel_holds_is_named(tmp_path: Path) -> None:
     verdict = judged(tmp_path, HUNG_TASK.format("python3"))
     assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K9")
     assert [party.pid for party in verdict.triage.culprits] == [5150]
+
+
+PS = """\
+USER         PID %CPU %MEM    VSZ   RSS TTY      STAT START   TIME COMMAND
+root           1  0.0  0.0 5031316 757756 ?      Ssl  Mar19   8:23 python3 -m serve --port 8888
+root         100  0.0  0.0      0     0 ?        Z    Mar19   0:00 [python3] <defunct>
+root         101  153  0.0      0     0 ?        Z    Mar19 137:02 [eng::worker] <defunct>
+root         102  152  0.0      0     0 ?        {state}    Mar19 137:44 {worker}
+root       26403  0.0  0.0      0     0 ?        Z    Mar25   0:00 [sh] <defunct>
+"""
+
+
+def test_the_name_that_most_of_the_defunct_have_comes_first(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, PS.format(state="Z", worker="[eng::worker] <defunct>"))
+    assert "2 processes called eng::worker ended and are defunct: pid 101-102" in verdict.reason
+    assert verdict.triage is not None and verdict.exit_code == 3 and not verdict.triage.culprits
+
+
+def test_a_process_list_of_the_living_tells_of_no_end(tmp_path: Path) -> None:
+    living = "".join(line for line in PS.format(state="R", worker="eng::worker").splitlines(True) if "<def" not in line)
+    assert errors(tmp_path, living) == ()
+
+
+def test_the_words_of_the_rank_that_torchruns_table_names_are_told(tmp_path: Path) -> None:
+    raised = ("[rank0]: Traceback (most recent call last):", '[rank0]:   File "t.py", line 9, in main',
+              "[rank0]: RuntimeError: setStorage: size 0")  # fmt: skip
+    table = ("Root Cause (first observed failure):", "[0]:", "  time      : 2026-11-28_09:09:02", "  host      : node7",
+             "  rank      : 0 (local_rank: 0)", "  exitcode  : {0} (pid: 4100)", "  error_file: <N/A>",
+             "  traceback : To enable traceback see: x")  # fmt: skip
+    for code, told in ((1, True), (-9, False)):
+        verdict = judged(tmp_path, *raised, "\n".join(table).format(code))
+        assert ("setStorage" in f"{verdict.reason} {verdict.evidence}") is told

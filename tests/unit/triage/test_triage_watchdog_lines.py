@@ -111,7 +111,8 @@ def test_without_a_prefix_the_rank_in_a_smaller_group_is_no_rank_of_the_job(tmp_
     (tmp_path / "job.log").write_text("\n".join(lines))
     from harness.triage.pasted import evidence
 
-    assert evidence([str(tmp_path / "job.log")]) is None
+    counted = evidence([str(tmp_path / "job.log")])
+    assert counted is not None and (counted.dumps, counted.processes) == ({}, ())
 
 
 def test_the_mismatch_of_the_detailed_debug_level(tmp_path: Path) -> None:
@@ -132,8 +133,8 @@ def wrapped(lines: list[str], columns: int) -> list[str]:
 
 OLD_COUNTERS = (
     "[rank{0}]:[E606 09:09:08.165815661 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Exception "
-    "(either an error or timeout) detected by watchdog at work: 7310, last enqueued NCCL work: {1}, last completed NCCL "
-    "work: {2}."
+    "(either an error or timeout) detected by watchdog at work: 7310, last enqueued NCCL work: {1}, last completed "
+    "NCCL work: {2}."
 )
 
 
@@ -154,8 +155,8 @@ def test_a_line_after_a_whole_one_is_not_joined_to_it(tmp_path: Path) -> None:
 
 MISMATCH = (
     "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint("
-    "SequenceNumber={0}{2}OpType=BARRIER), but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber={1}{2}"
-    "OpType=GATHER).Collectives differ in the following aspects: \t Op type: BARRIERvs GATHER"
+    "SequenceNumber={0}{2}OpType=BARRIER), but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber={1}"
+    "{2}OpType=GATHER).Collectives differ in the following aspects: \t Op type: BARRIERvs GATHER"
 )
 
 
