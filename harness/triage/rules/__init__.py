@@ -1,7 +1,8 @@
 """The rules about hangs, in the order in which they are asked. The first rule that answers decides.
 
 0. *The evidence of several nodes*. A directory that is missing, or of another time, says nothing about its ranks.
-   Stacks that were pasted are one look without a time: they show who stands where, and prove nothing.
+   Stacks that were pasted are one look without a time: they show who stands where, and prove nothing. Lines of a
+   watchdog that counts time are history, and prove that something stood.
 1. *A person, a run in motion, a lost process*. A debugger is no hang, nor is a run that moved a moment ago. A process
    that refused a call, that is held by the kernel or the interpreter lock, or that has died explains its waiters,
    whatever they wait in. So the first local error is found before its peers' timeouts.

@@ -46,7 +46,7 @@ def one_look(case: Case) -> Ruling | None:
             *_failures(case),
         ),
         missing=tuple(_missing(case)),
-        place="".join(place.words for place in odd or places[:1]),
+        place="".join(place.words for place in odd or (places if len(places) == 1 else ())),
         next=(
             "harness triage PID   # of any process of the job, while it stands: two looks, sockets, recorders",
             "" if _all_pasted(case) else _PASTE_MORE,
