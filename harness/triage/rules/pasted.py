@@ -262,15 +262,17 @@ def timed_out(case: Case) -> Ruling | None:
 def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], missing: tuple[str, ...]) -> Ruling:
     first = firsts[0]
     name = PurePath(first.file).name
-    same = [error for error in firsts if error.what == first.what]
-    who = first.of if len({error.of for error in same}) == 1 else f"{len(same)} processes"
+    # Of equal lines of one moment, or of echoes, none is the first.
+    same = [error for error in firsts if error.what == first.what and (first.echo or error.at == first.at is not None)]
+    names = list(dict.fromkeys(error.of for error in same)) or [first.of]
+    who = " and ".join(names) if len(names) < 3 else f"{len(names)} processes"
     unordered = len({error.file for error in firsts}) > 1 and any(error.at is None for error in firsts)
     what = "no first failure in the log" if first.echo else f"first failure{f' in {name}' if unordered else ''}"
     whole = f"{first.of} {first.what}"
     echoed = ("the process that failed or stood: its own lines, or its stack",) if first.echo else ()
     return Ruling(
         "INSUFFICIENT",
-        f"{what}: {who} {brief(first.what, 8)}{then}",
+        f"{what}: {who} {brief(first.what, 8 if len(names) == 1 else 5)}{then}",
         evidence=(*((whole,) if len(first.what.split()) > 8 else ()),
                   *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
                   *evidence),

@@ -215,3 +215,17 @@ def test_the_words_of_the_rank_that_torchruns_table_names_are_told(tmp_path: Pat
     for code, told in ((1, True), (-9, False)):
         verdict = judged(tmp_path, *raised, "\n".join(table).format(code))
         assert ("setStorage" in f"{verdict.reason} {verdict.evidence}") is told
+
+
+def test_of_equal_failures_of_one_moment_none_is_the_first(tmp_path: Path) -> None:
+    line = "(Engine_{0} pid=265{0}) ERROR 06-11 11:46:{1} [core.py:517] "
+    for number, (seconds, both) in enumerate((((39, 39), True), ((39, 40), False))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        verdict = judged(folder, *(
+            line.format(engine, second) + words
+            for engine, second in enumerate(seconds)
+            for words in ("Traceback (most recent call last):", "AttributeError: no attribute x")
+        ))  # fmt: skip
+        assert "Engine_0 (pid 2650)" in verdict.reason and ("Engine_1 (pid 2651)" in verdict.reason) is both
+        assert len(verdict.reason.split()) <= 20
