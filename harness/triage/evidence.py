@@ -304,6 +304,7 @@ class LogError:
     echo: whether it tells of another process's end.
     at: its time as (month, day, seconds), as far as the line or the one before it has one; the clock is its host's.
     survived: whether the process went on with its work after it.
+    stalled_s: seconds in which the process had made no progress, by a watchdog that counts them; 0 for other lines.
     """
 
     file: str
@@ -318,13 +319,35 @@ class LogError:
     echo: bool = False
     at: tuple[int, int, Number] | None = None
     survived: bool = False
+    stalled_s: Number = 0.0
 
     @property
     def of(self) -> str:
         """The process that it is of, in words."""
         name = f"rank {self.rank}" if self.rank is not None else self.role
         pid = f"pid {self.pid}" if self.pid else ""
+        if name and self.host and not pid and self.rank is None:
+            name = f"{name} {self.host}"
         return f"{name} ({pid})" if name and pid else name or pid or "a process"
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """The last line of processes in a log that was pasted.
+
+    file: the log's name. lines: how many it has.
+    line: the number of the line, from 1. text: its words, without secrets, time and rank.
+    who: the processes, as far as its lines name them; empty if they name nobody. processes: how many.
+    at: its time, as in `LogError`.
+    """
+
+    file: str
+    lines: int
+    line: int
+    text: str
+    who: str = ""
+    processes: int = 1
+    at: tuple[int, int, Number] | None = None
 
 
 @dataclass(frozen=True)
@@ -362,4 +385,6 @@ class Evidence:
     locks: tuple[FileLock, ...] = ()  # of files, whoever holds them
     errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines
     ray_demands: tuple[RayDemand, ...] = ()  # of `ray status` that was pasted
+    log_ends: tuple[LogEnd, ...] = ()  # of logs that were pasted, the rarest first
+    timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

@@ -40,7 +40,7 @@ SEVERAL = "lines about timeouts are of several incidents and were not used: give
 
 
 def evidence(words: Sequence[str]) -> Evidence | None:
-    """The evidence in files, folders and `-`, the standard input; None if they hold neither stacks nor such lines.
+    """The evidence in files, folders and `-`, the standard input; None if they hold no text, or recorder dumps alone.
 
     Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
     """
@@ -49,15 +49,16 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     for name, file in _named(words, skipped):
         if not reader.take(name, file):
             break
-    if not reader.has_read:
+    if not reader.has_read and (reader.recorded or not reader.ends):
         return None
     dumps = {} if reader.recorded else reader.log.dumps()
     processes, repeated = _processes(reader.looks)
     stacked = {process.rank for process in processes}
-    failed = torchrun.processes(reader.failures.rows)
-    processes += [process for process in failed if process.rank not in stacked]
     logged = _errors(reader)
+    failed = torchrun.processes(reader.failures.rows)
+    processes += [_with_words(process, logged) for process in failed if process.rank not in stacked]
     waiting = {rank for rank, _ in reader.log.waiting}
+    processes += _held(logged, {process.key for process in processes})
     processes += _failed(logged, {process.rank for process in processes} | waiting)
     lacks = [LACKS] if reader.looks else []
     return Evidence(
@@ -73,6 +74,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         dumps=reader.recorded or _written(dumps),
         expected_world=_world(reader.looks),
         errors=tuple(logged),
+        log_ends=tuple(reader.ends),
+        timed_out_s=reader.log.waited_s if dumps else 0.0,
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, bool(dumps))),
     )
 
@@ -100,6 +103,24 @@ def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]
         Process(host=error.host or PASTED, pid=error.pid, ppid=-1, rank=rank, error=error.text)
         for rank, error in errors.items()
     ]
+
+
+def _with_words(process: Process, logged: Iterable[LogError]) -> Process:
+    """A process of torchrun's table with the error that its rank wrote to the log, if the table has none."""
+    own = [error for error in logged if error.rank == process.rank and not (error.echo or error.survived)]
+    told = process.error or (process.exit_code or 0) < 0 or not own
+    return process if told else replace(process, error=own[-1].text)
+
+
+def _held(logged: Iterable[LogError], keys: set[str]) -> list[Process]:
+    """A process for each one that the kernel holds, by its own report, and of which no stack was pasted."""
+    held = {
+        process.key: process
+        for error in logged
+        if error.stalled_s and error.pid and not error.survived
+        for process in [Process(host=error.host or PASTED, pid=error.pid, ppid=-1, command=error.role)]
+    }
+    return [process for key, process in held.items() if key not in keys]
 
 
 def _log_notes(reader: Reader, counted: bool) -> list[str]:
@@ -172,6 +193,8 @@ def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
     notes: list[str] = []
     used: Counter[str] = Counter()
     for named in list(by_identity.values())[:MAX_PROCESSES]:
+        if len(named) > 1 and all(look.dump.bare for look, _ in named):
+            named = [(_joined([look for look, _ in named]), named[0][1])]
         process = _process(*named[-1])
         used[process.key] += 1
         if used[process.key] > 1:  # the same pid on another host, which nothing names
@@ -184,6 +207,13 @@ def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
     if len(by_identity) > MAX_PROCESSES:
         notes.append(f"{len(by_identity):,} processes: the first {MAX_PROCESSES:,} are read")
     return processes, notes
+
+
+def _joined(looks: Sequence[Look]) -> Look:
+    """Stacks that were pasted one by one, as the threads of one process. The first is taken for its main thread."""
+    threads = tuple(replace(thread, main=at == 0) for at, thread in enumerate(
+        thread for look in looks for thread in look.dump.threads))  # fmt: skip
+    return replace(looks[0], dump=replace(looks[0].dump, threads=threads))
 
 
 def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:

@@ -15,7 +15,15 @@ from typing import Any
 
 from harness.triage.collect.stacks import MAX_FRAMES, MAX_NAME, parse
 from harness.triage.evidence import Frame, Thread
-from harness.triage.pasted.formats import GDB, PY_SPY, PYSTACK, ThreadHeader, begun
+from harness.triage.pasted.formats import (
+    EU_PROCESS,
+    GDB,
+    PY_SPY,
+    PYSTACK,
+    ThreadHeader,
+    begun,
+    begun_without_header,
+)
 
 MAX_THREADS = 1_000  # of one process
 MAX_FILE = 1_000  # characters of a file's name in a frame
@@ -23,6 +31,7 @@ MAX_LISTS = 20_000  # of one file of JSON
 MAX_JSON = 16 << 20  # characters of JSON; the worst case, empty lists, takes 395 MiB for a moment
 
 _PROCESS = re.compile(r"Process (\d{1,10}): (.*)")  # py-spy
+MAIN_THREAD = "MainThread"
 _VERSION = re.compile(r"Python v\d+\.\d+")
 # What begins another process: faulthandler's first line, and what gdb prints before and after one.
 _NEXT_PROCESS = re.compile(
@@ -39,11 +48,13 @@ _INSTALLED = re.compile(
 
 @dataclass(frozen=True)
 class Dump:
-    """The threads of one process at one look. `pid`: 0 if the dump does not say it."""
+    """The threads of one process at one look. `pid`: 0 if the dump does not say it. `bare`: one stack without a line
+    above it that names its thread."""
 
     pid: int
     command: str
     threads: tuple[Thread, ...]
+    bare: bool = False
 
     @property
     def stacked(self) -> bool:
@@ -107,21 +118,44 @@ class Parser:
         if process := _PROCESS.fullmatch(words):
             self.close()
             self._pid, self._command = int(process[1]), process[2]
+        elif name := EU_PROCESS.fullmatch(words):
+            self.close()
+            self._pid = int(name[1])
         elif header := begun(words):
             self._begin(header)
         elif _NEXT_PROCESS.match(words):
             self.close()
-        elif self._thread is not None and not self._thread.take(line, words):
+        elif (alone := begun_without_header(words)) and (self._thread is None or self._thread.frames):
+            # A stack that was pasted without the line above it: each begins anew with its frame 0.
+            if self._thread is None or self._thread.header.number == "":
+                self.close()
+                self._begin(alone)
+            self._take(line, words)
+        else:
+            self._take(line, words)
+
+    def _take(self, line: str, words: str) -> None:
+        if self._thread is not None and not self._thread.take(line, words):
             self._thread = None
 
     def close(self) -> None:
         """End the dump of one process."""
+        if shared := _shared(self._threads) if not self._pid else []:
+            for opened in shared:
+                self._threads, self._thread = [opened], None
+                self._end()
+        self._end()
+
+    def _end(self) -> None:
         if self._threads:
             printed_by = self._threads[0].header.format
             threads = _of_py_spy(self._threads, self._pid) if printed_by is PY_SPY else _of_others(self._threads)
             # On Linux the id of a process is that of its main thread.
             main_tid = next((thread.tid for thread in threads if thread.main and printed_by.system_ids), 0)
-            self.dumps.append(Dump(self._pid or main_tid, self._command, _placed(threads, self._command)))
+            bare = self._threads[0].header.number == ""
+            if not bare or len(self._threads[0].frames) > 1:
+                placed = _placed(threads, self._command)
+                self.dumps.append(Dump(self._pid or main_tid, self._command, placed, bare))
         self._pid, self._command, self._threads, self._thread = 0, "", [], None
 
     def _begin(self, header: ThreadHeader) -> None:
@@ -135,11 +169,23 @@ class Parser:
 def _is_of_another_dump(header: ThreadHeader, threads: Sequence[_OpenThread]) -> bool:
     """Whether a thread belongs to the next dump, though no line says that one begins."""
     first, last = threads[0].header, threads[-1]
+    if MAIN_THREAD in (header.name, last.header.name) and header.format is PY_SPY and not last.frames:
+        return False  # headers above one stack
+    if header.name == MAIN_THREAD and any(thread.header.name == MAIN_THREAD for thread in threads):
+        return True
     if header.format is not first.format or header.number == first.number:
         return True
     if header.format is PYSTACK:
         return not last.bootstrapped  # the main thread is printed last
     return header.format is GDB and last.header.first and len(threads) > 1  # so it is here
+
+
+def _shared(threads: Sequence[_OpenThread]) -> list[_OpenThread]:
+    """Main threads whose headers stand above one stack, as people fold equal stacks of several processes; else none."""
+    mains = [thread for thread in threads if thread.header.name == MAIN_THREAD]
+    if len(mains) < 2 or len(mains) < len(threads):
+        return []
+    return [replace(thread, frames=list(mains[-1].frames)) for thread in mains]
 
 
 def _of_py_spy(opened: Sequence[_OpenThread], pid: int) -> tuple[Thread, ...]:

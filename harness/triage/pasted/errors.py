@@ -9,18 +9,35 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from harness.triage.collect import redact
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
 from harness.triage.pasted.naming import NOBODY, Name, of_path
+from probes import limits
 from probes.limits import RANKS
 
 MAX_ERRORS = 1_000  # of all files
+MAX_MEMORY = 1_000  # characters of a line in which the process that Ray killed is looked for
 MAX_TEXT = 300  # characters of a line that are kept
 # Lines of a process after its error from which on it went on. What Python, torch and wandb print at an end is shorter.
 WENT_ON = 20
 READ_ON = "read the log from that line on"
+
+
+class Kind(Enum):
+    """Whose words a line is.
+
+    OWN: of the process that failed. REPORT: of whoever found it dead, or ended it; once a peer's timeout has shown, it
+    may be a consequence. MIXED: of a call that fails by its own fault or by its peer's, which the words tell. ECHO: of
+    a process that another one's end or silence stopped.
+    """
+
+    OWN = "own"
+    REPORT = "report"
+    MIXED = "mixed"
+    ECHO = "echo"
 
 
 @dataclass(frozen=True)
@@ -28,21 +45,35 @@ class Sign:
     """A line that says that a process failed.
 
     words: what the line contains.
-    pattern: what it matches; its groups `pid` and `rank` name the process that failed.
+    pattern: what it matches; its groups `pid`, `rank`, `host` and `role` name the process that failed, `detail` adds to
+        what happened, and `stall` is for how many seconds the process had stood still.
     what: what happened, as the verb of a sentence.
     fix: what to do first.
-    echo: whether it tells of another process's end.
+    kind: whose words the line is.
     """
 
     words: str
     what: str
     fix: str = READ_ON
     pattern: re.Pattern[str] = re.compile("")
-    echo: bool = False
+    kind: Kind = Kind.OWN
+
+    @property
+    def echo(self) -> bool:
+        """Whether it only tells what another process's end or silence did."""
+        return self.kind is Kind.ECHO
 
 
 # A line of NCCL_DEBUG=WARN: host:pid:thread [device] file:line NCCL WARN ...
-_NCCL = re.compile(r"(?::(?P<pid>\d{1,10}):\d{1,10} \[\d{1,5}\] .{0,300})?NCCL WARN ")
+_OF_NCCL = r"(?::(?P<pid>\d{1,10}):\d{1,10} \[\d{1,5}\] .{0,300})?NCCL WARN "
+_NCCL = re.compile(_OF_NCCL)
+# The global rank is that in the default group, whose number is 0.
+_IN_GROUP = r"(?:\[PG (?:ID )?0 [^\]]{0,120}Rank (?P<rank>\d{1,7})\].{0,200})?"
+_KILLED_BY_RAY = "killed due to the node running low on memory"
+OF_SLURM = ("slurmstepd:", "srun:")  # beginnings of lines that Slurm itself writes
+DEFUNCT = "<defunct>"  # in a list of processes, whose order says nothing
+_EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"
+_SIGNAL = "gdb PROGRAM CORE -ex bt   # where it was in C"
 SIGNS = (
     Sign(
         "CUDA out of memory", "ran out of GPU memory",
@@ -54,42 +85,95 @@ SIGNS = (
     ),
     Sign("oom_kill event", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less"),
     Sign("oom-kill event", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less"),
-    Sign("killed due to the node running low on memory", "was killed by Ray because its node ran low on memory",
+    Sign(_KILLED_BY_RAY, "was killed by Ray because its node ran low on memory",
          "ray memory   # what holds it; RAY_memory_usage_threshold moves Ray's limit"),
     Sign("NVRM: Xid", "has a GPU that failed (Xid)", "dmesg | grep -i xid   # NVIDIA's list says what the number means",
          re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?")),
     Sign("No space left on device", "found a full disk or /dev/shm", "df -h /dev/shm /tmp ."),
     Sign("DUE TO TIME LIMIT", "was ended at the time limit of its job",
-         "harness render slurm --time 12:00:00 -- COMMAND   # takes evidence before the limit"),
+         "harness render slurm --time 12:00:00 -- COMMAND   # takes evidence before the limit", kind=Kind.ECHO),
     Sign("NCCL WARN Cuda failure", "met a CUDA error in NCCL",
-         "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then", _NCCL),
+         _EXACT, _NCCL),
     Sign("Duplicate GPU detected", "shares its GPU with another rank of the communicator",
          "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))   # before init_process_group", _NCCL),
     Sign("Bootstrap : no socket interface found", "has no network interface that NCCL_SOCKET_IFNAME allows",
          "ip -br addr   # then NCCL_SOCKET_IFNAME=NAME, the same network on every node", _NCCL),
-    Sign("Got completion from peer", "lost an RDMA connection to a peer", echo=True, pattern=_NCCL),
-    Sign("Got completion with error", "lost an RDMA connection to a peer", echo=True, pattern=_NCCL),
-    Sign("onnection closed by remote peer", "lost a connection to a peer", echo=True, pattern=_NCCL),
-    Sign("CUDA error: ", "met a CUDA error", "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"),
-    Sign("Segmentation fault", "ended with a segmentation fault", "python -X faulthandler ...   # prints where"),
+    Sign("Got completion from peer", "lost an RDMA connection to a peer", kind=Kind.ECHO, pattern=_NCCL),
+    Sign("Got completion with error", "lost an RDMA connection to a peer", kind=Kind.ECHO, pattern=_NCCL),
+    Sign("onnection closed by remote peer", "lost a connection to a peer", kind=Kind.ECHO, pattern=_NCCL),
+    Sign("attaching to shared memory segment", "could not attach a shared-memory segment of NCCL",
+         "df -h /dev/shm; ipcs -lm   # and the lines of its neighbours, which name the segment",
+         re.compile(_OF_NCCL + r"Error while attaching to shared memory segment (?P<detail>.{1,80})")),
+    Sign("NCCL WARN Call to ", "had a system call of NCCL fail", kind=Kind.MIXED,
+         pattern=re.compile(_OF_NCCL + r"Call to (?P<detail>\w{1,40} .{0,40}failed.{0,80})")),
+    Sign("uncorrectable ECC error", "met an uncorrectable ECC error of its GPU",
+         "nvidia-smi -q -d ECC,ROW_REMAPPER   # then drain the node: the memory of that GPU is faulty",
+         re.compile(r"(?<![ =:]0 )uncorrectable ECC error(?!s?: 0)")),
+    Sign("CUDA error: ", "met a CUDA error", _EXACT, re.compile(r"CUDA error: (?P<detail>.{1,80})")),
+    Sign("Node failure on ", "failed, as Slurm says", "sinfo -R; scontrol show node NODE   # why",
+         re.compile(r"error: (?P<role>Node) failure on (?P<host>[\w.,\[\]-]{1,200})")),
+    Sign("Segmentation fault", "ended with a segmentation fault", _SIGNAL),
+    Sign("Fatal Python error: Bus error", "ended with a bus error (SIGBUS)",
+         "df -h /dev/shm .; dmesg | tail   # a page of a mapped file could not be read"),
+    Sign("** SIGSEGV received at", "ended with a segmentation fault", _SIGNAL),
+    Sign("** SIGBUS received at", "ended with a bus error (SIGBUS)", _SIGNAL),
+    Sign("(): double free detected", "ended with a corrupt heap (double free)", _SIGNAL),
+    Sign("double free or corruption", "ended with a corrupt heap (double free)", _SIGNAL),
+    Sign("(): invalid pointer", "ended with a corrupt heap (invalid pointer)", _SIGNAL,
+         re.compile(r"(?:free|realloc|munmap_chunk)\(\): invalid pointer")),
+    Sign("** SIGABRT received at", "was aborted (SIGABRT)", kind=Kind.REPORT),
+    Sign("Fatal Python error: Aborted", "was aborted (SIGABRT)", kind=Kind.REPORT),
+    Sign("DataLoader worker (pid", "died, a worker of a DataLoader", "df -h /dev/shm; dmesg | grep -i oom   # why",
+         re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d{1,10})[\d, ]{0,200}\) (?:is |exited )"
+                    r"(?P<detail>[\w :]{1,60})")),
+    Sign("failed with an exit code ", "was found dead by SGLang", kind=Kind.REPORT,
+         pattern=re.compile(r"failed with an (?P<detail>exit code -?\d{1,5})\. pid=(?P<pid>\d{1,10})")),
+    Sign(" scheduler is dead", "was found dead by SGLang", kind=Kind.REPORT,
+         pattern=re.compile(r"Rank (?P<rank>\d{1,7}) (?P<role>scheduler) is dead")),
+    Sign(" died from signal ", "was found dead by its launcher", kind=Kind.REPORT,
+         pattern=re.compile(r"(?P<host>[\w.-]{1,100}): rank (?P<rank>\d{1,7}) died from (?P<detail>signal \d{1,3})")),
+    Sign("Worker exit type: ", "was found dead by Ray", "ls /tmp/ray/session_latest/logs   # its own log: worker-ID",
+         re.compile(r"Worker IP address: (?P<host>[\w.:-]{1,100}) .{0,200}?Worker PID: (?P<pid>\d{1,10}) "
+                    r"Worker exit type: (?P<detail>\w{1,40})"), Kind.REPORT),
+    Sign(DEFUNCT, "has ended and is defunct",
+         "tail -n 200 LOG   # of these processes: why they ended is in no process list",
+         re.compile(r"^\S{1,40} +(?P<pid>\d{1,10}) .{10,300}?\[?(?P<role>[\w:./-]{1,40})\]? <defunct>"), Kind.REPORT),
+    Sign("watchdog got stuck for ", "was ended by its heartbeat monitor: its watchdog stood in a call of NCCL or CUDA",
+         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 COMMAND   # which operation it was",
+         re.compile(_IN_GROUP + r"watchdog got stuck for (?P<detail>\d{1,7} seconds)"), Kind.REPORT),
+    Sign("Heartbeat monitor timed out!", "was ended by its heartbeat monitor",
+         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 COMMAND   # which operation it was",
+         re.compile(_IN_GROUP + "Heartbeat monitor timed out!"), Kind.REPORT),
+    Sign("blocked for more than ", "is held by the kernel",
+         "cat /proc/PID/stack; dmesg | grep -A30 'blocked for more than'   # which file system or device",
+         re.compile(r"task (?P<role>(?:python|pt_|ray::|sglang|vllm|VLLM|torchrun)\S{0,60}):(?P<pid>\d{1,10}) "
+                    r"blocked for more than (?P<stall>\d{1,7}) seconds")),  # other tasks are not known to be of the job
     Sign("Worker proc ", "lost a worker of vLLM", "read the worker's own lines above it",
          re.compile(r"Worker proc \S+ died unexpectedly")),
-    Sign(" watchdog timeout (", "made no progress within SGLang's watchdog time",
-         "harness triage PID   # of the scheduler, while it stands"),
+    Sign("atchdog timeout (self.watchdog_timeout=", "made no progress within SGLang's watchdog time",
+         "harness triage PID   # of the scheduler, while it stands",
+         re.compile(r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<stall>\d{1,7})(?![^)]{0,100}soft=True)")),
     Sign("No available shared memory broadcast block found", "waits for a worker of vLLM that does not read its orders",
-         "harness triage PID   # of the engine core, while it stands", echo=True),
-    Sign("RPC call to ", "had no answer from a worker of vLLM", echo=True,
+         "harness triage PID   # of the engine core, while it stands", kind=Kind.ECHO),
+    Sign("RPC call to ", "had no answer from a worker of vLLM", kind=Kind.ECHO,
          pattern=re.compile(r"RPC call to \w+ timed out")),
-    Sign("EngineDeadError", "found its engine dead", echo=True),
-    Sign("ChildFailedError", "found a rank dead", echo=True),
-    Sign("ActorDiedError", "found an actor dead", echo=True),
-    Sign("ActorUnavailableError", "could not reach an actor", echo=True),
-    Sign("WorkerCrashedError", "found a worker of Ray dead", echo=True),
-    Sign("worker died or was killed while executing a task", "found a worker of Ray dead", echo=True),
+    Sign("EngineDeadError", "found its engine dead", kind=Kind.ECHO),
+    Sign("ChildFailedError", "found a rank dead", kind=Kind.ECHO),
+    Sign("ActorDiedError", "found an actor dead", kind=Kind.ECHO),
+    Sign("ActorUnavailableError", "could not reach an actor", kind=Kind.ECHO),
+    Sign("WorkerCrashedError", "found a worker of Ray dead", kind=Kind.ECHO),
+    Sign("client socket has timed out after ", "could not reach the store of its job",
+         "ss -ltn   # on that host: does rank 0 listen there, and does the network let its port through?",
+         re.compile(r"while trying to connect to \(?(?P<detail>[\w.:-]{1,200}(?:, \d{1,5})?)"), Kind.ECHO),
+    Sign(" clients joined", "waited in vain for the clients of its store",
+         "srun --label env | grep -E 'RANK|WORLD_SIZE|MASTER'   # were all ranks started, with the same store?",
+         re.compile(r"(?P<detail>\d{1,7}/\d{1,7}) clients joined"), Kind.ECHO),
+    Sign("worker died or was killed while executing a task", "found a worker of Ray dead", kind=Kind.ECHO),
 )  # fmt: skip
 # What precedes the traceback of an engine's process: where the error was raised.
 PLACES = {
     "WorkerProc hit an exception": "in a worker of vLLM",
+    "WorkerProc failed to start": "in a worker of vLLM",
     "EngineCore encountered a fatal error": "in vLLM's engine core",
     "DataParallelController hit an exception": "in SGLang's controller",
     "DetokenizerManager hit an exception": "in SGLang's detokenizer",
@@ -114,7 +198,20 @@ _STAMP = re.compile(
     r"(?:\d{4}-(\d\d)-(\d\d)[ T_]|\b(\d\d)-(\d\d) |\[?[IWEF](\d{1,2})(\d\d) )(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)"
 )
 _STAMP_WITHIN = 60  # characters at the beginning of a line
-_GLOG = re.compile(r"\[?[IWEF]\d{3,4} \d\d:")
+# The message of Ray's memory monitor: whom it killed, on the line after the error, then who held the memory.
+_VICTIM = re.compile(
+    r"Memory on the node \(IP: (?P<host>[\w.:-]{1,100}),.{0,300}? where the \w{1,20} \(.{0,400}?pid=(?P<pid>\d{1,10}), "
+    r"memory used=(?P<used>[\d.]{1,10} ?[KMGT]?B)"
+)
+_MEMORY_TABLE = re.compile(r"PID\s{1,20}MEM\(GB\)\s{1,20}COMMAND")
+_MEMORY_ROW = re.compile(r"(?P<pid>\d{1,10})\s{1,20}(?P<gib>[\d.]{1,10})\s{1,20}(?P<command>\S{1,100})")
+# No work of a process: torch's own log lines, and what a native or a Python stack prints at an end.
+_NO_WORK = re.compile(
+    r"\[?[IWEF]\d{3,4} \d\d:|frame #\d|#\d{1,4} |Exception raised from |terminate called |Thread |Current thread "
+    r"|Stack \(most |Extension modules:|Fatal Python error|PC: @|\*\*\*"
+)
+# A closed pipe of `multiprocessing` raises it without a word; a file that is too short has some.
+_BARE_END = re.compile(r"(?:builtins\.)?EOFError")
 _RAISED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.){0,10}[A-Z]\w*(?:Error|Exception|Fault|Timeout))(?::\s*(?P<text>.*))?"
 )
@@ -133,13 +230,14 @@ class Errors:
     _stamps: dict[Name, tuple[int, int, float] | None] = field(default_factory=dict)  # of a writer's previous line
     _later: dict[Name, int] = field(default_factory=dict)  # writer -> lines of work after its error
     _echoed: bool = False
+    _memory_table: Name | None = None  # who wrote the head of Ray's table of memory users
 
     def begin(self, file: str, text: str) -> None:
         """Begin a file. Only signs that its text has anywhere are looked for in its lines."""
         self._signs = [sign for sign in SIGNS if sign.words in text]
         self._file = file
         self._of_file = of_path(file)
-        self._echoed = False
+        self._echoed, self._memory_table = False, None
         for table in (self._tracebacks, self._places, self._stamps, self._later):
             table.clear()
 
@@ -155,10 +253,11 @@ class Errors:
         if place := next((place for words, place in PLACES.items() if words in line), ""):
             parallel = _PARALLEL.match(line)
             self._places[writer] = f"{place} ({parallel[1]})" if parallel else place
+        if self._took_memory_of_ray(writer, line):
+            return
         for sign in self._signs:
             if sign.words in line and (match := sign.pattern.search(line)):
-                pid = int(match.groupdict().get("pid") or 0)
-                self._add(number, writer, line, sign, pid)
+                self._add(number, writer, line, sign, match)
                 return
         words = _LOGGED.sub("", line, count=1)
         if TRACEBACK in words:
@@ -166,33 +265,61 @@ class Errors:
         elif traced and (task := _RAY_TASK.search(words)):
             self._tracebacks[writer] = Name(None, task["host"], int(task["pid"]), task["role"])
         elif traced and words and not words[0].isspace() and (raised := _RAISED.fullmatch(words.strip())):
-            sign = Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", echo=is_echo(words))
-            self._add(number, writer, words, sign, message=raised["text"] or "")
-        elif not traced and words.strip() and not words[0].isspace() and not _GLOG.match(words):
-            self._goes_on(writer)
+            kind = Kind.ECHO if is_echo(words) or _BARE_END.fullmatch(words.strip()) else Kind.OWN
+            self._add(
+                number, writer, words, Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", kind=kind), raised
+            )
+        elif not traced and words.strip() and not words[0].isspace() and not _NO_WORK.match(words):
+            self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer)
 
-    def _add(self, number: int, writer: Name, line: str, sign: Sign, pid: int = 0, message: str = "") -> None:
+    def _add(self, number: int, writer: Name, line: str, sign: Sign, match: re.Match[str]) -> None:
+        fields = match.groupdict()
         name = self._tracebacks.pop(writer, writer)
+        # The traceback is of whoever called it; what Slurm says stands under the label of a task that is not meant.
+        name = NOBODY if sign.words == _KILLED_BY_RAY or line.startswith(OF_SLURM) else name
         name = self._of_file if name is NOBODY else name
+        name = scheduler(line, name) if fields.get("stall") else name
+        self._later[name if fields.get("stall") else writer] = 0
         place = self._places.pop(writer, "")
-        what = f"{sign.what} {place}".strip() + (f": {message}" if message else "")
-        self._echoed |= sign.echo
-        self._later[writer] = 0
+        detail = (fields.get("detail") or fields.get("text") or "").strip()
+        what = f"{sign.what} {place}".strip() + (f": {detail}" if detail else "")
+        echo = sign.echo or (sign.kind is Kind.MIXED and is_echo(what)) or (sign.kind is Kind.REPORT and self._echoed)
+        self._echoed |= echo
+        rank = name.rank if fields.get("rank") is None else limits.rank(fields["rank"])
         self.entries.append(
             LogError(
                 file=self._file,
                 line=number,
                 what=redact.text(what[:MAX_TEXT]),
                 text=redact.text(line.strip()[:MAX_TEXT]),
-                rank=name.rank if name.rank is None or name.rank <= RANKS else None,
-                host=name.host,
-                pid=pid or name.pid,
-                role=name.role,
+                rank=rank if rank is None or rank <= RANKS else None,
+                host=fields.get("host") or name.host,
+                pid=int(fields.get("pid") or name.pid),
+                role=fields.get("role") or name.role,
                 fix=sign.fix,
-                echo=sign.echo,
+                echo=echo,
                 at=self._stamps.get(writer),
+                stalled_s=float(fields.get("stall") or 0),
             )
         )
+
+    def _took_memory_of_ray(self, writer: Name, line: str) -> bool:
+        """Take what Ray's memory monitor says after an error: whom it killed, and who held the most memory."""
+        if not self.entries or self.entries[-1].file != self._file or _KILLED_BY_RAY not in self.entries[-1].text:
+            return False
+        error = self.entries[-1]
+        if not error.pid and (victim := _VICTIM.search(line[:MAX_MEMORY])):
+            what = f"{error.what}: it had {victim['used']}"
+            self.entries[-1] = replace(error, what=what, host=victim["host"], pid=int(victim["pid"]))
+        elif _MEMORY_TABLE.fullmatch(line.strip()):
+            self._memory_table = writer
+        elif self._memory_table == writer and (row := _MEMORY_ROW.match(line.strip())):
+            self._memory_table = None  # the first row has the most
+            what = f"{error.what}; the most had {row['command']} (pid {row['pid']}), {row['gib']} GB"
+            self.entries[-1] = replace(error, what=redact.text(what[:MAX_TEXT]))
+        else:
+            return False
+        return True
 
     def _goes_on(self, writer: Name) -> None:
         """Count a line of work. What is written once a peer's end has shown proves nothing."""
@@ -205,6 +332,12 @@ class Errors:
             for number, error in enumerate(self.entries):
                 if error.file == self._file and (error.rank, error.host, error.pid, error.role) == identity:
                     self.entries[number] = replace(error, survived=True)
+
+
+def scheduler(line: str, writer: Name) -> Name:
+    """The scheduler that SGLang's prefix of a line names; without such a prefix the writer."""
+    parallel = _PARALLEL.match(line) if writer.rank is None else None
+    return replace(writer, role=parallel[1].strip()) if parallel else writer
 
 
 def stamp_of(line: str) -> tuple[int, int, float] | None:

@@ -1,4 +1,5 @@
-"""How each tool prints threads and frames: py-spy, faulthandler, pystack, and gdb with or without Python frames.
+"""How each tool prints threads and frames: py-spy, faulthandler, pystack, gdb with or without Python frames, and
+eu-stack.
 
 `ray stack` prints what py-spy does. gdb was run here with CPython 3.11's `py-bt` and plain `bt`, pystack with 1.7.
 """
@@ -74,6 +75,13 @@ def begun(words: str) -> ThreadHeader | None:
     return None
 
 
+def begun_without_header(words: str) -> ThreadHeader | None:
+    """The thread whose frame 0 a line shows, as `bt` of gdb prints it without a header; None for any other line."""
+    if not words.startswith("#0 ") or not _FIRST_FRAME.match(words):
+        return None
+    return ThreadHeader(GDB if GDB.frame(words) else EU_STACK, number="", tid=0)
+
+
 def _of_py_spy(match: re.Match[str]) -> ThreadHeader:
     number, state, more, name = match.groups()
     tid = 0 if number.startswith("0x") else int(number)
@@ -90,6 +98,10 @@ def _of_pystack(match: re.Match[str]) -> ThreadHeader:
 
 def _of_gdb(match: re.Match[str]) -> ThreadHeader:
     return ThreadHeader(GDB, match[1], int(match[2]), first=match[1] == "1")
+
+
+def _of_eu_stack(match: re.Match[str]) -> ThreadHeader:
+    return ThreadHeader(EU_STACK, match[1], int(match[1]))
 
 
 _NUMBER = r"\d{1,9}"
@@ -138,5 +150,21 @@ GDB = Format(
     # What python-gdb says where there is no frame of Python (its `print_summary` and `is_other_python_frame`).
     between=re.compile(r"Traceback \(most recent call first\):$|[(<]|Waiting for the GIL$|Garbage-collecting$"),
 )
-FORMATS = (PY_SPY, FAULTHANDLER, PYSTACK, GDB)
-_BEGINNINGS = ("Thread ", "Current thread ", "Traceback for thread ")
+# elfutils 0.192, src/stack.c: no arguments, the library behind a dash with -m, lines of source below with -s.
+EU_STACK = Format(
+    thread=re.compile(r"TID (\d{1,10}):"),
+    header=_of_eu_stack,
+    frames=(
+        re.compile(
+            # The look-ahead keeps a name whole, so that no text is tried at more than one place.
+            rf"#{_NUMBER} +(?:0x[0-9a-f]{{1,16}} +)?(?:- 1 +)?"
+            r"(?P<function>[A-Za-z_~][\w:~@.$]{0,300}(?![\w:~@.$])(?:[(<][^\[]{0,300}?)?|<\w{1,40}>)"
+            r"(?: - (?P<library>/[^ ]{1,500}|[^ /]{1,200}\.so[.\d]{0,20}))?(?: \[[0-9a-f]{1,64}\]\S{0,40})?"
+        ),
+    ),
+    between=re.compile(r"/\S{1,500}:\d{1,9}(?::\d{1,9})?$"),
+)
+FORMATS = (PY_SPY, FAULTHANDLER, PYSTACK, GDB, EU_STACK)
+EU_PROCESS = re.compile(r"PID (\d{1,10}) - (?:process|core)")  # eu-stack, above the threads of a process
+_BEGINNINGS = ("Thread ", "Current thread ", "Traceback for thread ", "TID ")
+_FIRST_FRAME = re.compile(r"#0 {1,4}\S")

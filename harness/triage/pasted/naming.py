@@ -9,12 +9,14 @@ from pathlib import PurePath
 from probes import limits
 
 _NUMBER = r"\d{1,7}"
-# torchrun and torch's own log lines; Ray's; mpirun --tag-output and Open MPI 5; srun -l
+# torchrun and torch's own log lines; Ray's and vLLM's; mpirun --tag-output and Open MPI 5; srun -l
 _PREFIX = re.compile(
     rf"\[rank(?P<torch>{_NUMBER})\]:? ?"
-    rf"|\((?P<actor>[\w.:<>-]{{1,100}}) pid=(?P<pid>\d{{1,10}})(?:, ip=(?P<host>[\w.:-]{{1,100}}))?\) ?"
+    rf"|\((?P<actor>[\w.:<>-]{{1,100}})(?: rank=(?P<worker>{_NUMBER}))? pid=(?P<pid>\d{{1,10}})"
+    r"(?:, ip=(?P<host>[\w.:-]{1,100}))?\) ?"
     rf"|\[{_NUMBER},(?P<mpi>{_NUMBER})\]<std(?:out|err)>: ?"
-    rf"|(?P<srun>{_NUMBER}): "
+    rf"|(?=.{{1,3}}:)(?P<srun>  ?\d{{1,2}}): "  # padded to the width of the largest; backtraces of Rust pad to four
+    rf"|(?P<task>{_NUMBER}): "
 )
 _RANK = re.compile(rf"(?:^|\s)(?:RANK=|--rank[= ])({_NUMBER})(?=\s|$)")
 _WORLD = re.compile(rf"(?:^|\s)(?:WORLD_SIZE=|--world[-_]size[= ])({_NUMBER})(?=\s|$)")
@@ -43,10 +45,15 @@ NOBODY = Name()
 
 def split(line: str) -> tuple[Name, str]:
     """The writer that the prefix of a log line names, and the line without the prefix."""
-    if line[:1] not in "[(0123456789" or not (prefix := _PREFIX.match(line)):
+    if line[:1] not in "[( 0123456789" or not (prefix := _PREFIX.match(line)):
         return NOBODY, line
-    number = prefix["torch"] or prefix["mpi"] or prefix["srun"]
-    name = Name(limits.rank(number), prefix["host"] or "", int(prefix["pid"] or 0), prefix["actor"] or "")
+    number = prefix["torch"] or prefix["mpi"] or prefix["srun"] or prefix["task"] or prefix["worker"]
+    name = Name(
+        limits.rank(number.strip() if number else None),
+        prefix["host"] or "",
+        int(prefix["pid"] or 0),
+        prefix["actor"] or "",
+    )
     return name, line[prefix.end() :]
 
 

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from harness.triage.directory import is_dump
-from harness.triage.evidence import UNREAD
-from harness.triage.pasted import errors, naming, ras, ray, torchrun, watchdog
+from harness.triage.evidence import UNREAD, LogEnd
+from harness.triage.pasted import errors, last_lines, naming, ras, ray, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
 
 MAX_WRITERS = 20_000  # of one file
+MAX_ENDS = 1_000  # last lines of all files
 MAX_BYTES = 256 << 20  # of all files together
 _SIGNS = (
     "Thread ",
     "thread ",
+    "TID ",
+    "#0 ",
     '"frames"',
     torchrun.SIGN,
     *watchdog.WORDS,
@@ -45,7 +48,7 @@ class Reader:
 
     looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
-    notes: what was not read.
+    ends: the last lines of texts without stacks. notes: what was not read.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -55,6 +58,7 @@ class Reader:
     recorded: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     lists: ray.Lists = field(default_factory=ray.Lists)
+    ends: list[LogEnd] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _size: int = 0
 
@@ -80,6 +84,8 @@ class Reader:
         self.lists.feed(pasted.text)
         if pasted.note:
             self.notes.append(f"{name}: {pasted.note}")
+        if self._counts()[0] == before[0] and len(self.ends) < MAX_ENDS:
+            self.ends += last_lines.ends_of(name, pasted)
         if self._counts() == before and not pasted.note.startswith(UNREAD):
             self.notes.append(f"{name}: nothing was recognised in it")
         return True
@@ -114,6 +120,7 @@ class Reader:
                 parser = parsers[place, writer] = Parser()
             if parser is not None:
                 parser.feed(rest)
+        self.log.close()
         self.failures.close()
         for (place, writer), parser in parsers.items():
             parser.close()

@@ -18,9 +18,11 @@ HEAD = 4_096  # bytes at the beginning of a file that are searched for the zero 
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _END = re.compile(r"[\r\n]")  # a lone carriage return ends what a progress bar wrote
 _GZIP = b"\x1f\x8b"
-# CSI and OSC sequences, two-character escapes, then every control character but the tab and the line feed.
+# Colours whose escape was lost on the way; CSI and OSC sequences; two-character escapes; then every control character
+# but the tab and the line feed.
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\^_]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+    r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,5}m"
+    r"|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\^_]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 )
 
 

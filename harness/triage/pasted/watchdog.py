@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from harness.triage.flight.mismatches import DEFAULT
-from harness.triage.pasted.naming import Name
+from harness.triage.pasted.naming import NOBODY, Name
 from probes.limits import RANKS
 
 T = TypeVar("T")
@@ -25,12 +25,24 @@ _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,20}) (?:PG GUID ([\w:.-]{1,100}))?\(([\
 _RANK = re.compile(r"\[Rank (\d{1,7})\]")
 _TIMEOUT = re.compile(r"caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,40}), "
                       r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})")  # fmt: skip
+_RAN = re.compile(r"ran for (\d{1,12}) milli")
+MAX_WRAPPED = 2_000  # characters of a line that is put together
+_AFTERWARDS = ("frame #", "Exception raised from", "terminate called", "  what()", "Traceback")
 _STATUS = re.compile(rf"last enqueued (?:NCCL )?work: {_NUMBER}, last completed (?:NCCL )?work: {_NUMBER}", re.I)
-_PRINT = re.compile(r"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,15}), "
+# Up to torch 2.2 no comma stands between the number and the operation.
+_PRINT = re.compile(r"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,15}),? ?"
                     r"OpType=(\w{1,40})(?:, TensorShape=\[([\d, ]{0,200})\])?")  # fmt: skip
 # Names of the operations in the recorder, where the lower-case name is not its own.
 _OPS = {"ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",
         "_ALLGATHER_BASE": "_all_gather_base", "_REDUCE_SCATTER_BASE": "_reduce_scatter_base"}  # fmt: skip
+
+
+def _is_cut(line: str) -> bool:
+    """Whether a line of torch's log ends within its sentence. The counters of torch 2.6 and later end without a full
+    stop."""
+    if "ProcessGroupNCCL.cpp:" not in line and "what():" not in line:
+        return False
+    return not (line.rstrip().endswith(".") or ("NCCL work" not in line and _STATUS.search(line)))
 
 
 class Group(NamedTuple):
@@ -64,13 +76,37 @@ class Watchdog:
 
     counted: dict[int, set[Group]] = field(default_factory=dict)  # rank -> groups of which it wrote counters
 
+    waited_s: float = 0.0  # the longest time that an operation ran before it was given up
+    _wrapped: tuple[Name, str] | None = None  # a line of torch's log that seems to go on in the next one
+
     def feed(self, writer: Name, line: str) -> None:
-        """Take the next line. `writer`: whom its prefix names."""
+        """Take the next line. `writer`: whom its prefix names. A line that a terminal wrapped is put together."""
+        if self._wrapped is not None:
+            before, begin = self._wrapped
+            goes_on = writer is NOBODY and line[:1] not in ("", "[") and not line.startswith(_AFTERWARDS)
+            writer, line = (before, begin + line) if goes_on else (writer, line)
+            self._wrapped = None
+            if not goes_on:
+                self._take(before, begin)
+        if len(line) < MAX_WRAPPED and _is_cut(line):
+            self._wrapped = writer, line
+        else:
+            self._take(writer, line)
+
+    def close(self) -> None:
+        """End a file."""
+        if self._wrapped is not None:
+            self._take(*self._wrapped)
+        self._wrapped = None
+
+    def _take(self, writer: Name, line: str) -> None:
         if not any(words in line for words in WORDS) or self.entries > MAX_ENTRIES:
             return
-        for rank, seq, op, shape in _PRINT.findall(line):
+        prints = _PRINT.findall(line)
+        for rank, _, op, shape in prints:
             sizes = tuple(int(size) for size in re.findall(r"\d{1,18}", shape))
-            self._add(self.waiting, int(rank), UNNAMED, _Operation(int(seq), op, sizes, sizes))
+            # They met in one check. That their own counters differ is a part of the mismatch, not another place.
+            self._add(self.waiting, int(rank), UNNAMED, _Operation(int(prints[0][1]), op, sizes, sizes))
         group = _GROUP.search(line)
         its_group = Group(group[2] or group[1], group[3]) if group else UNNAMED
         place = group or _RANK.search(line)
@@ -78,6 +114,8 @@ class Watchdog:
         if writer.rank is None and (in_group is None or its_group.desc not in ("", DEFAULT)):
             return  # the number is that of the rank in the group
         rank = writer.rank if writer.rank is not None else int(in_group or 0)
+        if ran := _RAN.search(line):
+            self.waited_s = max(self.waited_s, int(ran[1]) / 1000)
         if timeout := _TIMEOUT.search(line):
             seq, op, size_in, size_out = timeout.groups()
             self._add(self.waiting, rank, its_group, _Operation(int(seq), op, (int(size_in),), (int(size_out),)))

@@ -1,7 +1,8 @@
 """The rules about hangs, in the order in which they are asked. The first rule that answers decides.
 
 0. *The evidence of several nodes*. A directory that is missing, or of another time, says nothing about its ranks.
-   Stacks that were pasted are one look without a time: they show who stands where, and prove nothing.
+   Stacks that were pasted are one look without a time: they show who stands where, and prove nothing. Lines of a
+   watchdog that counts time are history, and prove that something stood.
 1. *A person, a run in motion, a lost process*. A debugger is no hang, nor is a run that moved a moment ago. A process
    that refused a call, that is held by the kernel or the interpreter lock, or that has died explains its waiters,
    whatever they wait in. So the first local error is found before its peers' timeouts.
@@ -50,8 +51,10 @@ RULES: tuple[Rule, ...] = (
     pauses.debugger,
     ras.pasted,  # INSUFFICIENT
     ray_lists.pasted,  # INSUFFICIENT
+    pasted.stalled,  # HUNG, K9
     pasted.first_error,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
+    pasted.last_lines,  # INSUFFICIENT
     pauses.flowing,
     engines.refused,  # K13
     processes.blocked,  # K9
@@ -78,6 +81,7 @@ RULES: tuple[Rule, ...] = (
     absence.device,  # K9
     groups.wedged,  # K12
     pasted.first_error_of_waiters,  # INSUFFICIENT
+    pasted.timed_out,  # INSUFFICIENT
     apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders
     ras.live,  # K4, INSUFFICIENT

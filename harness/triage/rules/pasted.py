@@ -6,15 +6,22 @@ their way at that moment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from harness.triage.evidence import PASTED, UNREAD, LogError
 from harness.triage.graph import Subject
+from harness.triage.pasted.errors import DEFUNCT
 from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
+from harness.triage.stacks import classify
+from reports.sections.triage import ranks
 
 _PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which nothing was pasted"
+# Functions in which a server waits until the processes that it started are ready: SGLang 0.5.23, vLLM 0.32.0.
+STARTERS = frozenset({"_wait_for_scheduler_ready", "_launch_subprocesses", "wait_for_engine_startup"})
+MAX_WHO = 5  # words for processes in a headline
 MAX_FAILURES = 3  # of a log, in the evidence of the verdict
 
 
@@ -23,24 +30,42 @@ def one_look(case: Case) -> Ruling | None:
     looked = _looked(case)
     if case.evidence.source != PASTED or case.groups or not looked:
         return None
-    working = [subject for subject in looked if subject.doing.kind != "join"]  # the others wait for their children
+    working = [subject for subject in looked if not _awaits_children(subject)]
     places = standing.places_of(working or looked)
     twice = _twice(case)
     size = sum(len(place.subjects) for place in places)
     most = places[0] if twice is None and places and 2 * len(places[0].subjects) > size else None
-    odd = standing.rarest(places[1:])[:1] if most is not None else []
+    free = _alone(places, size)
+    odd = standing.rarest(places[1:])[:1] if most is not None else free
     return Ruling(
         "INSUFFICIENT",
         _headline(places, twice, all_read=not any(UNREAD in note for note in case.evidence.notes)),
-        evidence=(*(standing.line(case, place, most) for place in places[: standing.MAX_LINES]), *_failures(case)),
+        evidence=(
+            *(standing.line(case, place, most) for place in places[: standing.MAX_LINES]),
+            *(f"{place.who} alone waits in no communication: the others may wait for it" for place in free),
+            *_failures(case),
+        ),
         missing=tuple(_missing(case)),
-        place="".join(place.words for place in odd or places[:1]),
+        place="".join(place.words for place in odd or (places if len(places) == 1 else ())),
         next=(
             "harness triage PID   # of any process of the job, while it stands: two looks, sockets, recorders",
             "" if _all_pasted(case) else _PASTE_MORE,
             "for the next run: harness watch -- COMMAND, which takes the evidence when the job stops",
         ),
     )
+
+
+def _awaits_children(subject: Subject) -> bool:
+    """Whether it waits for processes that it started, by their end or by their first word."""
+    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+    functions = {frame.function for thread in threads if thread.main for frame in thread.frames}
+    return subject.doing.kind == "join" or (subject.rank is None and bool(functions & STARTERS))
+
+
+def _alone(places: Sequence[standing.Place], size: int) -> list[standing.Place]:
+    """The one place of fewer than half of the processes at which nobody waits in communication, while all others do."""
+    free = [place for place in places if not place.waits]
+    return free if len(free) == 1 and len(places) > 1 and 2 * len(free[0].subjects) < size else []
 
 
 def first_error(case: Case) -> Ruling | None:
@@ -53,13 +78,132 @@ def first_error(case: Case) -> Ruling | None:
     if case.evidence.source != PASTED or case.groups or not logged or (_looked(case) and not _ending(case)):
         return None
     beside = one_look(case)
+    if ended := [error for error in logged if DEFUNCT in error.text]:
+        return _defunct(case, ended)
     firsts = _firsts(_ending(case) or [error for error in logged if not error.echo] or logged)
     more = len(logged) - 1
     later = f"; {more} more line{'s' if more > 1 else ''}" if more else ""
+    ends = _ends(case) if firsts[0].echo else ()
     return _first_failure(
-        firsts, later, beside.evidence if beside else (),
+        firsts, later, (*_followed(case, firsts[0]), *ends, *(beside.evidence if beside else ())),
         ("stacks of the processes that still stand, if any does", *(beside.missing if beside else ())),
     )  # fmt: skip
+
+
+def _defunct(case: Case, ended: list[LogError]) -> Ruling:
+    """INSUFFICIENT: a list of processes has some that have ended. Its order says nothing, so the name that most of them
+    have comes first."""
+    names = Counter(error.role for error in ended)
+    name, count = names.most_common(1)[0]
+    pids = ranks(sorted(error.pid for error in ended if error.role == name))
+    others = sum(names.values()) - count
+    plural = "process" if count == 1 else "processes"
+    return Ruling(
+        "INSUFFICIENT",
+        f"{count} {plural} called {name} ended and {'is' if count == 1 else 'are'} defunct: pid {pids}",
+        evidence=(
+            f"defunct: {name}, pid {pids}; their parent has not asked how they ended",
+            *([f"{others} more: {', '.join(sorted(set(names) - {name})[:MAX_FAILURES])}"] if others else ()),
+        ),
+        missing=("why they ended: their own last lines", "stacks of the processes that still stand, if any does"),
+        place=f"{PurePath(ended[0].file).name}:{ended[0].line}",
+        next=(ended[0].fix, "harness triage PID   # of their parent: who waits for them"),
+    )
+
+
+def stalled(case: Case) -> Ruling | None:
+    """HUNG: watchdogs that count time report that processes made no progress, and no failure came before.
+
+    SGLang ends a scheduler that finished no forward pass for so long, and the kernel reports a task that did not
+    wake up. These lines have the history that one look lacks. Who is behind it they do not say, except for a task
+    that the kernel holds (K9).
+    """
+    ending = _ending(case)
+    if case.evidence.source != PASTED or case.groups or not ending or not all(error.stalled_s for error in ending):
+        return None
+    held = {f"{error.host or PASTED}:{error.pid}": error for error in ending if error.pid}
+    stall_s = max(error.stalled_s for error in held.values() or ending)
+    why = {key: f"{error.what} for more than {stall_s:.0f} s" for key, error in held.items()}
+    names = list(dict.fromkeys(error.of for error in (held.values() or ending)))
+    who = names[0] if len(names) == 1 else f"{len(names)} processes"
+    are = "is" if len(names) == 1 else "are"
+    headline = (
+        f"{who} {are} held by the kernel for more than {stall_s:.0f} s"
+        if held
+        else f"{who} made no progress for {stall_s:.0f} s, by SGLang's watchdog; nobody is provable"
+    )
+    stacks = one_look(case)
+    return Ruling(
+        "HUNG",
+        headline,
+        "K9" if held else "",
+        why,
+        place=next(iter(why.values()), ""),
+        evidence=(
+            *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in ending[: standing.MAX_LINES]),
+            *_threads_at_work(case),
+            *(stacks.evidence if stacks else ()),
+        ),
+        missing=() if held else ("who is behind it: the processes of other nodes, and their stacks",),
+        next=(ending[0].fix, "for the next run: harness watch -- COMMAND, which takes the evidence when it stops"),
+    )
+
+
+def _threads_at_work(case: Case) -> list[str]:
+    """Where side threads stand whose main thread only waits for one of them: a forward pass in a thread, say."""
+    lines = []
+    for subject in _looked(case):
+        threads = subject.process.samples[-1].threads if subject.process else ()
+        if subject.doing.kind not in ("lock", "queue", "user", "join"):
+            continue
+        for thread in threads:
+            doing = classify(thread)
+            if not thread.main and not doing.idle and doing.frame and doing.kind not in ("lock", "queue", "select"):
+                lines.append(f"{subject.label}, thread {thread.name}: {doing.frame} ({doing.op or doing.kind})")
+    return lines[: standing.MAX_LINES]
+
+
+def last_lines(case: Case) -> Ruling | None:
+    """INSUFFICIENT: nothing known is in the text. Says how it ends, and what to collect."""
+    ends = case.evidence.log_ends
+    if case.evidence.source != PASTED or case.graph.subjects or case.groups or case.evidence.errors or not ends:
+        return None
+    files = list(dict.fromkeys(end.file for end in ends))
+    where = PurePath(files[0]).name if len(files) == 1 else f"{len(files)} texts"
+    most = max(ends, key=lambda end: (end.processes, end.line))
+    who = (
+        f"{most.who} ended with"
+        if 0 < len(most.who.split()) <= MAX_WHO
+        else "it ends with"
+        if len(files) == 1
+        else "one ends with"
+    )
+    return Ruling(
+        "INSUFFICIENT",
+        f"no error, stack or timeout in {where}; {who}: {brief(most.text, 6)}",
+        evidence=tuple(_ends(case)),
+        missing=(
+            "stacks of the processes that stand: where each of them is",
+            "how old the last line is: compare its time with the clock of its host",
+        ),
+        place=f"{PurePath(most.file).name}:{most.line}",
+        next=(
+            "py-spy dump --pid PID > rank_N.txt   # of each process on each node, then: harness triage *.txt",
+            "harness triage PID   # of any process of the job, while it stands: two looks, sockets, children",
+            "NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # a start that stops again says more",
+        ),
+    )
+
+
+def _ends(case: Case) -> list[str]:
+    """How the logs end, one line for each last line of processes."""
+    ends = case.evidence.log_ends[: standing.MAX_LINES]
+    return [
+        f"{end.file}: {end.who or 'the last'} of {end.lines:,} lines ended with (line {end.line}): {end.text}"
+        if not end.who
+        else f"{end.file}: {end.who} ended with (line {end.line} of {end.lines:,}): {end.text}"
+        for end in ends
+    ]
 
 
 def first_error_of_waiters(case: Case) -> Ruling | None:
@@ -71,7 +215,7 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
     waiters = [subject for subject in case.graph.stuck() if subject.pending is not None and subject.rank not in ends]
     if not waiters:
         return None
-    ranks = case.names(subject.key for subject in waiters)
+    names = case.names(subject.key for subject in waiters)
     verb = "waits" if len(waiters) == 1 else "wait"
     numbers = {subject.rank for subject in case.graph.subjects.values()}
     gaps = [rank for rank in range(max((rank or 0 for rank in numbers), default=0)) if rank not in numbers]
@@ -79,7 +223,7 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
     silent = firsts[0].rank is None and len(gaps) == 1
     return _first_failure(
         firsts,
-        f"; {ranks} {verb} since",
+        f"; {names} {verb} since",
         (
             *(f"{subject.label}: {subject.state()}" for subject in waiters[: standing.MAX_LINES]),
             *([f"rank {gaps[0]} wrote nothing about a timeout: it may be the process that failed"] if silent else ()),
@@ -88,15 +232,51 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
     )
 
 
+def timed_out(case: Case) -> Ruling | None:
+    """INSUFFICIENT: NCCL's watchdog ended ranks whose collective did not end in time; nothing says for whom they
+    waited."""
+    waiters = [subject for subject in case.graph.stuck() if subject.pending is not None]
+    if case.evidence.source != PASTED or not case.groups or not waiters or not case.evidence.timed_out_s:
+        return None
+    who = case.names(subject.key for subject in waiters)
+    pending = waiters[0].pending
+    places = {(subject.pending.op, subject.pending.seq) for subject in waiters if subject.pending}
+    where = f"{pending.op} #{pending.seq}" if pending and len(places) == 1 else f"{len(places)} operations"
+    return Ruling(
+        "INSUFFICIENT",
+        f"{who} waited {case.evidence.timed_out_s:.0f} s in {where} until the watchdog gave up; nothing says for whom",
+        place=f"in {where}",
+        evidence=(
+            *(f"{subject.label}: {subject.state()}" for subject in waiters[: standing.MAX_LINES]),
+            *_failures(case),
+            *_ends(case),
+        ),
+        missing=("the ranks that wrote no line: whether they came late, stood elsewhere or had died before",),
+        next=(
+            "read the logs of the other ranks and nodes to the same time: the last line of each",
+            "for the next run: harness watch -- COMMAND, which records groups and open spans",
+        ),
+    )
+
+
 def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], missing: tuple[str, ...]) -> Ruling:
     first = firsts[0]
     name = PurePath(first.file).name
+    # Of equal lines of one moment, or of echoes, none is the first.
+    same = [error for error in firsts if error.what == first.what and (first.echo or error.at == first.at is not None)]
+    names = list(dict.fromkeys(error.of for error in same)) or [first.of]
+    who = " and ".join(names) if len(names) < 3 else f"{len(names)} processes"
+    unordered = len({error.file for error in firsts}) > 1 and any(error.at is None for error in firsts)
+    what = "no first failure in the log" if first.echo else f"first failure{f' in {name}' if unordered else ''}"
+    whole = f"{first.of} {first.what}"
+    echoed = ("the process that failed or stood: its own lines, or its stack",) if first.echo else ()
     return Ruling(
         "INSUFFICIENT",
-        f"first failure: {first.of} {brief(first.what, 8)}{then}",
-        evidence=(*(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
+        f"{what}: {who} {brief(first.what, 8 if len(names) == 1 else 5)}{then}",
+        evidence=(*((whole,) if len(first.what.split()) > 8 else ()),
+                  *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
                   *evidence),
-        missing=missing,
+        missing=(*echoed, *missing),
         place=f"{name}:{first.line}",
         next=(first.fix, "harness triage PID   # of any process of the job that still stands"),
     )  # fmt: skip
@@ -121,6 +301,13 @@ def _firsts(logged: Sequence[LogError]) -> list[LogError]:
     if all(error.at is not None for error in logged):
         return sorted(logged, key=lambda error: error.at or ())[:MAX_FAILURES]
     return list({error.file: error for error in reversed(logged)}.values())[::-1]
+
+
+def _followed(case: Case, first: LogError) -> list[str]:
+    """The failures of others that the same log has after the first one."""
+    at = case.evidence.errors.index(first)
+    later = [error for error in case.evidence.errors[at + 1 :] if error.file == first.file and not error.echo]
+    return [f"then {error.of} {brief(error.what, 16)} (line {error.line})" for error in later[:MAX_FAILURES]]
 
 
 def _failures(case: Case) -> list[str]:

@@ -19,6 +19,10 @@ from reports.sections.triage import ranks
 MAX_PLACES = 3  # in a headline, of at most 20 words
 # The C library and its sources: a wait ends there, and whoever called it says more.
 _SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdeps|nptl)/|^native$")
+# What a thread of C waits in, where no library is printed.
+_WAITS = re.compile(
+    r"_*(pthread_|futex|sched_yield|clock_nanosleep|nanosleep|usleep|poll|epoll_|select|recv|accept|read)|<"
+)
 MAX_LINES = 16  # places in the evidence of the verdict
 MAX_NAMED = 3  # ranks of a place that the headline names; of more it says the count
 
@@ -85,7 +89,8 @@ def _place(doing: Doing, thread: Thread | None) -> str:
 
 def _native_place(frames: Sequence[Frame]) -> str:
     """Where a thread without a frame of Python stands: "libiomp5.so __kmp_lock_suspend_mx"."""
-    frame = next((frame for frame in frames if not _SYSTEM.search(frame.file)), frames[0])
+    outside = (frame for frame in frames if not _SYSTEM.search(frame.file))
+    frame = next(outside, None) or next((frame for frame in frames if not _WAITS.match(frame.function)), frames[0])
     return f"{PurePath(frame.file).name} {frame.function}"
 
 

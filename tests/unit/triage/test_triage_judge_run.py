@@ -252,7 +252,7 @@ def gone() -> str:
 def test_bad_input_is_one_sentence(tmp_path, what, said):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "notes.txt").write_text("hello")
+    (tmp_path / "text" / "core").write_bytes(b"\x7fELF\0\0")
     server = serve.Server("0", b"0123456789abcdef")
     server.start(lambda folder: folder)
     places = {"empty": tmp_path / "empty", "text": tmp_path / "text", "http": server.url.removeprefix("http://")}
@@ -367,12 +367,12 @@ def test_the_advice_about_what_cannot_be_read_is_not_to_read_it_again(dumps, tmp
     place.mkdir()
     what = place / "stacks.txt" if content in ("a file", "no zip") else place
     if content == "a file":
-        what.write_text("Thread 0x1 (most recent call first):\n")
+        what.write_bytes(b"\x7fELF\0\0")
     if content == "no zip":
         what = what.with_suffix(".zip")
         what.write_text("this is no zip")
     if content == "a directory":
-        (place / "notes.md").write_text("# notes")
+        (place / "core").write_bytes(b"\x7fELF\0\0")
     if content == "one dump of eight":
         what = dumps()[1][0]
     with pytest.raises(BadInput) as raised:

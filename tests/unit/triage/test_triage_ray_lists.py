@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from harness.errors import BadInput
 from harness.triage import pasted
 from harness.triage.run import triage
 from reports.model import Verdict
@@ -132,8 +131,9 @@ def test_stacks_beside_actors_that_all_live_decide(tmp_path: Path) -> None:
 )
 def test_lists_that_are_damaged_or_hostile_are_not_read(tmp_path: Path, content: str) -> None:
     (tmp_path / "paste").write_text(content)
-    with pytest.raises(BadInput):
-        triage([str(tmp_path / "paste")])
+    evidence = pasted.evidence([str(tmp_path / "paste")])
+    assert evidence is not None and (evidence.ray_actors, evidence.ray_tasks, evidence.ray_demands) == ((), (), ())
+    assert triage([str(tmp_path / "paste")]).verdict == "INSUFFICIENT"
 
 
 def test_an_impossible_pid_of_a_table_is_none(tmp_path: Path) -> None:

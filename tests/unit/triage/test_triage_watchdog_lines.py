@@ -111,7 +111,8 @@ def test_without_a_prefix_the_rank_in_a_smaller_group_is_no_rank_of_the_job(tmp_
     (tmp_path / "job.log").write_text("\n".join(lines))
     from harness.triage.pasted import evidence
 
-    assert evidence([str(tmp_path / "job.log")]) is None
+    counted = evidence([str(tmp_path / "job.log")])
+    assert counted is not None and (counted.dumps, counted.processes) == ({}, ())
 
 
 def test_the_mismatch_of_the_detailed_debug_level(tmp_path: Path) -> None:
@@ -124,3 +125,50 @@ def test_the_mismatch_of_the_detailed_debug_level(tmp_path: Path) -> None:
     verdict = judged(tmp_path, text)
     assert (verdict.verdict, culprits(verdict)) == ("HUNG", [])
     assert any("4096000" in line for line in verdict.evidence) and "nobody is named" in " ".join(verdict.evidence)
+
+
+def wrapped(lines: list[str], columns: int) -> list[str]:
+    return [line[at : at + columns] for line in lines for at in range(0, len(line), columns)]
+
+
+OLD_COUNTERS = (
+    "[rank{0}]:[E606 09:09:08.165815661 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Exception "
+    "(either an error or timeout) detected by watchdog at work: 7310, last enqueued NCCL work: {1}, last completed "
+    "NCCL work: {2}."
+)
+
+
+@pytest.mark.parametrize("columns", [*range(80, 130, 7), 165, 200])
+def test_lines_that_a_terminal_wrapped_are_put_together(tmp_path: Path, columns: int) -> None:
+    timeout = TIMEOUT.replace("milliseconds", "milliseconds before timing out.")
+    lines = [timeout.format(1, 7310, "ALLREDUCE", 8), OLD_COUNTERS.format(1, 7312, 7309),
+             timeout.format(2, 7310, "ALLREDUCE", 8), OLD_COUNTERS.format(2, 7312, 7309),
+             SIGNAL.format(0, 7309, 7309)]  # fmt: skip
+    verdict = judged(tmp_path, *wrapped(lines, columns))
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0])
+
+
+def test_a_line_after_a_whole_one_is_not_joined_to_it(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *waits(1), "0 steps", *waits(2), "0 steps", SIGNAL.format(0, 7309, 7309), "12/26 INFO")
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0])
+
+
+MISMATCH = (
+    "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint("
+    "SequenceNumber={0}{2}OpType=BARRIER), but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber={1}"
+    "{2}OpType=GATHER).Collectives differ in the following aspects: \t Op type: BARRIERvs GATHER"
+)
+
+
+@pytest.mark.parametrize("numbers", [(7, 7), (1649, 0)])
+@pytest.mark.parametrize("comma", ["", ", "])
+def test_a_mismatch_is_one_place_whatever_the_counters_say(
+    tmp_path: Path, numbers: tuple[int, int], comma: str
+) -> None:
+    verdict = judged(tmp_path, MISMATCH.format(*numbers, comma))
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", []) and "different operations" in verdict.reason
+
+
+def test_who_gave_up_says_how_long_it_waited(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *waits(5))
+    assert verdict.reason.startswith("rank 5 waited 600 s in all_reduce #7310") and verdict.verdict == "INSUFFICIENT"

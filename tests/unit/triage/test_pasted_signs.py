@@ -1,0 +1,231 @@
+"""Lines that tell of an end, each in the words of its writer, with look-alikes that tell of none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.triage import pasted
+from harness.triage.evidence import LogError
+from harness.triage.run import triage
+from reports.model import Verdict
+
+TIMEOUT = (
+    "[rank0]:[E606 09:19:08.164985344 ProcessGroupNCCL.cpp:757] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600004 milliseconds "
+    "before timing out."
+)
+RAYLET = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. RayTask ID: ff Worker "
+    "ID: ab Node ID: cd Worker IP address: 10.0.0.7 Worker port: 10002 Worker PID: 4711 Worker exit type: SYSTEM_ERROR "
+    "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file."
+)
+STALLED = "[2026-11-28 04:12:4{0} TP{0}] Watchdog timeout (self.watchdog_timeout=300)"
+HUNG_TASK = "[Sat Nov 28 04:10:52 2026] INFO: task {0}:5150 blocked for more than 120 seconds."
+
+
+def errors(folder: Path, *lines: str) -> tuple[LogError, ...]:
+    (folder / "job.log").write_text("\n".join(("step 1", *lines, "")))
+    evidence = pasted.evidence([str(folder / "job.log")])
+    return evidence.errors if evidence else ()
+
+
+def judged(folder: Path, *lines: str) -> Verdict:
+    (folder / "job.log").write_text("\n".join(("step 1", *lines, "")))
+    return triage([str(folder / "job.log")])
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "of"),
+    [
+        ("Fatal Python error: Bus error", "bus error", "a process"),
+        ("*** SIGSEGV received at time=1764300000 on cpu 3 ***", "segmentation fault", "a process"),
+        ("(Worker pid=31, ip=10.0.0.2) free(): double free detected in tcache 2", "double free", "Worker (pid 31)"),
+        ("[rank4]: RuntimeError: CUDA error: uncorrectable ECC error encountered", "ECC", "rank 4"),
+        ("RuntimeError: DataLoader worker (pid 812) is killed by signal: Bus error. ", "killed by signal", "pid 812"),
+        ("RuntimeError: DataLoader worker (pid(s) 812, 813) exited unexpectedly", "unexpectedly", "pid 812"),
+        ("srun: error: Node failure on node-17", "as Slurm says", "Node node-17"),
+        ("[2026-11-28 04:12:40] Child process unexpectedly failed with an exit code 135. pid=77", "135", "pid 77"),
+        ("[2026-11-28 04:12:40] Rank 3 scheduler is dead. Please check.", "dead", "rank 3"),
+        ("node7.hsn.example: rank 25 died from signal 6 and dumped core", "signal 6", "rank 25"),
+        (RAYLET, "SYSTEM_ERROR", "pid 4711"),
+        ("root         101  153  0.0      0     0 ?        Z    Mar19 137:02 [worker] <defunct>", "defunct", "worker"),
+        ("root     101     1  0 Mar19 ?        00:00:00 [worker] <defunct>", "defunct", "worker (pid 101)"),
+        ("n1:7:7 [0] misc/shmutils.cc:93 NCCL WARN Call to open failed: No such file", "open failed", "pid 7"),
+        ("n1:7:7 [0] misc/shmutils.cc:132 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-a "
+         "(size 0), error: No such file or directory (2)", "nccl-a", "pid 7"),
+        ("[rank5]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 5] ProcessGroupNCCL's watchdog got stuck for 600 seconds "
+         "without making progress in monitoring enqueued collectives.", "600 seconds", "rank 5"),
+        ("[F ProcessGroupNCCL.cpp:1169] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck "
+         "for 480 seconds without making progress", "480 seconds", "rank 6"),
+    ],
+)  # fmt: skip
+def test_the_line_tells_whose_end_it_is(tmp_path: Path, line: str, what: str, of: str) -> None:
+    [error] = errors(tmp_path, line)
+    assert what in error.what and of in error.of and not error.echo
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GPU 0: 0 uncorrectable ECC errors since boot",
+        "n1:7:7 [0] NCCL WARN NET/Plugin: Could not find: libnccl-net.so.",
+        "the watchdog got stuck once, in another job",
+        "ps: no process is <defunct> here",
+        "Worker exit type: INTENDED_USER_EXIT",
+        "all 16 clients joined",
+        HUNG_TASK.format("kworker/u8:1"),
+        "[2026-11-28 04:12:40 TP0] Watchdog timeout (self.watchdog_timeout=300, self.soft=True)",
+        "Bus error recovery is on",
+    ],
+)
+def test_a_look_alike_tells_of_no_end(tmp_path: Path, line: str) -> None:
+    assert errors(tmp_path, line) == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2026-11-28T04:00:00 DUE TO TIME LIMIT ***", "time limit"),
+        ("[E329 06:28:12.5 socket.cpp:1023] [c10d] The client socket has timed out after 600000ms while trying to "
+         "connect to (10.0.0.3, 29500).", "10.0.0.3, 29500"),
+        ("torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 3/8 clients joined.", "3/8"),
+        ("n1:7:7 [0] misc/socket.cc:484 NCCL WARN Call to recv from 10.0.0.9<4> failed : Connection reset by peer",
+         "Connection reset"),
+    ],
+)  # fmt: skip
+def test_who_waited_in_vain_is_not_the_first_failure(tmp_path: Path, line: str, what: str) -> None:
+    [error] = errors(tmp_path, line)
+    assert what in error.what and error.echo
+    verdict = judged(tmp_path, line)
+    assert verdict.verdict == "INSUFFICIENT" and verdict.reason.startswith("no first failure in the log")
+
+
+@pytest.mark.parametrize("report", [RAYLET, "Fatal Python error: Aborted", "n7: rank 2 died from signal 6"])
+def test_a_death_after_a_timeout_may_be_its_consequence(tmp_path: Path, report: str) -> None:
+    assert [error.echo for error in errors(tmp_path, report, TIMEOUT)] == [False]
+    assert [error.echo for error in errors(tmp_path, TIMEOUT, report)] == [True]
+
+
+@pytest.mark.parametrize(("words", "echo"), [("EOFError", True), ("EOFError: Ran out of input", False)])
+def test_the_end_of_a_pipe_is_an_echo_and_a_short_file_is_not(tmp_path: Path, words: str, echo: bool) -> None:
+    trace = (
+        "Traceback (most recent call last):",
+        '  File "connection.py", line 399, in _recv',
+        "    raise EOFError",
+        words,
+    )
+    assert [error.echo for error in errors(tmp_path, *trace)] == [echo]
+
+
+def test_the_death_comes_before_the_end_of_file_that_echoes_it(tmp_path: Path) -> None:
+    stack = [f'  File "/job/load.py", line {line} in load' for line in range(30)]
+    threads = ["Thread 0x00007976472006c0 (most recent call first):", *stack] * 25
+    trace = ("Traceback (most recent call last):", '  File "connection.py", line 399, in _recv', "EOFError")
+    verdict = judged(tmp_path, "Fatal Python error: Bus error", *threads, *trace)
+    assert "first failure: a process ended with a bus error" in verdict.reason
+
+
+def test_an_error_beside_the_stacks_of_the_dead_comes_first(tmp_path: Path) -> None:
+    frames = [f"frame #{number}: c10::Error + 0x96 (0x79 in libc10.so)" for number in range(30)]
+    stack = ("Fatal Python error: Aborted", "", "Current thread 0x0000700000000640 (most recent call first):",
+             '  File "/job/train.py", line 9 in step')  # fmt: skip
+    ecc = "[rank1]:[E129 08:52:51.6 ProcessGroupNCCL.cpp:1595] CUDA error: uncorrectable ECC error encountered"
+    assert "first failure: rank 1 met an uncorrectable ECC error" in judged(tmp_path, ecc, *frames, *stack).reason
+
+
+RAY_KILLED = (
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+    "Memory on the node (IP: 10.0.0.7, ID: ab) where the task (actor ID: cd, name=Engine.__init__, pid=3719, memory "
+    "used=0.68GB) was running was 126.63GB / 128.00GB (0.989315), which exceeds the memory usage threshold of 0.95.",
+    "Top 10 memory users:",
+    "PID\tMEM(GB)\tCOMMAND",
+    "3565\t45.16\tray::Trainer.train",
+    "3312\t31.83\tray::Trainer.train",
+)
+
+
+def test_ray_says_whom_it_killed_and_who_held_the_memory(tmp_path: Path) -> None:
+    asked = "ray.exceptions.RayTaskError(OutOfMemoryError): ray::Caller.run() (pid=99, ip=10.0.0.1)"
+    [error] = errors(tmp_path, "Traceback (most recent call last):", asked, *RAY_KILLED)
+    assert (error.pid, error.host) == (3719, "10.0.0.7") and "(pid 3565), 45.16 GB" in error.what
+
+
+def test_a_table_of_memory_alone_kills_nobody(tmp_path: Path) -> None:
+    assert errors(tmp_path, *RAY_KILLED[1:]) == ()
+
+
+def test_two_logs_without_times_are_in_no_order(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("Fatal Python error: Bus error\n")
+    (tmp_path / "b.log").write_text("[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")
+    verdict = triage([str(tmp_path)])
+    assert "first failure in a.log" in verdict.reason and any("b.log:1" in line for line in verdict.evidence)
+
+
+def test_schedulers_that_their_watchdogs_ended_hung_and_nobody_is_blamed(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *(STALLED.format(rank) for rank in range(4)), "Received sigquit from a child process.")
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.culprits) == ("HUNG", [])
+    assert verdict.reason.startswith("4 processes made no progress for 300 s") and len(verdict.reason.split()) <= 20
+
+
+def test_a_failure_before_the_watchdogs_is_the_first(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, "[rank1]: torch.OutOfMemoryError: CUDA out of memory.", STALLED.format(0))
+    assert verdict.verdict == "INSUFFICIENT" and "first failure: rank 1" in verdict.reason
+
+
+def test_a_scheduler_that_went_on_did_not_hang(tmp_path: Path) -> None:
+    work = ["[2026-11-28 04:13:01 TP1] Decode batch. #running-req: 5"] * 30
+    assert judged(tmp_path, STALLED.format(1), *work).verdict == "INSUFFICIENT"
+
+
+def test_the_process_that_the_kernel_holds_is_named(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, HUNG_TASK.format("python3"))
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K9")
+    assert [party.pid for party in verdict.triage.culprits] == [5150]
+
+
+PS = """\
+USER         PID %CPU %MEM    VSZ   RSS TTY      STAT START   TIME COMMAND
+root           1  0.0  0.0 5031316 757756 ?      Ssl  Mar19   8:23 python3 -m serve --port 8888
+root         100  0.0  0.0      0     0 ?        Z    Mar19   0:00 [python3] <defunct>
+root         101  153  0.0      0     0 ?        Z    Mar19 137:02 [eng::worker] <defunct>
+root         102  152  0.0      0     0 ?        {state}    Mar19 137:44 {worker}
+root       26403  0.0  0.0      0     0 ?        Z    Mar25   0:00 [sh] <defunct>
+"""
+
+
+def test_the_name_that_most_of_the_defunct_have_comes_first(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, PS.format(state="Z", worker="[eng::worker] <defunct>"))
+    assert "2 processes called eng::worker ended and are defunct: pid 101-102" in verdict.reason
+    assert verdict.triage is not None and verdict.exit_code == 3 and not verdict.triage.culprits
+
+
+def test_a_process_list_of_the_living_tells_of_no_end(tmp_path: Path) -> None:
+    living = "".join(line for line in PS.format(state="R", worker="eng::worker").splitlines(True) if "<def" not in line)
+    assert errors(tmp_path, living) == ()
+
+
+def test_the_words_of_the_rank_that_torchruns_table_names_are_told(tmp_path: Path) -> None:
+    raised = ("[rank0]: Traceback (most recent call last):", '[rank0]:   File "t.py", line 9, in main',
+              "[rank0]: RuntimeError: setStorage: size 0")  # fmt: skip
+    table = ("Root Cause (first observed failure):", "[0]:", "  time      : 2026-11-28_09:09:02", "  host      : node7",
+             "  rank      : 0 (local_rank: 0)", "  exitcode  : {0} (pid: 4100)", "  error_file: <N/A>",
+             "  traceback : To enable traceback see: x")  # fmt: skip
+    for code, told in ((1, True), (-9, False)):
+        verdict = judged(tmp_path, *raised, "\n".join(table).format(code))
+        assert ("setStorage" in f"{verdict.reason} {verdict.evidence}") is told
+
+
+def test_of_equal_failures_of_one_moment_none_is_the_first(tmp_path: Path) -> None:
+    line = "(Engine_{0} pid=265{0}) ERROR 06-11 11:46:{1} [core.py:517] "
+    for number, (seconds, both) in enumerate((((39, 39), True), ((39, 40), False))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        verdict = judged(folder, *(
+            line.format(engine, second) + words
+            for engine, second in enumerate(seconds)
+            for words in ("Traceback (most recent call last):", "AttributeError: no attribute x")
+        ))  # fmt: skip
+        assert "Engine_0 (pid 2650)" in verdict.reason and ("Engine_1 (pid 2651)" in verdict.reason) is both
+        assert len(verdict.reason.split()) <= 20
