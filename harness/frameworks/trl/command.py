@@ -11,6 +11,7 @@ from harness.doctor.outcome import Fine, Outcome, Unseen
 from harness.frameworks.argv import Start
 from harness.frameworks.detection import LARGEST_SCRIPT
 from harness.frameworks.installed import Installation
+from harness.frameworks.launcher import mapping
 from harness.frameworks.options import (
     DESCRIBE,
     Option,
@@ -25,7 +26,7 @@ from harness.frameworks.options import (
 )  # fmt: skip
 from harness.frameworks.settings import SHELL, Settings
 from harness.frameworks.spec import Examined
-from harness.frameworks.trl.launch import launched, mapping
+from harness.frameworks.trl.launch import launched
 from harness.frameworks.trl.script import Script, settings
 from harness.frameworks.trl.traps import LOADED, TRAINER
 
@@ -68,7 +69,9 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     for name in [switch for switch in option_values if switch.startswith("no_")]:  # turns off a switch that is on
         option_values[name.removeprefix("no_")] = False
     package = installed.source("trl") if installed else None
-    launch, unsure = launched(start, not script, source, package, variables)
+    through = not script and not start.entry.startswith("trl.scripts.")  # the `trl` command, which asks accelerate
+    launch = launched(start, through, source, package, variables)
+    unsure = dict(launch.unknown)
     if _UNSLOTH.search(source):
         unsure[TRAINER] = f"{start.entry} imports unsloth, which puts configurations of its own in the place of TRL's"
     elif "GRPOConfig" not in source and start.arguments[:1] != ("grpo",) and not start.entry.endswith(".grpo"):
@@ -77,9 +80,9 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     if _LOADS.search(source):
         unsure[LOADED] = f"{start.entry} may load the model itself, in a dtype that is not known here"
     judged = tuple(_judged(start, options, keys, read, installed, unsure.get(TRAINER, "")))
-    all_values = {**filed, **option_values, **launch}
+    all_values = {**filed, **option_values, **launch.values}
     unread = next(filter(None, reasons), "")
-    return Examined(Settings(all_values, {**unknown, **unsure}, unread, variables), judged)
+    return Examined(Settings(all_values, {**unknown, **unsure}, unread, variables, places=launch.places), judged)
 
 
 def _source(entry: str) -> str:
