@@ -19,8 +19,8 @@ class Settings:
 
     `values`: by the framework's own names; an absent setting has its default. `unknown`: setting -> why its value is
     not known. `unread`: why an absent setting may not have its default; empty if it has. `variables`: of the
-    environment. `seed`: of the prompts' order, if the harness gives one. `places`: setting -> where it is set, in words,
-    if the reader knows.
+    environment. `seed`: of the prompts' order, if the harness gives one. `places`: setting -> where it is set, in
+    words, if the reader knows.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)

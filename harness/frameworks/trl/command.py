@@ -72,6 +72,8 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     through = not script and not start.entry.startswith("trl.scripts.")  # the `trl` command, which asks accelerate
     launch = launched(start, through, source, package, variables)
     unsure = dict(launch.unknown)
+    for name in ("num_processes", "num_machines", "mixed_precision") if through else ():
+        option_values.pop(name, None)  # accelerate's, which `launch` holds
     if _UNSLOTH.search(source):
         unsure[TRAINER] = f"{start.entry} imports unsloth, which puts configurations of its own in the place of TRL's"
     elif "GRPOConfig" not in source and start.arguments[:1] != ("grpo",) and not start.entry.endswith(".grpo"):
