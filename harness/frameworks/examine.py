@@ -17,6 +17,7 @@ from harness.frameworks.argv import Start, taken_apart
 from harness.frameworks.detection import AUTO, Job, detect
 from harness.frameworks.launcher import launched
 from harness.frameworks.settings import SHELL, Settings
+from harness.frameworks.shared_traps import shared_traps
 from harness.frameworks.spec import Examined, Framework
 from probes import redaction
 from reports.doctor_model import Hazard, Passed, Unchecked
@@ -60,7 +61,10 @@ def read(job: Job, start: Start) -> Examined:
 def trapped(framework: Framework, settings: Settings, version: str) -> list[Item]:
     """Check a configuration for every trap of that version."""
     return [
-        item for trap in framework.traps if trap.applies(version) for item in items(trap.check, trap.look(settings))
+        item
+        for trap in (*framework.traps, *shared_traps(framework))
+        if trap.applies(version)
+        for item in items(trap.check, trap.look(settings))
     ]
 
 

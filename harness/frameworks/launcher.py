@@ -134,7 +134,7 @@ def launched(
     others = {} if accelerated is not None else others  # its words are the framework's own options too
     outer = _parallel(words[:place])
     return Launch(
-        {**outer.values, **{f"launch.{key}": text for key, (text, _) in others.items()}, **made.values},
+        {**{f"launch.{key}": text for key, (text, _) in others.items()}, **outer.values, **made.values},
         made.unknown,
         {**outer.places, **{f"launch.{key}": where for key, (_, where) in others.items()}, **made.places},
         accelerate_texts,

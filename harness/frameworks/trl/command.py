@@ -64,7 +64,9 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     keys, variables, more = _files(start, script, source, options, read)
     reasons += more
     filed = {**read.keywords, **{key: value for file_settings in keys.values() for key, value in file_settings.items()}}
-    computed = {name: f"{name} is {text}, which only the script knows" for name, text in read.computed.items()}
+    followed, places = _followed(start.entry, options, read)
+    computed = {name: f"{name} is {text}, which only the script knows" for name, text in read.computed.items()
+                if name not in followed}  # fmt: skip
     unknown |= {name: why for name, why in computed.items() if name not in option_values}
     for name in [switch for switch in option_values if switch.startswith("no_")]:  # turns off a switch that is on
         option_values[name.removeprefix("no_")] = False
@@ -82,9 +84,30 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     if _LOADS.search(source):
         unsure[LOADED] = f"{start.entry} may load the model itself, in a dtype that is not known here"
     judged = tuple(_judged(start, options, keys, read, installed, unsure.get(TRAINER, "")))
-    all_values = {**filed, **option_values, **launch.values}
+    all_values = {**followed, **filed, **option_values, **launch.values}
     unread = next(filter(None, reasons), "")
-    return Examined(Settings(all_values, {**unknown, **unsure}, unread, variables, places=launch.places), judged)
+    return Examined(
+        Settings(all_values, {**unknown, **unsure}, unread, variables, places={**places, **launch.places}), judged
+    )
+
+
+def _followed(entry: str, options: Sequence[Option], read: Script) -> tuple[dict[str, object], dict[str, str]]:
+    """(setting -> its value, where it is set) of what the script takes from its own options as they are."""
+    followed: dict[str, object] = {}
+    places: dict[str, str] = {}
+    for name, flow in read.flows.items():
+        # argparse takes the beginning of an option's name for the option.
+        written = [option for option in options if flow.option.startswith(option.name)]
+        where = f"{entry}:{flow.line}"
+        if not written and flow.default is not None:
+            followed[name], places[name] = flow.default, f"default of --{flow.option}, by {where}"
+        elif written and all(option.name == flow.option for option in written) and not SHELL.search(written[-1].value):
+            try:
+                followed[name] = flow.read(written[-1].value)
+            except ValueError:
+                continue
+            places[name] = f"--{flow.option} {written[-1].value} in the command, by {where}"
+    return followed, places
 
 
 def _source(entry: str) -> str:

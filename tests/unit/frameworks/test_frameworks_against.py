@@ -234,3 +234,48 @@ def test_a_launchers_configuration_file_counts_and_is_named(tmp_path: Path) -> N
     [item] = [item for item in found.hazards if item.severity == "error"]
     assert item.what == "launch.processes_per_node differs" and str(file) in item.measured
     assert "torchrun --nproc-per-node 2, in the command" in item.measured
+
+
+OWN = """
+import argparse
+from trl import GRPOConfig
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=8)
+parser.add_argument("--other", type=int, default=8)
+args = parser.parse_args()
+config = GRPOConfig(per_device_train_batch_size=args.batch)
+"""
+BATCH = "per_device_train_batch_size"
+
+
+def test_a_value_that_a_script_takes_from_its_own_option_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    found = report(f"python {file} --batch 64", f"python {file} --batch 32")
+    [item] = [item for item in found.hazards if item.what == f"{BATCH} differs"]
+    assert (item.severity, found.verdict) == ("error", "DIFFERENT")
+    assert f"--batch 64 in the command, by {file}:8" in item.measured
+    assert differences(f"python {file}", f"python {file} --batch 32") == [f"{BATCH} differs"]
+    assert differences(f"python {file}", f"python {file} --batch 8") == []
+    assert report(f"python {file} --other 1", f"python {file} --other 2").verdict == "MAY DIFFER"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("=args.batch)", "=args.batch * 2)"),
+        ("config =", "args.batch = 4\nconfig ="),
+        ("config =", "args = change(args)\nconfig ="),
+        ("config =", "change(args)\nconfig ="),
+        ("type=int, default=8)\nargs", "dest='batch')\nargs"),
+        ("type=int, default=8)\nparser", "type=odd)\nparser"),
+        ("parser.parse_args()", "parser.parse_args(['--batch', '8'])"),
+        ("from trl import", "parser = argparse.ArgumentParser()\nfrom trl import"),
+    ],
+)
+def test_a_value_whose_way_is_not_plain_may_differ(right: str, wrong: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    assert right in OWN
+    file.write_text(OWN.replace(right, wrong))
+    found = report(f"python {file} --batch 64", f"python {file} --batch 32")
+    assert found.verdict == "MAY DIFFER" and f"{BATCH} differs" not in {item.what for item in found.hazards}
