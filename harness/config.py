@@ -129,7 +129,7 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_
                 raise error
             near = _nearest(key, hints, prefix)
             hint = f"did you mean {near}?" if near else f"known keys: {', '.join(hints)}"
-            fix = _moved(near, value) if near or not prefix else _another(prefix)
+            fix = _moved(near, value) if near else _another(prefix or "SECTION.")
             if in_file:
                 fix = _corrected(where, f"{prefix}{key}", near, value)
             raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=fix)

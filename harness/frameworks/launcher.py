@@ -75,10 +75,9 @@ class Launch:
     def added_to(self, settings: Settings) -> Settings:
         """The settings with what the framework itself does not say about its processes."""
         own = {*settings.values, *settings.unknown}
-        values, unknown, places = (
-            {name: value for name, value in mapping.items() if name not in own}
-            for mapping in (self.values, self.unknown, self.places)
-        )
+        values = {name: value for name, value in self.values.items() if name not in own}
+        unknown = {name: why for name, why in self.unknown.items() if name not in own}
+        places = {name: where for name, where in self.places.items() if name not in own}
         return replace(
             settings,
             values={**settings.values, **values},

@@ -13,6 +13,7 @@ from typing import Any
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.settings import Settings
 from harness.frameworks.spec import Framework, Trap
+from reports.doctor_model import Severity
 
 _GREEDY = "temperature 0 is greedy: every sample of a prompt is the same"
 
@@ -45,7 +46,8 @@ def temperature(framework: Framework, settings: Settings) -> Iterator[Outcome]:
 
 def learning_rate(framework: Framework, settings: Settings) -> Iterator[Outcome]:
     """A learning rate of 0: every update leaves the weights as they are."""
-    for role, severity in (("actor", "error"), ("critic", "warning")):
+    severities: dict[str, Severity] = {"actor": "error", "critic": "warning"}
+    for role, severity in severities.items():
         name, value, why = _value(framework, settings, f"learning rate of the {role}")
         if why:
             yield Unseen(why)

@@ -176,7 +176,7 @@ class Judge:
         return Arrival(
             setting=setting.source.name,
             parameter=setting.parameter.name,
-            part=setting.part,
+            part=setting.parameter.part,
             kind="rejected" if why else "altered",
             asked=edge.native,
             gets=given,
