@@ -142,7 +142,7 @@ def check_pair(framework: Framework, backend: str) -> envs.Backend:
         raise BadInput(
             f"{framework.name} generates with {wanted.engine} {framework.unpaired[wanted.engine]}: no pair with it can "
             "be judged; two recordings of such jobs can be compared",
-            fix="harness record --digests --out runs/mine -- COMMAND   # each job; then harness diff compares the two",
+            fix="harness record --digests --out runs/mine -- COMMAND   # each job; then: harness diff RUN RUN",
         )
     engines = framework.engines
     two = engines if len(engines) > 1 else (f"{engines[0]}@ONE", f"{engines[0]}@TWO")
