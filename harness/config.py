@@ -19,6 +19,7 @@ from typing import Any
 from harness import pydantic_errors
 from harness.errors import BadInput
 from probes import limits
+from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.settings import Sampling, Scenario
 
@@ -124,9 +125,11 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_
     hints = typing.get_type_hints(kind)
     for key, value in data.items():
         if key not in hints:
+            if not in_file and (error := _of_an_engine(where, f"{prefix}{key}", value)):
+                raise error
             near = _nearest(key, hints, prefix)
             hint = f"did you mean {near}?" if near else f"known keys: {', '.join(hints)}"
-            fix = _moved(near, value) if near or not prefix else _another(prefix)
+            fix = _moved(near, value) if near else _another(prefix or "SECTION.")
             if in_file:
                 fix = _corrected(where, f"{prefix}{key}", near, value)
             raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=fix)
@@ -139,6 +142,35 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_
                     else f"a key of it: --set {prefix}{key}.KEY=VALUE",
                 )
             _check_keys(value, hints[key], where, f"{prefix}{key}.", in_file=in_file)
+
+
+def _of_an_engine(where: str, key: str, value: Any) -> BadInput | None:
+    """The error for a key that names an engine's own argument, as `engine_args.vllm.foo`: the setting of that meaning
+    or, without one, the mapping that gives the argument. None for any other key."""
+    while isinstance(value, dict) and len(value) == 1:
+        [(inner, value)] = value.items()
+        key = f"{key}.{inner}"
+    *sections, name = key.split(".")
+    named = [engine for engine in registry.names() if engine in sections]
+    for engine in named or registry.names() * (sections != []):
+        for parameter in BY_NAME.values():
+            argument = parameter.argument(engine)
+            own = argument is not None and argument.name == name and (named or name != parameter.name)
+            if argument is None or not own or not parameter.requested:
+                continue
+            canonical = argument.read(value, {name: value})
+            setting = f"{parameter.part}.{parameter.name}"
+            text = canonical if isinstance(canonical, str) else json.dumps(canonical)
+            fix = f"--set {shlex.quote(f'{setting}={text}')}"
+            return BadInput(f"{where}: {key} is {registry.get(engine).title}'s own {name}, here {setting}", fix=fix)
+    if not named:
+        return None
+    title = registry.get(named[0]).title
+    return BadInput(
+        f"{where}: {key}: no setting of a scenario is {title}'s own {name}; a mapping gives it",
+        fix=f"--mapping FILE.py   # with def {named[0]}_engine(asked, ours): return {{**ours, {name!r}: {value!r}}}; "
+        "for the baseline --baseline-mapping",
+    )
 
 
 def _corrected(file: str, key: str, near: str, value: Any) -> str:
@@ -166,6 +198,9 @@ def _nearest(key: str, hints: dict[str, Any], prefix: str) -> str:
 def _moved(key: str, value: Any) -> str:
     """The fix that gives a setting this value, or its default if the value has another type."""
     default = _default(key)
+    if isinstance(value, dict) and dataclasses.is_dataclass(default):  # a section, misspelled
+        known = [name for name in value if hasattr(default, name)]
+        return _moved(f"{key}.{known[0]}", value[known[0]]) if known else _another(f"{key}.")
     same_type = type(value) is type(default) or (type(value) is int and type(default) is float)
     if not same_type or not isinstance(value, str | int | float):
         return _restored(key)

@@ -129,16 +129,21 @@ def _check_engine(name: str, option: str, file: str) -> None:
 
 
 def _named(item: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as JSON or else as text. Raises BadInput."""
+    """NAME=VALUE, the value as JSON or Python spells it, or else as text. Raises BadInput."""
+    import ast
     import json
 
     name, sign, text = item.partition("=")
     if not sign or not name:
         raise BadInput(f"--with {item}: a setting is NAME=VALUE", fix="--with backend=sglang")
-    try:
-        return name, json.loads(text)
-    except ValueError:
-        return name, text
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(text)
+            json.dumps(value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+        return name, value
+    return name, text
 
 
 def _print(page: Page, judged: Mapping) -> None:

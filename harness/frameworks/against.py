@@ -17,11 +17,13 @@ from typing import Any, Literal
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.errors import BadInput
+from harness.frameworks import launcher
 from harness.frameworks.argv import Start, option, taken_apart
 from harness.frameworks.detection import AUTO, detect
 from harness.frameworks.examine import Item, items, trapped
+from harness.frameworks.examine import read as examined_by
 from harness.frameworks.settings import Settings
-from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept
+from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept, Meaning
 from harness.frameworks.spec import Framework
 from probes import redaction
 from reports.doctor_model import Hazard, Severity
@@ -78,11 +80,13 @@ class Told:
         if name in self.settings.values:
             value = _scrubbed(self.settings.values[name])
             return f"{self.name}: {name}={value} ({self._where(name)})"
-        meaning = self.framework.meanings.get(name)
+        meaning = _meaning(self.framework, name)
         default = "" if meaning is None or meaning.default is None else f", by default {_scrubbed(meaning.default)}"
         return f"{self.name}: no {name}{default}"
 
     def _where(self, name: str) -> str:
+        if name in self.settings.places:
+            return self.settings.places[name]
         plain = re.sub(r"[-_]", "_", name)
         words = [re.sub(r"[-_]", "_", re.sub(r"^(?:--|\+{1,2}|~)", "", word)) for word in self.start.arguments]
         written = any(word == plain or word.startswith(f"{plain}=") for word in words)
@@ -134,7 +138,7 @@ def read(name: Literal["A", "B"], command: Sequence[str], framework: str = AUTO)
             f"command {name} cannot be compared: {inside}",
             fix="give the command that the script runs, with its options   # bash -x SCRIPT prints it",
         )
-    examined = job.framework.examine(start, job.installed)
+    examined = examined_by(job, start)
     version = job.installed.version if job.installed else ""
     return Told(name, job.framework, start, examined.settings, version, examined.options)
 
@@ -182,17 +186,22 @@ def _why_unknown(command_a: Told, command_b: Told, name: str) -> str | None:
 
 
 def _has_equal_value(command_a: Told, command_b: Told, name: str) -> bool:
-    meaning = command_a.framework.meanings.get(name)
+    meaning = _meaning(command_a.framework, name)
     default = None if meaning is None else meaning.default
     first, second = (side.settings.values.get(name, default) for side in (command_a, command_b))
     return bool(_plain(first) == _plain(second))
 
 
 def _concept(framework: Framework, name: str) -> Concept:
-    meaning = framework.meanings.get(name)
+    meaning = _meaning(framework, name)
     if meaning is not None:
         return CONCEPTS[meaning.concept]
-    return _NOTHING if name.startswith(framework.aside) and framework.aside else _ANY
+    return _NOTHING if name.startswith((*framework.aside, *launcher.ASIDE)) else _ANY
+
+
+def _meaning(framework: Framework, name: str) -> Meaning | None:
+    """The meaning of a setting of the framework, or of what starts it."""
+    return framework.meanings.get(name, launcher.MEANINGS.get(name))
 
 
 def _differs(concept: Concept, title: str, *stated: str, engine: str = "") -> Problem:
@@ -228,6 +237,10 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
             equal_count += 1
         else:
             yield _differs(concept, title, *stated, engine=command_b.engine)
+    if any(name in side.settings.values or name in side.settings.unknown
+           for name in launcher.MEANINGS for side in (command_a, command_b)):  # fmt: skip
+        stated = [side.stated(name) for side in (command_a, command_b) for name in launcher.MEANINGS]
+        yield Unseen(f"ranks: {'; '.join(stated)}: a framework may start others itself, so they are not compared")
     if lacking:
         yield Unseen(f"{', '.join(lacking)}: neither command gives it, and what one of the two has is not known")
     for side in (command_a, command_b):

@@ -15,8 +15,10 @@ from harness.doctor.gather.builds import look as look_at
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.argv import Start, taken_apart
 from harness.frameworks.detection import AUTO, Job, detect
+from harness.frameworks.launcher import launched
 from harness.frameworks.settings import SHELL, Settings
-from harness.frameworks.spec import Framework
+from harness.frameworks.shared_traps import shared_traps
+from harness.frameworks.spec import Examined, Framework
 from probes import redaction
 from reports.doctor_model import Hazard, Passed, Unchecked
 
@@ -38,7 +40,7 @@ def look(
     if not start.entry:
         report_items += items(SETTINGS, [_at_the_start(start, command, job.framework)])
     else:
-        examined = job.framework.examine(start, job.installed)
+        examined = read(job, start)
         if job.installed is None or not job.installed.version:
             why = f"the {job.framework.name} that will run is not known: its options cannot be looked up"
             report_items += items("framework-options", [Unseen(why)])
@@ -49,10 +51,20 @@ def look(
     return report_items + items("build-locks", _builds(start, environ))
 
 
+def read(job: Job, start: Start) -> Examined:
+    """What the framework reads of a command, with the processes that its launcher starts."""
+    examined = job.framework.examine(start, job.installed)
+    settings = launched(start, start.variables).added_to(examined.settings)
+    return dataclasses.replace(examined, settings=settings)
+
+
 def trapped(framework: Framework, settings: Settings, version: str) -> list[Item]:
     """Check a configuration for every trap of that version."""
     return [
-        item for trap in framework.traps if trap.applies(version) for item in items(trap.check, trap.look(settings))
+        item
+        for trap in (*framework.traps, *shared_traps(framework))
+        if trap.applies(version)
+        for item in items(trap.check, trap.look(settings))
     ]
 
 

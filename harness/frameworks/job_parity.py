@@ -27,6 +27,7 @@ from harness.frameworks.detection import AUTO, Job, detect, interpreter, refuse_
 from harness.frameworks.examine import SETTINGS, look
 from harness.frameworks.installed import ask
 from harness.frameworks.record import record
+from harness.frameworks.shared_traps import shared_traps
 from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
 from harness.triage.watch.stderr_tail import STDERR
@@ -138,11 +139,18 @@ def check_pair(framework: Framework, backend: str) -> envs.Backend:
     wanted = envs.parse(backend)
     if wanted.engine in framework.engines:
         return wanted
+    if wanted.engine in framework.unpaired:
+        raise BadInput(
+            f"{framework.name} generates with {wanted.engine} {framework.unpaired[wanted.engine]}: no pair with it can "
+            "be judged; two recordings of such jobs can be compared",
+            fix="harness record --digests --out runs/mine -- COMMAND   # each job; then: harness diff RUN RUN",
+        )
     engines = framework.engines
     two = engines if len(engines) > 1 else (f"{engines[0]}@ONE", f"{engines[0]}@TWO")
     capable_names = [
-        other_framework.name for other_framework in frameworks().values() if wanted.engine in other_framework.engines
-    ]
+        other_framework.name for other_framework in frameworks().values()
+        if wanted.engine in (*other_framework.engines, *other_framework.unpaired)
+    ]  # fmt: skip
     does = f"; {' and '.join(capable_names)} can" if capable_names else "; no framework here does"
     raise BadInput(
         f"{framework.name} does not generate with {wanted.engine} ({' and '.join(engines)} only){does}",
@@ -258,7 +266,7 @@ def _traps(side: Side, framework: Framework, hazards: list[Hazard], recorded: Pa
     """
     resolved = of_recording(framework, recorded)
     items = hazards if resolved is None else [item for item in resolved if isinstance(item, Hazard)]
-    traps = {trap.check for trap in framework.traps}
+    traps = {trap.check for trap in (*framework.traps, *shared_traps(framework))}
     return [
         Finding(item.check, f"{item.what} ({item.measured})", effect=item.why, severity="warning", where=side.name)
         for item in items
@@ -269,7 +277,7 @@ def _traps(side: Side, framework: Framework, hazards: list[Hazard], recorded: Pa
 def _hazards(side: Side, framework: Framework, seed: int | None, say: Callable[[str], None]) -> list[Hazard]:
     """What `harness doctor` says about the job. What cannot be checked before the start is reported, and refuses
     nothing."""
-    traps = {trap.check for trap in framework.traps}
+    traps = {trap.check for trap in (*framework.traps, *shared_traps(framework))}
     items = look(side.command, framework.name, side.environ, seed=seed)
     for item in items:
         if isinstance(item, Unchecked) and item.check in {*traps, SETTINGS}:

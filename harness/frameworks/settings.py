@@ -19,7 +19,8 @@ class Settings:
 
     `values`: by the framework's own names; an absent setting has its default. `unknown`: setting -> why its value is
     not known. `unread`: why an absent setting may not have its default; empty if it has. `variables`: of the
-    environment. `seed`: of the prompts' order, if the harness gives one.
+    environment. `seed`: of the prompts' order, if the harness gives one. `places`: setting -> where it is set, in
+    words, if the reader knows.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class Settings:
     unread: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a setting; `default` if it is absent or null."""

@@ -65,6 +65,8 @@ CONCEPTS: Mapping[str, Concept] = {
     "engines": Concept("warning", "samples are drawn in other batches"),
     "memory of the engine": Concept("warning", "the KV pools differ, also where the fraction is equal"),
     "eager": Concept("warning", "other kernels: they round otherwise"),
+    "processes of a node": Concept("error", "another number of ranks: each has other samples, sums have another order"),
+    "nodes": Concept("error", "another number of ranks: each has other samples, sums have another order"),
     "sharding": Concept("warning", "sums are taken in another order: it rounds otherwise"),
 }  # fmt: skip
 

@@ -60,6 +60,8 @@ class Examined:
 class Framework:
     """One framework.
 
+    `unpaired`: engines that it generates with too, but of whose runs no pair can be judged -> why and how.
+
     `module`: its adapter in the job's processes, which has `ADAPTER` (distribution, tested versions, hooks, names of
     actors). `commands`: patterns that recognise it in the words of a command or in the scripts that it names. `starts`:
     a pattern of the word that starts it and the word after that. `engines`: engines that it can generate with.
@@ -82,6 +84,7 @@ class Framework:
     commands: tuple[str, ...]
     starts: str
     engines: tuple[str, ...]
+    unpaired: Mapping[str, str] = field(default_factory=dict)
     switch: str = ""
     beside: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()

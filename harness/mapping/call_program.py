@@ -26,6 +26,10 @@ class Settings(dict):  # type: ignore[type-arg]  # dict[str, Any] is no base cla
 
     defaults: ClassVar[dict[str, Any]] = {}
 
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.__dict__ = self  # so that vars(args) has them too
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -180,9 +184,27 @@ def table(names: dict[str, str | None]) -> Callable[[dict[str, Any]], dict[str, 
     return lambda settings: {new: value for name, value in settings.items() if (new := names.get(name))}
 
 
+def used_by(function: Callable[..., Any], module: types.ModuleType) -> set[str]:
+    """The names of the file that a function reads, and those that the functions of the file read which it calls."""
+    names: set[str] = set()
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        fresh = {name for name in code.co_names if name in vars(module)} - names
+        names |= fresh
+        codes += [vars(module)[name].__code__ for name in fresh if inspect.isfunction(vars(module)[name])]
+        codes += [constant for constant in code.co_consts if inspect.iscode(constant)]
+    return names
+
+
 def candidates(module: types.ModuleType, request: dict[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield (name, function) for each function of the file, and for each table of names in it."""
+    """Yield (name, function) for each function of the file, and for each table of names that no such function uses."""
     wanted = request["functions"]
+    own = [
+        value for value in vars(module).values() if inspect.isfunction(value) and value.__module__ == module.__name__
+    ]
+    public = [function for function in own if not function.__name__.startswith("_")]
+    used = set() if wanted else {name for function in public for name in used_by(function, module)}
     for name, value in list(vars(module).items()):
         if (wanted and name not in wanted) or (not wanted and name.startswith("_")):
             continue
@@ -190,6 +212,7 @@ def candidates(module: types.ModuleType, request: dict[str, Any]) -> Iterator[tu
             yield name, value
         elif (
             isinstance(value, dict)
+            and name not in used
             and len(set(value) & set(request["settings"])) > 1
             and all(target is None or isinstance(target, str) for target in value.values())
         ):

@@ -22,11 +22,20 @@ _TYPICAL = {"dtype": "bfloat16", "max_model_len": 4096, "max_tokens": 1024, "see
 
 
 @dataclass(frozen=True)
+class Edge:
+    """A native value of the source engine at which mappings clamp or replace a setting. `why`: what it is there."""
+
+    native: Any
+    why: str
+
+
+@dataclass(frozen=True)
 class Setting:
     """One setting.
 
     `source`, `target`: its native argument in each engine; `target` is None if that engine has none. `first`, `second`:
-    canonical values with which the mapping is tried.
+    canonical values with which the mapping is tried. `edges`: the ends of its range and its special values, with which
+    it is tried too.
     """
 
     parameter: Parameter
@@ -34,6 +43,7 @@ class Setting:
     target: Native | None
     first: Any
     second: Any
+    edges: tuple[Edge, ...] = ()
 
     @property
     def part(self) -> str:
@@ -59,7 +69,8 @@ def settings(source: EngineSpec | None, target: EngineSpec) -> tuple[Setting, ..
         if argument is None or endpoint or needless or parameter.name == "kv_cache_tokens":
             continue
         first = _first(parameter)
-        made.append(Setting(parameter, argument, image, first, parameter.variant(first)))
+        second = parameter.variant(first)
+        made.append(Setting(parameter, argument, image, first, second, _edges(parameter, argument, (first, second))))
     return tuple(made)
 
 
@@ -73,12 +84,13 @@ def asked_for(of_part: tuple[Setting, ...]) -> list[dict[str, Any]]:
     """The requests for a part, as native arguments of the source engine.
 
     First every setting has its first value. Then one setting after another has its second value. Then one after another
-    is left out.
+    is left out. Last come the edges of every setting, in order.
     """
     base = {item.source.name: item.source.write(item.first) for item in of_part}
     varied = [{**base, item.source.name: item.source.write(item.second)} for item in of_part]
     without = [{name: value for name, value in base.items() if name != item.source.name} for item in of_part]
-    return [base, *varied, *without]
+    edges = [{**base, item.source.name: edge.native} for item in of_part for edge in item.edges]
+    return [base, *varied, *without, *edges]
 
 
 def harness_gives(of_part: tuple[Setting, ...], requested: dict[str, Any]) -> dict[str, Any]:
@@ -92,6 +104,21 @@ def _argument(parameter: Parameter, source: EngineSpec | None) -> Native | None:
         return parameter.argument(source.name)
     is_requested = parameter.name == "model" or (parameter.requested and not parameter.carried)
     return Native(parameter.name, parameter.default) if is_requested else None
+
+
+def _edges(parameter: Parameter, argument: Native, tried: tuple[Any, ...]) -> tuple[Edge, ...]:
+    """The ends of a setting's range (`scenarios.engines.canonical`), the value that switches it off, and the values to
+    which the engine gives a meaning of their own (`Native.special`), without those that are tried anyway."""
+    if not parameter.comparable:
+        return ()
+    named = {
+        "the least that it can be": parameter.low, "the largest that it can be": parameter.high,
+        "off": parameter.off,
+    }  # fmt: skip
+    values = {argument.write(value): why for why, value in named.items() if value is not None}
+    values.update(argument.special)
+    known = [argument.write(value) for value in tried]
+    return tuple(Edge(native, why) for native, why in values.items() if native not in known)
 
 
 def _first(parameter: Parameter) -> Any:

@@ -119,7 +119,7 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
         findings=tuple(sorted(findings.values(), key=lambda finding: finding.kind == "dropped")),
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
-        notes=tuple(notes),
+        notes=(*notes, *(note for item in judged for note in item.notes), *_unused(functions, judged, options)),
     )
 
 
@@ -148,6 +148,7 @@ class _Part:
     findings: tuple[Arrival, ...]
     left_out: tuple[str, ...]
     differs: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def _judged(
@@ -161,7 +162,8 @@ def _judged(
     of_part = _of_part(part, _plan(function, plans))
     trials = _trials(part, function, of_part)
     answers = function.of(part)
-    without = zip(of_part, answers[1 + len(of_part) :], strict=True)
+    end = 1 + 2 * len(of_part)
+    without = zip(of_part, answers[1 + len(of_part) : end], strict=True)
     arrivals = [item for trial in trials for item in judge.arrivals(trial)]
     tied = {item.parameter for item in arrivals if item.kind == "tied"}
     # A setting whose argument follows another one is tied, and counts once.
@@ -169,6 +171,9 @@ def _judged(
     findings = {(item.setting, item.kind, item.text): item for item in arrivals}
     left_out = (judge.left_out(item, call["native"]) for item, call in without if "native" in call)
     wrong = {item.parameter for item in findings.values()}
+    at_edges, notes = _edges(judge, of_part, answers[end:], wrong)
+    findings.update({(item.setting, item.kind, item.text): item for item in at_edges})
+    wrong |= {item.parameter for item in at_edges}
     native = {name: value for call in answers for name, value in call.get("native", {}).items()}
     renamed = {name for item in findings.values() if item.kind == "renamed" for name in item.gets}
     unknown = [item for item in judge.unknown(cast(Part, part), native) if item.setting not in renamed]
@@ -181,7 +186,33 @@ def _judged(
             text for item, text in zip(of_part, left_out, strict=False) if text and item.parameter.name not in wrong
         ),
         differs=judge.differs(of_part) if part == "sampling" else (),
+        notes=tuple(notes),
     )
+
+
+def _edges(
+    judge: Judge, of_part: tuple[Setting, ...], answers: list[dict[str, Any]], wrong: set[str]
+) -> tuple[list[Arrival], list[str]]:
+    """(The first edge at which each setting that is not wrong does not arrive, edges that the mapping refuses)."""
+    arrivals: dict[str, Arrival] = {}
+    notes = []
+    tried = ((setting, edge) for setting in of_part for edge in setting.edges)
+    for (setting, edge), call in zip(tried, answers, strict=True):
+        name = setting.parameter.name
+        if name in wrong or name in arrivals:
+            continue
+        if "error" in call:
+            notes.append(f"{setting.source.name}={edge.native!r}, {edge.why}: the mapping raises {call['error']}")
+        elif (arrival := judge.at_edge(setting, edge, call["native"])) is not None:
+            arrivals[name] = arrival
+    return list(arrivals.values()), notes
+
+
+def _unused(functions: list[Answers], judged: list[_Part], options: Asked) -> list[str]:
+    """Functions that may map settings too, and that raised an error."""
+    used = {part.function.name for part in judged}
+    return [f"{function.trouble(options.file)}: not checked" for function in functions
+            if function.name not in used and any(function.raised())]  # fmt: skip
 
 
 def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[Trial]:
@@ -202,6 +233,7 @@ def _mapping_of(
     part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], options: Asked
 ) -> Answers | None:
     """The function that carries most settings of this part. In a tie, the one that has the engine in its name."""
+    functions = [function for function in functions if not _passed_on(part, function, _plan(function, plans))]
     scores = {function.name: _carried(part, function, _plan(function, plans)) for function in functions}
     best = max(scores.values(), default=(0, 0))
     if not best[1]:
@@ -216,14 +248,51 @@ def _mapping_of(
 
 
 def _carried(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[int, int]:
-    """(number of settings whose own argument follows them, number of settings that any argument follows)."""
+    """(number of settings whose own argument follows them, number of settings that any argument follows).
+
+    Engines have names that are settings of both parts, as vLLM's `seed`. What follows such a setting says nothing of a
+    part, unless it is an argument that only this part has.
+    """
     answers = function.of(part)
     if not answers or "native" not in answers[0]:
         return 0, 0
     # A setting counts as carried if any returned argument changes with it.
-    trials = [trial for trial in _trials(part, function, _of_part(part, plan)) if trial.followers]
+    others = [item for item in plan if item.part != part]
+    shared = {item.source.name for item in others}
+    elsewhere = {item.target.name for item in others if item.target is not None}
+    trials = [
+        trial for trial in _trials(part, function, _of_part(part, plan))
+        if trial.followers
+        and (trial.setting.source.name not in shared or _own(trial.setting, elsewhere) in trial.followers)
+    ]  # fmt: skip
     targets = [(trial.setting.target, trial.followers) for trial in trials]
     return len([1 for target, followers in targets if target is not None and target.name in followers]), len(trials)
+
+
+def _passed_on(part: str, function: Answers, plan: tuple[Setting, ...]) -> bool:
+    """Whether a function translates names of the other part, and hands this part's on under the names that it got."""
+    other_part = PARTS[0] if part == PARTS[1] else PARTS[1]
+    translated, passed = _by_name(part, function, plan)
+    return bool(passed and not translated and _by_name(other_part, function, plan)[0])
+
+
+def _by_name(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[int, int]:
+    """Of settings that the target engine names otherwise: (number with the target's name, with the source's)."""
+    answers = function.of(part)
+    if not answers or "native" not in answers[0]:
+        return 0, 0
+    translated = passed = 0
+    for trial in _trials(part, function, _of_part(part, plan)):
+        source, target = trial.setting.source, trial.setting.target
+        if target is not None and target.name != source.name:
+            translated += target.name in trial.followers
+            passed += source.name in trial.followers
+    return translated, passed
+
+
+def _own(setting: Setting, elsewhere: set[str]) -> str | None:
+    """The setting's argument in the target engine; None if the other part has one of that name."""
+    return None if setting.target is None or setting.target.name in elsewhere else setting.target.name
 
 
 def _plan(function: Answers, plans: dict[str, tuple[Setting, ...]]) -> tuple[Setting, ...]:

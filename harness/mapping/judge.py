@@ -7,6 +7,7 @@
    altered, also where equal values have no equal effect or more loses nothing.
 3. Which argument names does it return that the target engine does not accept, whatever is set?
 4. What does it return if the setting is left out, and what would the source engine have done?
+5. Does it still arrive at the ends of its range and at its special values, where mappings clamp and replace?
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.errors import closest
-from harness.mapping.carried_settings import Setting, owners
+from harness.mapping.carried_settings import Edge, Setting, owners
 from reports.text import counted
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.mapping import PARTS
 from scenarios.engines.native import Native
 from scenarios.engines.parameter import Parameter
 from scenarios.engines.spec import EngineSpec
@@ -90,8 +92,9 @@ class Mapping:
     def reason(self) -> str:
         """One sentence for the first line. A setting counts once; `tied` and `unknown` arguments are no settings."""
         total = sum(map(len, self.settings.values()))
+        unchecked = "".join(f"; {part} not checked" for part in PARTS if part not in self.settings)
         if not self.findings:
-            return f"all {total} settings arrive"
+            return f"all {total} settings arrive{unchecked}"
         by_setting: dict[tuple[Part, str], set[Kind]] = {}
         beside: Counter[Kind] = Counter()
         for item in self.findings:
@@ -103,7 +106,8 @@ class Mapping:
         numbers = {"wrong": len(by_setting) - dropped, "dropped": dropped}
         counts = ", ".join(f"{number} {what}" for what, number in numbers.items() if number)
         more = "".join(f"; {counted(number, 'argument')} {kind}" for kind, number in beside.items())
-        return f"{total - len(by_setting)} of {total} settings arrive" + (f": {counts}" if counts else "") + more
+        arriving = f"{total - len(by_setting)} of {total} settings arrive"
+        return arriving + (f": {counts}" if counts else "") + more + unchecked
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,30 @@ class Judge:
         else:
             yield self._dropped(trial, target)
         yield from self._ties(trial, setting.parameter)
+
+    def at_edge(self, setting: Setting, edge: Edge, native: dict[str, Any]) -> Arrival | None:
+        """What is wrong with a setting at an end of its range or at a special value; None if nothing is."""
+        target = setting.target
+        if target is None:
+            return None
+        want, read, why = setting.source.read(edge.native, {}), target.value_in(native), _rejected(target, native)
+        if not why and setting.parameter.fits(want, read):
+            return None
+        given = {target.name: native[target.name]} if target.name in native else {}
+        refusal = f"{self.target.title} refuses it: {why}; " if why else ""
+        outcome = "" if why else f"which is {setting.parameter.name} {read!r}; "
+        text = f"{'' if given else f'no {target.name}, '}{refusal}{outcome}{edge.native!r} is tried because: {edge.why}"
+        return Arrival(
+            setting=setting.source.name,
+            parameter=setting.parameter.name,
+            part=setting.parameter.part,
+            kind="rejected" if why else "altered",
+            asked=edge.native,
+            gets=given,
+            text=text,
+            meaning=self._meaning(setting.parameter),
+            fix=f"where {setting.source.name}={edge.native!r} give {target.name}={target.write(want)!r}",
+        )
 
     def unknown(self, part: Part, native: dict[str, Any]) -> Iterator[Arrival]:
         """Arguments that the target engine accepts neither at its start nor for sampling (a function may map both).

@@ -63,8 +63,21 @@ _SUBTRACTED = Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), step=0.1, least=
 # Penalties on tokens that occurred. No setting asks for the last two, but an engine's defaults may contain them.
 PENALTIES: tuple[Parameter, ...] = (
     *(parameter for parameter in SAMPLING if parameter.name == "repetition_penalty"),
-    Parameter("presence_penalty", "sampling", "presence penalty", "", off=0.0, requested=False, axis=_SUBTRACTED),
-    Parameter("frequency_penalty", "sampling", "frequency penalty", "", off=0.0, requested=False, axis=_SUBTRACTED),
+    # Both engines refuse values outside of -2 to 2 (sampling_params.py).
+    *(
+        Parameter(
+            f"{kind}_penalty",
+            "sampling",
+            f"{kind} penalty",
+            "",
+            low=-2.0,
+            high=2.0,
+            off=0.0,
+            requested=False,
+            axis=_SUBTRACTED,
+        )
+        for kind in ("presence", "frequency")
+    ),
 )
 
 

@@ -7,7 +7,7 @@ judge reads them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Values = Mapping[str, Any]
@@ -25,7 +25,7 @@ class Native:
     `name`: the engine's name. `default`: what the engine does without it; None: it decides by itself, or does not
     tell. `read`: converts a native value to a canonical one. `note`: a note for docs/reference/parameters.md.
     `write`: how our own mapping writes a canonical value. `rejects`: why the engine does not accept a value; empty
-    where it does.
+    where it does. `special`: native values that mean more than their number -> what they mean, with the source.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Native:
     note: str = ""
     write: Callable[[Any], Any] = lambda value: value
     rejects: Callable[[Any], str] = lambda value: ""
+    special: Mapping[Any, str] = field(default_factory=dict)
 
     def value_in(self, native: Values) -> Any:
         value = native.get(self.name)

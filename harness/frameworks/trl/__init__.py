@@ -38,6 +38,7 @@ FRAMEWORK = Framework(
     ),
     starts=rf"^\S+\.py(?: |$)|^(?:\S*/)?trl (?:{_COMMANDS})$|^trl\.(?:cli|scripts)\b",
     engines=("vllm",),
+    unpaired={"hf": "with use_vllm off, and then records no log-probabilities of the samples"},
     beside=("accelerate", "transformers"),
     plugin="scenarios.jobs.trl",
     own_seeds="seed=N among the trainer's arguments",

@@ -11,6 +11,7 @@ from harness.doctor.outcome import Fine, Outcome, Unseen
 from harness.frameworks.argv import Start
 from harness.frameworks.detection import LARGEST_SCRIPT
 from harness.frameworks.installed import Installation
+from harness.frameworks.launcher import mapping
 from harness.frameworks.options import (
     DESCRIBE,
     Option,
@@ -25,7 +26,7 @@ from harness.frameworks.options import (
 )  # fmt: skip
 from harness.frameworks.settings import SHELL, Settings
 from harness.frameworks.spec import Examined
-from harness.frameworks.trl.launch import launched, mapping
+from harness.frameworks.trl.launch import launched
 from harness.frameworks.trl.script import Script, settings
 from harness.frameworks.trl.traps import LOADED, TRAINER
 
@@ -63,12 +64,18 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     keys, variables, more = _files(start, script, source, options, read)
     reasons += more
     filed = {**read.keywords, **{key: value for file_settings in keys.values() for key, value in file_settings.items()}}
-    computed = {name: f"{name} is {text}, which only the script knows" for name, text in read.computed.items()}
+    followed, places = _followed(start.entry, options, read)
+    computed = {name: f"{name} is {text}, which only the script knows" for name, text in read.computed.items()
+                if name not in followed}  # fmt: skip
     unknown |= {name: why for name, why in computed.items() if name not in option_values}
     for name in [switch for switch in option_values if switch.startswith("no_")]:  # turns off a switch that is on
         option_values[name.removeprefix("no_")] = False
     package = installed.source("trl") if installed else None
-    launch, unsure = launched(start, not script, source, package, variables)
+    through = not script and not start.entry.startswith("trl.scripts.")  # the `trl` command, which asks accelerate
+    launch = launched(start, through, source, package, variables)
+    unsure = dict(launch.unknown)
+    for name in ("num_processes", "num_machines", "mixed_precision") if through else ():
+        option_values.pop(name, None)  # accelerate's, which `launch` holds
     if _UNSLOTH.search(source):
         unsure[TRAINER] = f"{start.entry} imports unsloth, which puts configurations of its own in the place of TRL's"
     elif "GRPOConfig" not in source and start.arguments[:1] != ("grpo",) and not start.entry.endswith(".grpo"):
@@ -77,9 +84,30 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     if _LOADS.search(source):
         unsure[LOADED] = f"{start.entry} may load the model itself, in a dtype that is not known here"
     judged = tuple(_judged(start, options, keys, read, installed, unsure.get(TRAINER, "")))
-    all_values = {**filed, **option_values, **launch}
+    all_values = {**followed, **filed, **option_values, **launch.values}
     unread = next(filter(None, reasons), "")
-    return Examined(Settings(all_values, {**unknown, **unsure}, unread, variables), judged)
+    return Examined(
+        Settings(all_values, {**unknown, **unsure}, unread, variables, places={**places, **launch.places}), judged
+    )
+
+
+def _followed(entry: str, options: Sequence[Option], read: Script) -> tuple[dict[str, object], dict[str, str]]:
+    """(setting -> its value, where it is set) of what the script takes from its own options as they are."""
+    followed: dict[str, object] = {}
+    places: dict[str, str] = {}
+    for name, flow in read.flows.items():
+        # argparse takes the beginning of an option's name for the option.
+        written = [option for option in options if flow.option.startswith(option.name)]
+        where = f"{entry}:{flow.line}"
+        if not written and flow.default is not None:
+            followed[name], places[name] = flow.default, f"default of --{flow.option}, by {where}"
+        elif written and all(option.name == flow.option for option in written) and not SHELL.search(written[-1].value):
+            try:
+                followed[name] = flow.read(written[-1].value)
+            except ValueError:
+                continue
+            places[name] = f"--{flow.option} {written[-1].value} in the command, by {where}"
+    return followed, places
 
 
 def _source(entry: str) -> str:

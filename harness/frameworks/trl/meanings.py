@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.frameworks.launcher import NODES, PROCESSES
 from harness.frameworks.settings import Settings
 from harness.frameworks.shared_meanings import ENGINE, Meaning, times
-from harness.frameworks.trl.traps import PROCESSES
 
 
 def _engine(value: Any, settings: Settings) -> str:
@@ -16,7 +16,7 @@ def _engine(value: Any, settings: Settings) -> str:
 
 def _prompts(value: Any, settings: Settings) -> int | None:
     """The number of prompts: samples of one generation, divided by the samples of each prompt."""
-    samples = times(("gradient_accumulation_steps", 1), (PROCESSES, 1))(value, settings)
+    samples = times(("gradient_accumulation_steps", 1), (PROCESSES, 1), (NODES, 1))(value, settings)
     group = None if settings.why_unknown("num_generations") else settings.number("num_generations", 8)
     stated = any(settings.get(name) is not None for name in ("steps_per_generation", "generation_batch_size"))
     return None if samples is None or not group or stated else samples // group
@@ -31,7 +31,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "per_device_train_batch_size": Meaning("prompts a step", 8, _prompts),
     "num_generations": Meaning("samples a prompt", 8),
     "gradient_accumulation_steps": Meaning("samples an update", 1, lambda value, settings: times(
-        ("per_device_train_batch_size", 8), (PROCESSES, 1))(value, settings)),
+        ("per_device_train_batch_size", 8), (PROCESSES, 1), (NODES, 1))(value, settings)),
     "num_iterations": Meaning("passes over a step", 1),
     "max_completion_length": Meaning("response length", 512),
     "max_prompt_length": Meaning("prompt length"),

@@ -13,19 +13,38 @@ _OTHERS = ("Lora", "BitsAndBytes", "Auto", "Peft", "Model")
 _FROM_WORDS = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config")
 
 
+@dataclass(frozen=True)
+class Flow:
+    """A setting that the script takes from an option of its own argparse parser.
+
+    `option`: its name, with underscores. `type`: that of its value. `default`: its literal default; None: not known.
+    `line`: where the configuration takes it.
+    """
+
+    option: str
+    type: str
+    default: object
+    line: int
+
+    def read(self, text: str) -> object:
+        """The value that argparse makes of a word. Raises ValueError where it refuses it."""
+        return {"int": int, "float": float}.get(self.type, str)(text)
+
+
 @dataclass
 class Script:
     """The settings of a script.
 
     `calls`: TRL's configuration classes -> the names of their arguments. `keywords`: settings with a literal value.
     `computed`: settings with any other value, as source text. `unread`: why a setting in neither may still not have its
-    default; empty if it has.
+    default; empty if it has. `flows`: those of `computed` that come from an option of the script.
     """
 
     calls: dict[str, list[str]] = field(default_factory=dict)
     keywords: dict[str, object] = field(default_factory=dict)
     computed: dict[str, str] = field(default_factory=dict)
     unread: str = ""
+    flows: dict[str, Flow] = field(default_factory=dict)
 
 
 def settings(path: str, text: str) -> Script:
@@ -50,7 +69,67 @@ def settings(path: str, text: str) -> Script:
                 _keyword(script, keyword, f"{path} gives {name} settings that are not written in the call")
     if "args=" in text and not any(_configures(name) for _, name in calls):
         script.unread = script.unread or f"{path} takes its configuration from elsewhere, which is not read"
+    script.flows = _flows(nodes, calls, script)
     return script
+
+
+def _flows(nodes: list[ast.AST], calls: list[tuple[ast.Call, str]], script: Script) -> dict[str, Flow]:
+    """Follow `GRPOConfig(x=args.y)` to `parser.add_argument("--y", type=int)`, where one parser and one name of its
+    answer are all that there is, and nothing sets the answer's attributes."""
+    parsers = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, "ArgumentParser")]
+    answers = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, "parse_args")]
+    if len(parsers) != 1 or len(answers) != 1 or not isinstance(answers[0].targets[0], ast.Name):
+        return {}
+    answer = answers[0].targets[0].id
+    names = [node for node in nodes if isinstance(node, ast.Name) and node.id == answer]
+    bound: list[ast.AST] = [node for node in names if isinstance(node.ctx, ast.Store)]
+    bound += [node for node in nodes if isinstance(node, ast.arg) and node.arg == answer]
+    # A function that gets the whole answer may set any of it.
+    handed = [call for call, _ in calls
+              if any(isinstance(argument, ast.Name) and argument.id == answer for argument in call.args)]  # fmt: skip
+    given_words = isinstance(answers[0].value, ast.Call) and (answers[0].value.args or answers[0].value.keywords)
+    if len(bound) != 1 or handed or given_words:
+        return {}
+    options = _options([call for call, name in calls if name == "add_argument"])
+    flows: dict[str, Flow] = {}
+    keywords = [keyword for call, name in calls if name.endswith("Config") for keyword in call.keywords]
+    for keyword in keywords:
+        value = keyword.value
+        if not (isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == answer):
+            continue
+        option, name = options.get(value.attr), keyword.arg or ""
+        alone = len([other for other in keywords if other.arg == name]) == 1 and value.attr not in script.computed
+        if option is not None and alone and script.computed.get(name) == ast.unparse(value):
+            flows[name] = Flow(value.attr, *option, value.lineno)
+    return flows
+
+
+def _calls(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and _name(node.func) == name
+
+
+def _options(calls: list[ast.Call]) -> dict[str, tuple[str, object]]:
+    """Option with one long name and one word as its value -> (the type of the value, its default)."""
+    options: dict[str, tuple[str, object]] = {}
+    seen: set[str] = set()
+    for call in calls:
+        words = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+        more = {keyword.arg or "**": keyword.value for keyword in call.keywords}
+        if isinstance(dest := more.get("dest"), ast.Constant):
+            options.pop(str(dest.value), None)
+            seen.add(str(dest.value))
+        kind = _name(more["type"]) if "type" in more else "str"
+        if len(words) != 1 or not words[0].startswith("--"):
+            continue
+        name = words[0].removeprefix("--").replace("-", "_")
+        plain = not {*more} - {"type", "default", "help", "required"} and kind in ("int", "float", "str")
+        if name in seen:
+            options.pop(name, None)
+        elif plain:
+            default = more.get("default")
+            options[name] = (kind, default.value if isinstance(default, ast.Constant) else None)
+        seen.add(name)
+    return options
 
 
 def _configures(name: str) -> bool:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.frameworks.launcher import processes as launched_processes
 from harness.frameworks.settings import Settings
 from reports.text import counted
 
-PROCESSES, MIXED, TRAINER, LOADED = (
-    "launch.num_processes", "launch.mixed_precision", "launch.trainer", "launch.model_dtype",
-)  # fmt: skip
+MIXED, TRAINER, LOADED = "launch.mixed_precision", "launch.trainer", "launch.model_dtype"
 # Sampling parameters with the values under which the engine's log-probabilities are those of all tokens.
 _UNCHANGED: dict[str, tuple[object, ...]] = {
     "top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "repetition_penalty": (None, 1),
@@ -151,12 +150,11 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
     if not (isinstance(size, int) and isinstance(each, int) and isinstance(steps, int)) or size < 1:
         yield Unseen("a size is not a number here")
         return
-    unknown = settings.unknown.get(PROCESSES, "")
-    processes = settings.number(PROCESSES, 1)
+    processes, unknown = launched_processes(settings)
     if isinstance(batch, int):
         total, batch_text = batch, f"generation_batch_size={batch}"
     else:
-        total = each * steps * (1 if unknown else processes or 1)
+        total = each * steps * (1 if unknown else processes)
         number_text = "some processes" if unknown else "1 process" if processes == 1 else f"{processes} processes"
         batch_text = f"{each} a process × {number_text} × {counted(steps, 'step')}"
     if total % size == 0:

@@ -77,17 +77,26 @@ ENGINE = {
 WITHOUT_ARGUMENT = {"kv_cache_dtype": "auto, fp8_e4m3, fp8_e5m2"}
 
 SAMPLING = {
-    "temperature": Native("temperature", 1.0, _temperature, note="below 1e-6 greedy"),
+    "temperature": Native(
+        "temperature",
+        1.0,
+        _temperature,
+        note="below 1e-6 greedy",
+        special={0.0: "0 is greedy sampling (sampling_params.py)", 2.0: "2 is the largest of the OpenAI API"},
+    ),
     "top_k": Native(
         "top_k",
         -1,
         top_k,
         note="off: -1; with top-p both are taken from the unfiltered mass",
         rejects=lambda value: "top_k must be -1 (off) or at least 1" if value == 0 else "",
+        special={-1: "-1 takes every token (sampling_params.py)"},
     ),
     "top_p": Native("top_p", 1.0, note="over the unfiltered mass"),
     "min_p": Native("min_p", 0.0, note="after them"),
-    "repetition_penalty": Native("repetition_penalty", 1.0, note="output only"),
+    "repetition_penalty": Native(
+        "repetition_penalty", 1.0, note="output only", special={2.0: "2 is the largest (sampling_params.py)"}
+    ),
     "max_tokens": Native("max_new_tokens", 128, note="128 when left out"),
     "min_tokens": Native("min_new_tokens", 0, note="masks end tokens; needs a tokenizer"),
     "stop_token_ids": Native("stop_token_ids", (), _stop_ids, note="the same, unless ignore_eos", write=list),

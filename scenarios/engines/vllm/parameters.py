@@ -50,17 +50,29 @@ ENGINE = {
 WITHOUT_ARGUMENT = {"graph_padding": "no such parameter", "kv_cache_dtype": "auto, fp8, fp8_e5m2"}
 
 SAMPLING = {
-    "temperature": Native("temperature", 1.0, _temperature, note="between 0 and 0.01 it becomes 0.01; 0 is greedy"),
+    "temperature": Native(
+        "temperature",
+        1.0,
+        _temperature,
+        note="between 0 and 0.01 it becomes 0.01; 0 is greedy",
+        special={0.0: "0 is greedy sampling (sampling_params.py)", 2.0: "2 is the largest (sampling_params.py)"},
+    ),
     "top_k": Native(
         "top_k",
         -1,
         top_k,
         note="off: 0 or -1; before top-p, which is over what top-k leaves",
         write=lambda value: max(value, 0),
+        special=dict.fromkeys((0, -1), "0 and -1 take every token (sampling_params.py)"),
     ),
     "top_p": Native("top_p", 1.0, note="over the renormalised top-k"),
     "min_p": Native("min_p", 0.0, note="before top-k and top-p"),
-    "repetition_penalty": Native("repetition_penalty", 1.0, note="prompt and output"),
+    "repetition_penalty": Native(
+        "repetition_penalty",
+        1.0,
+        note="prompt and output",
+        special={0.5: "below 1 it encourages repetition (sampling_params.py)"},
+    ),
     "max_tokens": Native("max_tokens", 16, note="16 when left out"),
     "min_tokens": Native("min_tokens", 0, note="masks end tokens and holds stop strings back"),
     "stop_token_ids": Native("stop_token_ids", (), ids, note="beside the model's own ends", write=list),

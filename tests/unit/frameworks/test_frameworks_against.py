@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +165,117 @@ def test_secrets_are_withheld() -> None:
 def test_where_the_output_goes_is_no_word_of_the_command() -> None:
     assert words("a --b 1 >> log 2>&1") == ["a", "--b", "1"]
     assert words(shlex.join(["a", "x>y"])) == ["a", "x>y"]
+
+
+DPO = "-m openrlhf.cli.train_dpo --train_batch_size 32"
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "setting"),
+    [
+        ("deepspeed --num_gpus 4 --module", "deepspeed --num_gpus 8 --module", "processes_per_node"),
+        ("torchrun --nproc-per-node 4 -m", "torchrun --nproc_per_node=2 -m", "processes_per_node"),
+        ("torchrun --nproc-per-node 4 -m", "torchrun -m", "processes_per_node"),
+        ("python -m", "torchrun --nproc-per-node 4 -m", "processes_per_node"),
+        ("python -m torch.distributed.run --nnodes 2 -m", "torchrun -m", "nodes"),
+        ("deepspeed --num_gpus 4 --num_nodes 2 --module", "deepspeed --num_gpus 4 --module", "nodes"),
+        ("accelerate launch --num_processes 8 -m", "accelerate launch --num_processes 4 -m", "processes_per_node"),
+        ("env PET_NPROC_PER_NODE=4 torchrun -m", "torchrun -m", "processes_per_node"),
+    ],
+)
+def test_another_number_of_ranks_is_a_difference_of_every_framework(one: str, two: str, setting: str) -> None:
+    for start in ("openrlhf.cli.train_dpo", "openrlhf.cli.train_ppo_ray", "verl.trainer.main_ppo", "trl.scripts.dpo"):
+        found = report(f"{one} {start}", f"{two} {start}")
+        [item] = [item for item in found.hazards if item.what == f"launch.{setting} differs"]
+        assert (item.severity, found.verdict, found.exit_code) == ("error", "DIFFERENT", 1), start
+        assert "in its configuration, a file or a default" not in item.measured
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("torchrun --nproc-per-node 4 -m", "python -m torch.distributed.run --nproc_per_node=4 --nnodes 1 -m"),
+        ("torchrun --nproc-per-node 4 -m", "deepspeed --num_gpus 4 --module"),
+        ("torchrun --nproc-per-node 4 --nnodes 2 -m", "accelerate launch --num_processes 8 --num_machines 2 -m"),
+        ("torchrun --nproc-per-node 4 --master-port 1 -m", "torchrun --master_port=29501 --nproc-per-node 4 -m"),
+        ("python -m", "torchrun -m"),
+        ("torchrun --nproc-per-node gpu -m", "torchrun --nproc-per-node gpu -m"),
+        ("mpirun -np 4 python -m", "mpirun -np 4 python3 -u -m"),
+        ("nice -n 5 python -m", "python -m"),
+    ],
+)
+def test_equal_numbers_of_ranks_are_no_difference_whatever_starts_them(one: str, two: str) -> None:
+    for start in ("openrlhf.cli.train_dpo", "trl.scripts.dpo"):
+        found = report(f"{one} {start} --seed 1", f"{two} {start} --seed 1")
+        assert [item.what for item in found.hazards if item.severity != "info"] == [], start
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("mpirun -np 4 python -m", "mpirun -np 8 python -m"),
+        ("srun -N 2 python -m", "srun -N 4 python -m"),
+        ("deepspeed --include localhost:0,1 --module", "deepspeed --include localhost:0 --module"),
+        ("torchrun --nproc-per-node gpu -m", "torchrun --nproc-per-node 4 -m"),
+        ("torchrun --nproc-per-node $N -m", "torchrun --nproc-per-node 4 -m"),
+        ("deepspeed --module", "deepspeed --num_gpus 4 --module"),
+    ],
+)
+def test_ranks_that_the_command_does_not_tell_are_never_the_same(one: str, two: str) -> None:
+    found = report(f"{one} openrlhf.cli.train_dpo", f"{two} openrlhf.cli.train_dpo")
+    assert found.verdict == "MAY DIFFER" or found.unchecked
+
+
+def test_a_launchers_configuration_file_counts_and_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "accelerate.yaml"
+    file.write_text("num_processes: 8\nnum_machines: 2\n")
+    start = "-m openrlhf.cli.train_dpo"
+    found = report(f"accelerate launch --config_file {file} {start}", f"torchrun --nproc-per-node 2 --nnodes 2 {start}")
+    [item] = [item for item in found.hazards if item.severity == "error"]
+    assert item.what == "launch.processes_per_node differs" and str(file) in item.measured
+    assert "torchrun --nproc-per-node 2, in the command" in item.measured
+
+
+OWN = """
+import argparse
+from trl import GRPOConfig
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=8)
+parser.add_argument("--other", type=int, default=8)
+args = parser.parse_args()
+config = GRPOConfig(per_device_train_batch_size=args.batch)
+"""
+BATCH = "per_device_train_batch_size"
+
+
+def test_a_value_that_a_script_takes_from_its_own_option_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    found = report(f"python {file} --batch 64", f"python {file} --batch 32")
+    [item] = [item for item in found.hazards if item.what == f"{BATCH} differs"]
+    assert (item.severity, found.verdict) == ("error", "DIFFERENT")
+    assert f"--batch 64 in the command, by {file}:8" in item.measured
+    assert differences(f"python {file}", f"python {file} --batch 32") == [f"{BATCH} differs"]
+    assert differences(f"python {file}", f"python {file} --batch 8") == []
+    assert report(f"python {file} --other 1", f"python {file} --other 2").verdict == "MAY DIFFER"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("=args.batch)", "=args.batch * 2)"),
+        ("config =", "args.batch = 4\nconfig ="),
+        ("config =", "args = change(args)\nconfig ="),
+        ("config =", "change(args)\nconfig ="),
+        ("type=int, default=8)\nargs", "dest='batch')\nargs"),
+        ("type=int, default=8)\nparser", "type=odd)\nparser"),
+        ("parser.parse_args()", "parser.parse_args(['--batch', '8'])"),
+        ("from trl import", "parser = argparse.ArgumentParser()\nfrom trl import"),
+    ],
+)
+def test_a_value_whose_way_is_not_plain_may_differ(right: str, wrong: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    assert right in OWN
+    file.write_text(OWN.replace(right, wrong))
+    found = report(f"python {file} --batch 64", f"python {file} --batch 32")
+    assert found.verdict == "MAY DIFFER" and f"{BATCH} differs" not in {item.what for item in found.hazards}

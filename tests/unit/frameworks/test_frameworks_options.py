@@ -245,7 +245,7 @@ def test_accelerates_mixed_precision_is_the_trainers(
         (["torchrun", "--nproc_per_node", "gpu"], ["--num_generations", "4"], Fine),
         (["python", "-m", "torch.distributed.launch", "--nproc_per_node=4"], ["--num_generations", "32"], Fine),
         (["python", "-m", "torch.distributed.launch", "--nproc_per_node=3"], ["--num_generations", "32"], Problem),
-        (["python", "-m", "torch.distributed.launch"], ["--num_generations", "32"], Unseen),
+        (["python", "-m", "torch.distributed.launch"], ["--num_generations", "32"], Problem),
         (["mpiexec", "-n", "4", "python"], ["--num_generations", "32"], Unseen),
         (["python", "-m", "accelerate.commands.launch"], ["--num_generations", "32"], Unseen),
         (["accelerate", "launch", "--config_file", "FILE"], ["--num_generations", "32"], Fine),

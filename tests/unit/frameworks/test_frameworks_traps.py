@@ -464,3 +464,41 @@ def test_a_script_whose_settings_no_one_read_is_judged_when_it_starts(
     result = record(command, framework="openrlhf", out=tmp_path / "run", say=said.append, environ=environ)
     assert result.exit_code == 0 and "went on" in capfd.readouterr().out
     assert any(line.startswith("openrlhf-dtype: the engines are bfloat16") for line in said), said
+
+
+@pytest.mark.parametrize(
+    ("command", "check", "severity"),
+    [
+        ([*VERL, f"{R}.temperature=0", f"{R}.n=8", "algorithm.adv_estimator=grpo"], "rollout-temperature", "error"),
+        ([*VERL, f"{R}.temperature=0.0"], "rollout-temperature", "warning"),  # one sample, and a critic
+        ([*VERL, f"{R}.temperature=0", f"{R}.n=8"], "rollout-temperature", "warning"),  # verl's default is a critic
+        ([*VERL, f"{R}.temperature=0", f"{R}.n=$N", "algorithm.adv_estimator=grpo"], "rollout-temperature", "warning"),
+        ([*OPENRLHF, "--rollout.temperature", "0"], "rollout-temperature", "warning"),
+        (["trl", "grpo", "--temperature", "0"], "rollout-temperature", "error"),
+        ([*VERL, f"{A}.optim.lr=0"], "learning-rate", "error"),
+        ([*VERL, "critic.optim.lr=0.0"], "learning-rate", "warning"),
+        ([*OPENRLHF, "--actor.adam.lr", "0"], "learning-rate", "error"),
+        (["trl", "grpo", "--learning_rate", "0e-6"], "learning-rate", "error"),
+    ],
+)
+def test_a_job_that_explores_or_learns_nothing_is_a_hazard(command: list[str], check: str, severity: str) -> None:
+    framework = "trl" if command[0] == "trl" else "verl" if command[2] == VERL[2] else "openrlhf"
+    assert [item.severity for item in hazards(command, framework, check)] == [severity]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        VERL, OPENRLHF, ["trl", "grpo"], [*VERL, f"{R}.temperature=0.01", f"{A}.optim.lr=1e-9"],
+        [*VERL, f"{R}.val_kwargs.temperature=0"], [*OPENRLHF, "--rollout.temperature", "1e-1"],
+    ],
+)  # fmt: skip
+def test_a_small_temperature_and_rate_and_greedy_validation_are_no_hazard(command: list[str]) -> None:
+    framework = "trl" if command[0] == "trl" else "verl" if command[2] == VERL[2] else "openrlhf"
+    for check in ("rollout-temperature", "learning-rate"):
+        assert {type(item) for item in found(command, framework, check)} == {Passed}
+
+
+def test_a_temperature_that_only_the_shell_knows_is_not_passed() -> None:
+    for check, word in (("rollout-temperature", f"{R}.temperature=$T"), ("learning-rate", f"{A}.optim.lr=$LR")):
+        assert Unchecked in {type(item) for item in found([*VERL, word], "verl", check)}

@@ -440,3 +440,140 @@ def test_the_example_of_the_documentation_is_answered_as_it_says(
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
     assert cli.main(["mapping", "my_mapping.py", "--engine", "sglang"]) == 1
     assert re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0] in capsys.readouterr().out
+
+
+ENGINE_ALONE = f"{TO_SGLANG.partition('def sampling_arguments')[0]}"
+ENGINE_NAMES = (
+    'NAMES = {"model": "model_path", "tokenizer": "tokenizer_path", "dtype": "dtype", "seed": "random_seed", '
+    '"tensor_parallel_size": "tp_size", "max_num_seqs": "max_running_requests"}\n'
+)
+
+
+@pytest.mark.parametrize("source", [ENGINE_ALONE, ENGINE_NAMES], ids=["function", "names"])
+def test_a_setting_that_both_parts_have_is_no_mapping_of_the_other_part(source: str, checked) -> None:
+    """vLLM's engine and its sampling both have a `seed`; a function of the engine alone does not map the sampling."""
+    found = checked(source)
+    assert set(found.functions) == set(found.settings) == {"engine"}
+    assert not [item for item in found.findings if item.part == "sampling"]
+    assert any("sampling: not checked" in note for note in found.notes) and "sampling" in found.reason
+    assert "seed" in found.arrived["engine"]
+
+
+@pytest.mark.parametrize(
+    ("source", "part", "kind"),
+    [
+        ('def f(p):\n    return {"sampling_seed": p["seed"]}\n', "sampling", ""),
+        ('def f(p):\n    return {"random_seed": p["seed"]}\n', "engine", ""),
+        ('def f(p):\n    return {"temperature": p["temperature"], "random_seed": p["seed"]}\n', "sampling", "renamed"),
+    ],
+)
+def test_whose_seed_it_is_shows_by_the_argument_that_is_given(source: str, part: str, kind: str, checked) -> None:
+    found = checked(source)
+    name = "request_seed" if part == "sampling" else "seed"
+    assert part in found.functions
+    assert [item.kind for item in found.findings if item.parameter == name] == ([kind] if kind else [])
+
+
+RIGHT_SAMPLING = """
+def sampling_arguments(params):
+    names = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed",
+             "include_stop_str_in_output": "no_stop_trim"}
+    if params.get("bad_words"):
+        raise ValueError("SGLang has no bad_words")
+    out = {names.get(name, name): value for name, value in params.items() if name != "bad_words"}
+    out["top_k"] = out.get("top_k") or -1
+    return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "parameter"),
+    [
+        ('out["temperature"] = max(params["temperature"], 0.01)', "temperature"),
+        ('out["temperature"] = max(params["temperature"], 0.5)', "temperature"),
+        ('out["temperature"] = min(params["temperature"], 1.0)', "temperature"),
+        ('out["temperature"] = params["temperature"] or 1.0', "temperature"),
+        ('out["top_p"] = min(params["top_p"], 0.9) if params["top_p"] != 0.5 and params["top_p"] != 1 else '
+         'params["top_p"]', ""),
+        ('out["min_p"] = min(params["min_p"], 0.5)', "min_p"),
+        ('out["repetition_penalty"] = max(params["repetition_penalty"], 1.0)', "repetition_penalty"),
+        ('out["presence_penalty"] = max(params["presence_penalty"], 0)', "presence_penalty"),
+        ('out["top_k"] = params["top_k"] if params["top_k"] != 0 else 50', "top_k"),
+        ('out["top_k"] = params["top_k"] or 50 if params["top_k"] != 0 else -1', ""),
+        ('out["max_new_tokens"] = max(params["max_tokens"], 16)', "max_tokens"),
+        ('out["temperature"] = float(params["temperature"])', ""),
+    ],
+)  # fmt: skip
+def test_the_ends_and_the_special_values_of_a_setting_are_tried(line: str, parameter: str, checked) -> None:
+    found = checked(RIGHT_SAMPLING.replace("    return out\n", f"    {line}\n    return out\n"))
+    assert list(kinds(found)) == ([parameter] if parameter else []), found.findings
+
+
+def test_a_function_that_hands_the_other_parts_settings_on_does_not_map_them(checked) -> None:
+    found = checked(RIGHT_SAMPLING)
+    assert (set(found.functions), found.findings) == ({"sampling"}, ())
+    renames_nothing = checked("def to_sglang(args):\n    return dict(args)\n")
+    assert kinds(renames_nothing)["max_num_seqs"] == "renamed"
+
+
+def test_a_special_value_is_reported_with_its_meaning_and_source(checked) -> None:
+    line = 'out["temperature"] = max(params["temperature"], 0.01)'
+    [item] = checked(RIGHT_SAMPLING.replace("    return out\n", f"    {line}\n    return out\n")).findings
+    assert (item.kind, item.asked, item.gets) == ("altered", 0.0, {"temperature": 0.01})
+    assert "greedy" in item.text and "sampling_params.py" in item.text and "temperature=0" in item.fix
+
+
+def test_an_engines_seed_of_zero_is_tried(checked) -> None:
+    found = checked(ENGINE_ALONE.replace('args.get("seed", 0)', 'args.get("seed") or 42'))
+    assert kinds(found) == {"seed": "altered"}
+
+
+def test_a_special_value_that_is_refused_aloud_is_a_note(checked) -> None:
+    line = 'if params["temperature"] == 0: raise ValueError("no greedy")'
+    found = checked(RIGHT_SAMPLING.replace("    return out\n", f"    {line}\n    return out\n"))
+    assert not found.findings and any("temperature=0" in note and "no greedy" in note for note in found.notes)
+
+
+NAMES_OF_A_FUNCTION = """
+NAMES = {"model": "model_path", "tokenizer": "tokenizer_path", "dtype": "dtype", "seed": "random_seed"}
+
+def renamed(values):
+    return {NAMES[name]: value for name, value in values.items() if name in NAMES}
+
+def build(args):
+    return {**renamed(vars(args)), "tp_size": args.tensor_parallel_size}
+"""
+
+
+def test_a_function_is_judged_in_place_of_the_names_that_it_uses(checked) -> None:
+    found = checked(NAMES_OF_A_FUNCTION)
+    assert found.functions == {"engine": "build"}
+    assert {"model", "tokenizer", "dtype", "seed", "tensor_parallel_size"} <= {*found.arrived["engine"]}
+    alone = checked(NAMES_OF_A_FUNCTION, functions=("NAMES",))
+    assert alone.functions == {"engine": "NAMES"}
+
+
+@pytest.mark.parametrize(
+    "way", ["vars(args)", "args.__dict__", "dict(args)", "{**vars(args)}", "dict(vars(args).items())"]
+)
+def test_settings_can_be_read_from_an_object_in_each_way(way: str, checked) -> None:
+    found = checked(
+        f"def f(args):\n    given = {way}\n    return {{'dtype': given['dtype'], 'random_seed': given['seed']}}\n"
+    )
+    assert {"dtype", "seed"} <= {*found.arrived["engine"]}
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("False", False), ("false", False), ("None", None), ("1", 1), ("sglang", "sglang"), ("'x'", "x"), ("[1]", [1]),
+     ("(1, 2)", [1, 2]), ("a=b", "a=b")],
+)  # fmt: skip
+def test_a_word_of_with_is_the_value_that_it_spells_in_python_or_json(
+    word: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "users.py"
+    kind = type(value).__name__ if value is not None else "type(None)"
+    checks = f"    assert args['x'] == {value!r} and type(args['x']) is {kind}\n"
+    file.write_text(f"def f(args):\n{checks}    return {{'dtype': args['dtype']}}\n")
+    cli.main(["mapping", str(file), "--engine", "sglang", "--with", f"x={word}", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["arrived"] == {"engine": ["dtype"]}

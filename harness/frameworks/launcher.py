@@ -1,0 +1,254 @@
+"""How many processes a command starts, on how many nodes: torchrun, deepspeed, accelerate and their modules.
+
+All frameworks share this reader, because what starts a job is not a part of the framework. Sources: torch 2.11
+(distributed/run.py), DeepSpeed (launcher/runner.py), accelerate (commands/launch.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.frameworks.argv import Start, option
+from harness.frameworks.options import Option
+from harness.frameworks.settings import SHELL, Settings
+from harness.frameworks.shared_meanings import Meaning
+
+PROCESSES, NODES = "launch.processes_per_node", "launch.nodes"
+MEANINGS: Mapping[str, Meaning] = {PROCESSES: Meaning("processes of a node", 1), NODES: Meaning("nodes", 1)}
+# Options of launchers that bear on no number: where processes meet and write.
+ASIDE = tuple(f"launch.{name}" for name in (
+    "master_addr", "master_port", "main_process_ip", "main_process_port", "rdzv_", "log_dir", "tee", "redirects",
+    "local_addr", "node_rank", "machine_rank", "standalone", "config_file",
+))  # fmt: skip
+_LARGEST = 1 << 20  # largest YAML file that is read, in bytes
+_COMMAND = "in the command"
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """One launcher.
+
+    `processes`, `nodes`: its options for the two numbers. `total`: whether its `processes` are those of all nodes.
+    `default`: the processes of a node without the option; empty: what the machine has. `hosts`: options that name the
+    nodes and their devices in its place. `variables`: prefix of the variables that replace an option's default.
+    """
+
+    processes: str
+    nodes: str
+    total: bool = False
+    default: str = ""
+    hosts: tuple[str, ...] = ()
+    variables: str = ""
+
+
+_TORCHRUN = _Launcher("nproc_per_node", "nnodes", default="1", variables="PET_")
+_DEEPSPEED = _Launcher("num_gpus", "num_nodes", hosts=("include", "exclude", "hostfile"))
+_ACCELERATE = _Launcher("num_processes", "num_machines", total=True)
+_LAUNCHERS = {
+    "torchrun": _TORCHRUN, "torch.distributed.run": _TORCHRUN, "torch.distributed.launch": _TORCHRUN,
+    "deepspeed": _DEEPSPEED, "deepspeed.launcher.runner": _DEEPSPEED,
+    "accelerate": _ACCELERATE, "accelerate.commands.launch": _ACCELERATE,
+    "accelerate.commands.accelerate_cli": _ACCELERATE,
+}  # fmt: skip
+_PARALLEL = ("mpiexec", "mpirun", "srun")  # they start what follows several times, and have options of many forms
+_SPLITS = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is known about a job's processes: settings, why others are not known, and where each is set.
+
+    `accelerate`: further settings of accelerate, from its options and its file. `trouble`: why they are not known.
+    """
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    accelerate: Mapping[str, str] = field(default_factory=dict)
+    trouble: str = ""
+
+    def added_to(self, settings: Settings) -> Settings:
+        """The settings with what the framework itself does not say about its processes."""
+        own = {*settings.values, *settings.unknown}
+        values = {name: value for name, value in self.values.items() if name not in own}
+        unknown = {name: why for name, why in self.unknown.items() if name not in own}
+        places = {name: where for name, where in self.places.items() if name not in own}
+        return replace(
+            settings,
+            values={**settings.values, **values},
+            unknown={**settings.unknown, **unknown},
+            places={**places, **settings.places},
+        )
+
+
+def processes(settings: Settings) -> tuple[int, str]:
+    """(The processes of all nodes, why they are not known): a job that no launcher starts is one process."""
+    why = settings.unknown.get(PROCESSES) or settings.unknown.get(NODES) or ""
+    each, nodes = settings.number(PROCESSES, 1), settings.number(NODES, 1)
+    return (each or 1) * (nodes or 1), why
+
+
+def launched(
+    start: Start, environ: Mapping[str, str], *, accelerated: Sequence[str] | None = None, package: Path | None = None
+) -> Launch:
+    """What starts a job's processes. Nothing is run, and of files only accelerate's own is read.
+
+    `environ`: of the job. `accelerated`: words behind the entry that accelerate gets, as from the `trl` command; None:
+    none. `package`: of TRL, whose folder has the files that `--accelerate_config` names.
+    """
+    words = start.before
+    place = next((at for at, word in enumerate(words) if os.path.basename(word) in _LAUNCHERS), None)
+    if accelerated is not None:
+        name, launcher, options = "accelerate", _ACCELERATE, list(_options((*words, *accelerated)))
+    elif place is None:
+        parallel = _parallel(words)
+        world = {PROCESSES: f"WORLD_SIZE is {environ['WORLD_SIZE']}"} if "WORLD_SIZE" in environ else {}
+        return replace(parallel, unknown={**world, **parallel.unknown})
+    else:
+        name = os.path.basename(words[place])
+        launcher, options = _LAUNCHERS[name], list(_options(words[place + 1 :]))
+    texts: dict[str, tuple[str, str]] = {
+        each.name: (each.value or str(each.bare), f"{name} {word}, {_COMMAND}") for each, word in options
+    }
+    accelerate_texts: dict[str, str] = {}
+    trouble = ""
+    if launcher is _ACCELERATE:
+        more, trouble = _accelerate_file(words, accelerated or (), environ, package)
+        texts = {**more, **texts}
+        accelerate_texts = {key: text for key, (text, _) in texts.items()}
+    if launcher.variables:
+        names = (launcher.processes, launcher.nodes)
+        inherited = {key: f"{launcher.variables}{key.upper()}" for key in names if key not in texts}
+        texts |= {key: (environ[variable], f"the variable {variable}") for key, variable in inherited.items()
+                  if variable in environ}  # fmt: skip
+    if shell := next((word for word in words if SHELL.match(word)), ""):
+        trouble = trouble or f"{start.entry} is started by {shell}, which only the shell knows"
+    made = _counted(launcher, name, texts, trouble)
+    others = {key: entry for key, entry in texts.items() if key not in (launcher.processes, launcher.nodes)}
+    others = {} if accelerated is not None else others  # its words are the framework's own options too
+    outer = _parallel(words[:place])
+    return Launch(
+        {**{f"launch.{key}": text for key, (text, _) in others.items()}, **outer.values, **made.values},
+        made.unknown,
+        {**outer.places, **{f"launch.{key}": where for key, (_, where) in others.items()}, **made.places},
+        accelerate_texts,
+        trouble,
+    )
+
+
+def _counted(launcher: _Launcher, name: str, texts: Mapping[str, tuple[str, str]], trouble: str) -> Launch:
+    """The two numbers."""
+    values: dict[str, object] = {}
+    unknown: dict[str, str] = {}
+    places: dict[str, str] = {}
+    hosts = ", ".join(f"--{key} {texts[key][0]}" for key in launcher.hosts if key in texts)
+    several = f"{name} takes the processes that {hosts or 'the machine'} has"
+    defaults = {launcher.nodes: ("" if hosts else "1"), launcher.processes: launcher.default}
+    for setting, key in ((NODES, launcher.nodes), (PROCESSES, launcher.processes)):
+        text, where = texts.get(key, (defaults[key], f"{name}'s default"))
+        low, _, high = text.partition(":")  # torchrun's form of a number of nodes that may change
+        text = low if low == high else text
+        if text.isdigit() and (key in texts or not trouble):
+            values[setting], places[setting] = int(text), where
+        elif text or trouble:
+            unknown[setting] = trouble or f"{key} is {text}, which is no number"
+        else:
+            unknown[setting] = several
+    if launcher.total and PROCESSES in values and NODES in values:
+        each, rest = divmod(int(str(values[PROCESSES])), int(str(values[NODES])) or 1)
+        if rest:
+            unknown[PROCESSES] = f"{values.pop(PROCESSES)} processes are no whole number for each of {values[NODES]}"
+        else:
+            values[PROCESSES] = each
+    return Launch(values, unknown, places)
+
+
+def _parallel(words: Sequence[str]) -> Launch:
+    """What MPI or Slurm is told: its options as they are written, and no number."""
+    place = next((at for at, word in enumerate(words) if os.path.basename(word) in _PARALLEL), None)
+    if place is None:
+        return Launch()
+    name = os.path.basename(words[place])
+    end = next((at for at, word in enumerate(words) if at > place and "python" in os.path.basename(word)), len(words))
+    options = list(_options(words[place + 1 : end]))
+    values = {f"launch.{name}.{each.name}": each.value for each, _ in options}
+    why = f"{name} decides how many there are: {' '.join(words[place:end])}"
+    places = {f"launch.{name}.{each.name}": f"{word}, {_COMMAND}" for each, word in options}
+    return Launch(values, {PROCESSES: why}, places)
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[Option, str]]:
+    """Yield (option, its words) of a launcher: -n 4, --nnodes=2. Hyphens are treated as underscores.
+
+    `-m` and `--module` say only what follows.
+    """
+    place = 0
+    while place < len(words):
+        word = words[place]
+        place += 1
+        if not _SPLITS.fullmatch(word) or word in ("-m", "--module"):
+            continue
+        name, joined, value = word.lstrip("-").partition("=")
+        following = "" if joined or place == len(words) or words[place].startswith("-") else words[place]
+        place += bool(following)
+        bare = not joined and not following
+        yield Option(name.replace("-", "_"), value or following, bare=bare), f"{word} {following}".strip()
+
+
+def _accelerate_file(
+    words: Sequence[str], accelerated: Sequence[str], environ: Mapping[str, str], package: Path | None
+) -> tuple[dict[str, tuple[str, str]], str]:
+    """(Setting of accelerate's file -> its value and where it is set, why it is not known).
+
+    Without a file, accelerate uses the one that `accelerate config` wrote.
+    """
+    names = ("--config_file", "--config-file")
+    file = option(words, *names) or option(accelerated, *names)
+    named = option(accelerated, "--accelerate_config")
+    if named and not file:
+        shipped = package.parent / "accelerate_configs" / f"{named}.yaml" if package else None
+        file = str(shipped) if shipped and shipped.is_file() and not os.path.isfile(named) else named
+    file = file or next(filter(os.path.isfile, _defaults(environ)), "")
+    if SHELL.search(file):
+        return {}, f"settings come from {file}, which only the shell knows"
+    file_settings, why = mapping(file) if file else ({}, "")
+    # YAML reads accelerate's `no` as false.
+    texts = {name: "no" if value is False else str(value).lower() if value is True else str(value)
+             for name, value in file_settings.items() if value is not None}  # fmt: skip
+    return {name: (text, f"{name} of {file}") for name, text in texts.items()}, why
+
+
+def _defaults(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the files that `accelerate config` may have written."""
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache")
+    home = environ.get("HF_HOME") or os.path.join(cache, "huggingface")
+    for end in ("json", "yaml", "yml"):  # JSON is read as YAML
+        yield os.path.join(home, "accelerate", f"default_config.{end}")
+
+
+def mapping(path: str) -> tuple[dict[str, Any], str]:
+    """(content of a YAML file, why it cannot be read): one of the two is empty."""
+    import yaml
+
+    try:
+        if not os.path.isfile(path):
+            raise OSError(0, "it is not a file" if os.path.exists(path) else "there is no such file")
+        if os.path.getsize(path) > _LARGEST:
+            raise OSError(0, f"it is larger than {_LARGEST >> 20} MiB")
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        return {}, f"settings come from {path or 'a file without a name'}, which cannot be read: {error.strerror}"
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        return {}, f"settings come from {path}, which is no YAML that can be read{where}"
+    if content is None:
+        return {}, ""
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        return {}, f"settings come from {path}, which holds no settings by name"
+    return content, ""
