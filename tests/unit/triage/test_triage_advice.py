@@ -12,6 +12,7 @@ from triage_evidence import compared, evidence, frames, group, process, rank
 from harness.triage import judge
 from harness.triage.collect.stacks import TOO_BUSY
 from harness.triage.evidence import Evidence, Frame, Process, Thread
+from harness.triage.flight.model import Comparison
 from harness.triage.judge import triage
 from harness.triage.run import _lives
 from reports.model import Verdict
@@ -28,7 +29,7 @@ def job(late: Process) -> Verdict:
     return triage(*parts(late))
 
 
-def parts(late: Process) -> tuple[Evidence, object]:
+def parts(late: Process) -> tuple[Evidence, Comparison]:
     ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
     return evidence(late, *ranks), compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
 
@@ -36,7 +37,7 @@ def parts(late: Process) -> tuple[Evidence, object]:
 @pytest.mark.parametrize("late", [rank(0, "main:10 wait:44"), rank(0, "main:10 wait:44", state="T")])
 def test_after_an_end_no_advice_is_about_a_process_that_lived(late: Process) -> None:
     assert any(PID.search(step) for step in steps(job(late)))
-    ended = steps(triage(*parts(late), afterwards="harness triage OUT   # what was kept"))  # type: ignore[arg-type]
+    ended = steps(triage(*parts(late), afterwards="harness triage OUT   # what was kept"))
     assert ended[0].startswith("harness triage OUT") and not any(PID.search(step) for step in ended)
 
 
