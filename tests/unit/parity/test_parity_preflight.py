@@ -205,7 +205,6 @@ def test_the_fix_of_a_candidate_s_model_names_the_option_that_set_it() -> None:
         ("sampling.top_p", "--candidate-set sampling.top_p=1.0"),
         ("sampling.top_q=0.9", "--candidate-set sampling.top_p=0.9"),
         ("sampling.top_p=7", "--candidate-set sampling.top_p=1"),
-        ("nonsense=7", "--candidate-set sampling.temperature=0.9"),
     ],
 )
 def test_the_fix_of_a_candidate_s_setting_can_be_typed(override: str, fix: str) -> None:
@@ -213,6 +212,12 @@ def test_the_fix_of_a_candidate_s_setting_can_be_typed(override: str, fix: str) 
         run.run_parity("hf", "hf", candidate_overrides=[override])
     assert refused.value.fix == fix
     config.changed(Scenario(), [fix.removeprefix("--candidate-set ")])
+
+
+def test_a_setting_that_is_like_no_other_is_refused_with_the_form_of_one() -> None:
+    with pytest.raises(BadInput) as refused:
+        run.run_parity("hf", "hf", candidate_overrides=["nonsense=7"])
+    assert refused.value.fix == "--candidate-set SECTION.KEY=VALUE   # with one of these keys"
 
 
 def test_a_router_is_refused_on_a_cluster_of_hosts() -> None:
