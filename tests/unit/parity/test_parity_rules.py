@@ -318,9 +318,13 @@ def test_a_baseline_that_ignores_the_end_is_the_baselines_fault(tmp_path: Path) 
     assert cause(verdict, "STOP(ignore_eos)").party == "baseline"
 
 
-def test_another_set_of_end_tokens(tmp_path: Path) -> None:
-    """The candidate stops at a token from which the baseline goes on."""
+@pytest.mark.parametrize(("told", "party"), [(False, "candidate"), (True, "baseline")])
+def test_another_set_of_end_tokens(tmp_path: Path, told: bool, party: str) -> None:
+    """The candidate stops at a token from which the baseline goes on, and is at fault unless both say that they have
+    it."""
     baseline, candidate = plain()
+    for event in [*baseline.events("sampling"), *candidate.events("sampling")] * told:
+        event["given"] = {**event.get("given", {}), "end_ids": [2, 777]}
     stop = 777
     for step in range(STEPS):
         for recording in (baseline, candidate):
@@ -331,7 +335,7 @@ def test_another_set_of_end_tokens(tmp_path: Path) -> None:
         lengths = {i: 5 for i, n in enumerate(frame.arrays["output"].lengths) if n > 8}
         cut(frame, lengths, "stop")
     verdict = put(tmp_path, baseline, candidate)
-    settled(verdict, "STOP(other end set)")
+    settled(verdict, "STOP(other end set)", party)
     assert cause(verdict, "STOP(other end set)").details["tokens"] == [stop]
 
 

@@ -177,9 +177,9 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
             # for another reason: it was cut short, or a log-probability was not finite.
             if side.stops.at.get(token, 0) or _went_on(stopped_side, token):
                 continue
-            # The side that lacks an end token that it should have is at fault, else the side that stops at an
-            # additional one.
-            missing = token in {*_model_ends(e), *_asked_stops(e)}
+            # The side that lacks an end token that it should have, or says that it has, is at fault, else the side that
+            # stops at an additional one.
+            missing = token in {*_model_ends(e), *_asked_stops(e), *(told_ends(side, e.mode) or ())}
             if not missing and len(those) < FEWEST:
                 continue
             faulty_side = "candidate" if long == (1 if missing else 0) else "baseline"
