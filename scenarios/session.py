@@ -33,7 +33,7 @@ from scenarios.engines.engine import (
     WeightMeta,
 )
 from scenarios.engines.engine_processes import first_to_end, title
-from scenarios.engines.layers import HiddenStates
+from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.make import EngineOptions, make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, sampling_event
 from scenarios.plants import Injection

@@ -23,7 +23,7 @@ from scenarios.engines import guided
 from scenarios.engines.coupling import EDGE, Draw, gumbel, perturbed
 from scenarios.engines.engine import Completion, Request
 from scenarios.engines.hf.engine import HFEngine, ids_of
-from scenarios.engines.layers import HiddenStates
+from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.engines.sampling import OUTSIDE_HALF, barred, filtered
 from scenarios.golden_section import peak

@@ -8,23 +8,14 @@ given it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from scenarios.engines.hidden_states import HiddenStates
+
 PROJECTIONS = 4  # of each hidden state: two different states do not agree in all four by chance
 WHOLE = 64  # tokens at the end of a sequence of which the last state is shown whole
-
-
-class HiddenStates(NamedTuple):
-    """What a forward pass computes.
-
-    `layers` [embeddings and layers][tokens x projections]. `last` [tokens][width]: what enters the head, of the last
-    `WHOLE` tokens.
-    """
-
-    layers: list[list[float]]
-    last: list[list[float]]
 
 
 def shown(states: list[torch.Tensor]) -> HiddenStates:

@@ -28,7 +28,8 @@ from scenarios.engines.engine import (
     WeightMeta,
 )
 from scenarios.engines.hf import parameters as own_parameters
-from scenarios.engines.layers import HiddenStates, shown
+from scenarios.engines.hidden_states import HiddenStates
+from scenarios.engines.layers import shown
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
 from scenarios.engines.sampling import filtered

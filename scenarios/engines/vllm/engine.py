@@ -23,7 +23,7 @@ from scenarios.engines.engine import (
 )
 from scenarios.engines.engine_processes import bound_to_cores, titled
 from scenarios.engines.hf.engine import draw_of, ids_of
-from scenarios.engines.layers import HiddenStates
+from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
 from scenarios.engines.vllm import parameters as own_parameters
