@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -99,8 +100,10 @@ def compare(command_a: Sequence[str], command_b: Sequence[str], framework: str =
     Raises BadInput for a command of no framework, and for one whose settings are in a shell script.
     """
     commands = read("A", command_a, framework), read("B", command_b, framework)
-    report_items = [*items(CHECK, _settings(*commands), "the commands")]
-    report_items += items(CHECK, _variables(*commands), "the commands")
+    outcomes = [*_settings(*commands), *_variables(*commands)]
+    if all(isinstance(outcome, Fine) for outcome in outcomes):
+        outcomes += _other_words(*commands)
+    report_items = [*items(CHECK, outcomes, "the commands")]
     report_items += items(MEANT, _meant(*commands), "the commands")
     for side in commands:
         report_items += items("framework-options", [item for item in side.options if isinstance(item, Problem)],
@@ -286,6 +289,43 @@ def _unread(command_a: Told, command_b: Told) -> Iterator[Outcome]:
             and side.settings.unread != (command_b if side is command_a else command_a).settings.unread
         ):
             yield Unseen(f"command {side.name}: {side.settings.unread}")
+
+
+def _other_words(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+    """Report words of the commands that differ where no setting does: what reads them was not seen."""
+    # Options of a script that a setting is read from: "--batch 64 in the command, by train.py:8".
+    places = [place for side in (command_a, command_b) for place in side.settings.places.values()]
+    followed = {place.split()[0] for place in places if place.startswith("-")}
+    first, second = _unnamed(command_a, followed), _unnamed(command_b, followed)
+    if command_a.framework is command_b.framework and first != second:
+        only = {
+            "A": _scrubbed(" ".join((first - second).elements())) or "none",
+            "B": _scrubbed(" ".join((second - first).elements())) or "none",
+        }
+        yield Problem(
+            "warning", "words of the commands differ, and no setting was read from them",
+            "; ".join(f"{name}: {text}" for name, text in only.items()), _ANY.does, "write them alike in both commands",
+        )  # fmt: skip
+
+
+def _unnamed(side: Told, followed: set[str]) -> Counter[str]:
+    """The words of a command that are no setting's own `name=value`, nor a followed option with its value; numbers as
+    they are, however they are written."""
+    words: Counter[str] = Counter()
+    before = ""
+    for word in side.start.arguments:
+        is_read = word.lstrip("-+~").partition("=")[0] in side.settings.values
+        if not is_read and not followed & {word.partition("=")[0], before}:
+            words[_number(word)] += 1
+        before = word
+    return words
+
+
+def _number(word: str) -> str:
+    try:
+        return repr(float(word))
+    except ValueError:
+        return word
 
 
 def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:

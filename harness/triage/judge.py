@@ -215,7 +215,7 @@ def _steps(case: Case, ruling: Ruling, afterwards: str) -> list[str]:
 def _filled(case: Case, ruling: Ruling, step: str) -> str:
     """Put the pid of the process that a piece of advice is about into it, the culprit's, else a waiter's; and the path
     of py-spy where the shell of this host would not find it."""
-    if step.startswith("py-spy ") and case.evidence.source == "live" and shutil.which("py-spy") is None:
+    if step.startswith("py-spy ") and case.evidence.source != PASTED and shutil.which("py-spy") is None:
         step = (program() or "py-spy") + step.removeprefix("py-spy")
     place = next((words for words in ("--pid PID", "harness stacks PID") if words in step), "")
     if not place:

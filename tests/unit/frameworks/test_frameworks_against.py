@@ -279,3 +279,13 @@ def test_a_value_whose_way_is_not_plain_may_differ(right: str, wrong: str, tmp_p
     file.write_text(OWN.replace(right, wrong))
     found = report(f"python {file} --batch 64", f"python {file} --batch 32")
     assert found.verdict == "MAY DIFFER" and f"{BATCH} differs" not in {item.what for item in found.hazards}
+
+
+def test_words_that_no_setting_was_read_from_are_never_the_same(tmp_path: Path) -> None:
+    """A short option, of which the long one is followed."""
+    file = tmp_path / "train.py"
+    file.write_text(OWN.replace('"--batch"', '"-b", "--batch"'))
+    found = report(f"python {file} -b 64", f"python {file} -b 32")
+    assert found.verdict == "MAY DIFFER"
+    assert report(f"python {file} -b 64", f"python {file} -b 64").verdict == "SAME"
+    assert report(f"python {file} --other 1e-6", f"python {file} --other 0.000001").verdict == "SAME"
