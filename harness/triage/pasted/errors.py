@@ -17,6 +17,7 @@ from harness.triage.evidence import LogError
 from harness.triage.pasted.naming import NOBODY, Name, of_path
 from probes import limits
 from probes.limits import RANKS
+from scenarios.engines import registry
 
 MAX_ERRORS = 1_000  # of all files
 MAX_MEMORY = 1_000  # characters of a line in which the process that Ray killed is looked for
@@ -74,6 +75,7 @@ OF_SLURM = ("slurmstepd:", "srun:")  # beginnings of lines that Slurm itself wri
 DEFUNCT = "<defunct>"  # in a list of processes, whose order says nothing
 _EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"
 _SIGNAL = "gdb PROGRAM CORE -ex bt   # where it was in C"
+_OF_A_JOB = rf"python|pt_|ray::|torchrun|(?i:{'|'.join(registry.BUILT_IN)})"  # names of its tasks begin so
 SIGNS = (
     Sign(
         "CUDA out of memory", "ran out of GPU memory",
@@ -146,7 +148,7 @@ SIGNS = (
          re.compile(_IN_GROUP + "Heartbeat monitor timed out!"), Kind.REPORT),
     Sign("blocked for more than ", "is held by the kernel",
          "cat /proc/PID/stack; dmesg | grep -A30 'blocked for more than'   # which file system or device",
-         re.compile(r"task (?P<role>(?:python|pt_|ray::|sglang|vllm|VLLM|torchrun)\S{0,60}):(?P<pid>\d{1,10}) "
+         re.compile(rf"task (?P<role>(?:{_OF_A_JOB})\S{{0,60}}):(?P<pid>\d{{1,10}}) "
                     r"blocked for more than (?P<stall>\d{1,7}) seconds")),  # other tasks are not known to be of the job
     Sign("Worker proc ", "lost a worker of vLLM", "read the worker's own lines above it",
          re.compile(r"Worker proc \S+ died unexpectedly")),

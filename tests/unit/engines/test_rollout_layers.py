@@ -65,13 +65,19 @@ class Fused(torch.nn.Module):
         return self.model.norm(output, residual)[0]  # type: ignore[no-any-return]
 
 
+def layers_of(capture: Capture) -> list[list[float]]:
+    states = capture.take(len(IDS))
+    assert states is not None
+    return states.layers
+
+
 @torch.no_grad()
 def test_hooks_see_what_transformers_says(model: Any) -> None:
     said = model(input_ids=torch.tensor([IDS]), output_hidden_states=True).hidden_states
     capture = Capture(model)
     model(input_ids=torch.tensor([IDS]))
-    captured = capture.take(len(IDS))
-    assert captured is not None and len(captured) == len(said) == model.config.num_hidden_layers + 1
+    captured = layers_of(capture)
+    assert len(captured) == len(said) == model.config.num_hidden_layers + 1
     for ours, theirs in zip(captured, said, strict=True):
         assert ours == pytest.approx(projections(theirs[0]).flatten().tolist(), abs=1e-6)
         assert len(ours) == len(IDS) * PROJECTIONS
@@ -85,8 +91,8 @@ def test_embeddings_are_seen_after_the_factor_of_their_model() -> None:
     said = gemma(input_ids=torch.tensor([IDS]), output_hidden_states=True).hidden_states
     capture = Capture(gemma)
     gemma(input_ids=torch.tensor([IDS]))
-    captured = capture.take(len(IDS))
-    assert captured is not None and captured[0] == pytest.approx(projections(said[0][0]).flatten().tolist(), abs=1e-4)
+    captured = layers_of(capture)
+    assert captured[0] == pytest.approx(projections(said[0][0]).flatten().tolist(), abs=1e-4)
     unscaled = projections(gemma.model.embed_tokens.weight[list(IDS)]).flatten().tolist()
     assert captured[0] != pytest.approx(unscaled, rel=0.1)
 
@@ -95,8 +101,7 @@ def test_a_residual_that_is_added_in_place_later_is_added_now() -> None:
     fused = Fused()
     capture = Capture(fused)
     fused(torch.tensor(IDS))
-    captured = capture.take(len(IDS))
-    assert captured is not None
+    captured = layers_of(capture)
     embedded = projections(fused.model.embed_tokens(torch.tensor(IDS))).flatten().tolist()
     for state, factor in zip(captured, (1, 7, 98), strict=True):
         expected = [factor * x for x in embedded]  # sums: each rounds by its largest term
@@ -111,7 +116,7 @@ def test_a_layer_that_is_wrong_is_the_first_that_differs() -> None:
         fused.model.layers[0].scale = scale
         capture = Capture(fused)
         fused(torch.tensor(IDS))
-        states.append(capture.take(len(IDS)))
+        states.append(layers_of(capture))
     assert [a == b for a, b in zip(*states, strict=True)] == [True, False, False]  # type: ignore[arg-type]
 
 
@@ -119,12 +124,11 @@ def test_a_prefill_in_parts_is_put_together_and_what_follows_is_left_out() -> No
     fused = Fused()
     whole = Capture(fused)
     fused(torch.tensor(IDS))
-    expected = whole.take(len(IDS))
+    expected = layers_of(whole)
     parts = Capture(fused)
     for some in (IDS[:4], IDS[4:], (3,)):
         fused(torch.tensor(some))
-    captured = parts.take(len(IDS))
-    assert captured is not None and expected is not None
+    captured = layers_of(parts)
     assert all(a == pytest.approx(b) for a, b in zip(captured, expected, strict=True))
 
 

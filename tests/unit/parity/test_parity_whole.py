@@ -468,12 +468,11 @@ def test_samples_that_one_engine_gave_up_are_a_difference(tmp_path: Path) -> Non
     assert put(tmp_path, baseline, candidate).verdict == "DIVERGENT"
 
 
-@pytest.mark.parametrize("cached", [-5, 10**6])
 @pytest.mark.parametrize("sides", ["candidate", "both"])
-def test_cached_tokens_that_no_prompt_can_have(tmp_path: Path, cached: int, sides: str) -> None:
+def test_cached_tokens_that_no_prompt_can_have(tmp_path: Path, sides: str) -> None:
     baseline, candidate = pair()
     for run in (baseline, candidate) if sides == "both" else (candidate,):
-        run.frame("rollout", LATER).arrays["cached"][:] = cached
+        run.frame("rollout", LATER).arrays["cached"][:] = 10**6
     found = check(put(tmp_path, baseline, candidate), SUSPICIONS[8])
     assert found.state == "not tested" and f"step {LATER}" in found.evidence, found.evidence
 

@@ -409,12 +409,12 @@ def test_a_kept_copy_computes_with_old_weights_until_it_is_removed(policy: str, 
 def test_a_bent_module_is_wrong_until_it_is_removed(policy: str, requests: list[Request]) -> None:
     engine = HFEngine(policy, SCENARIO, mode="coupled", device="cpu")
     ids = requests[0].prompt_ids
-    before = engine.layers(ids)
+    before = engine.layers(ids).layers
     bent = faulty(engine, policy, bent={"modules": ["model.layers.1.mlp.down_proj"], "by": 1.5})
-    wrong = [a != b for a, b in zip(before, engine.layers(ids), strict=True)]
+    wrong = [a != b for a, b in zip(before, engine.layers(ids).layers, strict=True)]
     assert wrong == [False, False] + [True] * (len(before) - 2)  # embeddings and one layer are right
     bent.remove()
-    assert engine.layers(ids) == before
+    assert engine.layers(ids).layers == before
 
 
 def test_first_tokens_are_drawn_before_the_sync(policy: str, requests: list[Request]) -> None:
