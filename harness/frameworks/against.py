@@ -240,21 +240,26 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
             equal_count += 1
         else:
             yield _differs(concept, title, *stated, engine=command_b.engine)
-    if any(name in side.settings.values or name in side.settings.unknown
-           for name in launcher.MEANINGS for side in (command_a, command_b)):  # fmt: skip
-        stated = [side.stated(name) for side in (command_a, command_b) for name in launcher.MEANINGS]
-        yield Unseen(f"ranks: {'; '.join(stated)}: a framework may start others itself, so they are not compared")
     if lacking:
         yield Unseen(f"{', '.join(lacking)}: neither command gives it, and what one of the two has is not known")
-    for side in (command_a, command_b):
+    yield from _of_one_framework(command_a, command_b)
+    yield from _unread(command_a, command_b)
+    yield Fine(f"{equal_count} settings mean the same")
+
+
+def _of_one_framework(*commands: Told) -> Iterator[Outcome]:
+    """Report what commands of two frameworks say that only one of the frameworks knows: the ranks, and other words."""
+    if any(name in side.settings.values or name in side.settings.unknown
+           for name in launcher.MEANINGS for side in commands):  # fmt: skip
+        stated = [side.stated(name) for side in commands for name in launcher.MEANINGS]
+        yield Unseen(f"ranks: {'; '.join(stated)}: a framework may start others itself, so they are not compared")
+    for side in commands:
         unmatched_words = [word for word in _set_in_command(side) if word not in side.framework.meanings
                 and not word.startswith(side.framework.aside)]  # fmt: skip
         if unmatched_words:
             yield Unseen(
                 f"{', '.join(unmatched_words)} of {side.name}: what it is in the other framework is not known here"
             )
-    yield from _unread(command_a, command_b)
-    yield Fine(f"{equal_count} settings mean the same")
 
 
 def _by_concept(side: Told) -> dict[str, tuple[str, Any, bool]]:

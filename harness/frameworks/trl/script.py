@@ -76,32 +76,43 @@ def settings(path: str, text: str) -> Script:
 def _flows(nodes: list[ast.AST], calls: list[tuple[ast.Call, str]], script: Script) -> dict[str, Flow]:
     """Follow `GRPOConfig(x=args.y)` to `parser.add_argument("--y", type=int)`, where one parser and one name of its
     answer are all that there is, and nothing sets the answer's attributes."""
-    parsers = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, "ArgumentParser")]
-    answers = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, "parse_args")]
-    if len(parsers) != 1 or len(answers) != 1 or not isinstance(answers[0].targets[0], ast.Name):
-        return {}
-    answer = answers[0].targets[0].id
-    names = [node for node in nodes if isinstance(node, ast.Name) and node.id == answer]
-    bound: list[ast.AST] = [node for node in names if isinstance(node.ctx, ast.Store)]
-    bound += [node for node in nodes if isinstance(node, ast.arg) and node.arg == answer]
-    # A function that gets the whole answer may set any of it.
-    handed = [call for call, _ in calls
-              if any(isinstance(argument, ast.Name) and argument.id == answer for argument in call.args)]  # fmt: skip
-    given_words = isinstance(answers[0].value, ast.Call) and (answers[0].value.args or answers[0].value.keywords)
-    if len(bound) != 1 or handed or given_words:
+    answer = _only_answer(nodes, calls)
+    if not answer:
         return {}
     options = _options([call for call, name in calls if name == "add_argument"])
     flows: dict[str, Flow] = {}
     keywords = [keyword for call, name in calls if name.endswith("Config") for keyword in call.keywords]
     for keyword in keywords:
         value = keyword.value
-        if not (isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == answer):
+        if not isinstance(value, ast.Attribute) or not _is_named(value.value, answer):
             continue
         option, name = options.get(value.attr), keyword.arg or ""
         alone = len([other for other in keywords if other.arg == name]) == 1 and value.attr not in script.computed
         if option is not None and alone and script.computed.get(name) == ast.unparse(value):
             flows[name] = Flow(value.attr, *option, value.lineno)
     return flows
+
+
+def _only_answer(nodes: list[ast.AST], calls: list[tuple[ast.Call, str]]) -> str:
+    """The name of the answer of the only parser, which reads the command's words; empty where there are several, or
+    where another function may set what it holds."""
+    parsers = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, "ArgumentParser")]
+    answers = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, "parse_args")]
+    if len(parsers) != 1 or len(answers) != 1:
+        return ""
+    target, parsing = answers[0].targets[0], answers[0].value
+    if not isinstance(target, ast.Name) or not isinstance(parsing, ast.Call) or parsing.args or parsing.keywords:
+        return ""
+    stored = [
+        node for node in nodes if _is_named(node, target.id) and isinstance(getattr(node, "ctx", None), ast.Store)
+    ]
+    parameters = [node for node in nodes if isinstance(node, ast.arg) and node.arg == target.id]
+    handed_on = any(_is_named(argument, target.id) for call, _ in calls for argument in call.args)
+    return "" if len(stored) != 1 or parameters or handed_on else target.id
+
+
+def _is_named(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _calls(node: ast.AST, name: str) -> bool:
