@@ -85,14 +85,14 @@ def _row(
     ops = {waited[number].op for number in gaps}
     others = [rank for rank in measured.bounds_ns if rank not in unit]
     return Lateness(
-        unit,
-        host,
-        ops.pop() if len(ops) == 1 else "",
-        len(gaps),
-        len(waited),
-        median(gaps.values()) / 1e9 if gaps else 0.0,
-        sum(gaps.values()) / measured.elapsed_ns if measured.elapsed_ns > 0 else 0.0,
-        max(measured.apart_ns(unit[0], rank) for rank in others) / 1e9,
+        ranks=unit,
+        host=host,
+        op=ops.pop() if len(ops) == 1 else "",
+        last=len(gaps),
+        of=len(waited),
+        median_s=median(gaps.values()) / 1e9 if gaps else 0.0,
+        share=sum(gaps.values()) / measured.elapsed_ns if measured.elapsed_ns > 0 else 0.0,
+        bound_s=max(measured.apart_ns(unit[0], rank) for rank in others) / 1e9,
     )
 
 
