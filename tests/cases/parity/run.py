@@ -1,11 +1,12 @@
 """Run cases after public reports of mismatches, and say which were found and named right.
 
-    python tests/cases/parity/run.py [--work DIR] [--keep-answers] [CASE ...]      # from the checkout
+    python tests/cases/parity/run.py [--cases FILE] [--work DIR] [--keep-answers] [CASE ...]      # from the checkout
 
-`cases.json` says of each case its mechanism, the truth, and what counts as right. There are three routes: `parity` on
-models that are made in DIR; the same with a patch that an overlay of an environment loads at start (of the harness's
-own interpreter for the embedded engine and the trainer, of an engine's environment, registered by `harness env add`);
-`record` and `audit` of a TRL job, for which TRL_PYTHON names an interpreter with TRL (12 and C6 need peft beside it).
+`cases.json`, or FILE with its folder, says of each case its mechanism, the truth, and what counts as right. There are
+three routes: `parity` on models that are made in DIR; the same with a patch that an overlay of an environment loads at
+start (of the harness's own interpreter for the embedded engine and the trainer, of an engine's environment, registered
+by `harness env add`); `record` and `audit` of a TRL job, for which TRL_PYTHON names an interpreter with TRL (12 and C6
+need peft beside it).
 A line of JSON a case, the counts at the end. A planted case that left no mark did not act, and does not count.
 """
 
@@ -38,15 +39,17 @@ TRL_ON_A_CPU = {
 Case = dict[str, Any]
 
 
-def cases() -> dict[str, Case]:
-    return {name: case for name, case in json.loads((HERE / "cases.json").read_text()).items() if name != "_"}
+def cases(file: Path = HERE / "cases.json") -> dict[str, Case]:
+    return {name: case for name, case in json.loads(file.read_text()).items() if name != "_"}
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where cases are run. `keep_answers`: of live engines, beside each pair, for the golden table."""
+    """Where cases are run. `home`: the folder of their models and patches. `keep_answers`: of live engines, beside
+    each pair, for the golden table."""
 
     work: Path
+    home: Path = HERE
     keep_answers: bool = False
 
     def judged(self, name: str, case: Case) -> tuple[dict[str, Any], bool]:
@@ -66,7 +69,7 @@ class Bench:
         model = self._model(case) if "model" in case else None
         engine, harness, planted = case.get("engine", ""), HARNESS, {}
         if "patch" in case:
-            planted = {"CASE_PATCH": str(HERE / "patches" / f"{case['patch']}.py"), "CASE_MARKS": str(marks)}
+            planted = {"CASE_PATCH": str(self.home / "patches" / f"{case['patch']}.py"), "CASE_MARKS": str(marks)}
             if engine:
                 engine = self._register_overlay(engine)
             else:
@@ -75,7 +78,7 @@ class Bench:
                 out.parent.mkdir(parents=True, exist_ok=True)
                 planted["CASE_ANSWERS"] = f"{out}.bench.jsonl"
                 Path(planted["CASE_ANSWERS"]).unlink(missing_ok=True)
-        words = shlex.split(case["parity"].format(here=HERE, engine=engine))
+        words = shlex.split(case["parity"].format(here=self.home, folder=self.home, engine=engine, model=model))
         options = ["--model", model] if model else []
         command = [*harness, "parity", *words, *options, "--set", "native.samples=128", "--out", out]
         return _run([*command, "--format", "json"], 900, **planted)
@@ -83,8 +86,8 @@ class Bench:
     def _audited(self, case: Case, out: Path) -> subprocess.CompletedProcess[str]:
         material = self.work / "material"
         if not (material / "prompts.jsonl").exists():
-            _run([OWN, HERE / "material.py", material], 300)
-        script = HERE / case.get("script", "grpo_user.py")
+            _run([OWN, self.home / "material.py", material], 300)
+        script = self.home / case.get("script", "grpo_user.py")
         model = self._model(case) if "model" in case else ""
         words = shlex.split(case["audit"].format(model=model))
         job = [os.environ["TRL_PYTHON"], script, material, f"{out}-job", *words]
@@ -96,7 +99,7 @@ class Bench:
         kind, *words = shlex.split(case["model"].replace('"', '\\"'))
         directory = self.work / "models" / f"{kind}-{case['name']}"
         if not (directory / "config.json").exists():
-            made = _run([OWN, HERE / "models.py", kind, directory, *words], 600)
+            made = _run([OWN, self.home / "models.py", kind, directory, *words], 600)
             if made.returncode:
                 raise RuntimeError(f"{case['name']}: no model: {made.stderr[-400:]}")
         return directory
@@ -133,7 +136,7 @@ class Bench:
         (folder / "pyvenv.cfg").write_text(text)
         at_start = [
             f"import site; site.addsitedir({str(site)!r})",
-            f"import sys; sys.path.append({str(HERE / 'patches')!r}); import plant",
+            f"import sys; sys.path.append({str(self.home / 'patches')!r}); import plant",
         ]
         (packages / "0_plant.pth").write_text("\n".join(at_start) + "\n")
         return folder / "bin" / "python"
@@ -183,11 +186,13 @@ def _against_truth(verdict: dict[str, Any], case: Case) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=Path, default=HERE / "cases.json")
     parser.add_argument("--work", type=Path, default=Path("build/public-parity"))
     parser.add_argument("--keep-answers", action="store_true")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    bench, listed = Bench(options.work.resolve(), options.keep_answers), cases()
+    listed, home = cases(options.cases), options.cases.resolve().parent
+    bench = Bench(options.work.resolve(), home, options.keep_answers)
     bench.work.mkdir(parents=True, exist_ok=True)
     counts = dict.fromkeys(("faults", "found", "right", "false_proof", "wrong_party"), 0)
     counts |= dict.fromkeys(("controls", "alarms", "did_not_act"), 0)
