@@ -143,6 +143,25 @@ def processed(made: Recording) -> None:
         frame.fields["tempered"] = True
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("temperature", "after", "cap"),
+    [(0.7, True, 1e-4 / 0.7), (0.1, True, 2e-4), (2.0, True, 0.5e-4), (1.0, True, 1e-4), (0.7, False, 1e-4)],
+)
+def test_a_cap_is_of_the_logits_after_the_temperature(
+    temperature: float, after: bool, cap: float, tmp_path: Path
+) -> None:
+    """A small temperature that a recording claims excuses no more than twice the cap."""
+    plan = scenario()
+    plan = dataclasses.replace(plan, sampling=dataclasses.replace(plan.sampling, temperature=temperature))
+    made = make("baseline", plan, native=False)
+    if after:
+        processed(made)
+    run = Store(made.write(tmp_path / "one"))
+    assert gather(run, None, native=False, cap=None).tolerance.cap == pytest.approx(cap)
+    assert gather(run, None, native=False, cap=1e-5).tolerance.cap == 1e-5
+
+
 def filtered(made: Recording) -> None:
     """A job with top-p: the engine's numbers are of fewer tokens than the learner's."""
     processed(made)
