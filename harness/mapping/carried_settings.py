@@ -6,6 +6,7 @@ Every fact comes from `scenarios.engines`: the canonical table, and the names an
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,19 @@ from scenarios.settings import Engine, Sampling
 
 CANONICAL = "canonical"  # the source in a mapping for `harness parity --mapping`
 # Values as in a real run, so that a mapping's own limits do not apply.
-_TYPICAL = {"dtype": "bfloat16", "max_model_len": 4096, "max_tokens": 1024, "seed": 1, "memory_fraction": 0.8,
+_TYPICAL = {"dtype": "bfloat16", "max_model_len": 32768, "max_tokens": 1024, "seed": 1, "memory_fraction": 0.8,
             "generation_config": False, "graph_padding": True}  # fmt: skip
+
+
+# Values within a range, with digits that rounding, a threshold, a limit or a modulus changes.
+_FRACTIONS = (0.013, 0.137, 0.613, 0.937, 1.37, -0.137, -1.37)
+_COUNTS = (3, 17, 777, 5003, 16411, 131101, 1_234_567_891)
+_SCALE = 64  # a count without an upper end is tried up to this multiple of its typical value
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A native value of the source engine at which mappings clamp or replace a setting. `why`: what it is there."""
+    """A native value of the source engine at which mappings clamp, round or replace a setting. `why`: what it is."""
 
     native: Any
     why: str
@@ -34,8 +41,8 @@ class Setting:
     """One setting.
 
     `source`, `target`: its native argument in each engine; `target` is None if that engine has none. `first`, `second`:
-    canonical values with which the mapping is tried. `edges`: the ends of its range and its special values, with which
-    it is tried too.
+    canonical values with which the mapping is tried. `edges`: the ends of its range, its special values and ordinary
+    values in between, with which it is tried too.
     """
 
     parameter: Parameter
@@ -107,8 +114,9 @@ def _argument(parameter: Parameter, source: EngineSpec | None) -> Native | None:
 
 
 def _edges(parameter: Parameter, argument: Native, tried: tuple[Any, ...]) -> tuple[Edge, ...]:
-    """The ends of a setting's range (`scenarios.engines.canonical`), the value that switches it off, and the values to
-    which the engine gives a meaning of their own (`Native.special`), without those that are tried anyway."""
+    """The ends of a setting's range (`scenarios.engines.canonical`), the value that switches it off, the values to
+    which the engine gives a meaning of their own (`Native.special`), and ordinary values within the range, without
+    those that are tried anyway."""
     if not parameter.comparable:
         return ()
     named = {
@@ -117,8 +125,23 @@ def _edges(parameter: Parameter, argument: Native, tried: tuple[Any, ...]) -> tu
     }  # fmt: skip
     values = {argument.write(value): why for why, value in named.items() if value is not None}
     values.update(argument.special)
+    for value in _ordinary(parameter, tried):
+        values.setdefault(argument.write(value), "an ordinary value of it")
     known = [argument.write(value) for value in tried]
     return tuple(Edge(native, why) for native, why in values.items() if native not in known)
+
+
+def _ordinary(parameter: Parameter, tried: tuple[Any, ...]) -> tuple[float, ...]:
+    """Values within the range of a setting that is a number."""
+    first = tried[0]
+    if isinstance(first, bool) or not isinstance(first, int | float):
+        return ()
+    low = 0.0 if parameter.low is None else parameter.low
+    if isinstance(first, int):
+        high = _SCALE * max(first, 1) if parameter.high is None else parameter.high
+        return tuple(value for value in _COUNTS if low <= value <= high)
+    high = math.inf if parameter.high is None else parameter.high
+    return tuple(value for value in _FRACTIONS if low <= value <= high)
 
 
 def _first(parameter: Parameter) -> Any:

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from harness.envs.stored_arguments import accepted
 from harness.errors import BadInput, closest
 from harness.frameworks.spec import frameworks
 from harness.mapping import call_program
-from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, settings
+from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, owners, settings
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
 from harness.triage.collect import bounded
 from scenarios.engines import registry
@@ -100,7 +100,7 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     names = takes or Takes(Accepted(), Accepted())
     judges = Judges(Judge(source, target, names), Judge(None, target, names))
     parts = [_judged(part, functions, plans, judges, options) for part in PARTS]
-    judged = [part for part in parts if part is not None]
+    judged = _without_namesakes([part for part in parts if part is not None], target)
     if not judged:
         raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
@@ -187,6 +187,45 @@ def _judged(
         ),
         differs=judge.differs(of_part) if part == "sampling" else (),
         notes=tuple(notes),
+    )
+
+
+def _without_namesakes(judged: list[_Part], target: EngineSpec) -> list[_Part]:
+    """The parts without settings that share their name with the other part, where one function gives the other's alone.
+
+    vLLM names an engine's and a request's seed alike: a dictionary of both parts that has SGLang's `random_seed` gives
+    the engine's seed, and says nothing of a request's.
+    """
+    if len(judged) < 2 or judged[0].function is not judged[1].function:
+        return judged
+    return [_without_namesakes_of(other, part, target) for part, other in (judged, judged[::-1])]
+
+
+def _without_namesakes_of(other: _Part, part: _Part, target: EngineSpec) -> _Part:
+    """The part without settings that arrive as the other part's of the same name.
+
+    A part of which nothing else arrives is not mapped by this function: then an argument of it is a wrong name.
+    """
+    wrong = {finding.parameter for finding in other.findings}
+    arrived = {
+        argument: other.settings[parameter.name]
+        for (of_part, argument), parameter in owners(target).items()
+        if of_part == other.part and parameter.name in other.settings and parameter.name not in wrong
+    }
+    namesakes = {
+        finding.parameter
+        for finding in part.findings
+        if finding.kind == "renamed"
+        and all(arrived.get(name) == finding.setting for name in finding.gets)
+        and len(arrived) > len(finding.gets)
+    }
+    notes = [f"{part.settings[name]} is read as the {other.part}'s: {name.replace('_', ' ')} not checked"
+             for name in sorted(namesakes)]  # fmt: skip
+    return replace(
+        part,
+        settings={name: theirs for name, theirs in part.settings.items() if name not in namesakes},
+        findings=tuple(finding for finding in part.findings if finding.parameter not in namesakes),
+        notes=(*part.notes, *notes),
     )
 
 

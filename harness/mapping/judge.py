@@ -7,7 +7,8 @@
    altered, also where equal values have no equal effect or more loses nothing.
 3. Which argument names does it return that the target engine does not accept, whatever is set?
 4. What does it return if the setting is left out, and what would the source engine have done?
-5. Does it still arrive at the ends of its range and at its special values, where mappings clamp and replace?
+5. Does it still arrive at the ends of its range, at its special values and in between, where mappings clamp, round and
+   replace?
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ CARRIED: tuple[Parameter, ...] = (
     Parameter(
         "request_seed", "sampling", "request seed",
         "ignored, or the samples of a request are clones",
-        carried=True, default=0,
+        carried=True, default=0, low=0, high=2**63 - 1,  # both engines keep it in a tensor of int64
     ),
     Parameter(
         "samples", "sampling", "samples of a request", "dropped: one sample of each prompt", carried=True, default=1,

@@ -180,7 +180,7 @@ def test_every_fault_of_the_mapping_in_the_log_is_found(checked) -> None:
     assert "top_p" in found.arrived["sampling"]
     assert any("random_seed=42" in text for text in found.left_out)
     shift = next(item for item in found.findings if item.kind == "shifted")
-    assert (shift.asked, shift.gets) == (4096, {"context_length": 4096}) and "context_length=4104" in shift.fix
+    assert (shift.asked, shift.gets) == (32768, {"context_length": 32768}) and "context_length=32776" in shift.fix
     assert found.exit_code == 1
 
 
@@ -494,7 +494,7 @@ def sampling_arguments(params):
         ('out["temperature"] = min(params["temperature"], 1.0)', "temperature"),
         ('out["temperature"] = params["temperature"] or 1.0', "temperature"),
         ('out["top_p"] = min(params["top_p"], 0.9) if params["top_p"] != 0.5 and params["top_p"] != 1 else '
-         'params["top_p"]', ""),
+         'params["top_p"]', "top_p"),
         ('out["min_p"] = min(params["min_p"], 0.5)', "min_p"),
         ('out["repetition_penalty"] = max(params["repetition_penalty"], 1.0)', "repetition_penalty"),
         ('out["presence_penalty"] = max(params["presence_penalty"], 0)', "presence_penalty"),
@@ -507,6 +507,51 @@ def sampling_arguments(params):
 def test_the_ends_and_the_special_values_of_a_setting_are_tried(line: str, parameter: str, checked) -> None:
     found = checked(RIGHT_SAMPLING.replace("    return out\n", f"    {line}\n    return out\n"))
     assert list(kinds(found)) == ([parameter] if parameter else []), found.findings
+
+
+@pytest.mark.parametrize(
+    ("line", "parameter"),
+    [
+        ('out["max_new_tokens"] = min(params["max_tokens"], 4096)', "max_tokens"),
+        ('out["max_new_tokens"] = params["max_tokens"] // 16 * 16 or 1', "max_tokens"),
+        ('out["temperature"] = round(params["temperature"], 1)', "temperature"),
+        ('out["top_p"] = params["top_p"] if params["top_p"] < 0.9 else 1.0', "top_p"),
+        ('out["min_p"] = params["min_p"] if params["min_p"] > 0.05 else 0.0', "min_p"),
+        ('out["top_k"] = min(params["top_k"], 100)', "top_k"),
+        ('out["sampling_seed"] = params["seed"] % 65536', "request_seed"),
+        ('out["repetition_penalty"] = round(params["repetition_penalty"], 1)', "repetition_penalty"),
+        ('out["presence_penalty"] = round(params["presence_penalty"] * 2) / 2', "presence_penalty"),
+        ('out["n"] = min(params["n"], 8)', "samples"),
+        # Quiet: what leaves every value as it is.
+        ('out["max_new_tokens"] = min(params["max_tokens"], params.get("max_model_len", 1 << 20))', ""),
+        ('out["min_new_tokens"] = min(params["min_tokens"], params["max_tokens"])', ""),
+        ('out["top_p"] = float(str(params["top_p"]))', ""),
+        ('out["sampling_seed"] = params["seed"] & 0x7FFFFFFFFFFFFFFF', ""),
+    ],
+)  # fmt: skip
+def test_ordinary_values_within_the_range_are_tried(line: str, parameter: str, checked) -> None:
+    found = checked(RIGHT_SAMPLING.replace("    return out\n", f"    {line}\n    return out\n"))
+    assert list(kinds(found)) == ([parameter] if parameter else []), found.findings
+
+
+def test_an_engines_length_and_seed_are_tried_within_their_range(checked) -> None:
+    clamped = ENGINE_ALONE.replace('args.get("seed", 0)', 'args.get("seed", 0) % 65536')
+    assert kinds(checked(clamped)) == {"seed": "altered"}
+
+
+def test_one_function_for_both_parts_may_give_the_engines_seed_alone(checked) -> None:
+    """vLLM names an engine's and a request's seed alike, and a dictionary of both has one of them."""
+    both = (
+        "def f(p):\n"
+        '    return {"model_path": p["model"], "dtype": p["dtype"], "tp_size": p["tensor_parallel_size"],\n'
+        '            "random_seed": p["seed"], "temperature": p["temperature"], "top_p": p["top_p"],\n'
+        '            "max_new_tokens": p["max_tokens"]}\n'
+    )
+    found = checked(both)
+    assert set(found.functions) == {"engine", "sampling"}
+    assert "seed" in found.arrived["engine"] and "request_seed" not in kinds(found)
+    assert any("request" in note and "seed" in note for note in found.notes)
+    assert kinds(checked(both.replace("random_seed", "seeds")))["request_seed"] == "renamed"
 
 
 def test_a_function_that_hands_the_other_parts_settings_on_does_not_map_them(checked) -> None:
