@@ -39,7 +39,7 @@ def closed(case: Case) -> Ruling | None:
             "every rank of the world waits for another one, and nobody is left to come",
             "K2",
             evidence=tuple(f"{member.label} in {_operation(member)}" for member in world[:MAX_SHOWN]),
-            cycle=next((ring for ring in case.graph.cycles if set(ring) <= waiting.keys()), ()),
+            cycle=_cycle(case, world),
             waiting=waiting,
             place=operation_text,
             next=(
@@ -48,6 +48,12 @@ def closed(case: Case) -> Ruling | None:
             ),
         )
     return None
+
+
+def _cycle(case: Case, world: list[Subject]) -> tuple[str, ...]:
+    """The cycle that the evidence shows. In a world of two each rank can wait for the other one alone."""
+    members = tuple(member.key for member in world)
+    return next((ring for ring in case.graph.cycles if set(ring) <= set(members)), members if len(world) == 2 else ())
 
 
 def _begins(case: Case, world: list[Subject]) -> bool:

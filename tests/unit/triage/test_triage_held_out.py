@@ -97,6 +97,17 @@ def test_a_world_in_which_everybody_waits_hangs_and_names_nobody():
     assert triage(evidence(busy, *ranks[1:]), at).verdict != "HUNG"
 
 
+def test_two_ranks_that_both_receive_are_a_cycle_and_three_are_none():
+    two = [rank(number, "main recv", world=2) for number in (0, 1)]
+    verdict = triage(evidence(*two), compared(group("0", {0: 5, 1: 5})))
+    assert verdict.triage.hang == "K2" and set(verdict.triage.cycle) == {member.key for member in two}
+    three = [rank(number, "main recv", world=3) for number in range(3)]
+    verdict = triage(evidence(*three), compared(group("0", dict.fromkeys(range(3), 5))))
+    assert verdict.triage.hang == "K2" and not verdict.triage.cycle
+    sends = rank(1, "main recv", "main send recv", world=2, cpu_s=1.0)
+    assert triage(evidence(two[0], sends), compared(group("0", {0: 5, 1: 5}))).verdict != "HUNG"
+
+
 @pytest.mark.parametrize("stack", ["main next_batch pipe.recv", "main next_batch select", "main lock.wait"])
 def test_a_rank_that_waits_for_its_stopped_child_is_a_victim_of_it(stack):
     at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
