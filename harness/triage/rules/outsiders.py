@@ -10,16 +10,17 @@ from __future__ import annotations
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import loop_wakes
-from harness.triage.graph.sockets import at_socket
+from harness.triage.graph.sockets import at_socket, ends
+from harness.triage.rules import threads
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import awaits
 
 _LOOPBACK = ("127.", "[::1]")
 
 
-def beyond(case: Case, ends: list[Subject]) -> Ruling | None:
-    """INSUFFICIENT: one of `ends` leads outside the evidence."""
-    resting = [end for end in ends if not end.progress]
+def beyond(case: Case, last: list[Subject]) -> Ruling | None:
+    """INSUFFICIENT: one of `last`, where waiting ends, leads outside the evidence."""
+    resting = [end for end in last if not end.progress]
     away = [end for end in resting if foreign(case, end.process)]
     if outside := [end for end in away if awaits_tasks(end) or in_client(case, end)]:
         return elsewhere(case, outside)
@@ -95,8 +96,31 @@ def _address(peer: str) -> str:
     return peer.rpartition(":")[0]
 
 
+def _asks_itself(subject: Subject) -> bool:
+    """Whether the request goes to a port on which its own process listens."""
+    process = subject.process
+    return process is not None and any(peer in process.listening for peer in ends(process))
+
+
+def _within_itself(case: Case, calling: list[Subject]) -> Ruling:
+    """INSUFFICIENT: a process asks its own server, and what the thread of the request waits for proves nothing."""
+    caller = calling[0]
+    where = threads.serving(caller.process) if caller.process is not None else ""
+    answer = f"the request is served by {where}" if where else "no thread of it serves the request"
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(each.key for each in calling)} waits for an answer over HTTP of a server of its own",
+        evidence=(f"it stands at {caller.doing.frame or caller.doing.op}", answer),
+        missing=tuple(f"why {each.label} does not answer its own request" for each in calling[:8]),
+        place=caller.frame,
+        next=("call the function in place of the request, or keep no lock while the request waits",),
+    )
+
+
 def elsewhere(case: Case, calling: list[Subject]) -> Ruling:
     """INSUFFICIENT: waiting ends in a request to a server that was not looked at and may be at work on it."""
+    if all(map(_asks_itself, calling)):
+        return _within_itself(case, calling)
     served = {address for each in case.evidence.processes for address in each.listening}
     unseen_peers = list(
         dict.fromkeys(p for caller in calling if caller.process for p in caller.process.peers if p not in served)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
+from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
 from harness.triage.rules.ruling import Case, Ruling
@@ -77,6 +78,17 @@ def _future(beside: Sequence[Thread], waiting: Frame) -> str:
     at = f"waits for a future at {describe(waiting)}"
     counted = f"{len(busy)} of {len(workers)} threads of its pools work"
     return f"{at}: {counted}" + (f", {_where(busy)}" if busy else "")
+
+
+def serving(process: Process) -> str:
+    """Where the threads stand that handle requests in this process, and whom the first of them waits for; empty
+    without one."""
+    servers = [thread for thread in handlers(process) if not thread.main and any(map(users, thread.frames))]
+    if not servers:
+        return ""
+    waiting = next(frame for frame in servers[0].frames if users(frame))
+    reason = _lock(process.samples[-1].threads, waiting)
+    return _where(servers) + (f"; it {reason}" if reason else "")
 
 
 def crossed(process: Process | None) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from triage_evidence import compared, evidence, frames, group, process, rank
+from triage_evidence import compared, evidence, frames, group, process, rank, wording
 
 from harness.triage import judge
 from harness.triage.collect.stacks import TOO_BUSY
@@ -110,6 +110,15 @@ def test_the_thread_that_handles_the_request_is_where_a_server_stands(stack: tup
         assert [party.pid for party in below.triage.culprits] == [200]  # type: ignore[union-attr]
     else:
         assert all("train.py:90" not in party.frame for party in parties)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_process_that_asks_its_own_server_is_told_so(own: bool) -> None:
+    address = "127.0.0.1:8000"
+    asker = process(200, "process", "main:5 ask:9 getresponse", peers=(address,), listening=(address,) if own else ())
+    verdict = triage(evidence(with_threads(asker, HANDLES)))
+    assert verdict.verdict == "INSUFFICIENT" and ("server.py:12 in take" in wording(verdict)) is own
+    assert verdict.triage is not None and any("by its pid" in step for step in verdict.triage.next) is not own
 
 
 CROSSED = """\
