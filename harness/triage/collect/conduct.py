@@ -312,6 +312,8 @@ def _look(draft: Draft, terms: _Terms) -> None:
         at, look = terms.clock() - terms.began, proc.look(draft.pid, store, draft.beat_tid)
         if look.start_ticks != draft.facts.start_ticks and look.start_ticks and draft.facts.start_ticks:
             look = proc.Look("gone")  # the pid now belongs to another process
+        if look.exit_code is not None:
+            draft.facts = dataclasses.replace(draft.facts, exit_code=look.exit_code)  # it ended between two looks
         draft.doing = "its Python stacks"
         if blind:  # Keep what /proc says, in case py-spy is late. Beside a look with stacks it would hide those.
             draft.samples.append(_sample(draft, at, look, ()))

@@ -62,6 +62,7 @@ class Look:
     polled: tuple[str, ...] = ()
     reads_from: str = ""
     heard: tuple[tuple[str, float], ...] = ()
+    exit_code: int | None = None  # of a zombie
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,16 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
         reads_from=ends.get(reading[8:-1], ""),
         heard=_heard(sockets),
+        exit_code=_exit_code(stat),
     )
+
+
+def _exit_code(stat: list[str]) -> int | None:
+    """The exit code of a zombie, a signal as a negative number; None of a process that has not ended."""
+    if stat[0] != "Z":
+        return None
+    status = int(stat[49])  # exit_code, field 52
+    return -(status & 0x7F) if status & 0x7F else status >> 8
 
 
 def _heard(sockets: set[str]) -> tuple[tuple[str, float], ...]:
@@ -142,11 +152,8 @@ def facts(pid: int) -> Facts:
         notes.append(f"its environment cannot be read: {_whose(pid)}")
     except OSError:
         pass  # it ended meanwhile, and the samples say so
-    exit_code = None
     if stat[0] == "Z":
         notes.append("it has ended and its parent has not collected it (a zombie)")
-        status = int(stat[49])  # exit_code, field 52
-        exit_code = -(status & 0x7F) if status & 0x7F else status >> 8
     return Facts(
         pid=pid,
         ppid=int(stat[1]),
@@ -156,7 +163,7 @@ def facts(pid: int) -> Facts:
         title=redact.text(title, 200),
         environ=environ,
         age_s=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS),
-        exit_code=exit_code,
+        exit_code=_exit_code(stat),
         start_ticks=int(stat[19]),
         forked=forked(pid, int(stat[1])),
         notes=tuple(notes),

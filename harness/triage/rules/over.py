@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 
 from harness.triage.echoes import OUT_OF_MEMORY
 from harness.triage.evidence import ENDED, Process
@@ -32,14 +33,16 @@ def over(case: Case) -> Ruling | None:
     ago = f", {_duration_text(min(ages))} ago" if ages else ""
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
     well = {process.key for process in processes if not _how(process)}
+    by_key = {process.key: process for process in processes}
     bad = {
         process.key: how
         for process in processes
-        if (how := _how(process)) and not (how == SILENT and _parent(process) in well)
+        if (how := _how(process))
+        and not (how == SILENT and _parent(process) in well)
+        and not _is_helper_of_success(process, by_key)
     }
     if not bad:
         return _good_order(case, f"the run has ended in good order{ago}", count)
-    by_key = {process.key: process for process in processes}
     first = min(bad, key=lambda key: (case.subject(key).launcher, *_order(by_key[key])))
     firsts = [key for key, how in bad.items() if key == first or (
         bad[first] == how == SILENT and _at_once(by_key[key], by_key[first]))]  # fmt: skip
@@ -157,6 +160,23 @@ def _parent(process: Process) -> str:
     A forked child leaves with os._exit and says nothing, as the first half of a daemon does.
     """
     return f"{process.host}:{process.ppid}"
+
+
+def _is_helper_of_success(process: Process, by_key: Mapping[str, Process]) -> bool:
+    """Whether it left only an exit code, is no rank, and a process above it ended with exit code 0.
+
+    A program ends its own helpers, and what they answer to that is no failure of it.
+    """
+    if process.rank is not None or process.error or process.beat or process.journal:
+        return False
+    above = by_key.get(_parent(process))
+    visited = {process.key}
+    while above is not None and above.key not in visited:
+        if above.exit_code is not None or above.error:
+            return above.exit_code == 0 and not above.error
+        visited.add(above.key)
+        above = by_key.get(_parent(above))
+    return False
 
 
 def _since_s(process: Process) -> float | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from triage_evidence import evidence, rank
+from triage_evidence import evidence, process, rank
+from waiting import until
 
+from harness.triage.collect import proc
 from harness.triage.evidence import Beat, Journal, Process
 from harness.triage.judge import triage
 from harness.triage.watch.deaths import killed_for_memory
@@ -17,9 +22,9 @@ ECHO = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:61672"
 
 def ended(number: int, *, beat_s: float, error: str = "", error_s: float = 0.0, **more: object) -> Process:
     """A rank that is gone. `beat_s`: age of its last heartbeat; `error_s`: of its error."""
-    process = rank(number, gone=True, **more)  # type: ignore[arg-type]
+    gone = rank(number, gone=True, **more)  # type: ignore[arg-type]
     beat = Beat(90, beat_s, beat_s, ended=bool(error))
-    return dataclasses.replace(process, beat=beat, error=error, error_age_s=error_s if error else None)
+    return dataclasses.replace(gone, beat=beat, error=error, error_age_s=error_s if error else None)
 
 
 def first(*processes: Process) -> tuple[str, list[str]]:
@@ -82,3 +87,31 @@ def test_kills_of_the_cgroup_are_counted(tmp_path: Path, path: str, where: str) 
 def test_without_a_cgroup_no_kill_is_counted(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("4:memory:/x\n")
     assert killed_for_memory(tmp_path, tmp_path / "own") == killed_for_memory(tmp_path, tmp_path / "none") == 0
+
+
+@pytest.mark.parametrize(
+    ("top", "helper", "verdict"),
+    [
+        ({"exit_code": 0}, {}, "HEALTHY"),
+        ({}, {}, "INSUFFICIENT"),  # nothing says how the program itself ended
+        ({"exit_code": 1}, {}, "INSUFFICIENT"),
+        ({"exit_code": 0}, {"error": "KeyError: 'x'"}, "INSUFFICIENT"),
+        ({"exit_code": 0}, {"rank": 0}, "INSUFFICIENT"),
+    ],
+)
+def test_what_a_helper_answered_to_its_end_is_no_failure_of_a_program_that_succeeded(
+    top: dict[str, object], helper: dict[str, object], verdict: str
+) -> None:
+    gone = {"gone": True, "stale_s": 0.0}
+    bare = {"beat": None, "journal": None}
+    program = dataclasses.replace(process(50, "process", **gone), **{**bare, **top})
+    between = dataclasses.replace(process(51, "process", ppid=50, **gone), **bare)
+    ended = dataclasses.replace(process(52, "process", ppid=51, **gone), **{**bare, "exit_code": 1, **helper})
+    assert triage(evidence(program, between, ended)).verdict == verdict
+
+
+def test_the_exit_code_of_a_process_that_ends_between_two_looks_is_read() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    until(lambda: proc.look(child.pid).state == "Z")
+    assert proc.look(child.pid).exit_code == 7 and proc.look(os.getpid()).exit_code is None
+    child.wait()
