@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -55,6 +56,7 @@ def settings(path: str, text: str) -> Script:
         return Script(unread=f"{path} cannot be read as Python")
     script, nodes = Script(), list(ast.walk(tree))
     calls = [(node, _name(node.func)) for node in nodes if isinstance(node, ast.Call)]
+    constants = _constants(tree, nodes)
     for name in itertools.chain.from_iterable(map(_set_elsewhere, nodes)):
         script.computed.setdefault(name, f"set again in {path}")
     imported = dict(itertools.chain.from_iterable(map(_imported, nodes)))
@@ -66,7 +68,11 @@ def settings(path: str, text: str) -> Script:
             script.calls.setdefault(of_trl, []).extend(argument.arg for argument in call.keywords if argument.arg)
         if name.endswith("Config"):
             for keyword in call.keywords:
-                _keyword(script, keyword, f"{path} gives {name} settings that are not written in the call")
+                _keyword(
+                    script,
+                    _written_out(keyword, constants),
+                    f"{path} gives {name} settings that are not written in the call",
+                )
     if "args=" in text and not any(_configures(name) for _, name in calls):
         script.unread = script.unread or f"{path} takes its configuration from elsewhere, which is not read"
     script.flows = _flows(nodes, calls, script)
@@ -141,6 +147,49 @@ def _options(calls: list[ast.Call]) -> dict[str, tuple[str, object]]:
             options[name] = (kind, default.value if isinstance(default, ast.Constant) else None)
         seen.add(name)
     return options
+
+
+def _constants(tree: ast.Module, nodes: list[ast.AST]) -> dict[str, ast.expr]:
+    """Name -> its number, text or switch, where the module's own level binds it and nothing else in the file does."""
+    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
+        return {}  # which names these bind is in another file
+    bindings = Counter(itertools.chain.from_iterable(map(_bound, nodes)))
+    assigned = [
+        (target.id, line.value)
+        for line in tree.body
+        if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None
+        for target in (line.targets if isinstance(line, ast.Assign) else [line.target])
+        if isinstance(target, ast.Name)
+    ]
+    return {name: value for name, value in assigned if bindings[name] == 1 and _is_plain(value)}
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Whether it is a number, a text or a switch as it is written, which nothing can change in its place."""
+    negated = isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub)
+    return isinstance(value.operand if negated else value, ast.Constant)  # type: ignore[attr-defined]
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node binds, in whichever scope."""
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.alias):
+        yield (node.asname or node.name).split(".")[0]
+    elif isinstance(
+        node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar
+    ):
+        yield from filter(None, [node.name])
+    elif isinstance(node, ast.Global):
+        yield from node.names
+
+
+def _written_out(keyword: ast.keyword, constants: dict[str, ast.expr]) -> ast.keyword:
+    """The argument with the value of a constant of the module in the place of its name."""
+    value = constants.get(keyword.value.id) if isinstance(keyword.value, ast.Name) else None
+    return keyword if value is None else ast.keyword(keyword.arg, value)
 
 
 def _configures(name: str) -> bool:

@@ -150,6 +150,12 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
     if not (isinstance(size, int) and isinstance(each, int) and isinstance(steps, int)) or size < 1:
         yield Unseen("a size is not a number here")
         return
+    if size == 1:
+        yield Problem(
+            "error", "groups of one sample have no advantage", "num_generations=1",
+            "GRPOConfig refuses it once every process has started", "num_generations=2 or more",
+        )  # fmt: skip
+        return
     processes, unknown = launched_processes(settings)
     if isinstance(batch, int):
         total, batch_text = batch, f"generation_batch_size={batch}"

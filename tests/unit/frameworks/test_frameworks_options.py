@@ -303,6 +303,22 @@ def test_a_trainer_is_float32_only_without_mixed_precision(trl: Job, tmp_path: P
     assert [type(one) for one in trap("trl-dtype", asked(trl, *command, HOME=str(tmp_path)))] == [kind]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ("N = 5", "", Problem), ("N: int = 16", "", Problem), ("N = 8", "", Fine), ("N = 1", "", Problem),
+        ("N = 5\nN = 8", "", Unseen), ("N = 5", "def f(N): pass", Unseen), ("N = 5", "for N in (8,): pass", Unseen),
+        ("N = 5", "def f():\n    global N\n    N = 8", Unseen), ("N = 5\nfrom sizes import *", "", Unseen),
+        ("N = int('5')", "", Unseen), ("if True:\n    N = 5", "", Unseen), ("import sizes as N", "", Unseen),
+    ],
+)  # fmt: skip
+def test_a_constant_of_the_module_is_what_it_says(
+    trl: Job, tmp_path: Path, before: str, after: str, kind: type
+) -> None:
+    text = f"from trl import GRPOConfig\n{before}\n{after}\na = GRPOConfig(num_generations=N)\n"
+    assert [type(one) for one in trap("trl-sizes", asked(trl, "python", own(tmp_path, text)))] == [kind]
+
+
 def test_the_sizes_of_another_trainer_are_not_checked(trl: Job, tmp_path: Path) -> None:
     assert [type(one) for one in trap("trl-sizes", asked(trl, "trl", "sft"))] == [Unseen]
     assert [type(one) for one in trap("trl-sizes", asked(trl, "trl", "grpo", "--num_processes", "1"))] == [Fine]
