@@ -55,7 +55,10 @@ _LAUNCHERS = {
     "accelerate": _ACCELERATE, "accelerate.commands.launch": _ACCELERATE,
     "accelerate.commands.accelerate_cli": _ACCELERATE,
 }  # fmt: skip
-_PARALLEL = ("mpiexec", "mpirun", "srun")  # they start what follows several times, and have options of many forms
+# They start what follows several times. Launcher -> another form of an option -> its name.
+_PARALLEL: Mapping[str, Mapping[str, str]] = {
+    "mpiexec": {"np": "n", "c": "n"}, "mpirun": {"n": "np", "c": "np"}, "srun": {"n": "ntasks", "N": "nodes"},
+}  # fmt: skip
 _SPLITS = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
 
 
@@ -129,7 +132,8 @@ def launched(
     if shell := next((word for word in words if SHELL.match(word)), ""):
         trouble = trouble or f"{start.entry} is started by {shell}, which only the shell knows"
     made = _counted(launcher, name, texts, trouble)
-    others = {key: entry for key, entry in texts.items() if key not in (launcher.processes, launcher.nodes)}
+    counted_keys = {launcher.processes: PROCESSES, launcher.nodes: NODES}
+    others = {key: entry for key, entry in texts.items() if counted_keys.get(key) not in made.values}
     others = {} if accelerated is not None else others  # its words are the framework's own options too
     outer = _parallel(words[:place])
     return Launch(
@@ -176,9 +180,10 @@ def _parallel(words: Sequence[str]) -> Launch:
     name = os.path.basename(words[place])
     end = next((at for at, word in enumerate(words) if at > place and "python" in os.path.basename(word)), len(words))
     options = list(_options(words[place + 1 : end]))
-    values = {f"launch.{name}.{each.name}": each.value for each, _ in options}
+    names = _PARALLEL[name]
+    values = {f"launch.{name}.{names.get(each.name, each.name)}": each.value for each, _ in options}
     why = f"{name} decides how many there are: {' '.join(words[place:end])}"
-    places = {f"launch.{name}.{each.name}": f"{word}, {_COMMAND}" for each, word in options}
+    places = {f"launch.{name}.{names.get(each.name, each.name)}": f"{word}, {_COMMAND}" for each, word in options}
     return Launch(values, {PROCESSES: why}, places)
 
 

@@ -215,6 +215,7 @@ def test_equal_numbers_of_ranks_are_no_difference_whatever_starts_them(one: str,
     [
         ("mpirun -np 4 python -m", "mpirun -np 8 python -m"),
         ("srun -N 2 python -m", "srun -N 4 python -m"),
+        ("srun -n 2 python -m", "srun --ntasks=4 python -m"),
         ("deepspeed --include localhost:0,1 --module", "deepspeed --include localhost:0 --module"),
         ("torchrun --nproc-per-node gpu -m", "torchrun --nproc-per-node 4 -m"),
         ("torchrun --nproc-per-node $N -m", "torchrun --nproc-per-node 4 -m"),
@@ -224,6 +225,22 @@ def test_equal_numbers_of_ranks_are_no_difference_whatever_starts_them(one: str,
 def test_ranks_that_the_command_does_not_tell_are_never_the_same(one: str, two: str) -> None:
     found = report(f"{one} openrlhf.cli.train_dpo", f"{two} openrlhf.cli.train_dpo")
     assert found.verdict == "MAY DIFFER" or found.unchecked
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "verdict"),
+    [
+        ("torchrun --nnodes=1:2 -m", "torchrun --nnodes=1:4 -m", "MAY DIFFER"),
+        ("torchrun --nnodes=1:2 -m", "torchrun --nnodes 1:2 -m", "SAME"),
+        ("torchrun --nproc-per-node gpu -m", "torchrun --nproc-per-node auto -m", "MAY DIFFER"),
+        ("deepspeed --include localhost:0,1 --module", "deepspeed --include localhost:0 --module", "MAY DIFFER"),
+        ("mpirun -np 4 python -m", "mpirun -n 4 python -m", "SAME"),
+        ("srun -n 4 -N 2 python -m", "srun --ntasks=4 --nodes 2 python -m", "SAME"),
+        ("srun -n 4 -N 2 python -m", "srun --ntasks=4 --nodes 1 python -m", "MAY DIFFER"),
+    ],
+)
+def test_what_a_launcher_is_told_is_compared_where_no_number_is_read(one: str, two: str, verdict: str) -> None:
+    assert report(f"{one} openrlhf.cli.train_dpo", f"{two} openrlhf.cli.train_dpo").verdict == verdict
 
 
 def test_a_launchers_configuration_file_counts_and_is_named(tmp_path: Path) -> None:
