@@ -36,6 +36,27 @@ class Settings(dict):  # type: ignore[type-arg]  # dict[str, Any] is no base cla
         return self[name] if name in self else Settings.defaults.get(name)
 
 
+class Requested(dict):  # type: ignore[type-arg]
+    """Canonical parameters. `absent`: names that were looked up and are none of them."""
+
+    def __init__(self, *parameters: Any) -> None:
+        super().__init__(*parameters)
+        self.absent: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name, default) if name in self else default
+
+    def __missing__(self, name: str) -> Any:
+        self.absent.add(str(name))
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name):
+            self.absent.add(str(name))
+            return False
+        return True
+
+
 class _StandIn(types.ModuleType):
     """A module of a package that is not imported."""
 
@@ -163,17 +184,19 @@ def described(error: BaseException) -> str:
 def answered(
     function: Callable[..., Any], kind: str, takes: list[str] | None, request: dict[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Part -> for each of its requests the native arguments, or the error."""
+    """Part -> for each of its requests the native arguments, or the error; of canonical ones also the names that were
+    looked up and are none."""
     answers: dict[str, list[dict[str, Any]]] = {}
     for part, requests in request["canonical" if kind == "canonical" else "native"].items():
         answers[part] = []
         for item in requests:
+            requested = Requested(item["asked"] if kind == "canonical" else ())
             try:
                 if kind == "canonical":
-                    native = arguments(function(dict(item["asked"]), dict(item["ours"])))
+                    native = arguments(function(requested, dict(item["ours"])))
                 else:
                     native = call(function, kind, takes, item, request["model"])
-                answers[part].append({"native": native})
+                answers[part].append({"native": native, "absent": sorted(requested.absent)})
             except Exception as error:
                 answers[part].append({"error": described(error), "line": where(error, request["file"])})
     return answers

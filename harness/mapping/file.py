@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
 from harness.triage.collect import bounded
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
+from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.mapping import PARTS
 from scenarios.engines.spec import EngineSpec
 
@@ -108,6 +110,7 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     if takes is not None and not takes.target.engine:
         notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
+    notes += [note for item in judged for note in _other_names(item, options)]
     findings = {(finding.part if finding.parameter else "", finding.setting, finding.kind, finding.text): finding
                 for item in judged for finding in item.findings}  # fmt: skip
     return Mapping(
@@ -229,6 +232,22 @@ def _without_namesakes_of(other: _Part, part: _Part, target: EngineSpec) -> _Par
     )
 
 
+def _other_names(judged: _Part, options: Asked) -> Iterator[str]:
+    """A note on names that a function of canonical parameters looks up and that are none of them, the source engine's
+    own among them."""
+    function = judged.function
+    if function.shape != CANONICAL:
+        return
+    absent = sorted({name for call in function.of(judged.part) for name in call.get("absent", ())})
+    theirs = {parameter.native(options.source): parameter.name for parameter in BY_NAME.values()}
+    texts = [f"{name} (here {theirs[name]})" if name in theirs else name for name in absent]
+    if texts:
+        yield (
+            f"{function.name} gets canonical names (docs/reference/parameters.md) and looks up what is none: "
+            f"{', '.join(texts)}"
+        )
+
+
 def _edges(
     judge: Judge, of_part: tuple[Setting, ...], answers: list[dict[str, Any]], wrong: set[str]
 ) -> tuple[list[Arrival], list[str]]:
@@ -272,6 +291,8 @@ def _mapping_of(
     part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], options: Asked
 ) -> Answers | None:
     """The function that carries most settings of this part. In a tie, the one that has the engine in its name."""
+    own = f"{options.engine}_{part}"  # a function of canonical parameters is called for the part in its name alone
+    functions = [function for function in functions if function.shape != CANONICAL or function.name == own]
     functions = [function for function in functions if not _passed_on(part, function, _plan(function, plans))]
     scores = {function.name: _carried(part, function, _plan(function, plans)) for function in functions}
     best = max(scores.values(), default=(0, 0))

@@ -17,6 +17,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.worlds import same_world
 from harness.triage.places import users
 from harness.triage.rules import standing
+from harness.triage.rules.closed import cycle
 from harness.triage.rules.outsiders import foreign
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.ruling import Case, Live, Ruling
@@ -64,6 +65,7 @@ def apart(case: Case) -> Ruling | None:
         "HUNG",
         headline,
         "K2",
+        cycle=() if threads else cycle(case, ranks),
         waiting={subject.key: place.words for place in places for subject in place.subjects},
         evidence=lines,
         place=where,

@@ -7,6 +7,8 @@ is left that could come.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import BETWEEN_RANKS, over_net
 from harness.triage.graph.worlds import same_world
@@ -39,7 +41,7 @@ def closed(case: Case) -> Ruling | None:
             "every rank of the world waits for another one, and nobody is left to come",
             "K2",
             evidence=tuple(f"{member.label} in {_operation(member)}" for member in world[:MAX_SHOWN]),
-            cycle=_cycle(case, world),
+            cycle=cycle(case, world),
             waiting=waiting,
             place=operation_text,
             next=(
@@ -50,8 +52,11 @@ def closed(case: Case) -> Ruling | None:
     return None
 
 
-def _cycle(case: Case, world: list[Subject]) -> tuple[str, ...]:
-    """The cycle that the evidence shows. In a world of two each rank can wait for the other one alone."""
+def cycle(case: Case, world: Sequence[Subject]) -> tuple[str, ...]:
+    """The cycle that the evidence shows among ranks that all wait for one of their world, and of which none is missing.
+
+    In a world of two each can wait for the other one alone.
+    """
     members = tuple(member.key for member in world)
     return next((ring for ring in case.graph.cycles if set(ring) <= set(members)), members if len(world) == 2 else ())
 

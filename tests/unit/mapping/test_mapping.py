@@ -554,6 +554,34 @@ def test_one_function_for_both_parts_may_give_the_engines_seed_alone(checked) ->
     assert kinds(checked(both.replace("random_seed", "seeds")))["request_seed"] == "renamed"
 
 
+BOTH = "def sglang_engine(asked, ours): return dict(ours{})\ndef sglang_sampling(asked, ours): return dict(ours{})\n"
+
+
+@pytest.mark.parametrize(
+    ("engine", "sampling", "wrong"),
+    [
+        ("", "", {}),
+        (", mem_fraction_static=0.5", ", min_p=0.0", {"memory_fraction": "dropped", "min_p": "dropped"}),
+        (", random_seed=7", "", {"seed": "dropped"}),
+        ("", ", max_new_tokens=asked['max_tokens'] - 1", {"max_tokens": "shifted"}),
+    ],
+)
+def test_functions_of_canonical_parameters_are_judged_by_the_part_in_their_name(
+    engine: str, sampling: str, wrong: dict[str, str], checked
+) -> None:
+    found = checked(BOTH.format(engine, sampling))
+    assert found.functions == {"engine": "sglang_engine", "sampling": "sglang_sampling"}
+    assert kinds(found) == wrong
+
+
+def test_the_source_engines_names_are_no_canonical_ones(checked) -> None:
+    text = "asked.get('enable_prefix_caching', False)"
+    found = checked(BOTH.format(f", disable_radix_cache=not {text}", ""))
+    assert kinds(found) == {"prefix_caching": "dropped"}
+    assert any("enable_prefix_caching (here prefix_caching)" in note for note in found.notes)
+    assert not any("looks up" in note for note in checked(BOTH.format(", dtype=asked['dtype']", "")).notes)
+
+
 def test_a_function_that_hands_the_other_parts_settings_on_does_not_map_them(checked) -> None:
     found = checked(RIGHT_SAMPLING)
     assert (set(found.functions), found.findings) == ({"sampling"}, ())
