@@ -8,7 +8,7 @@ outlives its parent, and looks like a second rank that stands still, or like a n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from harness.triage.evidence import Evidence, Process
@@ -21,9 +21,9 @@ def without_inherited(evidence: Evidence) -> Evidence:
     """The same evidence, in which only the process that is the rank itself has the number.
 
     Of two processes that lived at the same time, the one with more evidence for its rank keeps it: it took part in
-    groups; else its probe calls it a rank; else its environment does. With equal evidence the one that started first
-    keeps it. Attempts of one rank follow each other in time, and all keep it. A dump found for an heir belongs to its
-    rank, because NCCL names the file by RANK.
+    groups; else its probe calls it a rank; else its parent started another rank of the world too; else its environment
+    does. With equal evidence the one that started first keeps it. Attempts of one rank follow each other in time, and
+    all keep it. A dump found for an heir belongs to its rank, because NCCL names the file by RANK.
     """
     claims: dict[tuple[object, ...], list[Process]] = {}
     for process in evidence.processes:
@@ -32,9 +32,10 @@ def without_inherited(evidence: Evidence) -> Evidence:
         if process.rank is not None and met_at(process) and not process.title.startswith("ray::"):
             place = process.host, process.rank, process.world_size, met_at(process)
             claims.setdefault(place, []).append(process)
-    heirs = {heir.key for claimants in claims.values() if len(claimants) > 1 for heir in _heirs(claimants)} | _forked(
-        evidence
-    )
+    beside = _beside_ranks(claims)
+    heirs = _forked(evidence)
+    for claimants in claims.values():
+        heirs |= {heir.key for heir in _heirs(claimants, beside)}
     if not heirs:
         return evidence
     return replace(
@@ -46,6 +47,21 @@ def without_inherited(evidence: Evidence) -> Evidence:
             for process in evidence.processes
         ),
     )
+
+
+def _beside_ranks(claims: Mapping[tuple[object, ...], list[Process]]) -> frozenset[str]:
+    """Keys of processes whose parent also started another rank of their world, as a launcher does.
+
+    A child that a rank of an earlier job let go has that job's number and address, and no such parent.
+    """
+    ranks: dict[tuple[object, ...], set[int | None]] = {}
+    started: dict[str, tuple[object, ...]] = {}
+    for (host, _, world, address), claimants in claims.items():
+        for process in claimants:
+            if process.ppid > 1:
+                started[process.key] = host, process.ppid, world, address
+                ranks.setdefault(started[process.key], set()).add(process.rank)
+    return frozenset(key for key, start in started.items() if len(ranks[start]) > 1)
 
 
 def _forked(evidence: Evidence) -> set[str]:
@@ -64,22 +80,25 @@ def _forked(evidence: Evidence) -> set[str]:
     }
 
 
-def _heirs(claims: Iterable[Process]) -> list[Process]:
+def _heirs(claims: Iterable[Process], beside: Collection[str]) -> list[Process]:
     """Those that only inherited the rank. They are compared with holders only: an heir proves nothing against
-    others."""
+    others. `beside`: of `_beside_ranks`."""
     holders: list[Process] = []
     heirs: list[Process] = []
-    for claimant in sorted(claims, key=lambda each: (-_rank_evidence(each), -each.age_s)):
-        destination = heirs if any(_inherits(claimant, holder) for holder in holders) else holders
-        destination.append(claimant)
+
+    def evidence_of(process: Process) -> tuple[int, bool]:
+        return _rank_evidence(process), process.key in beside
+
+    for claimant in sorted(claims, key=lambda each: (evidence_of(each), each.age_s), reverse=True):
+        inherits = any(
+            _met(claimant, holder) and (evidence_of(holder) > evidence_of(claimant) or _began_later(claimant, holder))
+            for holder in holders
+        )
+        (heirs if inherits else holders).append(claimant)
     return heirs
 
 
-def _inherits(process: Process, holder: Process) -> bool:
-    if not _met(process, holder):
-        return False
-    if _rank_evidence(holder) != _rank_evidence(process):
-        return _rank_evidence(holder) > _rank_evidence(process)
+def _began_later(process: Process, holder: Process) -> bool:
     # ranks of one launcher, even a rank that was started twice by mistake, start within a second
     return process.age_s > 0 and holder.age_s > process.age_s + RESTART_S
 

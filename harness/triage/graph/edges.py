@@ -359,8 +359,9 @@ def unresolved(
 ) -> tuple[list[Wait], dict[str, Subject]]:
     """Waits of processes for which no other layer found a target.
 
-    A peer of their world that has ended or is held is the one that they miss. If there are no waits at all, the stacks
-    decide: a single peer is outside any collective while all others are in one.
+    A peer of their world that has ended or is held is the one that they miss. If no rank is known to wait, the stacks
+    decide: a single peer is outside any collective while all others are in one. A launcher's wait for its ranks says
+    nothing of them.
     """
     waited = {wait.waiter for wait in known_waits}
     ranked = [subject for subject in subjects.values() if subject.rank is not None and subject.process is not None]
@@ -377,8 +378,8 @@ def unresolved(
         if subject.key not in waited and _may_miss_peer(subject)
         for wait in _waits_for_broken(subject, broken)
     ]
-    # Stacks alone are weak evidence, used only if nothing else proved a wait.
-    if not waits and not known_waits:
+    # Stacks alone are weak evidence, used only if nothing else proved a wait of a rank.
+    if not waits and not waited & {subject.key for subject in ranked}:
         # Those in no collective come first: each of them ends the search at once.
         outside_first = sorted(ranked, key=lambda subject: subject.doing.kind in _TOGETHER)
         waits = [wait for subject in ranked for wait in _waits_by_stacks(subject, outside_first)]

@@ -17,7 +17,7 @@ from harness.triage.rules.ruling import Case, Ruling, brief
 
 # Packages whose loops try to lock a file.
 _LOCKER = re.compile(r"/(filelock|portalocker|fasteners)/")
-MOST_LOCKS = 8  # that a verdict names
+MOST_LOCKS = MOST_READERS = 8  # that a verdict names
 
 
 def reads(subject: Subject) -> bool:
@@ -53,7 +53,17 @@ def undecided(case: Case) -> Ruling | None:
         return Ruling(
             "INSUFFICIENT",
             f"{case.names(reader.key for reader in reading)} reads what another process writes, and nothing has come",
-            missing=tuple(f"who writes what {reader.label} reads" for reader in reading[:8]),
+            evidence=tuple(
+                f"of all that is seen, {writer.label} alone can write what {reader.label} reads; "
+                f"it {'stands at ' + writer.frame if writer.frame else 'shows no place of its program'}"
+                for reader in reading[:MOST_READERS]
+                if (writer := _writer(case, reader)) is not None
+            ),
+            missing=tuple(
+                f"who writes what {reader.label} reads" if writer is None else f"why {writer.label} writes nothing"
+                for reader in reading[:MOST_READERS]
+                for writer in (_writer(case, reader),)
+            ),
             place=reading[0].frame,
             next=(
                 "look for the process that writes to it, and read its log: what it has not sent",
@@ -61,6 +71,12 @@ def undecided(case: Case) -> Ruling | None:
             ),
         )
     return None
+
+
+def _writer(case: Case, reader: Subject) -> Subject | None:
+    """The one process that can write what this one reads; None where there are several, or it was not looked at."""
+    process = reader.process
+    return case.graph.subjects.get(f"{process.host}:{process.writer}") if process and process.writer else None
 
 
 def _polled_beside(case: Case) -> list[Subject]:

@@ -104,6 +104,20 @@ def test_a_fork_that_has_ended_is_told_by_its_parent() -> None:
     assert not named(triage(evidence(asks, waits, fork), at))
 
 
+@pytest.mark.parametrize("parent", [INIT, 101])
+def test_an_orphan_of_an_earlier_job_of_the_same_address_is_no_rank_of_this_one(parent: int) -> None:
+    """A child that the earlier rank 1 started is older than the rank 1 that was started now, and knows no more."""
+    bare = {"journal": None, "beat": None, "world": 2}
+    ranks = [dataclasses.replace(member(number, REDUCE, environ=environ(number, world=2), **bare), beat=None)
+             for number in (0, 1)]  # fmt: skip
+    orphan = daemon(1, 200, age_s=9000.0, environ=environ(1, world=2), **{**bare, "ppid": parent})
+    orphan = dataclasses.replace(orphan, beat=None)
+    assert ranks_of(*ranks, orphan) == {100: 0, 101: 1, 200: None}
+    # With one rank on this host no sibling tells, and who started first keeps the number.
+    apart = dataclasses.replace(orphan, ppid=INIT)
+    assert ranks_of(ranks[1], apart) == {101: None, 200: 1}
+
+
 # --- hangs that a daemon must not hide, nor be blamed for
 
 

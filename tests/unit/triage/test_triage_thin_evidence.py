@@ -372,3 +372,17 @@ def test_what_is_no_python_process_is_called_so() -> None:
     nobody(verdict)
     assert "7" in verdict.reason and "is not a Python process" in verdict.reason
     assert verdict.triage is not None and verdict.triage.next[0].startswith("pgrep -af python ")
+
+
+@pytest.mark.parametrize("writer", [200, 0])
+def test_a_launchers_wait_hides_no_rank_that_reads_from_its_child(writer: int) -> None:
+    """Seen unwatched: rank 1 reads a pipe that its child alone can write, and a parent joins both ranks."""
+    launcher = process(50, "process", "main join")
+    child = process(200, "process", "main:3 sleep", ppid=101)
+    ranks = [
+        rank(0, "main:9 all_reduce", world=2, ppid=50),
+        rank(1, "main:8 readline", world=2, ppid=50, fed=True, writer=writer),
+    ]
+    verdict = triage(evidence(launcher, *ranks, child, source="live", stall_s=0.0))
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
+    assert "rank 1" in verdict.reason and (child.key in wording(verdict)) is bool(writer)
