@@ -69,8 +69,8 @@ _ADDRESSED = {
     "scenarios.ppo.checkpoint.CheckpointError",
     "scenarios.ppo.optimizer.DivergedError",
     "scenarios.prompts.PromptError",
-    "scenarios.engines.engine.EngineError",
-    "scenarios.engines.engine.ParameterRefused",
+    "scenarios.engines.engine_interface.EngineError",
+    "scenarios.engines.engine_interface.ParameterRefused",
 }
 
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scenarios.engines.engine import Request, SyncGroup, SyncReport
+from scenarios.engines.engine_interface import Request, SyncGroup, SyncReport
 from scenarios.remote import Actor, Future
 from scenarios.session import RolloutResult
 

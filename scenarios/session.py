@@ -20,8 +20,8 @@ from typing import Any
 
 from probes import install, memory
 from scenarios import memory_fit
-from scenarios.engines import frames, guided, last_words, leftovers, parameters, registry
-from scenarios.engines.engine import (
+from scenarios.engines import canonical_request, frames, guided, last_words, leftovers, registry
+from scenarios.engines.engine_interface import (
     Completion,
     Engine,
     EngineError,
@@ -163,7 +163,7 @@ class EngineSession:
 
     def _check_sampling(self) -> None:
         ours = self._mapping.ours(self.backend, "sampling")
-        parameters.check_sampling(self.backend, self._scenario.sampling, self._scenario.rollout.mode, ours=ours)
+        canonical_request.check_sampling(self.backend, self._scenario.sampling, self._scenario.rollout.mode, ours=ours)
 
     def _read_at_start(self) -> tuple[Any, ...]:
         """What a live engine cannot take anew."""
@@ -482,7 +482,7 @@ class EngineSession:
         """
         section, _, key = name.partition(".")
         if section not in ("sampling", "engine") or not hasattr(getattr(self._scenario, section), key):
-            raise parameters.ParameterRefused(
+            raise canonical_request.ParameterRefused(
                 f"{name!r} is no parameter of a live session; sampling.* and engine.* are",
                 fix="name a parameter of sampling or engine",
             )

@@ -121,7 +121,7 @@ class Sampling(CoupledSampling):
 
 @dataclass(frozen=True)
 class Engine:
-    """Canonical engine parameters. `scenarios.engines.parameters` maps or refuses them."""
+    """Canonical engine parameters. `scenarios.engines.canonical_request` maps or refuses them."""
 
     max_model_len: int = 128
     seed: int = 0

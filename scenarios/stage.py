@@ -13,8 +13,8 @@ from typing import Any
 from probes import install
 from probes.format import Flat, Ragged
 from scenarios import memory_fit, models, prompts
-from scenarios.engines import parameters
-from scenarios.engines.engine import Request, SyncReport
+from scenarios.engines import canonical_request
+from scenarios.engines.engine_interface import Request, SyncReport
 from scenarios.engines.guided import Guide
 from scenarios.engines.recorded import Recorded
 from scenarios.ppo.batches import Sample
@@ -56,14 +56,14 @@ class Stage:
         )
         tokenizer = models.load_tokenizer(policy)
         batch = prompts.load(settings, tokenizer)
-        parameters.check_room(batch.longest, settings.sampling, settings.engine)
+        canonical_request.check_room(batch.longest, settings.sampling, settings.engine)
         from transformers import AutoConfig
 
         limit = int(
             getattr(AutoConfig.from_pretrained(policy), "max_position_embeddings", settings.engine.max_model_len)
         )
         if settings.engine.max_model_len > limit:
-            raise parameters.ParameterRefused(
+            raise canonical_request.ParameterRefused(
                 f"engine.max_model_len = {settings.engine.max_model_len} exceeds the {limit} positions that "
                 f"{settings.model.path} was made for",
                 fix=f"--set engine.max_model_len={limit}",

@@ -31,7 +31,7 @@ from scenarios.bench.fit import fit
 from scenarios.bench.reference import NOTHING, ROUNDS, Reference
 from scenarios.bench.tally import Tally, beyond
 from scenarios.bench.undo import Stand, Undo
-from scenarios.engines.engine import Completion, Request
+from scenarios.engines.engine_interface import Completion, Request
 from scenarios.engines.native_arguments import most_scored
 from scenarios.engines.sync import digest
 from scenarios.remote import call

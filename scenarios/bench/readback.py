@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 from scenarios.bench.case import HeldOtherwise, HeldReport
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 from scenarios.engines.engine_tensors import Cut, digests, packed, unpacked
 from scenarios.remote import Actor, call
 

@@ -21,7 +21,7 @@ from scenarios.bench.case import Alteration, CaseSample, Drawn, PassedOver
 from scenarios.bench.fit import Choices
 from scenarios.engines import guided
 from scenarios.engines.coupling import EDGE, Draw, gumbel, perturbed
-from scenarios.engines.engine import Completion, Request
+from scenarios.engines.engine_interface import Completion, Request
 from scenarios.engines.hf.engine import HFEngine, ids_of
 from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised

@@ -15,9 +15,9 @@ from typing import Any
 
 from probes.plugins import PluginError
 from scenarios.engines import mapping, native_arguments, registry
-from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.canonical_request import engine_asked
+from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.engines.mapping import ParameterMap
-from scenarios.engines.parameters import engine_asked
 from scenarios.settings import Scenario
 
 ANSWER = "rlhf-harness-ahead:"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.engine_interface import ParameterRefused
 
 CLOSING_PERIOD_MS = 500  # how long closing an engine may wait for the thread that watches its processes, in ms
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from probes import install
 from probes.format import Flat, Ragged
-from scenarios.engines.engine import Completion, Request
+from scenarios.engines.engine_interface import Completion, Request
 
 
 def samples(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from scenarios.engines.engine import Completion, Request
+from scenarios.engines.engine_interface import Completion, Request
 
 # sample -> (response ids, finish reason) of the baseline
 Guide = dict[int, tuple[tuple[int, ...], str]]

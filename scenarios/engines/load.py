@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scenarios.engines.engine import Completion
+    from scenarios.engines.engine_interface import Completion
 
 
 class Load:

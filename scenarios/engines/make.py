@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scenarios.engines import registry
-from scenarios.engines.engine import Bare
+from scenarios.engines.engine_interface import Bare
 from scenarios.engines.mapping import ParameterMap
 from scenarios.settings import Scenario
 

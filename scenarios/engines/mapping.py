@@ -20,8 +20,8 @@ from typing import Any
 from probes import limits
 from scenarios.engines import native_arguments, registry
 from scenarios.engines.canonical import BY_NAME
-from scenarios.engines.engine import ParameterRefused
-from scenarios.engines.parameters import canonical_engine
+from scenarios.engines.canonical_request import canonical_engine
+from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.settings import Mode, Sampling
 
 PARTS = ("engine", "sampling")

@@ -11,7 +11,7 @@ from typing import Any
 
 from probes import weights
 from probes.format import Run
-from scenarios.engines.engine import EngineError, Request
+from scenarios.engines.engine_interface import EngineError, Request
 from scenarios.engines.guided import Guide
 from scenarios.ppo.checkpoint import CheckpointError
 from scenarios.prompts import PromptError

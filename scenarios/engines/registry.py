@@ -16,7 +16,7 @@ from typing import Any
 from probes import plugins
 from probes.engines import EngineProcess
 from probes.plugins import Plugin, PluginError
-from scenarios.engines.engine import EngineError, ParameterRefused
+from scenarios.engines.engine_interface import EngineError, ParameterRefused
 from scenarios.engines.spec import EngineSpec
 
 GROUP = "rlhf_harness.engines"

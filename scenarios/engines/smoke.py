@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 from scenarios.engines.engine_processes import descendants
 from scenarios.settings import Engine, Sampling, Scenario
 from scenarios.settings import Model as ModelSettings

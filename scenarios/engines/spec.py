@@ -49,8 +49,8 @@ class EngineSpec:
     """Everything about one engine besides its code.
 
     `name`: on the command line and in recordings. `title`: in a sentence. `factory`: "module:Class", called as (model
-    path, scenario, mode=, device=, pure=, mapping=); returns a `scenarios.engines.engine.Bare`. `embedded`: it runs
-    in the harness's own interpreter and needs no environment. `recipes`: the folder with the recipes of its
+    path, scenario, mode=, device=, pure=, mapping=); returns a `scenarios.engines.engine_interface.Bare`. `embedded`:
+    it runs in the harness's own interpreter and needs no environment. `recipes`: the folder with the recipes of its
     environments, NAME-cpu.toml and NAME-cuda.toml; empty for `harness/recipes`. `distributions`: Python packages; the
     first installed one gives the engine's version. `entry_points`: entry points of ours for its processes, by group.
     `coupled_variables`: environment variables that make a framework's own engine obey the draws in its requests.

@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from probes import collectives, install
 from probes.weights import digest
-from scenarios.engines.engine import EngineError, SyncGroup, WeightMeta
+from scenarios.engines.engine_interface import EngineError, SyncGroup, WeightMeta
 
 CONNECT_TIMEOUT = datetime.timedelta(seconds=60)
 _abandoned: list[Any] = []

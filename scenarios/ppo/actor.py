@@ -18,7 +18,7 @@ from torch import Tensor
 
 from probes import weights
 from scenarios import models
-from scenarios.engines.engine import SyncGroup, WeightMeta
+from scenarios.engines.engine_interface import SyncGroup, WeightMeta
 from scenarios.engines.sampling import OUTSIDE, OUTSIDE_HALF
 from scenarios.engines.sync import WeightSender
 from scenarios.lifted import EXACT_LIMIT

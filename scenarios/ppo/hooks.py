@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.engines.engine import Part
+from scenarios.engines.engine_interface import Part
 from scenarios.plants import Injection
 from scenarios.ppo import advantages
 from scenarios.session import RolloutResult

@@ -21,8 +21,8 @@ import numpy as np
 from probes import install, weights
 from probes.format import Flat, Ragged
 from scenarios import models, prompts
-from scenarios.engines import parameters
-from scenarios.engines.engine import Completion, EngineError, Part, Request
+from scenarios.engines import canonical_request
+from scenarios.engines.engine_interface import Completion, EngineError, Part, Request
 from scenarios.engines.guided import Guide
 from scenarios.ppo import batches, checkpoint, experience
 from scenarios.ppo.actor import Scored
@@ -71,7 +71,7 @@ class Trainer:
         self._tokenizer: Any = models.load_tokenizer(policy)
         self._specials = set(self._tokenizer.all_special_ids)
         self.prompts = prompts.load(self.scenario, self._tokenizer)
-        parameters.check_room(self.prompts.longest, self.scenario.sampling, self.scenario.engine)
+        canonical_request.check_room(self.prompts.longest, self.scenario.sampling, self.scenario.engine)
         self._sync = WeightSync(self._roles["actor"][0], session, self.prompts, self.scenario.seed)
 
     # --- life -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import numpy as np
 
 from probes.install import Recorder
 from scenarios import fleet
-from scenarios.engines.engine import SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine_interface import SyncGroup, SyncReport, WeightMeta
 from scenarios.plants import Injection
 from scenarios.prompts import PromptSet
 from scenarios.remote import Actor, ActorFailed, Future, call, gather

@@ -34,7 +34,7 @@ from harness.recordings.records.engine_info import SamplingRequest
 from reports.model import Cause, Proof, Verdict
 from scenarios import models
 from scenarios.bench.case import Alteration, HeadReport, HeldReport, Symptoms
-from scenarios.engines.engine import EngineError
+from scenarios.engines.engine_interface import EngineError
 from scenarios.engines.mapping import ParameterMap
 from scenarios.models.quiet import quiet
 from scenarios.settings import Sampling, Scenario

@@ -28,7 +28,7 @@ import json, os, sys
 from pathlib import Path
 from scenarios.planted.differences import inside
 from scenarios.engines import engine_tensors
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 from scenarios.engines.make import make_engine
 from scenarios.settings import Sampling, Scenario
 

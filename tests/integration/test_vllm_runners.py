@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from harness import envs
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 from scenarios.engines.hf.engine import HFEngine
 from scenarios.settings import Engine, Sampling, Scenario
 
@@ -63,7 +63,7 @@ class Interpreter(DriverBase):
 DRAW = """
 import dataclasses, json, os, sys
 from pathlib import Path
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 from scenarios.engines.make import make_engine
 from scenarios.settings import Scenario
 

@@ -15,7 +15,7 @@ from probes import format as recording
 from probes.format import Run
 from scenarios.bench.bench import Bench
 from scenarios.bench.undo import Stand
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 from scenarios.engines.guided import Guide
 from scenarios.engines.make import EngineOptions
 from scenarios.planted.differences.fault import Fault

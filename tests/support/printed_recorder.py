@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from harness.errors import Interrupted
-from scenarios.engines.engine import EngineError
+from scenarios.engines.engine_interface import EngineError
 
 ROOT = Path(__file__).parents[2]
 ROOMS = tuple(f"{ROOT / room}{os.sep}" for room in ("harness", "reports", "scenarios", "probes"))
@@ -30,8 +30,8 @@ CLASSES = (
     "harness.errors:HarnessError", "harness.doctor.outcome:Problem", "harness.doctor.outcome:Unseen",
     "harness.envs.checking:Check", "reports.doctor_model:Hazard", "reports.doctor_model:Unchecked",
     "probes.errors:FormatError",
-    "probes.plugins:PluginError", "scenarios.prompts:PromptError", "scenarios.engines.engine:EngineError",
-    "scenarios.engines.engine:ParameterRefused", "reports.model:Cause",
+    "probes.plugins:PluginError", "scenarios.prompts:PromptError", "scenarios.engines.engine_interface:EngineError",
+    "scenarios.engines.engine_interface:ParameterRefused", "reports.model:Cause",
 )  # fmt: skip
 
 

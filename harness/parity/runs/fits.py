@@ -23,7 +23,7 @@ from scenarios import tiny
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.ahead import ANSWER, Ahead
-from scenarios.engines.parameters import engine_asked
+from scenarios.engines.canonical_request import engine_asked
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import BUILTIN, Scenario
 

@@ -17,8 +17,8 @@ from harness.parity.runs.fits import check_fit
 from probes import limits
 from reports.text import counted
 from scenarios import memory_fit, prompts
-from scenarios.engines import engine_processes, parameters
-from scenarios.engines.engine import ParameterRefused
+from scenarios.engines import canonical_request, engine_processes
+from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.settings import BUILTIN, Scenario
 
 # Memory that a process of the learner has to itself: 304 to 347 MiB with the built-in model on a CPU, almost all of it
@@ -36,11 +36,11 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
     if scenario.train:
         _check_model("model.reward", scenario.model.reward)
     try:
-        parameters.check_room(None, scenario.sampling, scenario.engine)
-        parameters.check_engines(engine, scenario)
-        parameters.check_sleep(scenario)
+        canonical_request.check_room(None, scenario.sampling, scenario.engine)
+        canonical_request.check_engines(engine, scenario)
+        canonical_request.check_sleep(scenario)
         ours = not user_mapping.defines(mapping or {}, f"{engine}_sampling")
-        parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)
+        canonical_request.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)
         if scenario.prompts.path != BUILTIN and not prompts.check(scenario.prompts):
             raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt", fix=prompts.FILE)
     except ParameterRefused as error:

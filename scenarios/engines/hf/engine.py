@@ -14,10 +14,10 @@ from typing import Any
 import torch
 import transformers
 
-from scenarios.engines import engine_tensors, parameters
+from scenarios.engines import canonical_request, engine_tensors
 from scenarios.engines.canonical import DRAWN
 from scenarios.engines.coupling import Draw, adjusted, choose, reported
-from scenarios.engines.engine import (
+from scenarios.engines.engine_interface import (
     Completion,
     EngineError,
     EngineInfo,
@@ -27,7 +27,7 @@ from scenarios.engines.engine import (
     SyncReport,
     WeightMeta,
 )
-from scenarios.engines.hf import parameters as own_parameters
+from scenarios.engines.hf import parameters
 from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.layers import shown
 from scenarios.engines.load import Load
@@ -76,9 +76,11 @@ class HFEngine:
         self._mode = mode
         self._device = torch.device(device)
         self._mapping = mapping = mapping or ParameterMap()
-        parameters.check_sampling("hf", scenario.sampling, mode, ours=mapping.ours("hf", "sampling"))
-        requested = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=self._device.type)
-        self._arguments, self._described = map_engine(mapping, "hf", requested, own_parameters.engine, lambda _: {})
+        canonical_request.check_sampling("hf", scenario.sampling, mode, ours=mapping.ours("hf", "sampling"))
+        requested = canonical_request.engine_asked(
+            model_path, scenario.model.dtype, scenario.engine, device=self._device.type
+        )
+        self._arguments, self._described = map_engine(mapping, "hf", requested, parameters.engine, lambda _: {})
         dtype = str(self._arguments.get("dtype", "auto"))
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             model_path, dtype=dtype if dtype == "auto" else getattr(torch, dtype)
@@ -108,7 +110,7 @@ class HFEngine:
     def mapped(self, sampling: Sampling) -> Mapped:
         mapped = map_sampling(self._mapping, "hf", sampling, defaults=self._defaults, model_ends=self._model_ends)
         if mapped.canonical.repetition_penalty != 1.0:
-            raise parameters.ParameterRefused(
+            raise canonical_request.ParameterRefused(
                 "the embedded Transformers engine has no repetition penalty",
                 fix="--set sampling.repetition_penalty=1.0",
             )

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from probes.draws import DRAW
-from scenarios.engines import parameters, tf32
-from scenarios.engines.engine import (
+from scenarios.engines import canonical_request, tf32
+from scenarios.engines.engine_interface import (
     Completion,
     EngineError,
     EngineInfo,
@@ -30,8 +30,7 @@ from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
-from scenarios.engines.sglang import parameters as own_parameters
-from scenarios.engines.sglang import routed
+from scenarios.engines.sglang import parameters, routed
 from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
 from scenarios.forkserver import children_server, forked_children
 from scenarios.settings import Mode, Sampling, Scenario
@@ -61,7 +60,7 @@ class SGLangEngine:
         mapping: ParameterMap | None = None,
     ) -> None:
         self._mapping = mapping = mapping or ParameterMap()
-        parameters.check_sampling("sglang", scenario.sampling, mode, ours=mapping.ours("sglang", "sampling"))
+        canonical_request.check_sampling("sglang", scenario.sampling, mode, ours=mapping.ours("sglang", "sampling"))
         self._mode = mode
         self._device = device
         self._seed = scenario.engine.seed
@@ -81,10 +80,10 @@ class SGLangEngine:
         config = AutoConfig.from_pretrained(model_path)
         self._version = sglang.__version__
         longest = int(getattr(config, "max_position_embeddings", scenario.engine.max_model_len))
-        requested = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
-        ours = functools.partial(own_parameters.engine, longest_context=longest)
+        requested = canonical_request.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
+        ours = functools.partial(parameters.engine, longest_context=longest)
         self._asked = requested
-        self._arguments, self._described = map_engine(mapping, "sglang", requested, ours, own_parameters.machine)
+        self._arguments, self._described = map_engine(mapping, "sglang", requested, ours, parameters.machine)
         if device == "cpu":
             self._arguments["device"] = "cpu"  # the harness decides where it runs, not the mapping
             if hasattr(ServerArgs, SLEEP):  # its scheduler polls without a pause, on one of the learner's cores
@@ -103,7 +102,7 @@ class SGLangEngine:
         try:
             with bound_to_cores(CORES, self._tensor_parallel if device == "cpu" else 1), forked_children():
                 self._engine = sglang.Engine(**self._arguments)
-        except parameters.ParameterRefused:
+        except canonical_request.ParameterRefused:
             raise
         except Exception as error:  # SGLang may raise anything here; the user needs its text, not its type
             raise EngineError(f"SGLang {self._version} did not start", str(error)) from error
@@ -130,7 +129,7 @@ class SGLangEngine:
 
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
         mapped = self.mapped(sampling)
-        native = parameters.without_draw(mapped.native, self._mode)
+        native = canonical_request.without_draw(mapped.native, self._mode)
         params, processors = [], []
         for request in requests:
             request_params = dict(
@@ -382,7 +381,7 @@ class SGLangEngine:
             "request_seed": "honoured" if server.get("enable_deterministic_inference") else "ignored",
             # what prompt and response may use; the slack that the mapping adds is SGLang's own reserve
             "max_model_len": min(
-                int(server.get("context_length") or 0) - own_parameters.KEEPS, self._asked["max_model_len"]
+                int(server.get("context_length") or 0) - parameters.KEEPS, self._asked["max_model_len"]
             ),
             "context_length": server.get("context_length"),
             "enforce_eager": bool(server.get("disable_cuda_graph")),

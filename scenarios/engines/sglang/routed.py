@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from probes.draws import DRAW
-from scenarios.engines.engine import EngineError, Request
+from scenarios.engines.engine_interface import EngineError, Request
 from scenarios.ports import free_port
 
 LABEL = "rlhf_harness_request"  # label of a request: which sample it draws, and from which token on

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from probes.draws import DRAW
-from scenarios.engines import parameters, tf32
-from scenarios.engines.engine import (
+from scenarios.engines import canonical_request, tf32
+from scenarios.engines.engine_interface import (
     Completion,
     EngineError,
     EngineInfo,
@@ -26,7 +26,7 @@ from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
-from scenarios.engines.vllm import parameters as own_parameters
+from scenarios.engines.vllm import parameters
 from scenarios.settings import Mode, Sampling, Scenario
 
 CORES = "VLLM_CPU_OMP_THREADS_BIND"
@@ -48,12 +48,10 @@ class VLLMEngine:
         mapping: ParameterMap | None = None,
     ) -> None:
         self._mapping = mapping = mapping or ParameterMap()
-        parameters.check_sampling("vllm", scenario.sampling, mode, ours=mapping.ours("vllm", "sampling"))
+        canonical_request.check_sampling("vllm", scenario.sampling, mode, ours=mapping.ours("vllm", "sampling"))
         self._mode = mode
-        requested = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
-        self._arguments, self._described = map_engine(
-            mapping, "vllm", requested, own_parameters.engine, own_parameters.machine
-        )
+        requested = canonical_request.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
+        self._arguments, self._described = map_engine(mapping, "vllm", requested, parameters.engine, parameters.machine)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if device == "cpu":
@@ -87,7 +85,7 @@ class VLLMEngine:
         try:
             with bound_to_cores(CORES, scenario.engine.tensor_parallel if device == "cpu" else 1):
                 self._llm = vllm.LLM(**self._arguments)
-        except parameters.ParameterRefused:
+        except canonical_request.ParameterRefused:
             raise
         except Exception as error:  # vLLM may raise anything here; the user needs its text, not its type
             raise EngineError(f"vLLM {self._version} did not start", str(error)) from error
@@ -133,7 +131,7 @@ class VLLMEngine:
         import vllm
 
         mapped = self.mapped(sampling)
-        native = parameters.without_draw(mapped.native, self._mode)
+        native = canonical_request.without_draw(mapped.native, self._mode)
         native |= {"logprobs": 0, "detokenize": False}  # 0: the drawn token's own log-probability
         params, prompts = [], []
         for request in requests:

@@ -15,7 +15,7 @@ import torch
 
 from probes.weights import digest
 from scenarios.engines import engine_tensors
-from scenarios.engines.engine import SyncGroup, WeightMeta
+from scenarios.engines.engine_interface import SyncGroup, WeightMeta
 from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.layers import Capture
 from scenarios.engines.sync import join, receive

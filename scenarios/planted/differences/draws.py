@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 from scenarios.planted.differences.plant import Plant, Setting
 from scenarios.planted.differences.request import PlantedRequest
 from scenarios.settings import Sampling

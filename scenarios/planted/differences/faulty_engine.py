@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scenarios.engines.engine import Completion, Engine, EngineInfo, Part, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine_interface import (
+    Completion,
+    Engine,
+    EngineInfo,
+    Part,
+    Request,
+    SyncGroup,
+    SyncReport,
+    WeightMeta,
+)
 from scenarios.engines.load import Load
 from scenarios.planted.differences import draws, inside, memory, prompts, responses, router, weights
 from scenarios.planted.differences.foreign import imported

@@ -12,7 +12,7 @@ import json
 import math
 from typing import Any
 
-from scenarios.engines.engine import SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine_interface import SyncGroup, SyncReport, WeightMeta
 from scenarios.planted.differences.plant import Plant, Receive, Setting
 
 KEPT, HOOKED, TURNED, BASE = "_harness_kept", "_harness_hooked", "_harness_turned", "_harness_base"

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 from scenarios.planted.differences.plant import Plant, Setting
 
 MIB = 2**20  # bytes

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.engines.engine import Completion, Engine, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine_interface import Completion, Engine, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.settings import Sampling, Scenario
 
 Receive = Callable[[SyncGroup, list[WeightMeta]], SyncReport]

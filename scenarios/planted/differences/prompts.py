@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from scenarios.engines.engine import Completion, Request
+from scenarios.engines.engine_interface import Completion, Request
 from scenarios.planted.differences.plant import Plant, Setting, drawn_before, prompt_of
 from scenarios.planted.differences.request import PlantedRequest
 from scenarios.prompts import described

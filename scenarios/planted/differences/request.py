@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 
 if TYPE_CHECKING:
     from scenarios.engines.coupling import Draw

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import random
 
-from scenarios.engines.engine import Completion, Request
+from scenarios.engines.engine_interface import Completion, Request
 from scenarios.planted.differences.plant import Plant, Setting, drawn_before, prompt_of
 
 

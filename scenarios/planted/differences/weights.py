@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from scenarios.engines.engine import Completion, Part, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine_interface import Completion, Part, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.planted.differences.plant import Plant, Receive, Setting
 from scenarios.settings import Sampling
 

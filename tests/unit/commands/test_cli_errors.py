@@ -20,7 +20,7 @@ import typer
 from harness import cli
 from harness.errors import ERROR_FILE, BadInput, EnvironmentUnusable, HarnessError, Interrupted, Terminated
 from probes.plugins import Plugin
-from scenarios.engines.engine import EngineError
+from scenarios.engines.engine_interface import EngineError
 
 EXAMPLE = "harness nightly --help   # shows a matrix and its known differences"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.engines import canonical, native_arguments, parameter_page, parameters, registry
-from scenarios.engines.engine import ParameterRefused
+from scenarios.engines import canonical, canonical_request, native_arguments, parameter_page, registry
+from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.engines.native import Native
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Engine, Sampling
@@ -41,9 +41,9 @@ def test_an_engine_has_a_sampling_parameter_by_its_own_name_unless_it_says_other
     assert native_arguments.as_sampling(native_arguments.sampling_given("x", {"min_p": 0.2})) == Sampling(
         min_p=0.2, top_p=0.5
     )
-    parameters.check_sampling("x", Sampling(top_k=5), "coupled")
+    canonical_request.check_sampling("x", Sampling(top_k=5), "coupled")
     with pytest.raises(ParameterRefused, match="X has no top-k"):
-        parameters.check_sampling("x", Sampling(top_k=5), "native")
+        canonical_request.check_sampling("x", Sampling(top_k=5), "native")
 
 
 @pytest.mark.parametrize("engine", ("vllm", "sglang"))

@@ -9,7 +9,7 @@ import pytest
 
 from scenarios import session
 from scenarios.engines import last_words
-from scenarios.engines.engine import EngineError
+from scenarios.engines.engine_interface import EngineError
 from scenarios.engines.make import EngineOptions
 from scenarios.session import EngineSession
 from scenarios.settings import Scenario

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.engines.engine import Completion, Request, SyncGroup, SyncReport
+from scenarios.engines.engine_interface import Completion, Request, SyncGroup, SyncReport
 from scenarios.fleet import Fleet, Gathered, engine_of, members
 from scenarios.session import RolloutResult
 

@@ -20,7 +20,7 @@ from harness.parity.runs.preflight import preflight
 from harness.parity.subjects.sampling.checks_meaning import title
 from probes import plugins
 from scenarios.engines import native_arguments, registry
-from scenarios.engines.engine import Request
+from scenarios.engines.engine_interface import Request
 from scenarios.engines.hf.engine import HFEngine
 from scenarios.engines.make import EngineOptions, make_engine
 from scenarios.engines.native import Native

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from probes import install
 from probes.format import FORMAT_VERSION, write_manifest
-from scenarios.engines.engine import Completion, Request
+from scenarios.engines.engine_interface import Completion, Request
 from scenarios.engines.guided import DENSE, MANY_FLIPS, MAX_ROUNDS, rollout
 from scenarios.engines.recorded import Recorded
 from scenarios.ppo.checkpoint import CheckpointError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scenarios.engines.engine import Completion
+from scenarios.engines.engine_interface import Completion
 from scenarios.engines.load import Load
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
-from scenarios.engines import native_arguments, parameters
-from scenarios.engines.engine import ParameterRefused
+from scenarios.engines import canonical_request, native_arguments
+from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.engines.hf import parameters as hf
 from scenarios.engines.mapping import ParameterMap, map_engine, map_sampling, sampling_event
 from scenarios.engines.sglang import parameters as sglang
@@ -31,7 +31,7 @@ USERS = {"file": "users.py", "source": BROKEN}
 
 
 def asked(**changed: Any) -> dict[str, Any]:
-    return parameters.engine_asked("m", "float32", Engine(**changed), device="cpu")
+    return canonical_request.engine_asked("m", "float32", Engine(**changed), device="cpu")
 
 
 def ours(backend: str) -> Any:
@@ -74,7 +74,7 @@ samplings = st.builds(
 @pytest.mark.slow
 @over(engines, st.sampled_from(["vllm", "sglang", "hf"]))
 def test_our_mapping_gives_what_was_asked_of_an_engine(engine: Engine, backend: str) -> None:
-    wanted = parameters.engine_asked("m", "bfloat16", engine, device="cpu")
+    wanted = canonical_request.engine_asked("m", "bfloat16", engine, device="cpu")
     _, told = map_engine(ParameterMap(), backend, wanted, ours(backend), nothing)
     for name, value in told["given"].items():
         if name == "max_model_len" and backend == "sglang":

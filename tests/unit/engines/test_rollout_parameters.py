@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scenarios.engines import canonical, native_arguments, parameters, registry
-from scenarios.engines.engine import ParameterRefused
+from scenarios.engines import canonical, canonical_request, native_arguments, registry
+from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
 from scenarios.settings import Engine, Placement, Sampling, Scenario
@@ -34,11 +34,11 @@ def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
 
 
 def _vllm(engine: Engine, device: str) -> dict[str, Any]:
-    return vllm.engine(parameters.engine_asked("m", "float32", engine, device=device))
+    return vllm.engine(canonical_request.engine_asked("m", "float32", engine, device=device))
 
 
 def _sglang(engine: Engine, device: str) -> dict[str, Any]:
-    asked = parameters.engine_asked("m", "float32", engine, device=device)
+    asked = canonical_request.engine_asked("m", "float32", engine, device=device)
     return sglang.engine(asked, longest_context=4096)
 
 
@@ -72,27 +72,27 @@ def test_every_sampling_parameter_has_an_image_in_native_mode() -> None:
 )
 def test_what_has_no_faithful_image_is_refused_by_name(engine, mode, sampling, word) -> None:
     with pytest.raises(ParameterRefused, match=word):
-        parameters.check_sampling(engine, sampling, mode)
+        canonical_request.check_sampling(engine, sampling, mode)
 
 
 def test_filters_are_welcome_in_coupled_mode_for_every_engine() -> None:
     for engine in ("hf", "vllm", "sglang"):
-        parameters.check_sampling(engine, Sampling(top_k=5, top_p=0.9, min_p=0.1, min_tokens=2), "coupled")
+        canonical_request.check_sampling(engine, Sampling(top_k=5, top_p=0.9, min_p=0.1, min_tokens=2), "coupled")
 
 
 def test_a_context_too_short_is_refused_with_its_numbers() -> None:
-    parameters.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=16))
+    canonical_request.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=16))
     with pytest.raises(ParameterRefused, match=r"max_model_len = 15 .* of 10, .* = 6 are 16 tokens"):
-        parameters.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=15))
-    parameters.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=7))
+        canonical_request.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=15))
+    canonical_request.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=7))
     with pytest.raises(ParameterRefused, match=r"even a prompt of one token and .* are 7 tokens"):
-        parameters.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=6))
+        canonical_request.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=6))
 
 
 def test_more_engines_than_prompts_are_refused() -> None:
-    parameters.check_engines("hf", Scenario(engine=Engine(engines=2)))
+    canonical_request.check_engines("hf", Scenario(engine=Engine(engines=2)))
     with pytest.raises(ParameterRefused, match=r"engine\.engines = 9: .* a step has 8 prompts"):
-        parameters.check_engines("hf", Scenario(engine=Engine(engines=9)))
+        canonical_request.check_engines("hf", Scenario(engine=Engine(engines=9)))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_router_stands_before_several_engines_of_sglang_on_one_host(
 ) -> None:
     asked = Engine(engines=settings.get("engines", 2), router="round_robin")
     with pytest.raises(ParameterRefused, match=why) if why else contextlib.nullcontext():
-        parameters.check_engines(engine, Scenario(engine=asked, placement=Placement(settings.get("place", ""))))
+        canonical_request.check_engines(engine, Scenario(engine=asked, placement=Placement(settings.get("place", ""))))
 
 
 @pytest.mark.parametrize(("engine", "refused"), [("hf", True), ("vllm", False), ("sglang", False)])
@@ -118,4 +118,4 @@ def test_workers_that_an_engine_does_not_have_are_refused(engine: str, refused: 
     """A comparison of what was not done would be EQUIVALENT."""
     expected = pytest.raises(ParameterRefused, match=r"engine\.tensor_parallel = 2: .* one process")
     with expected if refused else contextlib.nullcontext():
-        parameters.check_engines(engine, Scenario(engine=Engine(tensor_parallel=2)))
+        canonical_request.check_engines(engine, Scenario(engine=Engine(tensor_parallel=2)))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from probes.draws import DRAW
-from scenarios.engines.engine import EngineError, Request
+from scenarios.engines.engine_interface import EngineError, Request
 from scenarios.engines.sglang import routed
 
 PARAMS = {"temperature": 0.0, "max_new_tokens": 3, "custom_params": {DRAW: {"seed": 2**62, "top_p": 0.5}}}

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from scenarios.engines import engine_processes, registry
-from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.settings import Engine
 
 VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"

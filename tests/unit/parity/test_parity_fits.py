@@ -22,8 +22,8 @@ from probes.plugins import Plugin
 from scenarios import tiny
 from scenarios.engines import registry
 from scenarios.engines.accepted import FILE, Accepted
+from scenarios.engines.canonical_request import engine_asked
 from scenarios.engines.native_arguments import sampling_arguments
-from scenarios.engines.parameters import engine_asked
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Engine, Model, Scenario
 

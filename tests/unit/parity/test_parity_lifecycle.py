@@ -14,7 +14,7 @@ from test_parity_engines import TWO, split
 
 from harness.parity.subjects.engines.observed_lifecycle import Misstep, What, _missteps
 from harness.recordings.records.engine_activity import EngineCall
-from scenarios.engines.engine import EngineError
+from scenarios.engines.engine_interface import EngineError
 from scenarios.engines.make import EngineOptions
 from scenarios.session import EngineSession
 from scenarios.settings import Scenario

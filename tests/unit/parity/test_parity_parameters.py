@@ -13,7 +13,7 @@ from recordings import Log, Recording, causes, check, jagged, make, pair, put, s
 
 from harness.parity.subjects.sampling import checks_findings
 from reports.model import Finding, Verdict
-from scenarios.engines import parameters
+from scenarios.engines import canonical_request
 from scenarios.engines.mapping import ParameterMap, map_engine, map_sampling, sampling_event
 from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
@@ -27,7 +27,7 @@ def mapped(log: Recording, spec: dict[str, Any], *, sampling: Sampling | None = 
     """Let a recording say what this mapping made of what it asked."""
     mapping, plan = ParameterMap.of(spec), scenario()
     sampling = sampling or plan.sampling
-    asked = parameters.engine_asked("m", plan.model.dtype, plan.engine, device="cpu")
+    asked = canonical_request.engine_asked("m", plan.model.dtype, plan.engine, device="cpu")
     ours = {
         "sglang": lambda a: sglang.engine(a, longest_context=4096),
         "vllm": vllm.engine,

@@ -13,7 +13,7 @@ import torch
 from ppo_support import random_models, scenario
 
 from scenarios import models, prompts
-from scenarios.engines.engine import Completion, Part, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine_interface import Completion, Part, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.hf.engine import HFEngine
 from scenarios.planted.differences.faulty_engine import FaultyEngine, Wrapper, wrap
 from scenarios.planted.differences.request import PlantedRequest

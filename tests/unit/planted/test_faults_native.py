@@ -11,7 +11,7 @@ import pytest
 from harness.errors import BadInput
 from harness.planted.differences.files import problem
 from harness.planted.differences.option import fault_of_a_run
-from scenarios.engines.engine import Completion, Request
+from scenarios.engines.engine_interface import Completion, Request
 from scenarios.planted.differences.catalog import FAULTS, named, native
 from scenarios.planted.differences.faulty_engine import FaultyEngine
 from scenarios.settings import Rollout, Sampling, Scenario

@@ -10,7 +10,7 @@ import pytest
 import torch
 from ppo_support import random_models, scenario
 
-from scenarios.engines.engine import Completion
+from scenarios.engines.engine_interface import Completion
 from scenarios.planted.differences import inside
 from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.ppo import advantages

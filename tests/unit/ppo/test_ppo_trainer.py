@@ -14,8 +14,8 @@ import pytest
 from ppo_support import Stack, random_models, scenario, stack, with_
 
 from probes import format as recording
-from scenarios.engines.engine import Completion, EngineError
-from scenarios.engines.parameters import ParameterRefused
+from scenarios.engines.canonical_request import ParameterRefused
+from scenarios.engines.engine_interface import Completion, EngineError
 from scenarios.planted.differences.fault import Fault
 from scenarios.ppo import selfcheck
 from scenarios.ppo.hooks import Hooks

@@ -12,7 +12,7 @@ import pytest
 from ppo_support import Stack, random_models, scenario, stack
 
 from probes import install
-from scenarios.engines.engine import WeightMeta
+from scenarios.engines.engine_interface import WeightMeta
 from scenarios.ppo.weight_sync import PROOF_RESPONSE, SyncFailed, WeightSync, proof_sequences, size
 from scenarios.prompts import PromptSet
 from scenarios.remote import call

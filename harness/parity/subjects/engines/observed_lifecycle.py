@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from harness.recordings.records.engine_activity import EngineCall
 from harness.recordings.store import Recording
-from scenarios.engines.engine import Part
+from scenarios.engines.engine_interface import Part
 
 DRAWS = ("generate", "rescore")
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from probes import install
-from scenarios.engines.engine import SyncGroup
+from scenarios.engines.engine_interface import SyncGroup
 
 HOUR = datetime.timedelta(hours=1)
 
@@ -83,7 +83,7 @@ class EngineProcess:
 
 def load_weights(worker: Any, weights: list[dict[str, Any]]) -> None:
     """Load weights inside vLLM's worker, as a framework's worker extension does."""
-    from scenarios.engines.engine import WeightMeta
+    from scenarios.engines.engine_interface import WeightMeta
     from scenarios.engines.sync import receive
 
     metas = [WeightMeta(**{**meta, "shape": tuple(meta["shape"])}) for meta in weights]

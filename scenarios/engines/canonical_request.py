@@ -14,7 +14,7 @@ from typing import Any
 
 from scenarios.engines import canonical, registry
 from scenarios.engines.canonical import DRAWN, FILTERS
-from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.settings import Engine, Mode, Sampling, Scenario
 
 # The fix of a refusal by an engine's own module, whose sentence says which values are possible.
