@@ -36,7 +36,7 @@ def patched_function(host: Any) -> None:
 
     module: Any = engine
     original = module.choose
-    module.choose = functools.wraps(original)(lambda *given: original(*given))
+    module.choose = functools.wraps(original)(lambda *arguments: original(*arguments))
 
 
 def patched_method(host: Any) -> None:
@@ -115,8 +115,8 @@ def moved_generator(host: Any) -> None:
 
 
 LEFT = {
-    one.__name__: words
-    for one, words in (
+    plant.__name__: words
+    for plant, words in (
         (adapter, "the model's module"), (hook, "the model's module model.layers.0"), (buffer, "the model's buffer"),
         (patched_function, "code scenarios.engines.hf.engine.choose"), (patched_method, "Attention.forward"),
         (sampler, "the engine's setting _seed"), (stale_cache, "the model's module itself"),

@@ -44,8 +44,8 @@ class PlantedDraw(Draw):
         best = scores.argmax(dim=-1)
         if not self._takes_second(position):
             return best
-        others = scores.scatter(-1, best[:, None], float("-inf"))
-        return torch.where(others.isfinite().any(), others.argmax(dim=-1), best)
+        other_scores = scores.scatter(-1, best[:, None], float("-inf"))
+        return torch.where(other_scores.isfinite().any(), other_scores.argmax(dim=-1), best)
 
     def adjusted(self, logits: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> torch.Tensor:
         if (self.repetition, self.presence, self.frequency) == (1.0, 0.0, 0.0):
@@ -71,7 +71,7 @@ class PlantedDraw(Draw):
         return self.second > 0 and (self.sample + position) % self.second == 0
 
 
-OWN = frozenset(one.name for one in fields(PlantedDraw)) - frozenset(one.name for one in fields(Draw))
+OWN = frozenset(field.name for field in fields(PlantedDraw)) - frozenset(field.name for field in fields(Draw))
 
 
 def draw(**values: Any) -> Draw:

@@ -51,7 +51,11 @@ class Fault:
 
     def at(self, dtype: str) -> Fault | None:
         """Return the fault as it is planted in this dtype; None where it is left out."""
-        if dtype not in HALF or self.stage == "lifted" or any(one.startswith("model.dtype=") for one in self.scenario):
+        if (
+            dtype not in HALF
+            or self.stage == "lifted"
+            or any(override.startswith("model.dtype=") for override in self.scenario)
+        ):
             return self
         return None if self.half is None else replace(self, half={}, **self.half)
 

@@ -147,7 +147,8 @@ class FaultyEngine(Wrapper):
         sent = list(requests)
         for plant in self._plants:
             sent = [
-                plant.sent(one) if plant.affects(own.sample) else one for one, own in zip(sent, requests, strict=True)
+                plant.sent(sent_request) if plant.affects(request.sample) else sent_request
+                for sent_request, request in zip(sent, requests, strict=True)
             ]
         order = list(range(len(sent)))
         for plant in self._plants:

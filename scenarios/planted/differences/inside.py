@@ -71,12 +71,12 @@ class Misloaded(Plant):
         before = {name: state[name].clone() for name in names}
         report = receive(group, weights)
         if how == "late":
-            for name in {one.name for one in weights}.intersection(names):
+            for name in {weight.name for weight in weights}.intersection(names):
                 arrived = state[name].clone()
                 state[name].copy_(self._waiting.get(name, before[name]))
                 self._waiting[name] = arrived
             return report
-        for name in {one.name for one in weights}.intersection(names):
+        for name in {weight.name for weight in weights}.intersection(names):
             state[name].copy_(before[name] if how == "refused" else misread(state[name], how))
         return report
 
@@ -257,10 +257,10 @@ def misread(tensor: Any, how: str, name: str = "") -> Any:
 
 def turn(model: Any, modules: list[str], by: float) -> None:
     """Set the rotary caches to `by` times their first values."""
-    buffers = {name: one for name, one in model.named_buffers() if name.endswith(ROTARY)}
-    first = model.__dict__.setdefault(TURNED, {name: one.clone() for name, one in buffers.items()})
-    for name, one in buffers.items():
-        one.copy_(first[name] * by)
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name.endswith(ROTARY)}
+    first = model.__dict__.setdefault(TURNED, {name: buffer.clone() for name, buffer in buffers.items()})
+    for name, buffer in buffers.items():
+        buffer.copy_(first[name] * by)
 
 
 def release(model: Any, modules: list[str]) -> None:
@@ -313,6 +313,6 @@ def planted(scheduler: Any, what: str, modules: str, setting: str) -> None:
 def apply(model: Any, what: str, modules: str, setting: str) -> None:
     """Apply the change of that name to a model in one of its engine's own processes."""
     changes: dict[str, Any] = {
-        one.__name__: one for one in (keep, release, bend, misload, turn, coarsen, rebase, scale_row)
+        change.__name__: change for change in (keep, release, bend, misload, turn, coarsen, rebase, scale_row)
     }
     changes[what](model, json.loads(modules), **json.loads(setting))

@@ -37,11 +37,11 @@ def leak(role: Any, settings: Mapping[str, Any]) -> None:
     optimizer, kept, updates = role.optimizer, [], itertools.count()
     step = optimizer.step
 
-    def planted(*given: Any) -> float:
+    def planted(*arguments: Any) -> float:
         number = next(updates)
         if number < settings.get("until", number + 1):
             kept.append(_written(settings))
-        norm: float = step(*given)
+        norm: float = step(*arguments)
         return norm
 
     optimizer.step = planted

@@ -58,8 +58,8 @@ class Plant:
     def batch(self, requests: list[Request], answers: list[Completion]) -> list[Completion]:
         """Return the same for a whole batch, in the order of the requests."""
         return [
-            self.answered(request, one) if self.affects(one.sample) else one
-            for request, one in zip(requests, answers, strict=True)
+            self.answered(request, answer) if self.affects(answer.sample) else answer
+            for request, answer in zip(requests, answers, strict=True)
         ]
 
     def seed(self, seed: int) -> int:

@@ -22,10 +22,10 @@ class OtherGradient:
         chosen = tensors[self._place]
         if self._how == "lost":
             chosen.zero_()
-        own = chosen.clone()
+        own_gradient = chosen.clone()
         self._parallel.sum(tensors)
         if self._how == "own":
-            chosen.copy_(own)
+            chosen.copy_(own_gradient)
 
 
 def update(role: Any, settings: Mapping[str, Any]) -> None:
@@ -69,16 +69,18 @@ def averaged(role: Any, settings: Mapping[str, Any]) -> None:
 
     def planted(step: int, shares: list[Any]) -> Any:
         nonlocal factors
-        own = [role.parallel.world_size * sum(len(one.response) for one in share.samples) for share in shares]
-        factors = iter([share.count / tokens for share, tokens in zip(shares, own, strict=True)])
+        rank_tokens = [
+            role.parallel.world_size * sum(len(sample.response) for sample in share.samples) for share in shares
+        ]
+        factors = iter([share.count / tokens for share, tokens in zip(shares, rank_tokens, strict=True)])
         return train(step, shares)
 
-    def scaled(*given: Any) -> float:
+    def scaled(*arguments: Any) -> float:
         factor = next(factors)
         for parameter in optimizer._parameters:
             if parameter.grad is not None:
                 parameter.grad *= factor
-        norm: float = apply(*given)
+        norm: float = apply(*arguments)
         return norm
 
     optimizer.step, role.train = scaled, planted
@@ -101,7 +103,7 @@ def accumulated(role: Any, settings: Mapping[str, Any]) -> None:
 def _of_micro_batches(role: Any, share: Any) -> list[float]:
     """Return a factor for each micro-batch of a share: it turns a mean over all tokens into one over its own tokens."""
     parts = [share.samples[part] for part in role._micro(share.samples)]
-    return [share.count / (len(parts) * sum(len(one.response) for one in part)) for part in parts]
+    return [share.count / (len(parts) * sum(len(sample.response) for sample in part)) for part in parts]
 
 
 def revision(role: Any, settings: Mapping[str, Any]) -> None:

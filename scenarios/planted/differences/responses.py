@@ -105,7 +105,7 @@ class Permuted(Plant):
     """
 
     def batch(self, requests: list[Request], answers: list[Completion]) -> list[Completion]:
-        places = [i for i, one in enumerate(answers) if self.affects(one.sample)]
+        places = [i for i, answer in enumerate(answers) if self.affects(answer.sample)]
         sources = places[1:] + places[:1]
         if self.value == "pairs":
             groups: dict[tuple[int, ...], list[int]] = {}
@@ -115,9 +115,9 @@ class Permuted(Plant):
             places, sources = [i for pair in pairs for i in pair], [i for pair in pairs for i in pair[::-1]]
         moved = list(answers)
         for place, source in zip(places, sources, strict=True):
-            own, other = answers[place], answers[source]
-            seen = other.prompt_seen if self.value == "answers" else own.prompt_seen
-            moved[place] = dataclasses.replace(other, sample=own.sample, prompt_seen=seen)
+            target, source_answer = answers[place], answers[source]
+            prompt_seen = source_answer.prompt_seen if self.value == "answers" else target.prompt_seen
+            moved[place] = dataclasses.replace(source_answer, sample=target.sample, prompt_seen=prompt_seen)
         return moved
 
 
@@ -160,19 +160,19 @@ class EncodedAgain(Plant):
     """Responses are decoded and encoded again. Where that gives other ids, the engine scores those. Setting: true."""
 
     def batch(self, requests: list[Request], answers: list[Completion]) -> list[Completion]:
-        found = list(answers)
+        scored = list(answers)
         tokenizer = self.setting.tokenizer
         again: dict[int, tuple[int, ...]] = {}
-        for place, one in enumerate(answers):
-            text = tokenizer.decode(list(one.output_ids), skip_special_tokens=False)
+        for place, answer in enumerate(answers):
+            text = tokenizer.decode(list(answer.output_ids), skip_special_tokens=False)
             room = requests[place].max_tokens or self.setting.scenario.sampling.max_tokens
             ids = tuple(tokenizer.encode(text, add_special_tokens=False))[:room]  # a response stays within its limit
-            if self.affects(one.sample) and ids and ids != one.output_ids:
+            if self.affects(answer.sample) and ids and ids != answer.output_ids:
                 again[place] = ids
         before = {place: prompt_of(requests[place]) + drawn_before(requests[place]) for place in again}
         scores = self.setting.engine.rescore([before[place] + ids for place, ids in again.items()]) if again else []
         for (place, ids), row in zip(again.items(), scores, strict=True):
-            found[place] = dataclasses.replace(
-                found[place], output_ids=ids, logprobs=tuple(row[len(before[place]) - 1 :])
+            scored[place] = dataclasses.replace(
+                scored[place], output_ids=ids, logprobs=tuple(row[len(before[place]) - 1 :])
             )
-        return found
+        return scored

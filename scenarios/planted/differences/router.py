@@ -17,7 +17,7 @@ class OnLiveEngine(Plant):
         self.own = getattr(setting.engine, self.method)
         setattr(setting.engine, self.method, self.planted)
 
-    def planted(self, *given: Any) -> Any:
+    def planted(self, *arguments: Any) -> Any:
         raise NotImplementedError
 
     def remove(self) -> None:
@@ -29,8 +29,8 @@ class FirstOnly(OnLiveEngine):
 
     method = "start_router"
 
-    def planted(self, *given: Any) -> Any:
-        engines, policy = given
+    def planted(self, *arguments: Any) -> Any:
+        engines, policy = arguments
         return self.own(engines[:1], policy)
 
 
@@ -39,6 +39,6 @@ class AskedAgain(OnLiveEngine):
 
     method = "through_router"
 
-    def planted(self, *given: Any) -> Any:
-        self.own(*(part[:1] for part in given))
-        return self.own(*given)
+    def planted(self, *arguments: Any) -> Any:
+        self.own(*(part[:1] for part in arguments))
+        return self.own(*arguments)

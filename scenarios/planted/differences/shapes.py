@@ -12,7 +12,7 @@ from scenarios.settings import Sampling
 # which those in OPTIONAL may be missing; {type or tuple: shape}: a mapping with any such keys; any other value:
 # exactly that value.
 NUMBER = (int, float)
-PARAMETERS = tuple(one.name for one in dataclasses.fields(Sampling))
+PARAMETERS = tuple(parameter.name for parameter in dataclasses.fields(Sampling))
 Shape = Any
 PLANTS: dict[str, Shape] = {
     "first_sample": int,
@@ -106,11 +106,11 @@ def misfit(value: Any, shape: Shape) -> str:
 def in_words(shape: Shape) -> str:
     """Return a shape in words."""
     if isinstance(shape, tuple):
-        return "a number" if shape == NUMBER else " or ".join(in_words(one) for one in shape)
+        return "a number" if shape == NUMBER else " or ".join(in_words(part) for part in shape)
     if isinstance(shape, list):
         return f"a list of which each is {in_words(shape[0])}"
     if isinstance(shape, dict):
-        return "{" + ", ".join(f"{_key(key)}: {in_words(one)}" for key, one in shape.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)}: {in_words(part)}" for key, part in shape.items()) + "}"
     names = {int: "a whole number", str: "a string", bool: "true or false", object: "a value"}
     return names[shape] if isinstance(shape, type) else repr(shape).lower() if shape is True else repr(shape)
 
@@ -121,9 +121,9 @@ def _key(key: Any) -> str:
 
 def _fits(value: Any, shape: Shape) -> bool:
     if isinstance(shape, tuple):
-        return any(_fits(value, one) for one in shape)
+        return any(_fits(value, part) for part in shape)
     if isinstance(shape, list):
-        return isinstance(value, (list, tuple)) and all(_fits(one, shape[0]) for one in value)
+        return isinstance(value, (list, tuple)) and all(_fits(part, shape[0]) for part in value)
     if isinstance(shape, dict):
         return isinstance(value, Mapping) and _mapped(value, shape)
     if isinstance(shape, type):
@@ -134,6 +134,6 @@ def _fits(value: Any, shape: Shape) -> bool:
 def _mapped(value: Mapping[Any, Any], shape: dict[Any, Shape]) -> bool:
     kinds = [key for key in shape if isinstance(key, (type, tuple))]
     if kinds:
-        return all(_fits(key, kinds[0]) and _fits(one, shape[kinds[0]]) for key, one in value.items())
+        return all(_fits(key, kinds[0]) and _fits(entry, shape[kinds[0]]) for key, entry in value.items())
     needed = set(shape) - OPTIONAL
-    return needed <= set(value) <= set(shape) and all(_fits(one, shape[key]) for key, one in value.items())
+    return needed <= set(value) <= set(shape) and all(_fits(entry, shape[key]) for key, entry in value.items())

@@ -109,13 +109,13 @@ class TrainerPlants(Hooks):
         return None
 
     def dealt(self, items: Iterable[Any], ranks: int, step: int) -> list[list[Any]]:
-        every = list(items)
-        shares = super().dealt(every, ranks, step)
+        samples = list(items)
+        shares = super().dealt(samples, ranks, step)
         if self.dealing == "in turn":
-            return [every[rank::ranks] for rank in range(ranks)]
+            return [samples[rank::ranks] for rank in range(ranks)]
         if self.dealing and step >= self.first_step and self.rank < ranks:
-            own = shares[self.rank]
-            shares[self.rank] = list(shares[0]) if self.dealing == "another's" else [own[0], *own[:-1]]
+            share = shares[self.rank]
+            shares[self.rank] = list(shares[0]) if self.dealing == "another's" else [share[0], *share[:-1]]
         return shares
 
     def count(self, tokens: int, rank_tokens: int, ranks: int) -> int:
@@ -127,11 +127,11 @@ class TrainerPlants(Hooks):
     def joined(self, result: RolloutResult) -> RolloutResult:
         if not self.joined_engines:
             return result
-        prompts = itertools.groupby(result.completions, key=lambda one: one.prompt_seen)
+        prompts = itertools.groupby(result.completions, key=lambda completion: completion.prompt_seen)
         groups = [len(list(group)) for _, group in prompts]  # prompts are distributed in turn: see `scenarios.fleet`
         engine = [number % self.joined_engines for number, size in enumerate(groups) for _ in range(size)]
         places = sorted(range(len(engine)), key=engine.__getitem__)
-        numbers = [one.sample for one in result.completions]
+        numbers = [completion.sample for completion in result.completions]
         return dataclasses.replace(
             result,
             completions=[numbered(result.completions[at], number) for at, number in zip(places, numbers, strict=True)],

@@ -26,11 +26,11 @@ class NamesExchanged(Plant):
         self._version += 1
         if self._version < int(self.value.get("from", 0)):
             return receive(group, weights)
-        one, two = self.value["names"]
-        other = {one: two, two: one}
-        report = receive(group, [dataclasses.replace(w, name=other.get(w.name, w.name)) for w in weights])
+        first, second = self.value["names"]
+        exchanged = {first: second, second: first}
+        report = receive(group, [dataclasses.replace(w, name=exchanged.get(w.name, w.name)) for w in weights])
         return dataclasses.replace(
-            report, received={other.get(name, name): digest for name, digest in report.received.items()}
+            report, received={exchanged.get(name, name): digest for name, digest in report.received.items()}
         )
 
 
@@ -39,8 +39,10 @@ class DigestsRepeated(Plant):
 
     def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
         report = receive(group, weights)
-        told = {one.name: one.digest for one in weights}
-        return dataclasses.replace(report, received={name: told[name] for name in report.received if name in told})
+        digests = {weight.name: weight.digest for weight in weights}
+        return dataclasses.replace(
+            report, received={name: digests[name] for name in report.received if name in digests}
+        )
 
 
 class CacheKept(Plant):
@@ -143,7 +145,7 @@ class DrawnBeforeSync(Plant):
                 Request(sample, ids, max_tokens=int(self.value["tokens"])) for sample, ids in self._prompts.batch(step)
             ]
             answers = self.setting.engine.generate(requests, sampling, seed=seed)
-            self._early = {one.sample: one for one in answers if one.finish_reason == "length"}
+            self._early = {answer.sample: answer for answer in answers if answer.finish_reason == "length"}
         return receive(group, weights)
 
     def sent(self, request: Request) -> Request:

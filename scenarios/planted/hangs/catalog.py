@@ -431,7 +431,9 @@ def under(hang: Hang, condition: str) -> Hang:
 def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
     """Return every program under every condition that it can have: `spin` needs a program that runs collectives."""
     programs = [hang for hang in hangs if not (hang.dumps or hang.engine or hang.network or hang.looks)]
-    return tuple(under(hang, one) for hang in programs for one in CONDITIONS if hang.world or one != "spin")
+    return tuple(
+        under(hang, condition) for hang in programs for condition in CONDITIONS if hang.world or condition != "spin"
+    )
 
 
 HANGS: tuple[Hang, ...] = (

@@ -40,19 +40,19 @@ def main() -> int:
     arguments.add_argument("--tolerate", action="store_true", help="go on when a rank fails")
     arguments.add_argument("program")
     arguments.add_argument("arguments", nargs=argparse.REMAINDER)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    port, world = free_port(), asked.claim or asked.world
-    command = [sys.executable, asked.program, *asked.arguments]
+    port, world = free_port(), options.claim or options.world
+    command = [sys.executable, options.program, *options.arguments]
     ranks = [
         subprocess.Popen(command, env=environment(rank, world, port, gpus), stdin=subprocess.DEVNULL)
-        for rank in range(asked.world)
+        for rank in range(options.world)
     ]
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         while any(process.poll() is None for process in ranks):
             failed = [process.returncode for process in ranks if process.returncode]
-            if failed and not asked.tolerate:
+            if failed and not options.tolerate:
                 return failed[0] % 256
             time.sleep(0.05)
         return next((process.returncode % 256 for process in ranks if process.returncode), 0)

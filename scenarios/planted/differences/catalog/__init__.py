@@ -48,7 +48,8 @@ FAULTS: tuple[Fault, ...] = tuple(fault for faults in FAMILIES.values() for faul
 def family(fault: Fault) -> str:
     """Return the family of a fault of the catalogue, in any dtype; "your own" for any other fault."""
     return next(
-        (name for name, faults in FAMILIES.items() for one in faults if fault in (one, one.at("bfloat16"))), "your own"
+        (name for name, faults in FAMILIES.items() for planted in faults if fault in (planted, planted.at("bfloat16"))),
+        "your own",
     )
 
 

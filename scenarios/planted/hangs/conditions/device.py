@@ -27,9 +27,9 @@ LINE, LINES_PER_S = b"x" * 2_000 + b"\n", 20
 
 
 def library() -> ctypes.CDLL:
-    found = ctypes.CDLL(os.environ[LIBRARY])
-    found.compute_for_ever.argtypes = [ctypes.c_double]
-    return found
+    device_library = ctypes.CDLL(os.environ[LIBRARY])
+    device_library.compute_for_ever.argtypes = [ctypes.c_double]
+    return device_library
 
 
 def synchronize(done: Callable[[], bool]) -> None:
@@ -69,9 +69,9 @@ def scattered(module: Any) -> Callable[..., Any]:
     def reduce_scatter_tensor(output: Any, source: Any, *args: Any, group: Any = None, **kwargs: Any) -> Any:
         if kwargs.get("async_op"):
             return original(output, source, *args, group=group, **kwargs)
-        whole = source.clone()
-        module.all_reduce(whole, *args, group=group, **kwargs)
-        output.copy_(whole.chunk(module.get_world_size(group))[module.get_rank(group)].view_as(output))
+        summed = source.clone()
+        module.all_reduce(summed, *args, group=group, **kwargs)
+        output.copy_(summed.chunk(module.get_world_size(group))[module.get_rank(group)].view_as(output))
 
     return reduce_scatter_tensor
 

@@ -25,15 +25,15 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=("stops", "works", "rests"), required=True)
     arguments.add_argument("--steps", type=int, required=True)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=30))
-    for step in range(asked.steps):
-        if asked.phase == "stops" and dist.get_rank() == dist.get_world_size() - 1 and step == 2 * UNDER_WAY:
+    for step in range(options.steps):
+        if options.phase == "stops" and dist.get_rank() == dist.get_world_size() - 1 and step == 2 * UNDER_WAY:
             keep_alive()
         dist.all_reduce(torch.ones(1000))
         if step == UNDER_WAY:
             Path(f"rank-{dist.get_rank()}").touch()
-        time.sleep(0.5 if asked.phase == "rests" else 0.02)
+        time.sleep(0.5 if options.phase == "rests" else 0.02)
     dist.destroy_process_group()
 
 

@@ -29,7 +29,7 @@ def compute(request: int) -> int:
 
 
 def serve(requests: Connection, phase: str, seconds: float) -> None:
-    seen = 0
+    request_count = 0
 
     def answer_late(request: int) -> None:
         time.sleep(seconds)
@@ -37,10 +37,10 @@ def serve(requests: Connection, phase: str, seconds: float) -> None:
 
     while True:
         request = requests.recv()
-        seen += 1
+        request_count += 1
         if request < 0:
             return
-        here = seen == AT * REQUESTS
+        here = request_count == AT * REQUESTS
         if here and phase == "lost":
             continue
         if here and phase == "thread":
@@ -51,14 +51,14 @@ def serve(requests: Connection, phase: str, seconds: float) -> None:
 
 def serve_lines(phase: str) -> None:
     with open(1, "w") as answers:  # buffered even where PYTHONUNBUFFERED unbuffers standard output
-        for seen, line in enumerate(sys.stdin, 1):
-            print(compute(int(line)), file=answers, flush=phase != "buffered" or seen < AT)
+        for request_count, line in enumerate(sys.stdin, 1):
+            print(compute(int(line)), file=answers, flush=phase != "buffered" or request_count < AT)
 
 
 def start(role: str, phase: str, stall: float) -> Connection:
     ours, theirs = Pipe()
-    own = ["--role", role, "--end", str(theirs.fileno()), "--phase", phase, "--stall", str(stall)]
-    subprocess.Popen([sys.executable, __file__, *own], pass_fds=[theirs.fileno()])
+    words = ["--role", role, "--end", str(theirs.fileno()), "--phase", phase, "--stall", str(stall)]
+    subprocess.Popen([sys.executable, __file__, *words], pass_fds=[theirs.fileno()])
     theirs.close()
     return ours
 
@@ -93,16 +93,16 @@ def main() -> None:
     arguments.add_argument("--phase", choices=["lost", "buffered", "rests", "thread"], required=True)
     arguments.add_argument("--end", type=int, default=-1)
     arguments.add_argument("--stall", type=float, default=5.0)
-    asked = arguments.parse_args()
-    if asked.role == "driver" and asked.phase in ("lost", "buffered"):
+    options = arguments.parse_args()
+    if options.role == "driver" and options.phase in ("lost", "buffered"):
         signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-        signal.alarm(round(3 * asked.stall))
-    if asked.role == "driver":
-        drive_lines(asked.phase) if asked.phase == "buffered" else drive(asked.phase, asked.stall)
-    elif asked.end < 0:
-        serve_lines(asked.phase)
+        signal.alarm(round(3 * options.stall))
+    if options.role == "driver":
+        drive_lines(options.phase) if options.phase == "buffered" else drive(options.phase, options.stall)
+    elif options.end < 0:
+        serve_lines(options.phase)
     else:
-        serve(Connection(asked.end), asked.phase, 3 * asked.stall)
+        serve(Connection(options.end), options.phase, 3 * options.stall)
 
 
 if __name__ == "__main__":

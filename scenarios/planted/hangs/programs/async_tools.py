@@ -67,10 +67,10 @@ async def rollout(port: int, tasks: int, times: int) -> float:
 async def collect(port: int, tasks: int, times: int, pending: int) -> float:
     """Run episodes, beside trajectories that wait for a turn which does not come in this step."""
     turn = asyncio.Event()
-    others = [asyncio.create_task(turn.wait()) for _ in range(pending)]
+    pending_turns = [asyncio.create_task(turn.wait()) for _ in range(pending)]
     total = await rollout(port, tasks, times)
-    for other in others:
-        other.cancel()
+    for turn_task in pending_turns:
+        turn_task.cancel()
     return total
 
 
@@ -102,26 +102,26 @@ def main() -> None:
     phases = ["rated", "crowd", "poll", "judge", "lost", "ticks", "socket", "pool"]
     arguments.add_argument("--phase", choices=phases, default="rated")
     arguments.add_argument("--stall", type=float, default=5.0)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
     dist.all_reduce(torch.ones(1))
-    if asked.phase == "lost" and toy.RANK == 0:
-        asyncio.run(forgotten(4 * asked.stall))
-    elif asked.phase == "ticks" and toy.RANK == 0:
-        asyncio.run(monitored(service(7 * asked.stall, False)))
-    elif asked.phase == "judge" and toy.RANK == 0:
-        asyncio.run(rollout(service(4 * asked.stall, False), 1, 1))
-    elif asked.phase == "socket" and toy.RANK == 0:
-        ask_blocking(service(4 * asked.stall, False, ours=False))
-    elif asked.phase == "pool" and toy.RANK == 0:
-        port = service(4 * asked.stall, False, ours=False)
+    if options.phase == "lost" and toy.RANK == 0:
+        asyncio.run(forgotten(4 * options.stall))
+    elif options.phase == "ticks" and toy.RANK == 0:
+        asyncio.run(monitored(service(7 * options.stall, False)))
+    elif options.phase == "judge" and toy.RANK == 0:
+        asyncio.run(rollout(service(4 * options.stall, False), 1, 1))
+    elif options.phase == "socket" and toy.RANK == 0:
+        ask_blocking(service(4 * options.stall, False, ours=False))
+    elif options.phase == "pool" and toy.RANK == 0:
+        port = service(4 * options.stall, False, ours=False)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(ask_blocking, [port] * 4))
-    elif asked.phase == "poll":
-        asyncio.run(rollout(service(0.8 * asked.stall, False), 4, 3))
-    elif asked.phase in ("rated", "crowd"):
-        pending = 300 if asked.phase == "crowd" else 0
-        asyncio.run(collect(service(asked.stall / 4, True), 10, 1, pending))
+    elif options.phase == "poll":
+        asyncio.run(rollout(service(0.8 * options.stall, False), 4, 3))
+    elif options.phase in ("rated", "crowd"):
+        pending = 300 if options.phase == "crowd" else 0
+        asyncio.run(collect(service(options.stall / 4, True), 10, 1, pending))
     dist.all_reduce(torch.ones(1))
     dist.destroy_process_group()
 

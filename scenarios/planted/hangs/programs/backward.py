@@ -32,17 +32,17 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["nan", "towers"], default="nan")
     arguments.add_argument("--rank", type=int, default=1)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
-    odd = asked.rank == toy.RANK
-    groups = [dist.new_group(), dist.new_group()] if asked.phase == "towers" else [None, None]
+    is_planted_rank = options.rank == toy.RANK
+    groups = [dist.new_group(), dist.new_group()] if options.phase == "towers" else [None, None]
     actor, critic = (DistributedDataParallel(toy.model(), process_group=group) for group in groups)
     for step in range(4):
-        if asked.phase == "towers":
-            ppo_step([critic, actor] if odd and step == 3 else [actor, critic], step)
+        if options.phase == "towers":
+            ppo_step([critic, actor] if is_planted_rank and step == 3 else [actor, critic], step)
             continue
         inputs = toy.batch(step)
-        learn(actor, inputs * float("nan") if odd and step == 3 else inputs)
+        learn(actor, inputs * float("nan") if is_planted_rank and step == 3 else inputs)
     toy.gathered(1.0)
 
 

@@ -59,13 +59,13 @@ def over(until: float) -> bool:
     return bool(flag.item())
 
 
-def work(phase: str, odd: bool) -> None:
+def work(phase: str, is_planted_rank: bool) -> None:
     """Do what a step does besides its gradients."""
     if phase == "sleeps":
         time.sleep(0.5)
     if phase == "computes":
         compute(0.5)
-    if phase == "late" and odd:
+    if phase == "late" and is_planted_rank:
         compute(2.0)
 
 
@@ -74,19 +74,19 @@ def main() -> None:
     arguments.add_argument("--phase", default="steps")
     arguments.add_argument("--rank", type=int, default=1)
     arguments.add_argument("--seconds", type=float, default=60.0)
-    asked = arguments.parse_args()
-    odd = asked.rank == toy.RANK
+    options = arguments.parse_args()
+    is_planted_rank = options.rank == toy.RANK
     toy.setup()
     module = toy.model()
-    trained = torch.nn.parallel.DistributedDataParallel(module) if asked.phase == "backward" else module
-    until = time.monotonic() + asked.seconds
-    for step, inputs in enumerate(batches(asked.phase)):
+    trained = torch.nn.parallel.DistributedDataParallel(module) if options.phase == "backward" else module
+    until = time.monotonic() + options.seconds
+    for step, inputs in enumerate(batches(options.phase)):
         trained(inputs).square().mean().backward()
-        if asked.phase != "backward":
+        if options.phase != "backward":
             toy.average_gradients(module)
         module.zero_grad()
-        work(asked.phase, odd)
-        if asked.phase == "stands" and odd and step == WARM:
+        work(options.phase, is_planted_rank)
+        if options.phase == "stands" and is_planted_rank and step == WARM:
             stand_aside()
         if step == WARM - 1 and toy.RANK == 0:
             print("under way", flush=True)

@@ -107,32 +107,32 @@ def main() -> None:
     arguments.add_argument("--phase", default="healthy")
     arguments.add_argument("--rank", type=int, default=1)
     arguments.add_argument("--stall", type=float, default=5.0)
-    asked = arguments.parse_args()
-    odd, long = asked.rank == toy.RANK, 2.0 * asked.stall + 2.0
+    options = arguments.parse_args()
+    is_planted_rank, long = options.rank == toy.RANK, 2.0 * options.stall + 2.0
     toy.setup()
-    if odd and asked.phase == "compile":
+    if is_planted_rank and options.phase == "compile":
         compile_kernels(long)
-    if odd and asked.phase == "compile-child":
+    if is_planted_rank and options.phase == "compile-child":
         compile_in_child(long)
     module = toy.model()
     for step in range(6):
         toy.train_step(module, toy.batch(step))
-        if asked.phase == "straggler" and odd:
-            time.sleep(0.6 * asked.stall)
+        if options.phase == "straggler" and is_planted_rank:
+            time.sleep(0.6 * options.stall)
         if step == 3:
-            if asked.phase == "shards" and odd:
+            if options.phase == "shards" and is_planted_rank:
                 read_shards(long)
-            elif asked.phase == "kernel" and odd:
+            elif options.phase == "kernel" and is_planted_rank:
                 generate(long)
-            elif asked.phase == "uneven" and odd:
+            elif options.phase == "uneven" and is_planted_rank:
                 compute(long)
-            elif asked.phase == "starved" and odd:
+            elif options.phase == "starved" and is_planted_rank:
                 starve(min(long, 30.0))
-            elif asked.phase == "breakpoint" and odd:
+            elif options.phase == "breakpoint" and is_planted_rank:
                 debug(long)
-            elif asked.phase == "pause":
+            elif options.phase == "pause":
                 wait_for_window(long)
-            elif asked.phase == "checkpoint":
+            elif options.phase == "checkpoint":
                 write_checkpoint(long)
     dist.barrier()
     dist.destroy_process_group()

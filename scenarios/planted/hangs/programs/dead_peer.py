@@ -64,17 +64,17 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["thread", "keepalive", "exit", "killed"], default="thread")
     arguments.add_argument("--rank", type=int, default=1)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
-    bad = asked.rank == toy.RANK
+    bad = options.rank == toy.RANK
     module = toy.model()
-    if asked.phase == "thread":
+    if options.phase == "thread":
         batches: queue.Queue[torch.Tensor] = queue.Queue(maxsize=2)
         pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         pool.submit(prefetch, batches, bad)  # its result is never read
         for _ in range(10):
             toy.train_step(module, next_batch(batches))
-    elif asked.phase == "keepalive":
+    elif options.phase == "keepalive":
         for step in range(10):
             guarded_step(module, step, bad)
     else:
@@ -83,7 +83,7 @@ def main() -> None:
             toy.train_step(module, toy.batch(epoch))
             if bad and epoch == 1:
                 threading.Event().wait(0.5)  # the others are at the barrier by now
-                if asked.phase == "killed":
+                if options.phase == "killed":
                     os.kill(os.getpid(), signal.SIGKILL)
                 os._exit(0)
             wait_for_epoch(store, epoch)

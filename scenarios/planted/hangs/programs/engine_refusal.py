@@ -152,11 +152,11 @@ def main() -> None:
     arguments.add_argument("--engine", choices=["sglang", "vllm"], required=True)
     arguments.add_argument("--python", default=sys.executable, help="interpreter of the engine's environment")
     arguments.add_argument("--model", default="")
-    asked = arguments.parse_args()
-    if asked.role == "engine":
-        EngineProcess(asked.engine, asked.model).event_loop()
+    options = arguments.parse_args()
+    if options.role == "engine":
+        EngineProcess(options.engine, options.model).event_loop()
     else:
-        train(asked.python, asked.engine)
+        train(options.python, options.engine)
 
 
 if __name__ == "__main__":

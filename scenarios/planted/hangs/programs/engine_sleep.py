@@ -129,8 +129,8 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--role", choices=["trainer", "engine", "scheduler"], default="trainer")
     arguments.add_argument("--phase", choices=["wake", "sleep", "scheduler", "tp"], default="wake")
-    asked = arguments.parse_args()
-    if asked.phase == "tp":
+    options = arguments.parse_args()
+    if options.phase == "tp":
         import toy
 
         toy.setup()
@@ -142,19 +142,19 @@ def main() -> None:
                 except MemoryError as error:
                     print(f"rank {toy.RANK}: {error}", file=sys.stderr, flush=True)
             wake_together(engine)
-    elif asked.role == "engine":
-        engine = Engine(recording("rollout"), asked.phase == "sleep", asked.phase == "scheduler")
+    elif options.role == "engine":
+        engine = Engine(recording("rollout"), options.phase == "sleep", options.phase == "scheduler")
         serve(engine)
         engine.event_loop()
-    elif asked.role == "scheduler":
+    elif options.role == "scheduler":
         for line in sys.stdin:
             print(line, end="", flush=True)
     else:
         recorder = recording("trainer")
-        command = [sys.executable, __file__, "--role", "engine", "--phase", asked.phase]
+        command = [sys.executable, __file__, "--role", "engine", "--phase", options.phase]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        train(int(process.stdout.readline()), asked.phase)
+        train(int(process.stdout.readline()), options.phase)
         recorder.close()
 
 

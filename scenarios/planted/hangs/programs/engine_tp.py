@@ -68,17 +68,17 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["timeout", "batch"], default="timeout")
     arguments.add_argument("--rank", type=int, default=1)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
     scheduler = Scheduler(0.0)
     # Four requests at once. After a moment two more (`timeout`), or a single one that has to wait (`batch`).
     warm = deque((number, 0.0) for number in range(4))
     scheduler.event_loop(warm, 4, give_up=False)
     dist.barrier()
-    if asked.rank == toy.RANK:
+    if options.rank == toy.RANK:
         scheduler.skew = 100.0
-    late = deque([(4, 0.5), (5, 0.5)] if asked.phase == "timeout" else [(4, 0.5)])
-    scheduler.event_loop(late, 6 if asked.phase == "timeout" else 5, give_up=asked.phase == "timeout")
+    late = deque([(4, 0.5), (5, 0.5)] if options.phase == "timeout" else [(4, 0.5)])
+    scheduler.event_loop(late, 6 if options.phase == "timeout" else 5, give_up=options.phase == "timeout")
 
 
 if __name__ == "__main__":

@@ -58,14 +58,18 @@ def main() -> None:
     arguments.add_argument("--role", choices=["trainer", "engine", "reward"], default="trainer")
     arguments.add_argument("--downstream", type=int, default=0)
     arguments.add_argument("--phase", choices=["pair", "ring", "plain"], default="pair")
-    asked = arguments.parse_args()
-    if asked.phase != "plain" and asked.role != "reward":
+    options = arguments.parse_args()
+    if options.phase != "plain" and options.role != "reward":
         import torch.distributed  # noqa: F401  as trainers and engines do; a reward server need not
-    if asked.role != "trainer":
-        serve(asked.downstream).serve_forever()
-    own = serve(0, announce=False)  # it answers only while no step is running
-    reward = start("reward", own.server_port, asked.phase)[1] if asked.phase == "ring" else own.server_port
-    _, engine = start("engine", reward, asked.phase)
+    if options.role != "trainer":
+        serve(options.downstream).serve_forever()
+    trainer_server = serve(0, announce=False)  # it answers only while no step is running
+    reward = (
+        start("reward", trainer_server.server_port, options.phase)[1]
+        if options.phase == "ring"
+        else trainer_server.server_port
+    )
+    _, engine = start("engine", reward, options.phase)
     train(engine)
 
 

@@ -10,11 +10,11 @@ ATTEMPTS = 4
 
 
 def start() -> None:
-    for left in reversed(range(ATTEMPTS)):
+    for attempts_left in reversed(range(ATTEMPTS)):
         try:
             ray.init(address="local", num_cpus=1, include_dashboard=False)
             return
         except Exception:  # Ray raises no specific class here
             ray.shutdown()
-            if not left:
+            if not attempts_left:
                 raise

@@ -53,13 +53,13 @@ def main() -> None:
     arguments.add_argument("--role", choices=["trainer", "engine"], default="trainer")
     arguments.add_argument("--phase", choices=["http", "ray"], default="http")
     arguments.add_argument("--stall", type=float, default=5.0)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     torch.set_num_threads(1)
-    long = 2.0 * asked.stall + 2.0
-    if asked.role == "engine":
+    long = 2.0 * options.stall + 2.0
+    if options.role == "engine":
         serve(long)
-    elif asked.phase == "http":
-        command = [sys.executable, __file__, "--role", "engine", "--stall", str(asked.stall)]
+    elif options.phase == "http":
+        command = [sys.executable, __file__, "--role", "engine", "--stall", str(options.stall)]
         engine = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert engine.stdout is not None
         with urllib.request.urlopen(f"http://127.0.0.1:{int(engine.stdout.readline())}/rollout") as answer:

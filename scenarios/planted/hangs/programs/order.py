@@ -42,9 +42,9 @@ def collect_metrics(group: dist.ProcessGroup) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["pair", "ring", "sync"], default="pair")
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
-    if asked.phase == "ring":
+    if options.phase == "ring":
         groups = [dist.new_group([0, 1]), dist.new_group([1, 2]), dist.new_group([0, 2])]
         for step in range(4):
             for number in range(3) if step < 3 else ():
@@ -54,12 +54,12 @@ def main() -> None:
         return
     first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
     for _ in range(3):
-        if asked.phase == "pair":
+        if options.phase == "pair":
             backward({"critic": first, "policy": second}, reverse=False)
         else:
             push_weights(first)
             collect_metrics(second)
-    if asked.phase == "pair":
+    if options.phase == "pair":
         backward({"critic": first, "policy": second}, reverse=toy.RANK == 1)
     elif toy.RANK == 0:
         collect_metrics(second)

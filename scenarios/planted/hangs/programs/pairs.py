@@ -21,7 +21,7 @@ import toy
 LAYERS, BATCHES, STRIKES = 4, 12, 9
 
 
-def ones() -> torch.Tensor:
+def message() -> torch.Tensor:
     return torch.ones(16, device=toy.DEVICE)
 
 
@@ -39,53 +39,53 @@ def forward(groups: Groups, *, fails: bool = False, stops: bool = False, publish
         if layer == 2 and stops:
             return
         if layer == 2 and publishes:
-            dist.broadcast(ones(), src=0, group=groups.samples)
-        dist.all_reduce(ones(), group=groups.tensor)
+            dist.broadcast(message(), src=0, group=groups.samples)
+        dist.all_reduce(message(), group=groups.tensor)
 
 
 def rounds(groups: Groups, batches: int) -> None:
     for _ in range(batches):
         if toy.RANK > 1:
-            dist.all_reduce(ones(), group=groups.data)
+            dist.all_reduce(message(), group=groups.data)
         else:
             forward(groups)
         if toy.RANK < 3:
-            dist.broadcast(ones(), src=2, group=groups.weights)
+            dist.broadcast(message(), src=2, group=groups.weights)
     dist.barrier()
 
 
 def engine_rounds(groups: Groups, batches: int) -> None:
     while batches > 0:
         forward(groups)
-        dist.broadcast(ones(), src=2, group=groups.weights)
+        dist.broadcast(message(), src=2, group=groups.weights)
         batches -= 1
     dist.barrier()
 
 
-def serve(groups: Groups, phase: str, odd: bool) -> None:
+def serve(groups: Groups, phase: str, is_planted_rank: bool) -> None:
     """Run the engine: the first rank gives orders; the second follows them and survives an order that fails."""
     for step in range(BATCHES):
         strikes = step == STRIKES
         if toy.RANK == 0:
-            dist.broadcast(ones(), src=0, group=groups.orders)
+            dist.broadcast(message(), src=0, group=groups.orders)
             forward(groups, publishes=strikes and phase == "both")
         elif phase == "cut":
-            dist.broadcast(ones(), src=0, group=groups.orders)
-            forward(groups, stops=strikes and odd)
+            dist.broadcast(message(), src=0, group=groups.orders)
+            forward(groups, stops=strikes and is_planted_rank)
         else:
             try:
-                dist.broadcast(ones(), src=0, group=groups.orders)
-                forward(groups, fails=strikes and odd)
+                dist.broadcast(message(), src=0, group=groups.orders)
+                forward(groups, fails=strikes and is_planted_rank)
             except Exception as error:
                 print(f"rank {toy.RANK}: step {step}: {error}", file=sys.stderr, flush=True)
         if toy.RANK == 0:
-            dist.broadcast(ones(), src=0, group=groups.samples)
+            dist.broadcast(message(), src=0, group=groups.samples)
 
 
 def train(groups: Groups) -> None:
     for _ in range(BATCHES):
-        dist.broadcast(ones(), src=0, group=groups.samples)
-        dist.all_reduce(ones(), group=groups.data)
+        dist.broadcast(message(), src=0, group=groups.samples)
+        dist.all_reduce(message(), group=groups.data)
 
 
 def main() -> None:
@@ -93,15 +93,15 @@ def main() -> None:
     phases = ["short", "long", "apart", "swallowed", "cut", "both"]
     arguments.add_argument("--phase", choices=phases, default="short")
     arguments.add_argument("--rank", type=int, default=3)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
     groups = Groups()
-    odd = asked.rank == toy.RANK
-    if asked.phase in ("short", "long", "apart"):
-        more = (1 if asked.phase == "long" else -1) if odd else 0
-        (engine_rounds if asked.phase == "apart" and toy.RANK < 2 else rounds)(groups, BATCHES + more)
+    is_planted_rank = options.rank == toy.RANK
+    if options.phase in ("short", "long", "apart"):
+        more = (1 if options.phase == "long" else -1) if is_planted_rank else 0
+        (engine_rounds if options.phase == "apart" and toy.RANK < 2 else rounds)(groups, BATCHES + more)
     elif toy.RANK < 2:
-        serve(groups, asked.phase, odd)
+        serve(groups, options.phase, is_planted_rank)
     else:
         train(groups)
 

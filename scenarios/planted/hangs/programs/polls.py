@@ -119,15 +119,15 @@ def main() -> None:
     arguments.add_argument("--phase", choices=["file", "buffer", "died", "pieces", "join"], required=True)
     arguments.add_argument("--rank", type=int, default=0)
     arguments.add_argument("--stall", type=float, default=5.0)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
-    if asked.phase == "died":
+    if options.phase == "died":
         signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-        signal.alarm(round(3 * SHARES * asked.stall))
+        signal.alarm(round(3 * SHARES * options.stall))
     module = toy.model()
     for step in range(8):
-        if step == AT and asked.rank == toy.RANK:
-            something(asked.phase, asked.stall)
+        if step == AT and options.rank == toy.RANK:
+            something(options.phase, options.stall)
         toy.train_step(module, toy.batch(step))
 
 

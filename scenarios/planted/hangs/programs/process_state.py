@@ -54,22 +54,22 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["gil", "gil-thread", "stopped", "disk", "spawn"], default="gil")
     arguments.add_argument("--rank", type=int, default=1)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
     module = toy.model()
     for step in range(10):
         toy.train_step(module, toy.batch(step))
-        if step == 3 and asked.rank == toy.RANK:
-            if asked.phase.startswith("gil"):
+        if step == 3 and options.rank == toy.RANK:
+            if options.phase.startswith("gil"):
                 time.sleep(2)  # the first beat comes within a second; a process that hangs earlier was never seen
-            if asked.phase == "gil":
+            if options.phase == "gil":
                 tokenize_natively()
-            elif asked.phase == "gil-thread":
+            elif options.phase == "gil-thread":
                 threading.Thread(target=tokenize_natively, name="tokenizer").start()
                 time.sleep(0.01)
-            elif asked.phase == "stopped":
+            elif options.phase == "stopped":
                 stop_here()
-            elif asked.phase == "disk":
+            elif options.phase == "disk":
                 read_from_dead_disk()
             else:
                 spawn_helper()

@@ -37,16 +37,16 @@ def evaluate(module: torch.nn.Module, step: int) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["save", "gather", "evaluate"], default="save")
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
     module = toy.model()
     with tempfile.TemporaryDirectory() as folder:
         for step in range(6):
             toy.train_step(module, toy.batch(step))
             if step == 3 and toy.RANK == 0:
-                if asked.phase == "save":
+                if options.phase == "save":
                     save_checkpoint(module, Path(folder), step)
-                elif asked.phase == "gather":
+                elif options.phase == "gather":
                     save_full_state(module, Path(folder), step)
                 else:
                     evaluate(module, step)

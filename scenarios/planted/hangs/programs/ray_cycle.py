@@ -48,14 +48,14 @@ class Reward:
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["pair", "ring", "self"], default="pair")
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     local_ray.start()
     trainer: Any = ray.remote(num_cpus=0)(Trainer).remote()
-    if asked.phase == "self":
+    if options.phase == "self":
         ray.get(trainer.connect.remote(None, trainer))
     else:
         engine: Any = ray.remote(num_cpus=0)(Engine).remote()
-        reward: Any = ray.remote(num_cpus=0)(Reward).remote() if asked.phase == "ring" else None
+        reward: Any = ray.remote(num_cpus=0)(Reward).remote() if options.phase == "ring" else None
         ray.get([trainer.connect.remote(engine, trainer), engine.connect.remote(trainer, reward)])
         if reward is not None:
             ray.get(reward.connect.remote(trainer))

@@ -42,17 +42,17 @@ def main() -> None:
     arguments.add_argument("--phase", choices=["absent", "polls", "world", "subgroup"], default="absent")
     arguments.add_argument("--rank", type=int, default=1)
     arguments.add_argument("--stall", type=float, default=5.0)
-    asked = arguments.parse_args()
-    odd = asked.rank == toy.RANK
-    if asked.phase == "absent" and odd:
+    options = arguments.parse_args()
+    is_planted_rank = options.rank == toy.RANK
+    if options.phase == "absent" and is_planted_rank:
         wait_for_lock(Path(tempfile.mkdtemp()) / "model.lock")
-    if asked.phase == "polls" and odd:
+    if options.phase == "polls" and is_planted_rank:
         path = Path(tempfile.mkdtemp()) / "model.complete"
-        threading.Timer(3 * asked.stall, path.touch).start()
+        threading.Timer(3 * options.stall, path.touch).start()
         wait_for_model(path)
     toy.setup()
     dist.all_reduce(torch.ones(4, device=toy.DEVICE))
-    make_tensor_parallel(not odd or asked.phase == "polls")
+    make_tensor_parallel(not is_planted_rank or options.phase == "polls")
     dist.all_reduce(torch.ones(4, device=toy.DEVICE))
 
 

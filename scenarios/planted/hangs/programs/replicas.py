@@ -29,16 +29,17 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["more", "less", "elsewhere", "evaluation"], default="more")
     arguments.add_argument("--rank", type=int, default=3)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
     group = [dist.new_group([0, 1]), dist.new_group([2, 3])][toy.RANK // 2]
     module = toy.model()
     for step in range(STEPS):
         strikes = step == STRIKES
-        odd = strikes and asked.rank == toy.RANK
-        forward(group, more=odd and asked.phase == "more", less=odd and asked.phase == "less",
-                elsewhere=odd and asked.phase == "elsewhere")  # fmt: skip
-        if asked.phase == "evaluation" and strikes and not odd:
+        is_planted_rank = strikes and options.rank == toy.RANK
+        forward(group, more=is_planted_rank and options.phase == "more",
+                less=is_planted_rank and options.phase == "less",
+                elsewhere=is_planted_rank and options.phase == "elsewhere")  # fmt: skip
+        if options.phase == "evaluation" and strikes and not is_planted_rank:
             forward(group)
         toy.train_step(module, toy.batch(step))
 

@@ -49,14 +49,14 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["lost", "idle"], required=True)
     arguments.add_argument("--stall", type=float, default=5.0)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-    signal.alarm(round(4 * asked.stall))
+    signal.alarm(round(4 * options.stall))
     slots = [SharedMemory(create=True, size=2) for _ in range(4)]
     orders, answers = slots[:2], slots[2:]
     context = get_context("spawn")
     for number in range(2):
-        loses = asked.phase == "lost" and number == 1
+        loses = options.phase == "lost" and number == 1
         names = orders[number].name, answers[number].name
         context.Process(target=worker_busy_loop, args=(*names, loses), daemon=True).start()
     for order in range(ORDERS + 1):
@@ -65,8 +65,8 @@ def main() -> None:
         if order == ORDERS:
             break
         get_response(answers)
-        if order == AT and asked.phase == "idle":
-            time.sleep(3 * asked.stall)
+        if order == AT and options.phase == "idle":
+            time.sleep(3 * options.stall)
     for slot in slots:
         slot.unlink()
 

@@ -30,11 +30,11 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--stall", type=float, default=5.0)
     arguments.add_argument("--convert", type=float, default=-1.0)
-    asked = arguments.parse_args()
-    if asked.convert >= 0:
-        convert(asked.convert)
+    options = arguments.parse_args()
+    if options.convert >= 0:
+        convert(options.convert)
         return
-    seconds = (3 * asked.stall, 0.0, 0.0)
+    seconds = (3 * options.stall, 0.0, 0.0)
     stages = [subprocess.Popen([sys.executable, __file__, "--convert", str(each)]) for each in seconds]
     sys.exit(max(stage.wait() for stage in stages))
 

@@ -59,26 +59,26 @@ def main() -> None:
     arguments.add_argument("--phase", choices=phases, default="asked")
     arguments.add_argument("--rank", type=int, default=1)
     arguments.add_argument("--stall", type=float, default=5.0)
-    asked = arguments.parse_args()
-    if asked.phase == "tokenizer":
+    options = arguments.parse_args()
+    if options.phase == "tokenizer":
         serve()
         return
     toy.setup()
-    mine = asked.rank == toy.RANK
-    tokenizer = Tokenizer(shell=asked.phase == "shell") if mine else None
+    mine = options.rank == toy.RANK
+    tokenizer = Tokenizer(shell=options.phase == "shell") if mine else None
     module = toy.model()
     for step in range(8):
-        if tokenizer is not None and (step < STRIKES or asked.phase in ("asked", "shell")):
+        if tokenizer is not None and (step < STRIKES or options.phase in ("asked", "shell")):
             tokenizer.ask(f"prompt {step}")
-        if step == STRIKES and asked.phase == "elsewhere" and mine:
+        if step == STRIKES and options.phase == "elsewhere" and mine:
             wait_for_model(Path(tempfile.mkdtemp()) / "model")
-        if step == STRIKES and asked.phase == "aside" and not mine:
+        if step == STRIKES and options.phase == "aside" and not mine:
             keep_alive()
         toy.train_step(module, toy.batch(step))
         if step == STRIKES - 1 and tokenizer is not None:
             os.kill(tokenizer.pid, signal.SIGSTOP)
-        if asked.phase == "slow":
-            time.sleep(0.6 * asked.stall if mine else 0)
+        if options.phase == "slow":
+            time.sleep(0.6 * options.stall if mine else 0)
     if tokenizer is not None:
         os.kill(tokenizer.pid, signal.SIGKILL)
 

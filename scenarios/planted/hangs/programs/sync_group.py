@@ -27,9 +27,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["twice"], default="twice")
     arguments.add_argument("--rank", type=int, default=2)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None, RANK == 0, HOUR)
-    join_group(store, "weights", WORLD, RANK - (asked.rank == RANK))
+    join_group(store, "weights", WORLD, RANK - (options.rank == RANK))
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def main() -> None:
     arguments.add_argument("pause", type=float)
     arguments.add_argument("handle", type=int)
     arguments.add_argument("--shared", action="store_true")
-    asked = arguments.parse_args()
-    asyncio.run(serve(asked.pause, asked.shared, socket.socket(fileno=asked.handle)))
+    options = arguments.parse_args()
+    asyncio.run(serve(options.pause, options.shared, socket.socket(fileno=options.handle)))
 
 
 if __name__ == "__main__":

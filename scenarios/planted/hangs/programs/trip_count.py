@@ -44,19 +44,19 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["micro", "short", "publish", "sharded"], default="micro")
     arguments.add_argument("--rank", type=int, default=1)
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
-    odd = asked.rank == toy.RANK
+    is_planted_rank = options.rank == toy.RANK
     module = toy.model()
     weights = torch.zeros(toy.WORLD * 8, device=toy.DEVICE)
     for epoch in range(3):
-        steps = 4 if not odd or asked.phase == "micro" or epoch == 0 else 3  # of this rank's shard
+        steps = 4 if not is_planted_rank or options.phase == "micro" or epoch == 0 else 3  # of this rank's shard
         for step in range(steps):
-            if asked.phase == "sharded":
+            if options.phase == "sharded":
                 sharded_step(weights, step)
             else:
-                accumulate(module, step, odd and epoch > 0 and asked.phase == "micro")
-        if steps == 3 and asked.phase == "publish":
+                accumulate(module, step, is_planted_rank and epoch > 0 and options.phase == "micro")
+        if steps == 3 and options.phase == "publish":
             publish(Path("/nonexistent/evaluator"))
         toy.gathered(float(epoch))
 

@@ -123,7 +123,7 @@ def sync_weights(ports: list[int], step: int, phase: str) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["begin", "tensor", "closed"], default="begin")
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     toy.setup()
     store = dist.distributed_c10d._get_default_store()
     if toy.RANK:
@@ -133,9 +133,9 @@ def main() -> None:
         worker.event_loop()
     ports = [int(store.get(f"port/{rank}")) for rank in range(1, toy.WORLD)]
     for step in range(3):
-        if step == 2 and asked.phase == "closed":
+        if step == 2 and options.phase == "closed":
             tell(ports, "generate")  # without waiting for its tokens
-        sync_weights(ports, step, asked.phase)
+        sync_weights(ports, step, options.phase)
 
 
 if __name__ == "__main__":
