@@ -323,7 +323,7 @@ def _carried(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[i
     trials = [
         trial for trial in _trials(part, function, _of_part(part, plan))
         if trial.followers
-        and (trial.setting.source.name not in shared or _own(trial.setting, elsewhere) in trial.followers)
+        and (trial.setting.source.name not in shared or _own_name(trial.setting, elsewhere) in trial.followers)
     ]  # fmt: skip
     targets = [(trial.setting.target, trial.followers) for trial in trials]
     return len([1 for target, followers in targets if target is not None and target.name in followers]), len(trials)
@@ -350,7 +350,7 @@ def _by_name(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[i
     return translated, passed
 
 
-def _own(setting: Setting, elsewhere: set[str]) -> str | None:
+def _own_name(setting: Setting, elsewhere: set[str]) -> str | None:
     """The setting's argument in the target engine; None if the other part has one of that name."""
     return None if setting.target is None or setting.target.name in elsewhere else setting.target.name
 

@@ -32,8 +32,8 @@ def with_history(cause: Cause, e: Evidence) -> Cause:
     if not family(cause.key).proof.history:
         return cause
     side = cause.party if cause.party in SIDES or e.alone else str(cause.details.get("side", ""))
-    shown = side in [recorded.name for recorded in e.sides] and right_before(e, side)
-    return noted(cause, [Seen.RIGHT_BEFORE]) if shown else cause
+    is_right_before = side in [recorded.name for recorded in e.sides] and right_before(e, side)
+    return noted(cause, [Seen.RIGHT_BEFORE]) if is_right_before else cause
 
 
 def told_apart(cause: Cause, e: Evidence) -> Cause:
@@ -58,9 +58,9 @@ def told_apart(cause: Cause, e: Evidence) -> Cause:
     ]
     before = cause.details.get("rivals")  # an earlier call, with fewer observations, made this
     evidence = f"; {cause.evidence}" if cause.evidence else ""
-    evidence = evidence.replace(_told(before), "") if before else evidence
+    evidence = evidence.replace(_in_words(before), "") if before else evidence
     unexcluded = open_rivals(cause)
-    rivals_text = _told(rivals) if unexcluded or cause.proofs else ""
+    rivals_text = _in_words(rivals) if unexcluded or cause.proofs else ""
     return dataclasses.replace(
         cause,
         details={**cause.details, "rivals": rivals},
@@ -69,7 +69,7 @@ def told_apart(cause: Cause, e: Evidence) -> Cause:
     )
 
 
-def _told(rivals: list[dict[str, Any]]) -> str:
+def _in_words(rivals: list[dict[str, Any]]) -> str:
     """Return the words about rivals that follow the evidence."""
     if open_causes := [rival["cause"] for rival in rivals if not rival["excluded"]]:
         return f"; not told apart from {' and '.join(open_causes)}, which would look the same"

@@ -23,7 +23,7 @@ def confirm_suspicions(verdict: Verdict, *, removed_by: list[str] | None = None)
         return verdict
     checks, missing = [], list(verdict.missing)
     for check in body.checks:
-        confirmed = _confirmed(_own(check), verdict.causes, removed_by or [])
+        confirmed = _confirmed(_before_confirmation(check), verdict.causes, removed_by or [])
         if confirmed != check:
             missing = [item for item in missing if item != f"{check.name}: {check.evidence}"]
             missing += [f"{confirmed.name}: {confirmed.evidence}"] if confirmed.state == "not tested" else []
@@ -39,7 +39,7 @@ def confirm_suspicions(verdict: Verdict, *, removed_by: list[str] | None = None)
     )
 
 
-def _own(check: Check) -> Check:
+def _before_confirmation(check: Check) -> Check:
     if _OWN not in check.details:
         return check
     details = dict(check.details)
@@ -53,7 +53,7 @@ def _confirmed(check: Check, causes: list[Cause], removed_by: list[str]) -> Chec
     proven = [cause for cause in causes if family(cause.key).suspicion_of(cause.key) == check.number]
     original = {_OWN: {"state": check.state, "evidence": check.evidence}}
     if proven:
-        claims = "; ".join(f"{cause.name}: {_shown(cause)}" for cause in proven)
+        claims = "; ".join(f"{cause.name}: {_claim(cause)}" for cause in proven)
         text = f"{claims}; on its own the check was {check.state}: {check.evidence}"
         return dataclasses.replace(check, state="confirmed", evidence=text, details=check.details | original)
     if check.number == ENVIRONMENT and check.state == "not tested" and removed_by:
@@ -64,7 +64,7 @@ def _confirmed(check: Check, causes: list[Cause], removed_by: list[str]) -> Chec
     return check
 
 
-def _shown(cause: Cause) -> str:
+def _claim(cause: Cause) -> str:
     """Return the cause's summary with its first proof."""
     if not cause.proofs:
         return cause.summary

@@ -141,7 +141,7 @@ def index(journal: JournalIndex, *, sealed: bool) -> Contents:
     for base, data in blocks(journal.path):
         if not base:
             first = data[: data.find(b"\n") + 1]
-            journal.opening = _whole(first)
+            journal.opening = _whole_record(first)
             journal.sealed = sealed or is_sealed(first)
         if journal.sealed:
             checksum = _check_block(data, checksum)
@@ -154,7 +154,7 @@ def index(journal: JournalIndex, *, sealed: bool) -> Contents:
         checked_open(journal.opening)
     except FormatError as error:
         raise Irregular from error
-    closing = _whole(last)
+    closing = _whole_record(last)
     journal.closing = closing if closing["kind"] == "close" else None
     return contents
 
@@ -258,7 +258,7 @@ def _text(head: bytes) -> str:
         raise Irregular from error
 
 
-def _whole(line: bytes) -> dict[str, Any]:
+def _whole_record(line: bytes) -> dict[str, Any]:
     try:
         return decode_line(line)
     except FormatError as error:

@@ -168,14 +168,14 @@ def ports(facts: Facts, request: Asked) -> Iterator[Outcome]:
     for listener in network.listening:
         name = wanted.pop(listener.port, None)
         if name and not ((request.joined or not facts.shell) and listener.port in _RAY_PORTS):
-            outcomes.append(_taken(listener, name))
+            outcomes.append(_port_problem(listener, name))
     if master.isdigit():
         outcomes += _master_port(int(master), network.ephemeral)
     free = f"free: {', '.join(map(str, sorted(wanted)))}" if wanted else "held by the cluster itself"
     yield from outcomes or [Fine(free)]
 
 
-def _taken(listener: Listener, name: str) -> Problem:
+def _port_problem(listener: Listener, name: str) -> Problem:
     """Return the problem that a port is taken. `name`: whose port it is."""
     holder = f"pid {listener.pid} ({listener.command})" if listener.pid else "a process of another user or container"
     measured = f"port {listener.port} on {listener.address}: {holder}"

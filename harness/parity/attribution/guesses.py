@@ -101,7 +101,7 @@ def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Itera
         values = fit.values
         alone = (Seen.ALONE_EXPLAINS,) if not partial and len(complete) == 1 else ()
         parts = [replace(_guess(s, name, value, fit.bounds.get(name)), seen=alone) for name, value in values.items()]
-        beside = [_said(rival_fit) for rival_fit in complete if rival_fit is not fit and not partial]
+        beside = [_fit_in_words(rival_fit) for rival_fit in complete if rival_fit is not fit and not partial]
         if beside:
             parts = [replace(part, details={**part.details, "explained as well by": beside}) for part in parts]
         if len(parts) == 1:
@@ -109,14 +109,14 @@ def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Itera
             continue
         yield Trial(
             SAMPLING_PARAM.key(*sorted(values)),
-            f"{_said(fit)} in the reference",
+            f"{_fit_in_words(fit)} in the reference",
             f"the {s.side} samples with other parameters than were asked",
             joined(parts),
             parts=tuple(parts),
         )
 
 
-def _said(fit: Fitted) -> str:
+def _fit_in_words(fit: Fitted) -> str:
     return " and ".join(f"{name} {shown(value)}" for name, value in fit.values.items())
 
 

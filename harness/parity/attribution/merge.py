@@ -71,7 +71,7 @@ def merged(judged: Judged, attribution: Attribution) -> Verdict:
     judged_causes += [
         cause for cause in lifted if not any(_meant_by(cause, named_cause) for named_cause in named_causes)
     ]
-    findings = [*verdict.findings, *withdrawn, *_told(attribution, families.failed)]
+    findings = [*verdict.findings, *withdrawn, *_findings(attribution, families.failed)]
     answer = divergent(e, judged.kinds, judged_causes) if judged_causes else Answer(verdict.reason, verdict.evidence)
     changed = dataclasses.replace(
         verdict,
@@ -142,7 +142,7 @@ def _meant_by(first: Cause, second: Cause) -> bool:
 def _settled(attribution: Attribution, side: str) -> bool:
     """Whether the side does not differ on the bench, or no longer differs."""
     first = attribution.first.get(side)
-    return first is not None and (not first.total or _gone(attribution, side))
+    return first is not None and (not first.total or _difference_removed(attribution, side))
 
 
 def _confirmed(cause: Cause, attribution: Attribution, families: _Families) -> Cause:
@@ -218,7 +218,7 @@ def _contradicted(cause: Cause, attribution: Attribution, families: _Families) -
         cause.details.get("stage") == "native"
         and family(cause.key).drawn
         and not _live(cause)
-        and _gone(attribution, side)
+        and _difference_removed(attribution, side)
     ):
         used = [str(named.cause) for named in attribution.named if named.side == side and family(named.cause).premise]
         if used:
@@ -240,7 +240,7 @@ def _on_bench(cause: Cause, attribution: Attribution) -> OnBench:
         ),
         named=tuple(named.cause for named in attribution.named if named.side == side),
         proven=_live(cause),
-        gone=_gone(attribution, side),
+        gone=_difference_removed(attribution, side),
         settled=_settled(attribution, side),
         left=None if remaining is None else remaining.total,
         noise=first is not None and bool(first.noise),
@@ -282,7 +282,7 @@ def _why_not(cause: Cause, side: str, attribution: Attribution) -> str:
     return "attribution ended before its turn" if attribution.broken else "the bench has none for it"
 
 
-def _gone(attribution: Attribution, side: str) -> bool:
+def _difference_removed(attribution: Attribution, side: str) -> bool:
     """Whether the side differed, and no longer does."""
     first, remaining = attribution.first.get(side), attribution.left.get(side)
     return first is not None and remaining is not None and first.total > 0 and remaining.total <= RESIDUE * first.total
@@ -290,7 +290,7 @@ def _gone(attribution: Attribution, side: str) -> bool:
 
 def _explained(attribution: Attribution) -> bool:
     differing = [side for side, first in attribution.first.items() if first.total]
-    return bool(differing) and all(_gone(attribution, side) for side in differing)
+    return bool(differing) and all(_difference_removed(attribution, side) for side in differing)
 
 
 def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
@@ -347,7 +347,7 @@ def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:
     return [
         side
         for side, remaining in attribution.left.items()
-        if not (attribution.broken or attribution.first[side].noise or _gone(attribution, side))
+        if not (attribution.broken or attribution.first[side].noise or _difference_removed(attribution, side))
         and LEAST <= remaining.total < attribution.first[side].total
         and (side_causes := [cause for cause in causes if _side(cause) == side])
         and all(_live(cause) for cause in side_causes)
@@ -375,7 +375,7 @@ def _withdrawn(cause: Cause, reason: str) -> Finding:
     )
 
 
-def _told(attribution: Attribution, failed: list[PluginError]) -> list[Finding]:
+def _findings(attribution: Attribution, failed: list[PluginError]) -> list[Finding]:
     """Return one finding that lists every intervention, and what could not be tested."""
     notes = list(dict.fromkeys([*attribution.notes, *map(str, failed)]))
     if not (attribution.tried or notes):

@@ -35,7 +35,7 @@ class _Search:
         good = after.total <= self.floor.total or gone(self.before, after)
         self.s.tried.append(
             Tried(
-                intervention=_said(self.s, names),
+                intervention=_intervention(self.s, names),
                 cause=_cause(names),
                 side=self.s.side,
                 before=self.before.total,
@@ -82,7 +82,7 @@ def engine_parameters(s: Situation) -> None:
     good = improves(before, after, recorded=_cause(names) in s.recorded)
     s.tried.append(
         Tried(
-            intervention=_said(s, names),
+            intervention=_intervention(s, names),
             cause=_cause(names),
             side=s.side,
             before=before.total,
@@ -121,7 +121,9 @@ def engine_parameters(s: Situation) -> None:
             f"{name} {given_value!r} where {asked_value!r} was asked"
             for name, (asked_value, given_value) in changed.items()
         )
-        proof = Proof(_said(s, group), before.total, after.total, "differences", "live engines", round(seconds, 3))
+        proof = Proof(
+            _intervention(s, group), before.total, after.total, "differences", "live engines", round(seconds, 3)
+        )
         details = {
             "side": s.side,
             "asked": {n: a for n, (a, _) in changed.items()},
@@ -167,7 +169,7 @@ def _read(s: Situation, names: list[str]) -> Symptoms:
     return s.bench.compare(s.side, s.alteration)
 
 
-def _said(s: Situation, names: list[str]) -> str:
+def _intervention(s: Situation, names: list[str]) -> str:
     return "put back " + ", ".join(f"{name} {s.changed[name][0]!r}" for name in names)
 
 

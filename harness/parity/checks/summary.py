@@ -175,7 +175,7 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         "length, longest": max((v for v in series.get("length_max", []) if v == v), default=None),
         "ended by themselves": _mean_of(steps, "stopped_fraction"),
         "truncated": _mean_of(steps, "truncated_fraction"),
-        "cache hit rate": _known(hit_rate(side)),
+        "cache hit rate": _number_or_none(hit_rate(side)),
         "learner after the last update": last_actor[:12] or None,
     }
     rows = {title: value for title, value in rows.items() if value is not None}
@@ -202,9 +202,11 @@ def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[s
         "rollout, seconds per step": _mean(series, "rollout_seconds"),
         "train, seconds per step": _mean(series, "train_seconds"),
         "rollout tokens per second": side.counts.tokens / sum(rollout) if rollout and sum(rollout) else None,
-        "weight sync, s": _known(float(np.nanmean(syncs))) if any(v == v for v in syncs) else None,
-        "start of the engine, s": next((_known(info.start_seconds) for info in engine_infos(side, e.mode)), None),
-        "floor, nats": _known(side.floor.largest),
+        "weight sync, s": _number_or_none(float(np.nanmean(syncs))) if any(v == v for v in syncs) else None,
+        "start of the engine, s": next(
+            (_number_or_none(info.start_seconds) for info in engine_infos(side, e.mode)), None
+        ),
+        "floor, nats": _number_or_none(side.floor.largest),
         "against its learner, max |Δ|": side.to_learner.largest[0] if side.to_learner.tokens else None,
         "probes, share of a step": _probe_share(side),
         **{f"largest {name}": np.nanmax(values) for name, values in series.items() if name.startswith("memory of ")},
@@ -234,7 +236,7 @@ def mode_name(e: Evidence) -> str:
     return f"{e.mode}{', guided' if e.guided else ', free' if e.mode in ('coupled', 'greedy') else seeded}{train}"
 
 
-def _known(value: float) -> float | None:
+def _number_or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 

@@ -126,11 +126,11 @@ def handlers(process: Process) -> list[Thread]:
     return [
         thread
         for thread in threads
-        if any(_HANDLER.search(frame.file) for frame in thread.frames) and any(map(users, _own(thread)))
+        if any(_HANDLER.search(frame.file) for frame in thread.frames) and any(map(users, _user_frames(thread)))
     ]
 
 
-def _own(thread: Thread) -> tuple[Frame, ...]:
+def _user_frames(thread: Thread) -> tuple[Frame, ...]:
     """The frames of a thread within its handler of requests, innermost first."""
     begin = next(at for at, frame in enumerate(thread.frames) if _HANDLER.search(frame.file))
     return thread.frames[:begin]

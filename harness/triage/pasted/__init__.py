@@ -58,7 +58,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     failed = torchrun.processes(reader.failures.rows)
     processes += [_with_words(process, logged) for process in failed if process.rank not in stacked]
     waiting = {rank for rank, _ in reader.log.waiting}
-    processes += _held(logged, {process.key for process in processes})
+    processes += _held_by_the_kernel(logged, {process.key for process in processes})
     processes += _failed(logged, {process.rank for process in processes} | waiting)
     lacks = [LACKS] if reader.looks else []
     return Evidence(
@@ -107,20 +107,20 @@ def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]
 
 def _with_words(process: Process, logged: Iterable[LogError]) -> Process:
     """A process of torchrun's table with the error that its rank wrote to the log, if the table has none."""
-    own = [error for error in logged if error.rank == process.rank and not (error.echo or error.survived)]
-    told = process.error or (process.exit_code or 0) < 0 or not own
-    return process if told else replace(process, error=own[-1].text)
+    rank_errors = [error for error in logged if error.rank == process.rank and not (error.echo or error.survived)]
+    is_explained = process.error or (process.exit_code or 0) < 0 or not rank_errors
+    return process if is_explained else replace(process, error=rank_errors[-1].text)
 
 
-def _held(logged: Iterable[LogError], keys: set[str]) -> list[Process]:
+def _held_by_the_kernel(logged: Iterable[LogError], keys: set[str]) -> list[Process]:
     """A process for each one that the kernel holds, by its own report, and of which no stack was pasted."""
-    held = {
+    by_key = {
         process.key: process
         for error in logged
         if error.stalled_s and error.pid and not error.survived
         for process in [Process(host=error.host or PASTED, pid=error.pid, ppid=-1, command=error.role)]
     }
-    return [process for key, process in held.items() if key not in keys]
+    return [process for key, process in by_key.items() if key not in keys]
 
 
 def _log_notes(reader: Reader, counted: bool) -> list[str]:
@@ -153,25 +153,25 @@ def _files(path: Path, skipped: list[str]) -> list[Path]:
     if path.is_file():
         return [path]
     files: list[Path] = []
-    others: list[Path] = []
+    special: list[Path] = []
     for file in path.rglob("*"):
         if any(part.startswith(".") for part in file.relative_to(path).parts):
             continue
         if not file.is_symlink() and file.is_file():
             files.append(file)
         elif file.is_symlink() or not file.is_dir():
-            others.append(file)
-        if len(files) + len(others) == MAX_FILES:
+            special.append(file)
+        if len(files) + len(special) == MAX_FILES:
             skipped.append(f"{path} has more than {MAX_FILES:,} files: the others were not read")
             break
-    if others:
-        names = [f"{_shown(file.relative_to(path))} ({_sort(file)})" for file in sorted(others)[:MAX_SKIPPED]]
-        more = f" and {len(others) - MAX_SKIPPED:,} more" if len(others) > MAX_SKIPPED else ""
+    if special:
+        names = [f"{_printable(file.relative_to(path))} ({_sort(file)})" for file in sorted(special)[:MAX_SKIPPED]]
+        more = f" and {len(special) - MAX_SKIPPED:,} more" if len(special) > MAX_SKIPPED else ""
         skipped.append(f"left out of {path}, because only plain files are read: {', '.join(names)}{more}")
     return sorted(files)
 
 
-def _shown(path: Path) -> str:
+def _printable(path: Path) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
 
 

@@ -36,7 +36,7 @@ def one_look(case: Case) -> Ruling | None:
     size = sum(len(place.subjects) for place in places)
     most = places[0] if twice is None and places and 2 * len(places[0].subjects) > size else None
     free = _alone(places, size)
-    odd = standing.rarest(places[1:])[:1] if most is not None else free
+    named_places = standing.rarest(places[1:])[:1] if most is not None else free
     return Ruling(
         "INSUFFICIENT",
         _headline(places, twice, all_read=not any(UNREAD in note for note in case.evidence.notes)),
@@ -46,7 +46,7 @@ def one_look(case: Case) -> Ruling | None:
             *_failures(case),
         ),
         missing=tuple(_missing(case)),
-        place="".join(place.words for place in odd or (places if len(places) == 1 else ())),
+        place="".join(place.words for place in named_places or (places if len(places) == 1 else ())),
         next=(
             "harness triage PID   # of any process of the job, while it stands: two looks, sockets, recorders",
             "" if _all_pasted(case) else _PASTE_MORE,
@@ -96,14 +96,14 @@ def _defunct(case: Case, ended: list[LogError]) -> Ruling:
     names = Counter(error.role for error in ended)
     name, count = names.most_common(1)[0]
     pids = ranks(sorted(error.pid for error in ended if error.role == name))
-    others = sum(names.values()) - count
+    unnamed = sum(names.values()) - count
     plural = "process" if count == 1 else "processes"
     return Ruling(
         "INSUFFICIENT",
         f"{count} {plural} called {name} ended and {'is' if count == 1 else 'are'} defunct: pid {pids}",
         evidence=(
             f"defunct: {name}, pid {pids}; their parent has not asked how they ended",
-            *([f"{others} more: {', '.join(sorted(set(names) - {name})[:MAX_FAILURES])}"] if others else ()),
+            *([f"{unnamed} more: {', '.join(sorted(set(names) - {name})[:MAX_FAILURES])}"] if unnamed else ()),
         ),
         missing=("why they ended: their own last lines", "stacks of the processes that still stand, if any does"),
         place=f"{PurePath(ended[0].file).name}:{ended[0].line}",
@@ -121,22 +121,22 @@ def stalled(case: Case) -> Ruling | None:
     ending = _ending(case)
     if case.evidence.source != PASTED or case.groups or not ending or not all(error.stalled_s for error in ending):
         return None
-    held = {f"{error.host or PASTED}:{error.pid}": error for error in ending if error.pid}
-    stall_s = max(error.stalled_s for error in held.values() or ending)
-    why = {key: f"{error.what} for more than {stall_s:.0f} s" for key, error in held.items()}
-    names = list(dict.fromkeys(error.of for error in (held.values() or ending)))
+    in_kernel = {f"{error.host or PASTED}:{error.pid}": error for error in ending if error.pid}
+    stall_s = max(error.stalled_s for error in in_kernel.values() or ending)
+    why = {key: f"{error.what} for more than {stall_s:.0f} s" for key, error in in_kernel.items()}
+    names = list(dict.fromkeys(error.of for error in (in_kernel.values() or ending)))
     who = names[0] if len(names) == 1 else f"{len(names)} processes"
     are = "is" if len(names) == 1 else "are"
     headline = (
         f"{who} {are} held by the kernel for more than {stall_s:.0f} s"
-        if held
+        if in_kernel
         else f"{who} made no progress for {stall_s:.0f} s, by SGLang's watchdog; nobody is provable"
     )
     stacks = one_look(case)
     return Ruling(
         "HUNG",
         headline,
-        "K9" if held else "",
+        "K9" if in_kernel else "",
         why,
         place=next(iter(why.values()), ""),
         evidence=(
@@ -144,7 +144,7 @@ def stalled(case: Case) -> Ruling | None:
             *_threads_at_work(case),
             *(stacks.evidence if stacks else ()),
         ),
-        missing=() if held else ("who is behind it: the processes of other nodes, and their stacks",),
+        missing=() if in_kernel else ("who is behind it: the processes of other nodes, and their stacks",),
         next=(ending[0].fix, "for the next run: harness watch -- COMMAND, which takes the evidence when it stops"),
     )
 
@@ -263,17 +263,17 @@ def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], m
     first = firsts[0]
     name = PurePath(first.file).name
     # Of equal lines of one moment, or of echoes, none is the first.
-    same = [error for error in firsts if error.what == first.what and (first.echo or error.at == first.at is not None)]
-    names = list(dict.fromkeys(error.of for error in same)) or [first.of]
+    equal = [error for error in firsts if error.what == first.what and (first.echo or error.at == first.at is not None)]
+    names = list(dict.fromkeys(error.of for error in equal)) or [first.of]
     who = " and ".join(names) if len(names) < 3 else f"{len(names)} processes"
     unordered = len({error.file for error in firsts}) > 1 and any(error.at is None for error in firsts)
     what = "no first failure in the log" if first.echo else f"first failure{f' in {name}' if unordered else ''}"
-    whole = f"{first.of} {first.what}"
+    full_text = f"{first.of} {first.what}"
     echoed = ("the process that failed or stood: its own lines, or its stack",) if first.echo else ()
     return Ruling(
         "INSUFFICIENT",
         f"{what}: {who} {brief(first.what, 8 if len(names) == 1 else 5)}{then}",
-        evidence=(*((whole,) if len(first.what.split()) > 8 else ()),
+        evidence=(*((full_text,) if len(first.what.split()) > 8 else ()),
                   *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
                   *evidence),
         missing=(*echoed, *missing),
@@ -311,8 +311,8 @@ def _followed(case: Case, first: LogError) -> list[str]:
 
 
 def _failures(case: Case) -> list[str]:
-    own = [error for error in case.evidence.errors if not error.echo]
-    return [f"{error.of} {error.what} ({error.file}:{error.line})" for error in own[:MAX_FAILURES]]
+    failures = [error for error in case.evidence.errors if not error.echo]
+    return [f"{error.of} {error.what} ({error.file}:{error.line})" for error in failures[:MAX_FAILURES]]
 
 
 def _headline(places: list[standing.Place], twice: int | None, *, all_read: bool) -> str:
@@ -322,8 +322,8 @@ def _headline(places: list[standing.Place], twice: int | None, *, all_read: bool
         return f"rank {twice} is there twice: stacks of two jobs, or of two roles of one"
     if len(places) == 1:
         alone = len(places[0].subjects) == 1
-        others = "nobody stands elsewhere" if all_read else "not every file could be read"
-        return f"{places[0].who} at {places[0].words}: {'one stack only' if alone else others}"
+        quiet = "nobody stands elsewhere" if all_read else "not every file could be read"
+        return f"{places[0].who} at {places[0].words}: {'one stack only' if alone else quiet}"
     return standing.headline(places)
 
 

@@ -22,7 +22,7 @@ def lifecycle(e: Evidence) -> Outcome:
     """Whether an engine slept while the learner trained, was awake for each sync and each draw, and what it freed."""
     kinds = tuple(kind for side in e.sides if (kind := Kind.LIFECYCLE.of(side.name)) in e.first)
     descriptions = {
-        side.name: _told(side.lifecycle, on_cpu(side, e.mode)) for side in e.sides if side.lifecycle is not None
+        side.name: _in_words(side.lifecycle, on_cpu(side, e.mode)) for side in e.sides if side.lifecycle is not None
     }
     if kinds:
         place = e.earliest(*kinds)
@@ -42,7 +42,7 @@ def _unseen(side: Side) -> bool:
     return side.lifecycle is not None and side.lifecycle.engines < engines(side)
 
 
-def _told(record: Lifecycle, cpu: bool) -> str:
+def _in_words(record: Lifecycle, cpu: bool) -> str:
     if record.freed is None and not cpu:
         freed = "not recorded"
     else:  # no engine frees memory on a CPU

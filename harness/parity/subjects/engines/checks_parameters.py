@@ -89,7 +89,7 @@ def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
     by_engine: dict[int, list[Finding]] = {}
     silent, unknown, checked = [], [], 0
     for engine, info in _infos(side, mode).items():
-        asked_parameters, resolved = _asked(side, info), info.resolved.parameters
+        asked_parameters, resolved = _asked_parameters(side, info), info.resolved.parameters
         if not resolved or not asked_parameters:
             text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
             unknown.append(text + (f" of engine {engine}" if engine else ""))
@@ -121,7 +121,7 @@ def _infos(side: Side, mode: str) -> dict[int, EngineInfo]:
     return dict.fromkeys(several, NOTHING_REPORTED) | info_by_engine or {0: NOTHING_REPORTED}
 
 
-def _asked(side: Side, info: EngineInfo) -> Mapping[str, Any]:
+def _asked_parameters(side: Side, info: EngineInfo) -> Mapping[str, Any]:
     """Return the canonical engine parameters that this side asked one of its engines for."""
     if info.requested:
         return info.requested

@@ -11,12 +11,12 @@ NAME = "placement"
 KINDS = Placement(engine="engine", learner="learner")  # role -> key of run.json's `placement`
 
 
-@check(NAME, applies=lambda e: any(_asked(side) for side in e.sides), alone=True)
+@check(NAME, applies=lambda e: any(_asked_hosts(side) for side in e.sides), alone=True)
 def placement(e: Evidence) -> Outcome:
     """Whether learner and engines ran on the nodes that `placement.learner` and `placement.engine` ask for."""
     astray, silent, kept = [], [], []
     for side in e.sides:
-        asked_hosts, hosts_by_role = _asked(side), _seen(side)
+        asked_hosts, hosts_by_role = _asked_hosts(side), _hosts_by_role(side)
         for kind, hosts in asked_hosts.items():
             ran = {role: its for role, its in hosts_by_role.items() if KINDS.of(role) == kind}
             if not hosts or not ran:
@@ -43,7 +43,7 @@ def placement(e: Evidence) -> Outcome:
     return outcome(NAME, "ruled out", "; ".join(kept))
 
 
-def _asked(side: Side) -> dict[str, set[str]]:
+def _asked_hosts(side: Side) -> dict[str, set[str]]:
     """Return "engine" or "learner" -> hosts that offered what was asked for; an empty set where none was recorded."""
     records = side.recording.records
     hosts, placement = records.manifest.hosts, records.settings.placement
@@ -51,7 +51,7 @@ def _asked(side: Side) -> dict[str, set[str]]:
     return {kind: {*hosts.get(kind, ())} for kind in kinds}
 
 
-def _seen(side: Side) -> dict[str, set[str]]:
+def _hosts_by_role(side: Side) -> dict[str, set[str]]:
     """Return role -> hosts of its processes, as far as they recorded one."""
     hosts_by_role: dict[str, set[str]] = {}
     for start in side.recording.records.starts:

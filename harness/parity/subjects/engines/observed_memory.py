@@ -100,13 +100,13 @@ def recorded(recording: Recording) -> list[Held]:
         all_series += [
             process_series
             for what in WHAT
-            for process_series in _held(role, rank, what, columns["step"], columns[what])
+            for process_series in _process_series(role, rank, what, columns["step"], columns[what])
         ]
     for (_, _, role), calls in _calls(recording).items():
         steps = np.array([number(call.get("step")) for call in calls])
         for what in WHAT:
             values = np.array([number(call.get(what)) for call in calls])
-            all_series += _held(role, whole(calls[0].get("rank")), what, steps, values)
+            all_series += _process_series(role, whole(calls[0].get("rank")), what, steps, values)
     return all_series
 
 
@@ -171,7 +171,7 @@ def _tell(
             values_by_phase.setdefault((role, phase), {}).setdefault(what, []).append(columns[what][at])
 
 
-def _held(role: str, rank: int, what: str, steps: np.ndarray, values: np.ndarray) -> list[Held]:
+def _process_series(role: str, rank: int, what: str, steps: np.ndarray, values: np.ndarray) -> list[Held]:
     """Return a series of the least and the largest value of each step; none without any number."""
     usable = np.isfinite(values) & (values >= 0) & (steps >= 0)
     if not usable.any():

@@ -46,7 +46,7 @@ def reread(
     delta = engine - truth
     beyond = tokens_equal & ~(np.abs(delta) <= tolerance)
     columns = _extent(tokens, tokens_equal, beyond)
-    columns |= {"cached": _known(grid, pairs.cached), "prompt": _known(grid, prompt)}
+    columns |= {"cached": _integers(grid, pairs.cached), "prompt": _integers(grid, prompt)}
     columns["size"] = _per_row(grid, np.where(beyond, np.nan_to_num(np.abs(delta), nan=0.0, posinf=0.0), 0.0))
     for shift in SHIFTS:
         moved, inside = shifted(grid, engine, shift)
@@ -156,7 +156,7 @@ def _extent(tokens: AlignedTokens, tokens_equal: np.ndarray, beyond: np.ndarray)
     }
 
 
-def _known(grid: Grid, values: np.ndarray | None) -> np.ndarray:
+def _integers(grid: Grid, values: np.ndarray | None) -> np.ndarray:
     """Return what was recorded of each row as integers; -1 where nothing was."""
     return np.full(len(grid.length), -1, np.int64) if values is None else np.asarray(values, np.int64)
 

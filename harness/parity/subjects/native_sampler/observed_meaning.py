@@ -117,7 +117,7 @@ def _unscored_temperature(e: EvidenceBuilder, parts: list[Tokens]) -> bool:
 def _columns(e: EvidenceBuilder, parts: list[Tokens]) -> dict[str, Weighed]:
     """Hold the engine's numbers against the learner's, in each meaning in which the learner scored all samples."""
     scored_columns = [name for name in MEANING if all(name in _views(tokens) for tokens in parts)]
-    return {name: _left(e, [_difference(e, tokens, name) for tokens in parts], parts) for name in scored_columns}
+    return {name: _remaining(e, [_difference(e, tokens, name) for tokens in parts], parts) for name in scored_columns}
 
 
 def _recognised(e: EvidenceBuilder, side: RecordedSide, columns: dict[str, Weighed], documented: str) -> str:
@@ -158,9 +158,9 @@ def _shift(e: EvidenceBuilder, parts: list[Tokens], names: list[str]) -> dict[st
     Returns {} where moving them explains nothing.
     """
     for name in names:
-        before = _left(e, [_difference(e, tokens, name) for tokens in parts], parts)
+        before = _remaining(e, [_difference(e, tokens, name) for tokens in parts], parts)
         for shift in SHIFTS:
-            after = _left(e, [_difference(e, tokens, name, shift) for tokens in parts], parts)
+            after = _remaining(e, [_difference(e, tokens, name, shift) for tokens in parts], parts)
             if after.compared >= FEWEST and not after.diverges:
                 return {"by": shift, "before": len(before.beyond), "after": len(after.beyond)}
     return {}
@@ -213,7 +213,7 @@ def _difference(e: EvidenceBuilder, part: Tokens, name: str, shift: int = 0) -> 
     return np.isfinite(value) & inside, scale * np.abs(reported - np.where(np.isfinite(value), value, 0.0))
 
 
-def _left(e: EvidenceBuilder, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
+def _remaining(e: EvidenceBuilder, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
     share = e.tolerated(Kind.NATIVE_LEARNER).share
     spared = e.tolerance.spared(sum(int(np.count_nonzero(comparable)) for comparable, _ in differences))
     bounds = Bounds(e.tolerance.value, e.tolerance.extreme, share, spared, e.tolerance.most)

@@ -166,7 +166,7 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     where: dict[str, Any] = {}
     largest = unrounded = 0.0
     half = recording.records.settings.model.dtype in HALF
-    own_pairs = ((pair, of_the_floor(recording, pair[0], pair[2]) if half else None) for pair in _own(recording))
+    own_pairs = ((pair, of_the_floor(recording, pair[0], pair[2]) if half else None) for pair in _own_pairs(recording))
     for (step, variant, base, variant_table), rounding in (*own_pairs, *((pair, None) for pair in repeated)):
         comparison = _against(base, variant_table, rounding)
         unrounded = max(unrounded, comparison["unrounded"])
@@ -235,7 +235,7 @@ def _level(sizes: np.ndarray) -> float:
     return float(np.partition(sizes, rank)[rank])
 
 
-def _own(recording: Recording) -> Iterator[Pair]:
+def _own_pairs(recording: Recording) -> Iterator[Pair]:
     """Yield the variants that the engine itself drew, at the steps at which it was asked to."""
     for step in recording.steps("floor"):
         base = recording.table("floor", step, variant="base")

@@ -38,10 +38,10 @@ def ranks(e: Evidence) -> Outcome:
     lacking = [f"{side.name}: {what}" for side in _several(e) if (what := side.ranks.lacking(e.steps))]
     if lacking:
         return outcome(NAME, "not tested", f"{lacking[0]} were recorded")
-    return outcome(NAME, "ruled out", "; ".join(map(_told, _several(e))))
+    return outcome(NAME, "ruled out", "; ".join(map(_in_words, _several(e))))
 
 
-def _told(side: Side) -> str:
+def _in_words(side: Side) -> str:
     updates = sum(len(next(iter(group.values())).norm) for group in side.ranks.updates.values())
     text = (
         f"{side.name}: {counted(side.ranks.world, 'rank')} made {counted(updates, 'update')} with equal weights, each "

@@ -58,13 +58,13 @@ class RankFault:
 def rank_faults(ranks: Ranks) -> tuple[RankFault, ...]:
     """Return a fault for each kind, role and set of ranks, with all its steps and the text of the first."""
     faults: dict[tuple[What, str, tuple[int, ...]], RankFault] = {}
-    for fault in _every(ranks):
+    for fault in _faults(ranks):
         key = (fault.what, fault.role, fault.ranks)
         faults[key] = replace(faults[key], steps=(*faults[key].steps, *fault.steps)) if key in faults else fault
     return tuple(faults.values())
 
 
-def _every(ranks: Ranks) -> Iterator[RankFault]:
+def _faults(ranks: Ranks) -> Iterator[RankFault]:
     recording, learner = ranks.recording, ranks.recording.records.settings.learner
     made = set(recording.steps("experience"))
     for (step, role), group in _of_all(ranks, ranks.updates):
@@ -177,12 +177,12 @@ def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankF
     """
     weights_by_rank = {rank: updates.weights for rank, updates in group.items()}
     if (
-        not _alike(updates.weights[-1:] for updates in before.values())
+        not _are_equal(updates.weights[-1:] for updates in before.values())
         or len({len(rank_weights) for rank_weights in weights_by_rank.values()}) > 1
     ):
         return
     equal_at = [
-        _alike(rank_weights[at : at + 1] for rank_weights in weights_by_rank.values())
+        _are_equal(rank_weights[at : at + 1] for rank_weights in weights_by_rank.values())
         for at in range(len(next(iter(weights_by_rank.values()))))
     ]
     if all(equal_at) and len({updates.digest for updates in group.values()}) < 2:
@@ -273,7 +273,7 @@ def _apart(advantages: np.ndarray, plain: np.ndarray, parts: Sequence[np.ndarray
     return off
 
 
-def _alike(values: Iterable[np.ndarray]) -> bool:
+def _are_equal(values: Iterable[np.ndarray]) -> bool:
     """Whether all of these arrays are equal in every bit."""
     return len({value.tobytes() for value in values}) < 2
 

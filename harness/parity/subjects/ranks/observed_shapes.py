@@ -41,8 +41,8 @@ def unequal_ranks(e: Evidence) -> list[Unequal]:
                     steps.append(step)
             if steps:
                 ranks, theirs = shares[side.name][phase, steps[0]], shares[other_side.name][phase, steps[0]]
-                text = f"the {side.name}'s ranks got {_shown(ranks)} in {phase} of step {steps[0]}, "
-                text += f"the {other_side.name}'s {_shown(theirs)}"
+                text = f"the {side.name}'s ranks got {_in_words(ranks)} in {phase} of step {steps[0]}, "
+                text += f"the {other_side.name}'s {_in_words(theirs)}"
                 unequal.append(Unequal(side, phase, tuple(steps), ranks, text))
     return unequal
 
@@ -66,5 +66,5 @@ def _apart(ranks: dict[int, Share]) -> bool:
     return max(samples) - min(samples) > 1
 
 
-def _shown(ranks: dict[int, Share]) -> str:
+def _in_words(ranks: dict[int, Share]) -> str:
     return " and ".join(f"{share[0]:g} samples ({share[2]:g} padded tokens)" for _, share in sorted(ranks.items()))

@@ -52,7 +52,7 @@ def strangers(e: Evidence) -> bool:
     return bool(baseline_engines) and bool(candidate_engines) and not baseline_engines & candidate_engines
 
 
-def alike(mismatch: Mismatch) -> str:
+def _equality(mismatch: Mismatch) -> str:
     """Return where more tokens are identical than two processes can have: the first such step, or the run; "" where
     none is.
     """
@@ -74,7 +74,7 @@ def copies_of_numbers(e: Evidence) -> list[str]:
 
 def _of_the_learner(e: Evidence) -> Iterator[str]:
     for side in e.sides:
-        where = alike(side.to_learner)
+        where = _equality(side.to_learner)
         if where and own_kernels(side.recording):
             yield (
                 f"the log-probabilities of the {side.name} are the learner's to the last bit {where}: an engine's own "
@@ -83,7 +83,7 @@ def _of_the_learner(e: Evidence) -> Iterator[str]:
 
 
 def _of_the_other_engine(e: Evidence) -> Iterator[str]:
-    where = alike(e.engines)
+    where = _equality(e.engines)
     if where:
         yield f"the log-probabilities are the same in both runs to the last bit {where}, of two engines"
     base = [_base(side.recording) for side in e.sides]
@@ -149,7 +149,7 @@ def _proofs(e: Evidence) -> Iterator[str]:
     place_of_proof: dict[tuple[float, float], str] = {}
     strange = strangers(e)
     for side in [tested_side for tested_side in e.sides if own_kernels(tested_side.recording)]:
-        for version, proof in _told(side):
+        for version, proof in _reported(side):
             where = f"of weight version {version} of the {side.name}"
             if proof[1] == 0.0:
                 yield f"the proof {where} has not the slightest rounding, which no engine of its own kernels has"
@@ -161,7 +161,7 @@ def _proofs(e: Evidence) -> Iterator[str]:
             place_of_proof.setdefault(proof, where)
 
 
-def _told(side: Side) -> Iterator[tuple[int, tuple[float, float]]]:
+def _reported(side: Side) -> Iterator[tuple[int, tuple[float, float]]]:
     for sync in side.recording.records.syncs:
         proof = sync.proof
         if proof.tokens is not None and proof.tokens < LEAST_PROOF:

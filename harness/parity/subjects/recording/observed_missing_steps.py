@@ -76,12 +76,12 @@ def note_experience(e: EvidenceBuilder, *tables: Table) -> None:
     if e.mode in ("coupled", "greedy"):  # only of these draws can the learner repeat the margins
         columns = [(table.rows("margin"), table.rows("tokens"), not filtered(side))
                    for table, side in zip(tables, e.sides, strict=True)]  # fmt: skip
-        e.note_recorded(MARGIN, step, *(_whole(*column, bounded=bounded) for *column, bounded in columns))
+        e.note_recorded(MARGIN, step, *(_is_whole(*column, bounded=bounded) for *column, bounded in columns))
         observed_margins.note(e, tables)
     e.note_recorded(VERSION, step, *(table.header.weight_version is not None for table in tables))
     e.note_recorded(TOKENS, step, *(table.rows("tokens") is not None for table in tables))
     for name in COLUMNS:
-        is_whole = [_whole(table.rows(name), table.rows("tokens")) for table in tables]
+        is_whole = [_is_whole(table.rows(name), table.rows("tokens")) for table in tables]
         e.note_recorded(name, step, *is_whole)
         if any(table.rows(name) is not None and not good for table, good in zip(tables, is_whole, strict=True)):
             e.odd_columns.add(name)
@@ -101,7 +101,7 @@ def cached(rollout: Table) -> bool:
     return bool(((counts >= 0) & (counts <= prompt.lengths + output.lengths)).all())
 
 
-def _whole(column: Rows | None, tokens: Rows | None, *, bounded: bool = True) -> bool:
+def _is_whole(column: Rows | None, tokens: Rows | None, *, bounded: bool = True) -> bool:
     if column is None or tokens is None or not np.array_equal(column.lengths, tokens.lengths):
         return False
     return bool((np.isfinite(column.values) if bounded else ~np.isnan(column.values)).all())

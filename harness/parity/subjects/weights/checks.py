@@ -17,7 +17,7 @@ from harness.parity.subjects.weights.observed_sync_record import NEARER, SyncRec
 from reports.text import counted, figure
 
 
-def _own(e: Evidence) -> bool:
+def _records_proofs(e: Evidence) -> bool:
     return unless_native(e) and not any(side.recording.records.manifest.framework for side in e.sides)
 
 
@@ -26,10 +26,10 @@ def _updated(e: Evidence) -> bool:
     needed.
     """
     versions = {version for side in e.sides for version in side.versions}
-    return (e.tolerance.half or _own(e)) and e.train and len(versions) > 1
+    return (e.tolerance.half or _records_proofs(e)) and e.train and len(versions) > 1
 
 
-@check("weights-in-use", required=_own, applies=_updated, alone=True)
+@check("weights-in-use", required=_records_proofs, applies=_updated, alone=True)
 def weights_in_use(e: Evidence) -> Outcome:
     """Does each engine compute with the learner's weights, and not with those before the last update?"""
     name, results = "weights-in-use", e.weights_in_use

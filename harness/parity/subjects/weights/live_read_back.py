@@ -38,7 +38,7 @@ def in_words(report: HeldReport) -> str:
     parts = [f"{counted(report.equal, 'tensor')} equal to the learner's"]
     if report.otherwise:
         parts.append(
-            f"{len(report.otherwise)} other: {', '.join(_told(tensor) for tensor in report.otherwise[:LISTED])}"
+            f"{len(report.otherwise)} other: {', '.join(_in_words(tensor) for tensor in report.otherwise[:LISTED])}"
         )
     for name, why in list(report.unreadable.items())[:1]:
         parts.append(f"{len(report.unreadable)} not readable, {name} for one: {why}")
@@ -47,7 +47,7 @@ def in_words(report: HeldReport) -> str:
     return ", ".join(parts)
 
 
-def _told(tensor: HeldOtherwise) -> str:
+def _in_words(tensor: HeldOtherwise) -> str:
     detail = ", ".join(filter(None, (tensor.where, tensor.how)))
     return f"{tensor.name} in {tensor.rows} of {counted(tensor.of, 'row')}{f' ({detail})' if detail else ''}"
 
@@ -62,7 +62,7 @@ def _tensors(s: Situation, report: HeldReport) -> None:
     s.bench.hold(s.side, names)
     as_held = s.bench.compare(s.side, s.alteration)
     what = HELD.format(
-        _few([f"{tensor.name} ({tensor.where})" if tensor.where else tensor.name for tensor in report.otherwise])
+        _first_names([f"{item.name} ({item.where})" if item.where else item.name for item in report.otherwise])
     )
     proof = _proof(what, Undone(before, as_held, s.clock() - started))
     explains = improves(before, as_held)
@@ -83,7 +83,7 @@ def _tensors(s: Situation, report: HeldReport) -> None:
         s.held = dataclasses.replace(report, otherwise=[])  # the reference computes with the tensors that are left
     elif not (taken_tensors and helped):
         s.symptoms = done.after
-        s.notes.append(f"the {s.side}'s engine holds {_few(names)} otherwise, which is not what the case shows")
+        s.notes.append(f"the {s.side}'s engine holds {_first_names(names)} otherwise, which is not what the case shows")
 
 
 def _name_taken(
@@ -192,17 +192,17 @@ def _buffers(s: Situation, names: list[str]) -> None:
 
     A buffer is stale only if the engine was right before a sync. What is wrong from the first start on is BUFFER.
     """
-    what = f"write what the configuration computes into {_few(names)}"
+    what = f"write what the configuration computes into {_first_names(names)}"
     done = undo(s, lambda: s.bench.write_buffers(s.side, names))
     good = improves(s.symptoms, done.after)
     family = BUFFER if s.from_start else STALE_DERIVED
     tell(s, what, family.key(), done, good)
     if good:
-        summary = f"the {s.side}'s engine computes with a {_few(names)} that is not what the configuration says"
+        summary = f"the {s.side}'s engine computes with a {_first_names(names)} that is not what the configuration says"
         exclusions = (Seen.BUFFER_WRITTEN, *equal_weights(s), *past(s), *(Seen.FROM_START,) * s.from_start)
         add_cause(
             s=s,
-            cause=family.key(_few(names)),
+            cause=family.key(_first_names(names)),
             proof=done.proof(what),
             summary=summary,
             details={"buffers": names},
@@ -225,7 +225,7 @@ def _summary(s: Situation, tensor: HeldOtherwise) -> str:
     return f"{other(s, tensor.name)}: {tensor.rows} of {counted(tensor.of, 'row')} differ{detail}"
 
 
-def _few(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
