@@ -224,13 +224,13 @@ def _decide(
     findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
     tolerances = e.tolerance.facts({side.name: side.floor for side in e.sides})
     body = Parity(
-        with_text(e, e.earliest(*kinds)) if kinds and not same_recording(e) else None,
-        tolerances if e.finer is None else tolerances | {"tolerance between engines": e.finer.value},
-        [outcome.check for _, outcome in outcomes],
-        [summary(e, side) for side in e.sides],
-        metrics,
-        {name: [*values] for name, values in e.series.items()},
-        not_applicable,
+        first_divergence=with_text(e, e.earliest(*kinds)) if kinds and not same_recording(e) else None,
+        floor=tolerances if e.finer is None else tolerances | {"tolerance between engines": e.finer.value},
+        checks=[outcome.check for _, outcome in outcomes],
+        runs=[summary(e, side) for side in e.sides],
+        metrics=metrics,
+        series={name: [*values] for name, values in e.series.items()},
+        not_applicable=not_applicable,
     )
     full_verdict = Verdict(
         kind="parity",

@@ -199,7 +199,9 @@ def _mode(info: str) -> int:
 
 def _unix_peers() -> dict[str, str]:
     """Inode of each connected Unix socket of this network namespace -> inode of its other end."""
-    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_PEER, 0xFFFFFFFF, 0xFFFFFFFF)
+    # unix_diag_req of linux/unix_diag.h: family, protocol, padding, states, inode, what to show, and no cookie.
+    fields = (socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_PEER, 0xFFFFFFFF, 0xFFFFFFFF)
+    request = struct.pack("=BBHIIIII", *fields)
     peer_inodes: dict[str, str] = {}
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, SOCK_DIAG) as link:

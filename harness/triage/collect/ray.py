@@ -141,13 +141,13 @@ def _run(python: str, program: tuple[str, ...], arguments: list[str], timeout_s:
 def _cluster(raw_state: dict[str, Any]) -> Cluster:
     actors = tuple(
         RayActor(
-            actor["actor_id"],
-            actor["name"],
-            actor["state"],
-            actor["host"],
-            actor["pid"],
-            redact.text(actor["death"]),
-            _resources(actor["resources"]),
+            actor_id=actor["actor_id"],
+            name=actor["name"],
+            state=actor["state"],
+            host=actor["host"],
+            pid=actor["pid"],
+            death=redact.text(actor["death"]),
+            resources=_resources(actor["resources"]),
         )
         for actor in raw_state["actors"]
     )

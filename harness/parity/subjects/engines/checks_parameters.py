@@ -165,14 +165,14 @@ def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -
                 text += f"; {title(engine)} resolved {resolved!r}"
             details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
             about: Subject = "setting" if wrong else ""
-            yield parameter_finding(side, key, text, details, "warning" if wrong else "info", about=about)
+            yield parameter_finding(side, CONFIG.key(key), text, details, "warning" if wrong else "info", about=about)
     # Parameters that nobody asked for, and that the mapping sets.
     for key, got in given_parameters.items():
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
         if key not in asked_parameters and native.get(argument) is not None:
             text = f"{key}: nothing was asked, {title(engine)}'s {argument} = {native[argument]!r}"
             text += f": {BY_NAME[key].note(engine)} ({BY_NAME[key].trap})"
-            yield parameter_finding(side, key, text, {"asked": None, "given": got, "native": argument})
+            yield parameter_finding(side, CONFIG.key(key), text, {"asked": None, "given": got, "native": argument})
     yield from _tied(side, info)
 
 
@@ -189,7 +189,10 @@ def _tied(side: Side, info: EngineInfo) -> Iterator[Finding]:
                     f"{owner_key}: {title(engine)}'s {argument} is tied to {key} and is {native.get(argument)!r} here"
                 )
                 yield parameter_finding(
-                    side, owner_key, f"{text} ({meaning.trap})", {"tied to": key, "given": native.get(argument)}
+                    side,
+                    CONFIG.key(owner_key),
+                    f"{text} ({meaning.trap})",
+                    {"tied to": key, "given": native.get(argument)},
                 )
 
 
@@ -206,7 +209,7 @@ def _leak(side: Side, info: EngineInfo, got: Any) -> Iterator[Finding]:
     where = " (at its OpenAI endpoint only)" if at_endpoint else f" ({trap})"
     yield parameter_finding(
         side,
-        "generation_config",
+        CONFIG.key("generation_config"),
         text + where,
         {"file": dict(default_sampling)},
         "warning" if default_sampling else "info",
@@ -228,7 +231,7 @@ def _resolved_otherwise(
         meaning = BY_NAME.get(key)
         if key in given_parameters and given_parameters[key] is None and meaning is not None and meaning.native(engine):
             text = lost(key, engine, value, None, info.arguments) + f"; it resolved {got!r}"
-            yield parameter_finding(side, key, text, {"asked": value, "given": None, "resolved": got})
+            yield parameter_finding(side, CONFIG.key(key), text, {"asked": value, "given": None, "resolved": got})
             continue
         text = f"{key}: asked {value!r}, {title(info.engine)} resolved {got!r}"
         fast = meaning is not None and not meaning.results
@@ -237,7 +240,7 @@ def _resolved_otherwise(
         severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
         details = {"asked": value, "resolved": got, **({"default": True} if absent else {})}
         severity = "warning" if severe and not is_our_default else "info"
-        yield parameter_finding(side, key, text, details, severity, about="" if absent else "setting")
+        yield parameter_finding(side, CONFIG.key(key), text, details, severity, about="" if absent else "setting")
 
 
 def _between(e: Evidence) -> Iterator[Finding]:

@@ -184,7 +184,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     if e.note_differences(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
-        observed_rereading.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
+        observed_rereading.reread(e, kind, aligned, pairs.exchanged(), prompt=lengths, rounded=off > 0)
         recorded = tokenizer(e)
         specials = (*recorded.end_ids, *filter(None, [recorded.begin_id]))
         step = StepTokens(aligned, p, q, cached, specials)

@@ -60,6 +60,10 @@ class LogprobPairs:
         self.compared = same & np.isfinite(self.delta)
         self._all_compared = bool(self.compared.all())
 
+    def exchanged(self) -> LogprobPairs:
+        """Return the same pairs with `second` first."""
+        return LogprobPairs(self.grid, self.same, self.second, self.first, self.sample, self.cached)
+
     def at_compared(self, values: np.ndarray) -> np.ndarray:
         """Return the values of a flat array at the compared positions."""
         return values if self._all_compared else values[self.compared]

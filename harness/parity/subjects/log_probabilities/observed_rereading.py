@@ -31,17 +31,13 @@ def reread(
     pairs: LogprobPairs,
     prompt: np.ndarray | None = None,
     rounded: np.ndarray | None = None,
-    *,
-    backwards: bool = False,
 ) -> None:
     """Add one step's samples: what each re-reading of the engine's numbers leaves beyond the tolerance of the truth.
 
-    `pairs`: the truth first, the engine second; with `backwards` the other way round. `prompt`: prompt tokens of each
-    row. `rounded`: flat positions at which the truth itself is off (`observed_rounding.misrounded`), where no factor
-    has to fit.
+    `pairs`: the truth first, the engine second. `prompt`: prompt tokens of each row. `rounded`: flat positions at which
+    the truth itself is off (`observed_rounding.misrounded`), where no factor has to fit.
     """
-    grid, tokens_equal = pairs.grid, pairs.same
-    truth, engine = (pairs.second, pairs.first) if backwards else (pairs.first, pairs.second)
+    grid, tokens_equal, truth, engine = pairs.grid, pairs.same, pairs.first, pairs.second
     tolerance = e.tolerated(key.kind).value
     delta = engine - truth
     beyond = tokens_equal & ~(np.abs(delta) <= tolerance)

@@ -130,9 +130,7 @@ def _sampled(
         if change.leaked:
             text = f"{change.name}: asked {change.asked!r}, left out, so that the model's generation_config.json says "
             text += repr(change.given)
-        yield parameter_finding(
-            side, change.name, text, change.details | {"name": change.name}, cause=altered_key(change)
-        )
+        yield parameter_finding(side, altered_key(change), text, change.details | {"name": change.name})
     # Parameters that the mapping dropped, though their values happen to be right.
     for key in requested:
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
@@ -144,20 +142,18 @@ def _sampled(
             + "; it is what was asked here"
         )
         details = {"name": key, "asked": requested[key]}
-        yield parameter_finding(side, key, text, details, "info", cause=sampling_key(key), about="")
+        yield parameter_finding(side, sampling_key(key), text, details, "info", about="")
     # Parameters that mean something else in this engine.
     for key, what in request.unlike.items():
         names_of = apart(key)
         cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
-        yield parameter_finding(
-            side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause
-        )
+        yield parameter_finding(side, cause, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode})
     # Values that the engine was asked for, and that are not those of the scenario.
     for key, (a, b) in (differences(scenario, requested) if scenario else {}).items():
         if a is not None and key not in reported_names and not (mode == "native" and _of_both(e, mode, key, b)):
             text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
             reported_names.add(key)
-            yield parameter_finding(side, key, text, {"name": key, "asked": a, "used": b}, cause=sampling_key(key))
+            yield parameter_finding(side, sampling_key(key), text, {"name": key, "asked": a, "used": b})
 
 
 def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:

@@ -42,15 +42,12 @@ def of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
 
 def parameter_finding(
     side: Side,
-    key: str,
+    cause: CauseKey,
     text: str,
     details: dict[str, Any],
     severity: Any = "warning",
-    *,
-    cause: CauseKey | None = None,
     about: Subject = "setting",
 ) -> Finding:
-    cause = cause or CONFIG.key(key)
     return Finding(
         name=str(cause),
         summary=text,
