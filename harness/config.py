@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import scenarios
 from harness import pydantic_errors
 from harness.errors import BadInput
 from probes import limits
@@ -362,8 +363,6 @@ def _value(scenario: Scenario, key: str) -> Any:
 
 
 def _folder() -> Path:
-    import scenarios
-
     root = scenarios.__file__
     assert isinstance(root, str) and isinstance(scenarios, types.ModuleType)
     return Path(root).parent / "catalog"

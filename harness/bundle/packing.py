@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import harness
+import reports
 from harness import verdict_file
 from harness.bundle import redacted
 from harness.bundle.contents import Contents, contents
@@ -148,8 +149,6 @@ def _within(verdict: Verdict, staging: Path) -> Verdict:
 
 def _page(subject: Subject, staging: Path) -> str:
     """Render the page, with paths relative to the bundle."""
-    import reports
-
     if isinstance(subject, Verdict):
         subject = _within(subject, staging)
     with contextlib.chdir(staging):  # the page shows samples from this folder

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import reports
 from harness import dates
 from harness.bisect.bisect_options import BisectOptions
 from harness.command_options import of_options
@@ -36,7 +37,6 @@ def bisect(
     Example:
       harness bisect vllm@0.29..0.32 --against sglang -- --scenario rollout-tiny
     """
-    import reports
     from harness.bisect import commits, jobs, releases, settings
     from harness.bisect.journal import Journal
     from harness.bisect.judging import Judge

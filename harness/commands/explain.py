@@ -8,6 +8,7 @@ import typer
 
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
+from reports.layout import Page
 
 if TYPE_CHECKING:
     from harness.glossary import Entry
@@ -40,8 +41,6 @@ def explain(
         say(f"causes and checks of two runs are not listed: {extras.install_command('diff')}")
     if format == "json":
         return show_json(entries)
-
-    from reports.layout import Page
 
     with Page() as page:
         if names:

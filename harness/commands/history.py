@@ -15,6 +15,8 @@ from harness.commands.showing import show as show_subject
 from harness.commands.showing import show_json
 from harness.errors import BadInput
 from harness.nightly import HISTORY
+from probes.files import make_folder, write_whole
+from reports.layout import Page
 from reports.nightly_model import Course, Measured, NightRow
 from reports.sections.nightly import compared, plot
 from reports.text import clean, counted
@@ -37,7 +39,6 @@ def list_(
     """
 
     from harness.nightly.history import History
-    from reports.layout import Page
 
     with History.at(history, create=False) as past:
         listed = [
@@ -92,7 +93,6 @@ def compare(
     """
 
     from harness.nightly.history import History
-    from reports.layout import Page
 
     with History.at(history, create=False) as past:
         rows = compared(past.night(first), past.night(second))
@@ -166,7 +166,6 @@ def html(
       harness history html site
     """
     from harness.nightly.history import History
-    from probes.files import make_folder, write_whole
     from reports.dashboard import MARKER, write
 
     if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):

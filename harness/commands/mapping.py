@@ -9,6 +9,7 @@ import typer
 from harness.commands.options import TextOrJson
 from harness.commands.showing import show_json
 from harness.errors import BadInput, closest
+from reports.layout import Page
 
 if TYPE_CHECKING:
     from harness.mapping.judge import Arrival, Mapping
@@ -98,8 +99,6 @@ def mapping(
         derived = {"arrived": judged.arrived, "exit_code": judged.exit_code, "reason": judged.reason}
         show_json(dataclasses.asdict(judged) | derived)
     else:
-        from reports.layout import Page
-
         with Page() as page:
             _print(page, judged)
     raise typer.Exit(judged.exit_code)

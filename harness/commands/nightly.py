@@ -16,6 +16,8 @@ from harness.errors import BadInput
 from harness.nightly import HISTORY
 from harness.parity.runs.run_options import nonempty_address
 from harness.quantities import seconds, size
+from probes.files import folder_or_nothing, open_new, try_writing
+from reports.layout import Page
 from reports.sections.nightly import duration
 from reports.text import clean, counted
 
@@ -158,8 +160,6 @@ def _alone(lock: Path, number: int) -> Iterator[None]:
     """Only one process runs a night: a second one would run its cells twice. Raises BadInput."""
     import fcntl
 
-    from probes.files import open_new
-
     with open_new(lock) as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not kept by what this process forks
@@ -185,8 +185,6 @@ def _noted() -> Iterator[None]:
 
 def _refuse_unusable(out: Path) -> None:
     """Raises BadInput where the recordings of a night could not be written: before it begins."""
-    from probes.files import folder_or_nothing, try_writing
-
     try:
         with folder_or_nothing(out):
             try_writing(out)
@@ -232,8 +230,6 @@ def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: P
 
 
 def _print_plan(tonight: Plan) -> None:
-    from reports.layout import Page
-
     with Page() as page:
         for planned in tonight.chosen:
             note = "" if planned.last_run else " at most; it never ran"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from harness.commands.showing import say, show_aside
+from harness.exit_codes import NOT_RECORDED
 from harness.quantities import stall_seconds
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ def record(
     Example:
       harness record --out runs/mine -- python -m verl.trainer.main_ppo
     """
-    from harness.exit_codes import NOT_RECORDED
     from harness.frameworks.record import record as run
 
     def show(stalled: Stall) -> None:

@@ -12,6 +12,7 @@ from harness import verdict_file
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import show
 from harness.errors import BadInput
+from probes.files import close_to_others, folder_or_nothing
 from reports import exporters
 from reports.run_model import RecordedRun
 
@@ -80,8 +81,6 @@ def report(
 
 
 def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> None:
-    from probes.files import close_to_others, folder_or_nothing
-
     if not tracker or out is None:
         raise BadInput(
             "--export TRACKER and --out DIR belong together", fix=f"harness report {run} --export tensorboard --out DIR"

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+import reports
 from harness.errors import BadInput, closest
 from probes.plugins import PluginError
 from reports import codec, renderers
+from reports.progress import progress as view
 from reports.text import clean_lines
 
 if TYPE_CHECKING:
@@ -39,8 +41,6 @@ def format_option(kind: str, help: str = "the format of what is printed; progres
 
 def show(subject: Subject, format: str, *, verbose: bool = False) -> NoReturn:
     """Print it and leave with its exit code."""
-    import reports
-
     try:
         reports.write(subject, format, sys.stdout, verbose=verbose)
     except (renderers.UnknownFormat, PluginError) as error:  # of a command that shows more than one kind; or it raises
@@ -56,8 +56,6 @@ def show_json(value: Any) -> None:
 def show_aside(subject: Subject, format: str) -> None:
     """Print it to stderr, where stdout is the command's own; as text where a plug-in's format raises, since that must
     not end the command."""
-    import reports
-
     try:
         reports.write(subject, format, sys.stderr)
     except PluginError as error:
@@ -69,8 +67,6 @@ def show_aside(subject: Subject, format: str) -> None:
 def progress() -> Iterator[Any]:
     """The progress of a run, on stderr."""
     from rich.console import Console
-
-    from reports.progress import progress as view
 
     with view(Console(stderr=True)) as live_view:
         yield live_view

@@ -8,6 +8,9 @@ import typer
 
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
+from reports.layout import Page
+from reports.sections.triage import ranks
+from reports.text import clean, counted
 
 if TYPE_CHECKING:
     from harness.triage.folding import Folded, FoldedStack
@@ -39,8 +42,6 @@ def stacks(
     """
     from harness.triage.folding import fold
     from harness.triage.run import look
-    from reports.layout import Page
-    from reports.text import counted
 
     folded = fold(look(what, tell=say))
     if format == "json":
@@ -57,9 +58,6 @@ def stacks(
 
 def _print(page: Page, stack: FoldedStack, folded: Folded) -> None:
     from rich.text import Text
-
-    from reports.sections.triage import ranks
-    from reports.text import counted
 
     numbers = f"rank{'s' if len(stack.ranks) > 1 else ''} {ranks(stack.ranks)}" if stack.ranks else ""
     more = f" and {len(stack.processes) - MAX_NAMED} more" if len(stack.processes) > MAX_NAMED else ""
@@ -78,6 +76,4 @@ def _print(page: Page, stack: FoldedStack, folded: Folded) -> None:
 
 
 def _clean(text: str) -> str:
-    from reports.text import clean
-
     return clean(text)

@@ -11,6 +11,7 @@ from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
 from harness.parity.runs.run_options import Device, Scenario, ScenarioOptions
 from harness.quantities import seconds
+from reports.layout import Page
 from reports.text import clean
 
 
@@ -59,8 +60,6 @@ def ps(format: TextOrJson = "text") -> None:
     if not rows:
         print("No engines are up. Start some with: harness up vllm sglang")
         return
-
-    from reports.layout import Page
 
     cells = []
     for row in rows:

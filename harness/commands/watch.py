@@ -11,7 +11,9 @@ import typer
 
 from harness.commands.options import TokenFile
 from harness.commands.showing import format_option, say, show_aside
+from harness.errors import BadInput
 from harness.quantities import seconds, size
+from harness.triage.remote import token
 
 if TYPE_CHECKING:
     from harness.triage.watch import Stall
@@ -94,7 +96,6 @@ def watch(
     Example:
       harness watch --stall 5m -- torchrun --nproc-per-node 8 train.py
     """
-    from harness.errors import BadInput
     from harness.frameworks.configured import Configured
     from harness.frameworks.detection import detect, recognised
     from harness.frameworks.record import finished
@@ -135,7 +136,6 @@ def watch(
     serving = None
     if serve:
         from harness.triage.remote import serve as remote
-        from harness.triage.remote import token
         from harness.triage.watch import Serving
 
         serving = Serving(remote.Server(serve, token.read(token_file)), seconds(serve_after, "--serve-after"))

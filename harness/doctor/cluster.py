@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import harness.doctor.gather
+import probes
+from harness.cluster.launch import Cluster
 from harness.doctor.facts import Facts
 from harness.doctor.gather import node
 
@@ -25,8 +28,6 @@ class Found:
 
 def look(address: str | None, skip: tuple[str, ...] = ()) -> Found:
     """Join the cluster (None: start a local one) and ask every node. Raises LaunchFailed if it cannot be joined."""
-    from harness.cluster.launch import Cluster
-
     with Cluster(address):
         return ask(skip)
 
@@ -36,9 +37,6 @@ def ask(skip: tuple[str, ...]) -> Found:
     import ray
     from ray import cloudpickle
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    import harness.doctor.gather
-    import probes
 
     nodes = ray.nodes()
     alive = [node for node in nodes if node["Alive"]]

@@ -6,12 +6,15 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from harness.doctor import gather
+from harness.doctor import beside, environments, gather, plugins
 from harness.doctor.checks import CHECKS, COMPARISONS
 from harness.doctor.cluster import look
 from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.facts import Facts
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem
+from harness.frameworks.against import compare, words
+from harness.frameworks.detection import refuse_absent_script
+from harness.frameworks.examine import look as look_at
 from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, merged
 
 Item = Hazard | Passed | Unchecked
@@ -34,9 +37,6 @@ def examine(
     # A wrong command is refused first, before anything that takes seconds.
     job: list[Item] = []
     if options.command:
-        from harness.frameworks.detection import refuse_absent_script
-        from harness.frameworks.examine import look as look_at
-
         refuse_absent_script(options.command)
         progress("reading the command")
         job = look_at(options.command, options.framework)
@@ -53,8 +53,6 @@ def examine(
             request, joined=bool(options.address), nodes=max(1, cluster_facts.alive), dead=cluster_facts.dead
         )
         unchecked += [Unchecked("worker", (where,), why, _JOIN) for where, why in cluster_facts.silent.items()]
-    from harness.doctor import beside, environments, plugins
-
     items = [*job, *judge(places, request), *unchecked, *plugins.look()]
     if options.nodes is not None:
         items += [_item("packages", where, outcome) for where, outcome in beside.compare(options.nodes, places[0])]
@@ -65,8 +63,6 @@ def examine(
 def compared(options: DoctorOptions, *, reproduce: str = "") -> Report:
     """Compare the commands of two jobs setting by setting, and nothing else. Raises BadInput for a command that
     cannot be read."""
-    from harness.frameworks.against import compare, words
-
     began = time.monotonic()
     items = compare(options.command, words(options.against), options.framework)
     made = report(items, ("the commands",), time.monotonic() - began, options.strict, reproduce)

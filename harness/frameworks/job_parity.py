@@ -30,6 +30,7 @@ from harness.frameworks.record import record
 from harness.frameworks.shared_traps import shared_traps
 from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
+from harness.parity.runs.recording import recording_in, written
 from harness.triage.watch.stderr_tail import STDERR
 from probes import redaction
 from probes.format import SIDES, Run, write_manifest
@@ -170,8 +171,6 @@ def run_framework_parity(
     If a job fails, the verdict is INCONCLUSIVE; a failed second run only means that there is no floor. Raises BadInput
     before anything starts, also for settings that will break the job (`harness doctor`).
     """
-    from harness.parity.runs.recording import recording_in, written
-
     started = time.monotonic()
     seed, coupled, cap = options.seed, options.coupled, options.cap
     job, baseline_side, candidate_side = plan(baseline, candidate, command, options)

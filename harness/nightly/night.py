@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import reports
 from harness.nightly import cells, known
 from harness.nightly.cells import Attempt
 from harness.nightly.history import History
@@ -61,8 +62,6 @@ class Nightly:
 
     def finish(self, number: int, left_out: Sequence[tuple[str, str]]) -> Night:
         """End the night, and write its report beside its recordings in every format that a CI system reads."""
-        import reports
-
         self.history.finish(number, left_out)
         night = self.history.night(number)
         folder = self._folder(number)

@@ -14,6 +14,8 @@ import sys
 import types
 from typing import Any
 
+from probes.weights import digest
+
 # Packages whose functions take part in a rollout, besides the engine's own.
 CODE = ("scenarios", "probes", "transformers", "torch.nn", "torch.functional", "torch._tensor")
 PROBE_TOKENS = 48  # of the prompt that tests for an empty cache: several blocks of a GPU's caches
@@ -47,8 +49,6 @@ def of_process(*packages: str) -> list[str]:
 
 def of_model(model: Any) -> list[str]:
     """Return what has changed in a model besides its parameters' values: modules, hooks, replaced methods, buffers."""
-    from probes.weights import digest
-
     parts: dict[str, Any] = {}
     for name, module in model.named_modules():
         attributes = vars(module)

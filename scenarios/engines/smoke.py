@@ -20,6 +20,7 @@ from typing import Any
 
 from scenarios.engines.engine_interface import Request
 from scenarios.engines.engine_processes import descendants
+from scenarios.engines.make import make_engine
 from scenarios.settings import Engine, Sampling, Scenario
 from scenarios.settings import Model as ModelSettings
 
@@ -58,8 +59,6 @@ def make_model(folder: Path) -> None:
 
 def smoke(engine: str, device: str) -> dict[str, Any]:
     """Start the engine as a run would, draw from one prompt, and end it. Raises what the engine raises."""
-    from scenarios.engines.make import make_engine
-
     scenario = Scenario(
         name="smoke",
         model=ModelSettings(dtype="float32"),

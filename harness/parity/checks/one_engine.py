@@ -13,7 +13,7 @@ from harness.parity.facts.separated import separated
 from harness.parity.subjects.engines import observed_second_run
 from harness.parity.subjects.engines.observed_repetition import SecondRun
 from harness.parity.subjects.precision.observed_floor import EngineFloor
-from harness.parity.subjects.recording.observed_copies import alike, own_kernels
+from harness.parity.subjects.recording.observed_copies import equality, own_kernels
 from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from reports.limits import limit_of
@@ -60,10 +60,10 @@ def engine_against_learner(e: Evidence) -> Outcome:
             f"no log-probabilities of the learner to compare with in the {' and the '.join(without)}",
             **details,
         )
-    copied = [side.name for side in e.sides if own_kernels(side.recording) and alike(side.to_learner)]
+    copied = [side.name for side in e.sides if own_kernels(side.recording) and equality(side.to_learner)]
     if copied:
         text = f"the log-probabilities of the {' and the '.join(copied)} are the learner's to the last bit "
-        text += f"{alike(e.side(copied[0]).to_learner)}: an engine's own are not"
+        text += f"{equality(e.side(copied[0]).to_learner)}: an engine's own are not"
         return outcome("engine-against-learner", "not tested", text, **details)
     partial = [f"step {step}" for side in e.sides for step in side.no_experience]
     if partial:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.recordings.library import Library
+from probes.format import FormatError
 
 
 def draw_on(
@@ -19,7 +20,6 @@ def draw_on(
     """Let each side draw another part, while another part may decide more."""
     from harness.parity.gather import native_stage_alone  # the judge's libraries, which no run needs
     from harness.parity.subjects.native_sampler.observed_samples import draws_of
-    from probes.format import FormatError
 
     for draw in range(2, baseline_side.scenario.native.draws + 1):
         try:

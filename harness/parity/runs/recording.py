@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import reports
 from harness import dates, verdict_file
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
@@ -15,6 +16,7 @@ from harness.parity.runs.run_options import LaunchOptions
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
 from probes.files import folder_or_nothing, try_writing, write_whole
+from probes.format import FormatError
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
 
@@ -65,7 +67,6 @@ def judged(
 def compacted(*runs: Path, library: Library | None = None) -> None:
     """Write the same recordings as Parquet, for pandas. It is an extra, so a full disk does not cost the verdict."""
     from harness.recordings.compact import compact
-    from probes.format import FormatError
 
     for run in runs:
         with contextlib.suppress(FormatError, OSError):
@@ -119,8 +120,6 @@ def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
 
 def written(verdict: Verdict, folder: Path) -> Verdict:
     """Write the verdict with its paths into the folder, and return it. A full disk costs the files, not the verdict."""
-    import reports
-
     files = {"verdict": folder / verdict_file.NAME, "report": folder / "report.html"}
     complete = dataclasses.replace(
         verdict, paths={"run": str(folder)} | {name: str(file) for name, file in files.items()}

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from harness import envs
+from harness.bundle.opening import prompt_key, resolve_runs
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.command_options import command_line, command_options
 from harness.errors import BadInput
+from harness.parity.runs.directory import is_run, no_rollouts, no_run
 from harness.parity.runs.preflight import check_machine, environment_for, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
 from harness.parity.runs.run_engines import cluster_for
@@ -34,9 +36,6 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     `changes`: fields of ReplayOptions, instead of or on top of `options`. Raises BadInput for a run that cannot be
     replayed. A replay that was cut short is INCONCLUSIVE and raises nothing.
     """
-    from harness.bundle.opening import prompt_key, resolve_runs
-    from harness.parity.runs.directory import is_run, no_rollouts, no_run
-
     started = time.monotonic()
     options = dataclasses.replace(options or ReplayOptions(), **changes)
     backend, from_step = options.backend, options.from_step

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import config, envs
+from harness.bundle.opening import resolve, resolve_runs
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.command_options import command_line, command_options, scenario_word
 from harness.errors import BadInput
+from harness.parity.facts.progress_messages import Patience
 from harness.parity.runs import user_mapping
+from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.more_draws import draw_on
 from harness.parity.runs.preflight import (
@@ -32,6 +35,7 @@ from harness.parity.runs.recording import check_ranks, compacted, guarded, judge
 from harness.parity.runs.run_engines import cluster_for
 from harness.parity.runs.run_options import ParityOptions, RunOptions, silent
 from harness.parity.runs.scenario_check import with_scenario
+from harness.planted.differences.option import fault_of_a_run
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
 from probes.format import SIDES
@@ -199,9 +203,6 @@ def diff(
     The runs may be ours or a framework's. `again`: a second run of the baseline's job, with which its floor is
     measured. `strict`: a pass with reservations has exit code 3. Raises BadInput for a directory that holds no run.
     """
-    from harness.bundle.opening import resolve_runs
-    from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run
-
     words = [Path(run) for run in (baseline, candidate) if run is not None]
     if candidate is None:
         [alone] = resolve_runs(baseline)
@@ -216,7 +217,6 @@ def diff(
         if refusal := no_rollouts(path, named):
             raise refusal
     # Imported late, so that a wrong argument is refused without the judge's libraries.
-    from harness.parity.facts.progress_messages import Patience
     from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
 
@@ -244,16 +244,12 @@ def audit(
 
     `strict`: a pass with reservations has exit code 3. Raises BadInput for what is no run.
     """
-    from harness.bundle.opening import resolve
-    from harness.parity.runs.directory import is_run, no_rollouts, no_run
-
     path = resolve(run)
     if not is_run(path):
         raise no_run(path, "audit", run)
     if refusal := no_rollouts(path, run):
         raise refusal
     from harness.parity.audit import audit as judge
-    from harness.parity.facts.progress_messages import Patience
 
     verdict = judge(path, cap=cap, tell=Patience(lambda doing: progress(ProgressEvent("", "", message=doing))))
     reproduce = command_line("audit", Path(run), cap=cap, strict=strict)
@@ -483,8 +479,6 @@ class _Clock:
 
 def _planted(shared: Scenario, fault: str) -> tuple[Scenario, Scenario, dict[str, Plants]]:
     """Return both sides' scenarios with the planted fault of this name, and what is planted in which side."""
-    from harness.planted.differences.option import fault_of_a_run
-
     planted = fault_of_a_run(fault)
     sound = config.changed(shared, planted.scenario)
     scenarios = {"baseline": sound, "candidate": sound, planted.side: config.changed(sound, planted.settings)}

@@ -6,6 +6,7 @@ import dataclasses
 
 from probes.format import Run
 from reports.model import Finding, Verdict
+from scenarios.ppo import selfcheck
 
 
 def with_scenario(verdict: Verdict, run: Run) -> Verdict:
@@ -14,8 +15,6 @@ def with_scenario(verdict: Verdict, run: Run) -> Verdict:
     Its coverage gets the measurements of the scenario. The verdict of a framework's job, which has no scenario, is
     unchanged.
     """
-    from scenarios.ppo import selfcheck
-
     if not run.manifest.get("scenario") or run.manifest.get("framework"):
         return verdict
     figures = verdict.parity.floor if verdict.parity else {}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.planted.hangs.hang_outcome import Outcome, judged
+from harness.triage import directory, judge
 from harness.triage.flight import synthesis
 from probes.files import make_new_folder
 from scenarios.planted.hangs.catalog import Hang
@@ -14,8 +15,6 @@ from scenarios.planted.hangs.catalog import Hang
 
 def judge_dumps(hang: Hang, folder: Path) -> Outcome:
     """Write the dumps that the hang describes, and judge them as `harness triage DIR` does. No process is started."""
-    from harness.triage import directory, judge
-
     assert hang.dumps is not None
     wanted = hang.dumps
     try:

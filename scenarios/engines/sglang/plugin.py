@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.draws import DRAW
+from probes.weights import digest
 from scenarios.plants import inside
 
 SWITCH = "RLHF_HARNESS_SGLANG_PLUGIN"
@@ -122,7 +123,6 @@ _received: dict[str, str] = {}
 
 def remember_digests(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Take the digest of each tensor as it came out of its broadcast, before it is loaded."""
-    from probes.weights import digest
     from scenarios.engines.engine_tensors import Loading
 
     _received.clear()

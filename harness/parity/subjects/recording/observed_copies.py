@@ -52,7 +52,7 @@ def strangers(e: Evidence) -> bool:
     return bool(baseline_engines) and bool(candidate_engines) and not baseline_engines & candidate_engines
 
 
-def _equality(mismatch: Mismatch) -> str:
+def equality(mismatch: Mismatch) -> str:
     """Return where more tokens are identical than two processes can have: the first such step, or the run; "" where
     none is.
     """
@@ -74,7 +74,7 @@ def copies_of_numbers(e: Evidence) -> list[str]:
 
 def _of_the_learner(e: Evidence) -> Iterator[str]:
     for side in e.sides:
-        where = _equality(side.to_learner)
+        where = equality(side.to_learner)
         if where and own_kernels(side.recording):
             yield (
                 f"the log-probabilities of the {side.name} are the learner's to the last bit {where}: an engine's own "
@@ -83,7 +83,7 @@ def _of_the_learner(e: Evidence) -> Iterator[str]:
 
 
 def _of_the_other_engine(e: Evidence) -> Iterator[str]:
-    where = _equality(e.engines)
+    where = equality(e.engines)
     if where:
         yield f"the log-probabilities are the same in both runs to the last bit {where}, of two engines"
     base = [_base(side.recording) for side in e.sides]
