@@ -9,6 +9,7 @@ what a temperature does to whole sequences.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import Counter
 from functools import cache
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from harness.parity.subjects.native_sampler.observed import NativeResult, NativeStage, Statistic, Tests
+from harness.parity.subjects.native_sampler.observed import NativeResult, Statistic, Tests
 from harness.parity.subjects.native_sampler.observed_distributions import compared, conclude, look
 from harness.parity.subjects.native_sampler.observed_looks import Plan
 from harness.parity.subjects.native_sampler.observed_samples import Samples
@@ -80,15 +81,15 @@ def ended(seed: int, temperature: float = 1.0, plan: Plan | None = None, part: i
     draw = np.repeat(np.arange(1, plan.draws + 1), part)
     rows = drawn(rng, prompts, 1.0), drawn(rng, prompts, temperature)
     pair = [samples(rng, side, draw) for side in rows]
-    stage = NativeStage(draws=plan.draws, margin=plan.margin, alpha=plan.alpha, most=part * plan.draws)
+    result = NativeResult(draws=plan.draws, margin=plan.margin, alpha=plan.alpha, most=part * plan.draws)
     for number in range(1, plan.draws + 1):
         both = compared(*(side.first(number) for side in pair), margin=plan.margin, permutations=PERMUTATIONS)
         assert both is not None
         for name, side in zip(("baseline", "candidate"), rows, strict=True):
             both.tests |= sampler_tests(rng, name, side[: part * number])
-        stage.samples = (part * number, part * number)
-        stage.looks.append(look(both, plan, number, stage.samples))
-        result = conclude(stage.result(), both, plan)
+        counts = (part * number, part * number)
+        looks = (*result.looks, look(both, plan, number, counts))
+        result = conclude(dataclasses.replace(result, samples=counts, looks=looks), both, plan)
         if not result.wants_more:
             break
     return result

@@ -11,7 +11,6 @@ from harness.parity.subjects.native_sampler.observed import (
     UNDECIDED,
     Look,
     NativeResult,
-    NativeStage,
     Quantity,
     Statistic,
 )
@@ -37,9 +36,9 @@ def measured(p: float, apart: float, error: float = 0.044) -> Compared:
 
 
 def after(*looks: Compared, plan: Plan) -> NativeResult:
-    stage = NativeStage(draws=plan.draws, most=1024 * plan.draws, samples=(1024 * len(looks),) * 2)
-    stage.looks = [look(one, plan, number, (1024 * number,) * 2) for number, one in enumerate(looks, 1)]
-    return conclude(stage.result(), looks[-1], plan)
+    made = tuple(look(one, plan, number, (1024 * number,) * 2) for number, one in enumerate(looks, 1))
+    result = NativeResult(made, draws=plan.draws, most=1024 * plan.draws, samples=(1024 * len(looks),) * 2)
+    return conclude(result, looks[-1], plan)
 
 
 @pytest.mark.parametrize(

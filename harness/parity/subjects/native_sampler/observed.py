@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from harness.parity.facts.plain import plain
 from reports.model import Finding
@@ -117,14 +117,12 @@ class Collisions:
 class NativeResult:
     """The native stage of both sides.
 
-    `looks`: one after each draw, at most `draws`. `tests`: tests of a difference at the last look. `rejected`: those
-    that showed a difference at any look. `most`: samples a side that may be drawn. `sampler`, `semantics`, `repeats`:
-    side -> the results of the module of that subject.
+    `looks`: one after each draw, at most `draws`. `tests`: tests of a difference at the last look. `most`: samples a
+    side that may be drawn. `sampler`, `semantics`, `repeats`: side -> the results of the module of that subject.
     """
 
     looks: tuple[Look, ...] = ()
     tests: MadeTests = field(default_factory=dict)
-    rejected: tuple[Statistic, ...] = ()
     quantities: Mapping[str, Quantity] = field(default_factory=dict)
     margin: float = MARGIN
     alpha: float = ALPHA
@@ -143,6 +141,11 @@ class NativeResult:
     findings: tuple[Finding, ...] = ()
     not_compared: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # what a stage lacks for comparing it with the learner and itself
+
+    @property
+    def rejected(self) -> tuple[Statistic, ...]:
+        """Return the tests that showed a difference at any look."""
+        return tuple(dict.fromkeys(name for look in self.looks for name in look.rejected))
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -193,6 +196,7 @@ class NativeResult:
         facts = {name: plain(value) for name, value in vars(self).items() if name != "findings"}
         return facts | {
             "looks": [look.facts() for look in self.looks],
+            "rejected": plain(self.rejected),
             "quantities": {name: dataclasses.asdict(quantity) for name, quantity in self.quantities.items()},
             "outcomes": self.outcomes,
         }
@@ -248,34 +252,21 @@ class NativeResult:
 
 @dataclass
 class NativeStage:
-    """The native stage of both sides while it is read. `NativeResult` describes the fields."""
+    """The native stage of both sides while it is read. `result`: what was read so far."""
 
-    margin: float = MARGIN
-    alpha: float = ALPHA
-    equivalence_alpha: float = EQUIVALENCE_ALPHA
-    draws: int = DRAWS
-    most: int = 0
-    samples: tuple[int, int] = (0, 0)
-    looks: list[Look] = field(default_factory=list)
-    identical: int = 0
-    identical_expected: float = 0.0
-    skipped: str = ""
-    sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
-    semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
-    repeats: dict[str, dict[str, Any]] = field(default_factory=dict)
-    learner_delta: dict[str, float] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    not_compared: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
+    result: NativeResult
 
-    def result(self) -> NativeResult:
-        """Return what was read, without a conclusion from the looks."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in vars(self).items()
-        }
-        return NativeResult(
-            **values, rejected=tuple(dict.fromkeys(name for look in self.looks for name in look.rejected))
-        )
+    def set(self, **values: Any) -> None:
+        """Give fields of the result these values."""
+        self.result = dataclasses.replace(self.result, **values)
+
+    def add(self, name: Literal["looks", "findings", "not_compared", "unread"], *items: Any) -> None:
+        """Append to a list of the result."""
+        self.set(**{name: (*getattr(self.result, name), *items)})
+
+    def note(self, name: Literal["sampler", "semantics", "repeats", "learner_delta"], side: str, value: Any) -> None:
+        """Set what was read of one side."""
+        self.set(**{name: {**getattr(self.result, name), side: value}})
 
 
 def ranked(names: Iterable[Statistic], tests: MadeTests) -> str:

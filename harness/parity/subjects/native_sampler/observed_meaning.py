@@ -38,7 +38,7 @@ FEWEST = 20  # tokens needed to recognise a meaning
 ESTIMATE, STEPS = 0.05, 5  # relative error of a fitted temperature, and how many are tried on either side of it
 
 
-def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeStage) -> bool:
+def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: NativeStage) -> bool:
     """Recognise the meaning of this side's log-probabilities, and add divergences where the numbers fit none that they
     should.
 
@@ -52,15 +52,16 @@ def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: 
     engine, mode = info.engine or "", info.resolved.logprobs_mode or ""
     documented = _documented(engine)
     if _unscored_temperature(e, parts) and _tempers(documented, mode):
-        result.not_compared.append(
+        stage.add(
+            "not_compared",
             f"{side.name}: native log-probabilities come after temperature, which cannot be undone for one token, and "
-            "the learner did not score the samples at that temperature"
+            "the learner did not score the samples at that temperature",
         )
         return False
     columns = _columns(e, parts)
     name = _recognised(e, side, columns, documented)
     meaning = MEANING.get(name, "")
-    result.semantics[side.name] = {
+    facts = {
         "engine": engine,
         "said": mode,
         "documented": documented,
@@ -70,19 +71,20 @@ def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: 
         "tokens": columns["learner_logprob"].compared,
         "shift": {},
     }
+    stage.note("semantics", side.name, facts)
     # A meaning that is neither raw nor documented is a fault. Its distance is then that from the raw numbers.
     sound = meaning in (RAW, documented)
     compared = name if sound and name else "learner_logprob"
-    result.learner_delta[side.name] = max(_largest(e, tokens, compared) for tokens in parts)
+    stage.note("learner_delta", side.name, max(_largest(e, tokens, compared) for tokens in parts))
     if sound:
-        _note_sound(e, side, parts, compared, result)
+        _note_sound(e, side, parts, compared, stage)
         return True
-    if documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, result):
+    if documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, stage):
         # Bounds hold for other small faults too: the forward pass must be known to be right from the coupled run.
         return Kind.ENGINE.of(side.name) not in e.first
     plain = [column for column in columns if MEANING[column] in (RAW, documented)]
     shift = {} if meaning else _shift(e, parts, plain)
-    result.semantics[side.name]["shift"] = shift
+    stage.note("semantics", side.name, facts | {"shift": shift})
     for part in parts:
         _note(e, side, part)
     return bool(meaning or shift)
@@ -100,11 +102,11 @@ def _tempers(documented: str, mode: str) -> bool:
     return documented != RAW or "temperature" in mode or "processed" in mode
 
 
-def _note_sound(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], column: str, result: NativeStage) -> None:
+def _note_sound(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], column: str, stage: NativeStage) -> None:
     """Note the distance from the learner's numbers in a meaning that is allowed, with a finding where it is not raw."""
-    facts = result.semantics[side.name]
+    facts = stage.result.semantics[side.name]
     if facts["recognised"] != RAW:
-        result.findings.append(_as_documented(facts["engine"] or side.name, facts["recognised"], side))
+        stage.add("findings", _as_documented(facts["engine"] or side.name, facts["recognised"], side))
     for part in parts:
         _weigh(e, side, part, column)
 
@@ -167,7 +169,7 @@ def _shift(e: EvidenceBuilder, parts: list[Tokens], names: list[str]) -> dict[st
 
 
 def _as_drawn(
-    e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], samples: Samples, result: NativeStage
+    e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], samples: Samples, stage: NativeStage
 ) -> bool:
     """Whether tempered numbers follow from the temperature that the samples show, for an engine that documents tempered
     ones.
@@ -190,10 +192,10 @@ def _as_drawn(
         outside = min(outside, misfits)
     if outside > RESIDUE * tokens:
         return False
-    engine = result.semantics[side.name]["engine"]
+    engine = stage.result.semantics[side.name]["engine"]
     text = f"the {side.name} reports native log-probabilities after temperature, as {engine} documents, and after "
     text += f"the one that they show: {outside} of {tokens} tokens lie outside of the bounds that {figure(drawn)} sets"
-    result.findings.append(Finding("native log-probabilities", text, where=side.name))
+    stage.add("findings", Finding("native log-probabilities", text, where=side.name))
     return True
 
 
@@ -252,13 +254,14 @@ def _note(e: EvidenceBuilder, side: RecordedSide, part: Tokens) -> None:
     e.note_differences(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
 
 
-def both(result: NativeStage) -> None:
+def note_other_meaning(stage: NativeStage) -> None:
     """Add a finding where two engines mean different things by their documented defaults."""
-    meant: dict[str, Any] = {side: facts["recognised"] for side, facts in result.semantics.items()}
+    meant: dict[str, Any] = {side: facts["recognised"] for side, facts in stage.result.semantics.items()}
     if len(meant) == 2 and len(set(meant.values())) == 2 and all(meant.values()):
         clauses = ", ".join(f"the {side}'s are {what}" for side, what in meant.items())
-        result.findings.append(
-            Finding("native log-probability semantics", f"{clauses}: never mix the two in one loss", where="both")
+        stage.add(
+            "findings",
+            Finding("native log-probability semantics", f"{clauses}: never mix the two in one loss", where="both"),
         )
 
 

@@ -35,7 +35,7 @@ EXCHANGED = "exchanged"  # the second draw gave the samples of other requests
 FEWEST = 5  # samples that chance alone would not repeat; fewer prove nothing
 
 
-def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, result: NativeStage) -> bool:
+def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, stage: NativeStage) -> bool:
     """Note clones among the native samples. Returns whether there are any.
 
     Two independent samples of one prompt are equal with probability E[p(x)], estimated by the mean likelihood of the
@@ -59,8 +59,9 @@ def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, result: 
     if not scored or not equal or float(stats.poisson.sf(equal - 1, expected)) >= COLLISION:
         return False
     if samples.fits and 2 * equal <= pairs:
-        result.not_compared.append(
-            f"{side.name}: {equal} equal pairs of native samples, which a sampler other than asked may draw"
+        stage.add(
+            "not_compared",
+            f"{side.name}: {equal} equal pairs of native samples, which a sampler other than asked may draw",
         )
         return False
     text = f"{side.name}: {equal} equal pairs, {figure(expected)} expected"
@@ -78,7 +79,7 @@ def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, result: 
     return True
 
 
-def shared_seeds(e: EvidenceBuilder, side: RecordedSide, draws: int, result: NativeStage) -> None:
+def shared_seeds(e: EvidenceBuilder, side: RecordedSide, draws: int, stage: NativeStage) -> None:
     """Note samples of one engine that were drawn with the seeds of another engine."""
     drawn = tables(side, "native", draws)
     if engines(side) < 2 or not drawn:
@@ -88,9 +89,7 @@ def shared_seeds(e: EvidenceBuilder, side: RecordedSide, draws: int, result: Nat
     if len(recorded_seeds) < len(columns):
         seeds = {info.resolved.seed for info in engine_infos(side, "native")}
         clause = f"; each was started with the seed {seeds.pop()}" if len(seeds) == 1 and None not in seeds else ""
-        result.not_compared.append(
-            f"{side.name}: whether its engines share seeds: no sample has one of its own{clause}"
-        )
+        stage.add("not_compared", f"{side.name}: whether its engines share seeds: no sample has one of its own{clause}")
         return
     # A seed belongs to the engine with the lowest number that used it. Every other engine that used it borrowed it.
     rank = np.concatenate([table.rank for table in drawn])
@@ -125,23 +124,24 @@ def _counts(values: list[bytes]) -> dict[bytes, int]:
     return counts
 
 
-def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeStage) -> None:
+def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: NativeStage) -> None:
     """Compare the samples that were drawn twice with what the engine promises about request seeds."""
     drawn = tables(side, "repeat")
     if not drawn:
         if len(samples):
-            result.not_compared.append(f"{side.name}: no native sample was drawn twice")
+            stage.add("not_compared", f"{side.name}: no native sample was drawn twice")
         return
     twice = _drawn_twice(samples, drawn)
     promise, state = drawn[0].header.request_seed or "not reported", twice.state
-    result.repeats[side.name] = {
+    facts = {
         "samples": twice.compared, "alike": twice.alike, "exchanged": twice.exchanged, "expected": twice.expected,
         "request_seed": promise, "state": state,
     }  # fmt: skip
-    _seed(side, result)
+    stage.note("repeats", side.name, facts)
+    _seed(side, stage)
     if state == TOO_FEW:
         few = f"{twice.compared} drawn twice are too few to tell"
-        result.not_compared.append(f"does the {side.name}'s sampler repeat itself: {few}")
+        stage.add("not_compared", f"does the {side.name}'s sampler repeat itself: {few}")
     text = f"{twice.alike} of {twice.compared:,} samples drawn alike under the same seed, "
     text += f"{figure(twice.expected)} expected by chance"
     if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
@@ -158,7 +158,7 @@ def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: Na
         e.note_divergence(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
     elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
         why = "it promises no repetition: request seeds are ignored" if promise == "ignored" else "not all of them"
-        result.findings.append(Finding("native seeds", f"{text}; {why}", where=side.name))
+        stage.add("findings", Finding("native seeds", f"{text}; {why}", where=side.name))
 
 
 @dataclass(frozen=True)
@@ -205,18 +205,19 @@ def _drawn_twice(samples: Samples, drawn: list[Table]) -> _DrawnTwice:
     return _DrawnTwice(compared, alike, exchanged, expected)
 
 
-def _seed(side: RecordedSide, result: NativeStage) -> None:
+def _seed(side: RecordedSide, stage: NativeStage) -> None:
     """Add a finding for a seed that the engine did not resolve as asked, with its effect on the draws."""
     requested_seed = side.recording.records.settings.engine.seed
     resolved = next((info.resolved.seed for info in engine_infos(side, "native")), None)
     if requested_seed is None or resolved is None or requested_seed == resolved:
         return
-    repeat = result.repeats[side.name]
+    repeat = stage.result.repeats[side.name]
     effect = "the samples are repeated within a session all the same"
     if repeat["state"] != "repeated":
         effect = f"{repeat['alike']} of {repeat['samples']} samples repeat: this run cannot be drawn again"
     text = f"the engine's seed was asked as {requested_seed} and resolved as {resolved}"
-    result.findings.append(
+    stage.add(
+        "findings",
         Finding(
             name="native seeds",
             summary=text,
@@ -226,5 +227,5 @@ def _seed(side: RecordedSide, result: NativeStage) -> None:
             details={"asked": requested_seed, "resolved": resolved},
             cause=_SEED,
             about="setting",
-        )
+        ),
     )

@@ -39,17 +39,18 @@ class _Reading:
     outside: np.ndarray
 
 
-def sampler(e: EvidenceBuilder, side: RecordedSide, samples: Samples, result: NativeStage) -> None:
+def sampler(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: NativeStage) -> None:
     """Note how this side's sampler compares with the learner, and tokens that it could not have drawn."""
     parts = _parts(samples)
     if not parts:
         if samples.tokens:
-            result.not_compared.append(f"{side.name}: the learner did not say what the sampler should have drawn")
+            stage.add("not_compared", f"{side.name}: the learner did not say what the sampler should have drawn")
         return
     reading = _reading(e, parts)
-    result.sampler[side.name] = {
+    facts = {
         "tokens": reading.tokens, "surprisal_off": reading.off, "outside": len(reading.outside), "fits": samples.fits,
     }  # fmt: skip
+    stage.note("sampler", side.name, facts)
     if len(reading.outside):
         _outside(e, side, parts, reading)
 

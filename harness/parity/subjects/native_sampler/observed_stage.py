@@ -15,7 +15,7 @@ from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.native_sampler import observed_distributions, observed_meaning
-from harness.parity.subjects.native_sampler.observed import NativeStage, ranked
+from harness.parity.subjects.native_sampler.observed import NativeResult, NativeStage, ranked
 from harness.parity.subjects.native_sampler.observed_looks import Plan
 from harness.parity.subjects.native_sampler.observed_repeats import PROMISES, collisions, repeats, shared_seeds
 from harness.parity.subjects.native_sampler.observed_sampler import sampler, sampler_tests, unread
@@ -27,54 +27,55 @@ from harness.recordings.tables import Table
 def native_stage(e: EvidenceBuilder) -> None:
     """Read both native stages into `e.native`, and add their divergences."""
     plan = Plan.of(e.baseline.recording)
-    result = NativeStage(**vars(plan))
-    last = _read(e, plan, result)
-    e.native = result.result()
+    stage = NativeStage(NativeResult(**vars(plan)))
+    last = _read(e, plan, stage)
+    e.native = stage.result
     if last is not None:
         e.native = observed_distributions.conclude(e.native, last, plan)
         observed_distributions.note(e, e.native)
 
 
-def _read(e: EvidenceBuilder, plan: Plan, result: NativeStage) -> observed_distributions.Compared | None:
-    """Read both stages into `result`. Returns what the last look compared; None where a stage is absent."""
+def _read(e: EvidenceBuilder, plan: Plan, stage: NativeStage) -> observed_distributions.Compared | None:
+    """Read both stages into `stage`. Returns what the last look compared; None where a stage is absent."""
     stages = [tables(side, "native") for side in e.sides]
     if not all(stages):
         absent = [side.name for side, stage in zip(e.sides, stages, strict=True) if not stage]
-        result.skipped = "no native stage was recorded" + (f" for the {absent[0]}" if len(absent) == 1 else "")
+        stage.set(skipped="no native stage was recorded" + (f" for the {absent[0]}" if len(absent) == 1 else ""))
         return None
     draws = min(plan.draws, *map(draws_of, e.sides))  # a test suite's baseline may have drawn more for another fault
     samples = [samples_of(side, draws) for side in e.sides]
-    result.samples = (len(samples[0]), len(samples[1]))
-    result.most = plan.draws * max(len(drawn.first(1)) for drawn in samples)
-    _versions(e, stages, result)
+    most = plan.draws * max(len(drawn.first(1)) for drawn in samples)
+    stage.set(samples=(len(samples[0]), len(samples[1])), most=most)
+    _versions(e, stages, stage)
     readable: set[str] = set()
     for side, drawn in zip(e.sides, samples, strict=True):
         for table in (*tables(side, "native", draws), *tables(side, "repeat")):
             prompts_observed.note(e, side, table)
-        result.not_compared += drawn.missing
-        agrees = observed_meaning.semantics(e, side, drawn, result)
-        if collisions(e, side, drawn, result):
-            result.not_compared.append(f"{side.name}: clones are no samples of their own to hold against the learner")
+        stage.add("not_compared", *drawn.missing)
+        agrees = observed_meaning.semantics(e, side, drawn, stage)
+        if collisions(e, side, drawn, stage):
+            stage.add("not_compared", f"{side.name}: clones are no samples of their own to hold against the learner")
         elif not agrees:
-            result.not_compared.append(
+            stage.add(
+                "not_compared",
                 f"{side.name}: its own numbers are not the learner's, which then does not know what its sampler had to "
-                "draw from"
+                "draw from",
             )
         else:
-            sampler(e, side, drawn, result)
+            sampler(e, side, drawn, stage)
             readable.add(side.name)
-        repeats(e, side, drawn, result)
-        shared_seeds(e, side, draws, result)
-        result.unread += _unread(side, drawn, result)
-    observed_meaning.both(result)
+        repeats(e, side, drawn, stage)
+        shared_seeds(e, side, draws, stage)
+        stage.add("unread", *_unread(side, drawn, stage.result))
+    observed_meaning.note_other_meaning(stage)
     everything = e.confounded("everything")
     if everything is not None:
-        result.skipped = f"the runs differ in {everything.finding.name}"
-    return _looks(e, samples, readable, plan, result)
+        stage.set(skipped=f"the runs differ in {everything.finding.name}")
+    return _looks(e, samples, readable, plan, stage)
 
 
 def _looks(
-    e: EvidenceBuilder, samples: list[Samples], readable: set[str], plan: Plan, result: NativeStage
+    e: EvidenceBuilder, samples: list[Samples], readable: set[str], plan: Plan, stage: NativeStage
 ) -> observed_distributions.Compared:
     """Test both stages after each draw, as was done while they were drawn.
 
@@ -84,18 +85,19 @@ def _looks(
     comparison = observed_distributions.Compared()
     for draw in range(1, max(drawn.draws for drawn in samples) + 1):
         so_far = [drawn.first(draw) for drawn in samples]
-        if not result.skipped:
+        if not stage.result.skipped:
             measured = observed_distributions.compared(so_far[0], so_far[1], margin=plan.margin)
             if measured is None:
-                result.skipped = "the two stages have no prompt in common"
+                stage.set(skipped="the two stages have no prompt in common")
             comparison = measured or comparison
         for side, drawn in zip(e.sides, so_far, strict=True):
             if side.name in readable:
                 comparison.tests |= sampler_tests(e, side, drawn)
-        result.looks.append(observed_distributions.look(comparison, plan, draw, (len(so_far[0]), len(so_far[1]))))
-    result.not_compared += comparison.not_compared
-    if not result.skipped:
-        result.identical, result.identical_expected = observed_distributions.identical(*samples)
+        stage.add("looks", observed_distributions.look(comparison, plan, draw, (len(so_far[0]), len(so_far[1]))))
+    stage.add("not_compared", *comparison.not_compared)
+    if not stage.result.skipped:
+        equal_count, expected = observed_distributions.identical(*samples)
+        stage.set(identical=equal_count, identical_expected=expected)
     return comparison
 
 
@@ -108,7 +110,7 @@ def in_doubt(e: Evidence) -> list[str]:
     return [f"the engines' own samplers: a difference that may be chance, {doubtful_tests}; only {draws}"]
 
 
-def _unread(side: RecordedSide, samples: Samples, result: NativeStage) -> list[str]:
+def _unread(side: RecordedSide, samples: Samples, result: NativeResult) -> list[str]:
     """Return what this side's stage lacks of what our own stages always record.
 
     Without it nobody knows whether the sampler draws as asked, for the prompts that it was sent, or whether it repeats
@@ -125,15 +127,15 @@ def _unread(side: RecordedSide, samples: Samples, result: NativeStage) -> list[s
     return [f"the {side.name}'s native stage has no {what}" for what in lacking]
 
 
-def _versions(e: EvidenceBuilder, stages: list[list[Table]], result: NativeStage) -> None:
+def _versions(e: EvidenceBuilder, stages: list[list[Table]], stage: NativeStage) -> None:
     """Skip the comparison where the stages were drawn at different weights."""
     versions = [stage[0].header.weight_version for stage in stages]
     baseline_versions, candidate_versions = e.weights.versions
     if versions[0] in baseline_versions and versions[1] in candidate_versions:
         if baseline_versions[versions[0]] != candidate_versions[versions[1]]:
-            result.skipped = f"the weights differ (versions {versions[0]} and {versions[1]})"
+            stage.set(skipped=f"the weights differ (versions {versions[0]} and {versions[1]})")
     elif versions[0] != versions[1]:
-        result.skipped = f"the weight versions differ ({versions[0]} and {versions[1]})"
+        stage.set(skipped=f"the weight versions differ ({versions[0]} and {versions[1]})")
 
 
 def samplers_said(e: Evidence) -> str:
