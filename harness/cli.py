@@ -55,23 +55,10 @@ from harness.commands.doors import DOORS
 from harness.commands.showing import print_aside
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated
 from probes import redaction
+from probes.errors import AddressedError, RecordingError
 from probes.files import write_whole
 from reports import displayed_paths
 from reports.text import clean_lines
-
-# Errors of the lower rooms whose text is already for the user. They are given by name, because importing them would
-# import the modules that define them.
-_ADDRESSED = {
-    "probes.errors.FormatError",
-    "probes.errors.RecordingError",
-    "probes.plugins.PluginError",
-    "scenarios.models.load.ModelError",
-    "scenarios.ppo.checkpoint.CheckpointError",
-    "scenarios.ppo.optimizer.DivergedError",
-    "scenarios.prompts.PromptError",
-    "scenarios.engines.engine_interface.EngineError",
-    "scenarios.engines.engine_interface.ParameterRefused",
-}
 
 
 class _Formatter(TyperGroup.context_class.formatter_class):  # type: ignore[name-defined, misc]
@@ -369,7 +356,7 @@ def _addressed(error: BaseException) -> _Message:
 
     if isinstance(error, HarnessError):
         return _Message(error.message, error.fix or "", error.exit_code)
-    if any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
+    if isinstance(error, (AddressedError, RecordingError)):
         # Ray wraps an actor's error in one of the same type, whose text is a traceback.
         return _Message(str(getattr(error, "cause", None) or error), getattr(error, "fix", None) or "")
     if isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):

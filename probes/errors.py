@@ -18,6 +18,14 @@ FULL = {
 FULL_SUFFIX = ".full"  # of the empty file that marks a recording whose disk was full
 
 
+class AddressedError(Exception):
+    """An error whose message is one sentence for the user. `fix`: a command or a short instruction that helps."""
+
+    def __init__(self, message: str = "", fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
 class RecordingError(OSError):
     """A record could not be written. The message is one sentence. Records that were written before stay readable."""
 
@@ -56,15 +64,11 @@ def _code(handler: Any) -> CodeType | None:
     return getattr(handler, "__code__", None)
 
 
-class FormatError(ValueError):
+class FormatError(AddressedError, ValueError):
     """A recording is not in the documented format. The message names the file, the byte offset and the cause.
 
     `fix`: a command that helps, where there is one.
     """
-
-    def __init__(self, message: str, fix: str = "") -> None:
-        super().__init__(message)
-        self.fix = fix
 
 
 class Torn(FormatError):

@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from probes.errors import AddressedError
 
-class PluginError(Exception):
+
+class PluginError(AddressedError):
     """What is wrong with a plug-in, in one sentence that names it and its package.
 
     `name`: of its entry point. `title`: for a table. `fix`: what to do about its package.
     """
 
     def __init__(self, message: str, name: str, title: str, fix: str) -> None:
-        super().__init__(message, name, title, fix)  # all arguments, so that it can be pickled
-        self.name, self.title, self.fix = name, title, fix
+        super().__init__(message, fix)
+        self.name, self.title = name, title
 
-    def __str__(self) -> str:
-        return str(self.args[0])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PluginError, (str(self), self.name, self.title, self.fix)
 
 
 class Unfit(Exception):

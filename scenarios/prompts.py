@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from probes import limits
+from probes.errors import AddressedError
 from scenarios.settings import BUILTIN, Prompts, Scenario
 
 FILE = "--prompts FILE.jsonl   # or FILE.parquet"
@@ -21,15 +22,11 @@ CORRECT = "--prompts FILE.jsonl   # another file, or correct this one at that pl
 BUILTIN_COUNT = 256  # a choice: more than the 64 of eight steps, so that the native stage has other ones
 
 
-class PromptError(ValueError):
+class PromptError(AddressedError, ValueError):
     """Prompts that cannot be used. The message names the file and line, what is wrong, and what is possible.
 
     `fix`: an option of the command line, or what to correct.
     """
-
-    def __init__(self, message: str, *, fix: str = "") -> None:
-        super().__init__(message)
-        self.fix = fix
 
 
 class PromptSet:

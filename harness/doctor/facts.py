@@ -41,6 +41,12 @@ class Facts:
     skew_error_s: float = 0.0  # error bound of that, half the round trip
     same_host: bool = True  # the place is on the shell's host
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables, for checks that need the section `software`."""
+        assert self.software is not None
+        return self.software.variables
+
     @staticmethod
     def from_dict(data: dict[str, Any], **more: Any) -> Facts:
         """Rebuild from `gather.node()`. Raises ValueError with one sentence for an unknown key or a wrong type."""

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from probes.errors import AddressedError
+
 if TYPE_CHECKING:
     from scenarios.engines.coupling import Draw
     from scenarios.engines.load import Load
 
 
-class EngineError(RuntimeError):
+class EngineError(AddressedError, RuntimeError):
     """The engine refused a call, returned a failing status, or died.
 
     `what`: the engine and the call. `reason`: what the engine itself says about it, where it raised. If that text
@@ -29,16 +31,12 @@ class EngineError(RuntimeError):
         self.what, self.reason = what, reason
 
 
-class ParameterRefused(ValueError):
+class ParameterRefused(AddressedError, ValueError):
     """A canonical parameter cannot be expressed faithfully in this engine. The message names both and says what is
     possible.
 
     `fix`: an option of the command line where there is one, else a short instruction.
     """
-
-    def __init__(self, message: str, *, fix: str = "") -> None:
-        super().__init__(message)
-        self.fix = fix
 
 
 @dataclass(frozen=True)

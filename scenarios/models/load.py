@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from probes.errors import AddressedError
 from scenarios.models import builtin
 from scenarios.models.quiet import quiet
 from scenarios.models.wide import widen
@@ -31,15 +32,11 @@ from scenarios.settings import BUILTIN
 _LOADING = threading.Lock()
 
 
-class ModelError(ValueError):
+class ModelError(AddressedError, ValueError):
     """A model that cannot be used. The message says which path, why, and what is possible.
 
     `fix`: an option of the command line, or the command that fetches the model.
     """
-
-    def __init__(self, message: str, *, fix: str = "") -> None:
-        super().__init__(message)
-        self.fix = fix
 
 
 MODEL = "--model DIR   # of a Hugging Face model"

@@ -22,21 +22,18 @@ from typing import Any
 import torch
 
 from probes import limits
+from probes.errors import AddressedError
 from probes.files import close_to_others, make_folder
 
 FORMAT = 1  # of the manifest
 POLICY, LEARNER, MANIFEST = "policy", "learner.pt", "manifest.json"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(AddressedError, ValueError):
     """A checkpoint that cannot be resumed. The message names the file and what is wrong with it.
 
     `fix`: an option of the command line.
     """
-
-    def __init__(self, message: str, *, fix: str = "") -> None:
-        super().__init__(message)
-        self.fix = fix
 
 
 ANOTHER = "--resume CHECKPOINT   # another one, or leave it out"

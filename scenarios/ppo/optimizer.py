@@ -14,21 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from probes.errors import AddressedError
 from scenarios.ppo.parallel import DataParallel
 from scenarios.ppo.updates import UpdateLog
 
 FLOAT16_SCALE = 1024.0  # keeps float16 gradients above 6e-8, the smallest subnormal; divided out before clipping
 
 
-class DivergedError(RuntimeError):
+class DivergedError(AddressedError, RuntimeError):
     """A gradient or a loss is NaN or infinite. The message says which and at which step.
 
     `fix`: options of the command line.
     """
-
-    def __init__(self, message: str, *, fix: str = "") -> None:
-        super().__init__(message)
-        self.fix = fix
 
 
 class Optimizer:

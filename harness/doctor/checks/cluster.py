@@ -28,9 +28,9 @@ def libraries(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     """Compares LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the shell and each worker. Warning when they
     differ, error when an import also fails in the worker."""
     shell, *workers = places
-    shell_variables = _variables(shell)
+    shell_variables = shell.variables
     for worker in workers:
-        theirs, different = _variables(worker), []
+        theirs, different = worker.variables, []
         for name in _LINKING:
             if shell_variables.get(name, "") != theirs.get(name, ""):
                 different.append(name)
@@ -62,10 +62,10 @@ def variables(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     """Compares NCCL, gloo, torch and engine variables of all workers and the shell. Error when nodes differ
     (info for names of interfaces and devices), warning when the workers do not have the shell's."""
     shell, *workers = places
-    shell_variables, unlike = _variables(shell), False
-    names = sorted({name for place in places for name in _variables(place) if _STEERING.fullmatch(name)})
+    shell_variables, unlike = shell.variables, False
+    names = sorted({name for place in places for name in place.variables if _STEERING.fullmatch(name)})
     for name in names:
-        values = {worker.where: _variables(worker).get(name) for worker in workers}
+        values = {worker.where: worker.variables.get(name) for worker in workers}
         distinct = set(values.values())
         values_text = ", ".join(f"{where} {_or_not(value)}" for where, value in list(values.items())[:4])
         if len(distinct) > 1:
@@ -215,11 +215,6 @@ def nodes(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
         )
     else:
         yield "the cluster", Fine(f"{request.nodes} alive")
-
-
-def _variables(place: Facts) -> dict[str, str]:
-    assert place.software is not None
-    return place.software.variables
 
 
 def _runtime_env(variables: dict[str, str]) -> str:

@@ -282,5 +282,5 @@ def _many_nodes(variables: dict[str, str], request: Asked) -> bool:
 
 
 def _network_and_variables(facts: Facts) -> tuple[Network, dict[str, str]]:
-    assert facts.network is not None and facts.software is not None
-    return facts.network, facts.software.variables
+    assert facts.network is not None
+    return facts.network, facts.variables

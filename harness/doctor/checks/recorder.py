@@ -46,7 +46,7 @@ def nccl_settings(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Looks for settings left over from debugging: error with TORCH_NCCL_ASYNC_ERROR_HANDLING=0, warning with
     NCCL_DEBUG=TRACE, P2P or shared memory off, CUDA_LAUNCH_BLOCKING or TORCH_DISTRIBUTED_DEBUG=DETAIL, info
     with RDMA off (NCCL's user guide; torch/distributed documentation)."""
-    variables = _variables(facts)
+    variables = facts.variables
     outcomes: list[Outcome] = []
     for name, (values, severity, what, why) in _SETTINGS.items():
         if variables.get(name, "").upper() in values.split():
@@ -61,7 +61,7 @@ def nccl_cumem(facts: Facts, request: Asked) -> Iterator[Outcome]:
     processes (srt/entrypoints/engine.py), as vLLM 0.9 did, and the trainer of the same weight-sync group keeps
     NCCL's default (SkyRL#143)."""
     assert facts.gpus is not None
-    value = _variables(facts).get("NCCL_CUMEM_ENABLE")
+    value = facts.variables.get("NCCL_CUMEM_ENABLE")
     if value is not None:
         yield Fine(f"NCCL_CUMEM_ENABLE={value} for everybody")
     elif not facts.gpus.found:
@@ -83,7 +83,7 @@ def flight_recorder(facts: Facts, request: Asked) -> Iterator[Outcome]:
     2.6, where it is off by default; warning below 200 entries, or when dumping at a timeout or monitoring is
     off (torch's FlightRecorder.hpp and ProcessGroupNCCL.cpp)."""
     assert facts.software is not None
-    variables, torch = _variables(facts), facts.software.packages.get("torch", "")
+    variables, torch = facts.variables, facts.software.packages.get("torch", "")
     sizes = {name: variables[name] for name in _SIZES if name in variables}
     judged = [_size(name, size) for name, size in sizes.items()] if sizes else [_default(torch)]
     outcomes: list[Outcome] = [outcome for outcome in judged if outcome is not None]
@@ -135,7 +135,7 @@ def dump_files(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Tries the directories of TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DEBUG_INFO_TEMP_FILE. Error when one
     cannot be written."""
     assert facts.software is not None
-    variables, writable = _variables(facts), facts.software.writable
+    variables, writable = facts.variables, facts.software.writable
     outcomes: list[Outcome] = [
         Problem("error", f"{name} names a directory that cannot be written", f"{name}={variables.get(name, '')}",
              "the record of a hang is lost at the moment that it is wanted",
@@ -152,7 +152,7 @@ def timeouts(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares the stall threshold of `harness watch` with torch's timeouts. Error at or above NCCL's
     heartbeat, 480 s by default; warning at or above 600 s, the default of collectives (torch's
     ProcessGroupNCCL.hpp): torch would end the process before it is looked at."""
-    text = _variables(facts).get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(_HEARTBEAT_S))
+    text = facts.variables.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(_HEARTBEAT_S))
     measured = f"stall threshold {request.stall_s:g} s, NCCL heartbeat {text} s"
     fix = f"harness watch --stall {min(60, int(text) // 2) if text.isdigit() else 60}s -- COMMAND"
     if not text.isdigit():
@@ -187,7 +187,7 @@ def timeouts(facts: Facts, request: Asked) -> Iterator[Outcome]:
 def debuggers(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads RAY_DEBUG and RAY_DEBUG_POST_MORTEM. Warning with either the legacy or the post-mortem debugger,
     error with both (Ray's debugging guide)."""
-    variables = _variables(facts)
+    variables = facts.variables
     legacy, after = (
         variables.get("RAY_DEBUG", "") == "legacy",
         variables.get("RAY_DEBUG_POST_MORTEM", "") not in ("", "0"),
@@ -221,11 +221,6 @@ def debuggers(facts: Facts, request: Asked) -> Iterator[Outcome]:
         )
     else:
         yield Fine(settings_text or "none is on")
-
-
-def _variables(facts: Facts) -> dict[str, str]:
-    assert facts.software is not None
-    return facts.software.variables
 
 
 def _assignments(variables: dict[str, str], prefix: str) -> str:

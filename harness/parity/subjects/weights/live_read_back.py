@@ -64,9 +64,10 @@ def _tensors(s: Situation, report: HeldReport) -> None:
     what = HELD.format(
         _first_names([f"{item.name} ({item.where})" if item.where else item.name for item in report.otherwise])
     )
-    proof = _proof(what, Undone(before, as_held, s.clock() - started))
+    done = Undone(before, as_held, s.clock() - started)
+    proof = done.proof(what)
     explains = improves(before, as_held)
-    tell(s, what, WEIGHTS.key(), Undone(before, as_held, s.clock() - started), explains)
+    tell(s, what, WEIGHTS.key(), done, explains)
     # Then on the engine: if the difference is gone after a sync, the tensors that changed caused it.
     s.bench.hold(s.side, [])
     done = undo(s, lambda: s.bench.sync(s.side))
@@ -227,7 +228,3 @@ def _summary(s: Situation, tensor: HeldOtherwise) -> str:
 
 def _first_names(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _proof(what: str, done: Undone) -> Proof:
-    return Proof(what, done.before.total, done.after.total, "differences", "live engines", round(done.seconds, 3))
