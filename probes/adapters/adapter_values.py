@@ -48,6 +48,27 @@ def resumed_at(call: Call, otherwise: int) -> int:
     return int(driver_event(call, "resume").get("step", otherwise))
 
 
+EXPERIENCE = ("actor_logprob", "reference_logprob", "value", "advantage", "return")  # one number for each token
+
+
+def record_experience(call: Call, rows: list[dict[str, Any]], unmatched: Mapping[str, int]) -> None:
+    """Record the experience of a step, by sample. `rows`: in the order of training. `unmatched`: why rows that were
+    trained on have no sample of their step -> their number.
+    """
+    order = [row["sample"] for row in rows]
+    rows.sort(key=lambda row: row["sample"])
+    arrays: dict[str, Flat | Ragged] = {
+        "sample": Flat.of([row["sample"] for row in rows], "i8"),
+        "reward": Flat.of([row["reward"] for row in rows], "f4"),
+        "tokens": Ragged.of([row["tokens"] for row in rows], "i4"),
+    }
+    for name in EXPERIENCE:
+        if all(name in row for row in rows):
+            arrays[name] = Ragged.of([row[name] for row in rows], "f4")
+    fields = {"weight_version": call.step, "order": order, **({"unmatched": unmatched} if unmatched else {})}
+    call.recorder.frame("experience", step=call.step, arrays=arrays, fields=fields)
+
+
 def plain(value: Any, depth: int = 6) -> Any:
     """Return a configuration as JSON values. Any other value becomes its text; settings that are named like secrets
     are left out.

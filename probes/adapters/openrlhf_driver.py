@@ -15,6 +15,7 @@ from probes.adapters.adapter_values import (
     plain,
     prompts_digest,
     record_boundaries,
+    record_experience,
     record_failed_sync,
     rollout_arrays,
     tokenizer_fields,
@@ -22,7 +23,7 @@ from probes.adapters.adapter_values import (
 )
 from probes.adapters.calls import Call, running_local
 from probes.draws import COUPLED, DRAW, SEEDED, SEEN
-from probes.frames import Flat, Ragged
+from probes.frames import Ragged
 
 # Prefixes of settings that do not affect numbers: where results are written and how they are reported.
 WITHOUT_EFFECT = (
@@ -236,8 +237,6 @@ def experienced(call: Call) -> None:
                 rows.append(sample_row | {name: column[row] for name, column in columns.items()})
             else:
                 unmatched["no response was recorded of it" if step is None else "it was drawn in another step"] += 1
-    order = [row["sample"] for row in rows]
-    rows.sort(key=lambda row: row["sample"])
     first = call.result[0] if call.result else None
     if first is not None:
         tensors = {name: tensor for name, tensor in vars(first).items() if hasattr(tensor, "shape")}
@@ -245,16 +244,7 @@ def experienced(call: Call) -> None:
             "experience", tensors, step=call.step, padded_tokens=padded, real_tokens=sum(sizes),
             longest=max(sizes, default=0), samples=len(sizes),
         )  # fmt: skip
-    arrays: dict[str, Flat | Ragged] = {
-        "sample": Flat.of([row["sample"] for row in rows], "i8"),
-        "reward": Flat.of([row["reward"] for row in rows], "f4"),
-        "tokens": Ragged.of([row["tokens"] for row in rows], "i4"),
-    }
-    for name in _COLUMNS:
-        if all(name in row for row in rows):
-            arrays[name] = Ragged.of([row[name] for row in rows], "f4")
-    fields = {"weight_version": call.step, "order": order, **({"unmatched": unmatched} if unmatched else {})}
-    call.recorder.frame("experience", step=call.step, arrays=arrays, fields=fields)
+    record_experience(call, rows, unmatched)
 
 
 def resuming(call: Call) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from probes.adapters.adapter_values import (
     plain,
     prompts_digest,
+    record_experience,
     record_failed_sync,
     tokenizer_fields,
     unpadded,
@@ -17,7 +18,6 @@ from probes.adapters.adapter_values import (
 from probes.adapters.calls import Call
 from probes.adapters.verl_values import comparable, configured_sampling, container, each, processed, reports_raw
 from probes.draws import COUPLED
-from probes.frames import Flat, Ragged
 
 # Prefixes of settings that do not affect numbers: where results are written and how they are reported. `harness
 # doctor --against` leaves them out as well.
@@ -166,25 +166,12 @@ def collected(call: Call) -> None:
         made.append(
             {"sample": places[uid] * group + int(session), "tokens": tokens, "prompt": prompts[row], **experience}
         )
-    order = [
-        sample_row["sample"] for sample_row in made
-    ]  # order of training: verl balances the samples by length, from their order of arrival
-    made.sort(key=lambda sample_row: sample_row["sample"])
-    numbers = [sample_row["sample"] for sample_row in made]
     if made:
-        call.recorder.event(
-            "data", step=call.step, prompts=prompts_digest([row["prompt"] for row in made]), samples=numbers
-        )
-    arrays: dict[str, Flat | Ragged] = {
-        "sample": Flat.of(numbers, "i8"),
-        "reward": Flat.of([sample_row["reward"] for sample_row in made], "f4"),
-        "tokens": Ragged.of([sample_row["tokens"] for sample_row in made], "i4"),
-    }
-    for name in _COLUMNS:
-        if all(name in sample_row for sample_row in made):
-            arrays[name] = Ragged.of([sample_row[name] for sample_row in made], "f4")
-    fields = {"weight_version": call.step, "order": order, **({"unmatched": unmatched} if unmatched else {})}
-    call.recorder.frame("experience", step=call.step, arrays=arrays, fields=fields)
+        by_sample = sorted(made, key=lambda row: row["sample"])
+        digest, numbers = prompts_digest([row["prompt"] for row in by_sample]), [row["sample"] for row in by_sample]
+        call.recorder.event("data", step=call.step, prompts=digest, samples=numbers)
+    # The order of training: verl balances the samples by length, from their order of arrival.
+    record_experience(call, made, unmatched)
 
 
 def _unmatched(submitted: bool, turn: str, experience: Mapping[str, Any] | None) -> str:

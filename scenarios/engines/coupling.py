@@ -185,6 +185,14 @@ def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> tor
     return torch.cat([draw.chosen(logits[row : row + 1], position) for row, (draw, position) in rows])
 
 
+def draw_rows(logits: torch.Tensor, rows: list[int], draws: list[Draw], positions: list[int]) -> torch.Tensor:
+    """Change these rows of logits in place so that every greedy sampler takes their coupled tokens."""
+    if rows:
+        picked = torch.tensor(rows, device=logits.device)
+        logits[picked] = force(logits[picked], choose(logits[picked], draws, positions))
+    return logits
+
+
 def force(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Change logits in place so that every greedy sampler takes `tokens`: 0 at the token, -inf elsewhere."""
     logits.fill_(float("-inf"))

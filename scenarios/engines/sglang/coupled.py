@@ -19,14 +19,10 @@ class Coupled(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
         # Imported here, because SGLang pickles this class by value where its module cannot be imported in the
         # scheduler.
-        from scenarios.engines.coupling import Draw, choose, force
+        from scenarios.engines.coupling import Draw, draw_rows
 
         params = custom_param_list or []
         rows = [i for i, item in enumerate(params) if item and DRAW in item]
-        if not rows:
-            return logits
         draws = [Draw.from_json(params[i][DRAW]) for i in rows]
         positions = [draw.offset + len(params[i]["__req__"].output_ids) for draw, i in zip(draws, rows, strict=True)]
-        picked = torch.tensor(rows, device=logits.device)
-        logits[picked] = force(logits[picked], choose(logits[picked], draws, positions))
-        return logits
+        return draw_rows(logits, rows, draws, positions)

@@ -14,7 +14,7 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from probes.draws import DRAW
-from scenarios.engines.coupling import Draw, choose, force
+from scenarios.engines.coupling import Draw, draw_rows
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotLogitsProcessor
@@ -57,13 +57,9 @@ class CoupledV1(LogitsProcessor):
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         rows = sorted(index for index in self._rows if index < logits.shape[0])
-        if not rows:
-            return logits
         draws = [self._rows[index][0] for index in rows]
         positions = [draw.offset + len(self._rows[index][1]) for draw, index in zip(draws, rows, strict=True)]
-        picked = torch.tensor(rows, device=logits.device)
-        logits[picked] = force(logits[picked], choose(logits[picked], draws, positions))
-        return logits
+        return draw_rows(logits, rows, draws, positions)
 
 
 class CoupledV2(SlotLogitsProcessor):
@@ -84,16 +80,12 @@ class CoupledV2(SlotLogitsProcessor):
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         slots = ctx.expanded_idx_mapping.tolist()
         rows = [row for row, slot in enumerate(slots) if slot in self._draws]
-        if not rows:
-            return logits
         draws = [self._draws[slots[row]] for row in rows]
         # `pos` is the position of the row's input token, so the token drawn now is at pos + 1 of the sequence.
         lengths = (ctx.pos + 1).tolist()
         prompts = self._states.prompt_len.np
         positions = [d.offset + lengths[row] - int(prompts[slots[row]]) for d, row in zip(draws, rows, strict=True)]
-        picked = torch.tensor(rows, device=logits.device)
-        logits[picked] = force(logits[picked], choose(logits[picked], draws, positions))
-        return logits
+        return draw_rows(logits, rows, draws, positions)
 
 
 class Coupled(CoupledV1, CoupledV2):

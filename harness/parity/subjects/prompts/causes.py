@@ -5,7 +5,7 @@ What became of the ids says which of the causes it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -158,18 +158,27 @@ def _nested(pair: list[str], holds: Any) -> bool:
 _ALSO = ", in continuations too"
 
 
+def _changed_prompts(
+    s: Situation, prompts: Mapping[int, tuple[int, ...]]
+) -> dict[CauseKey, dict[int, tuple[int, ...]]]:
+    """Return by cause the prompts of samples that are none of those sent.
+
+    The prompt of another sample of the same call is a matter of ORDER: the ids themselves did not change.
+    """
+    sent = _sent(s)
+    sent_prompts = set(sent.values())
+    changed: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
+    for number, ids in prompts.items():
+        if ids not in sent_prompts:
+            changed.setdefault(_prompt_cause(s, number, sent[number], ids), {})[number] = ids
+    return changed
+
+
 def prompts_seen(s: Situation) -> Iterator[Trial]:
     """Try the reference with the prompt ids that the engine reports to have seen."""
     if not s.rest.of("prompts"):
         return
-    kinds: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
-    sent = _sent(s)
-    sent_prompts = set(sent.values())
-    # The prompt of another sample of the same call is a matter of ORDER: the ids themselves did not change.
-    other_prompts = {number: ids for number, ids in s.bench.prompts_seen(s.side).items() if ids not in sent_prompts}
-    for number, ids in other_prompts.items():
-        kinds.setdefault(_prompt_cause(s, number, sent[number], ids), {})[number] = ids
-    for cause, inputs in kinds.items():
+    for cause, inputs in _changed_prompts(s, s.bench.prompts_seen(s.side)).items():
         for everywhere in (False, True):
             yield Trial(
                 cause,
@@ -185,13 +194,7 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
     if s.rest.of("scores") or not s.rest.of("logprobs"):
         return
     wrong = sorted(s.rest.by_sample)
-    kinds: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
-    sent = _sent(s)
-    sent_prompts = set(sent.values())
-    for number, used in s.bench.prompts_used(s.side, wrong).items():
-        if used not in sent_prompts:
-            kinds.setdefault(_prompt_cause(s, number, sent[number], used), {})[number] = used
-    for cause, inputs in kinds.items():
+    for cause, inputs in _changed_prompts(s, s.bench.prompts_used(s.side, wrong)).items():
         for everywhere in (False, True):
             yield Trial(
                 cause,
