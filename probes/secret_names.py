@@ -155,29 +155,32 @@ def _kind(name: str) -> str:
         return ""
     if _CARRIERS.fullmatch(leaf):
         return "strong"
-    words = [word.lower() for word in _WORD.findall(leaf)]
     all_words = [word.lower() for word in _WORD.findall(bare)]
     if not bare.isascii() and _FOREIGN.search(bare.lower()):
         return "strong"
-    if _PARTS.search("".join(all_words)) or _WORDS.intersection(all_words):
-        about = _WORDS.intersection(all_words) <= {"auth", "oauth"} and all_words[-1] in _AUTH_ABOUT
-        return "" if about and not _PARTS.search("".join(all_words)) else "strong"
-    if not words:
-        return ""
-    if "_".join(words) in _SPECIAL or _WEAK_WORDS.intersection(words):
-        return "weak"
+    if _PARTS.search("".join(all_words)):
+        return "strong"
+    if strong_words := _WORDS.intersection(all_words):
+        return "" if strong_words <= {"auth", "oauth"} and all_words[-1] in _AUTH_ABOUT else "strong"
+    words = [word.lower() for word in _WORD.findall(leaf)]
+    return "weak" if words and _is_weak(words, all_words) else ""
+
+
+def _is_weak(words: list[str], all_words: list[str]) -> bool:
+    """Whether a name is of a secret unless its value is a number. `words`: of its last part, `all_words`: of all."""
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last == "key" and not before and all_words[-2:-1] and all_words[-2] in _SERVICES:
-        return "weak"
-    if last == "pat" or (last == "pass" and before not in _PASSES) or (before, last) == ("session", "id"):
-        return "weak"
-    for at, word in enumerate(words):
-        if _names_one(word, words[at - 1] if at else "", words[at + 1 :]):
-            return "weak"
-    return ""
+    return (
+        "_".join(words) in _SPECIAL
+        or not _WEAK_WORDS.isdisjoint(words)
+        or (last == "key" and not before and not _SERVICES.isdisjoint(all_words[-2:-1]))
+        or last == "pat"
+        or (last == "pass" and before not in _PASSES)
+        or (before, last) == ("session", "id")
+        or any(_is_secret_word(word, words[at - 1] if at else "", words[at + 1 :]) for at, word in enumerate(words))
+    )
 
 
-def _names_one(word: str, before: str, after: list[str]) -> bool:
+def _is_secret_word(word: str, before: str, after: list[str]) -> bool:
     """Whether this word is a key or a token that is secret, judged by its neighbours."""
     if word in ("key", "keys"):
         last = not after or (len(after) == 1 and (after[0] in _AFTER_KEY or after[0].isdigit()))

@@ -68,9 +68,10 @@ def show(value: Any, digits: int = 4, group: bool = False) -> str:
         return clean(value) if value else '""'
     if isinstance(value, dict):
         return ", ".join(f"{clean(key)}={show(item, digits, group)}" for key, item in value.items()) or "none"
-    if isinstance(value, (list, tuple, set, frozenset)):
-        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-        texts = [show(item, digits, group) for item in items]
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value, key=str)
+    if isinstance(value, (list, tuple)):
+        texts = [show(item, digits, group) for item in value]
         return ("; " if any(", " in text for text in texts) else ", ").join(texts) or "none"
     return clean(value)
 

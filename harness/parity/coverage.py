@@ -23,7 +23,9 @@ MOST_NAMES, MOST_LETTERS = 8, 60  # limits for lists of unread names: a recordin
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     """Return the verdict's `coverage` (docs/reference/verdicts.md)."""
-    again, native, lifted = e.second_runs, e.native, e.lifted
+    native = None if e.native is None or e.native.skipped else e.native
+    lifted_modes = ["lifted"] if e.lifted is not None and not e.lifted.skipped else []
+    again = {name: second_run.facts() for name, second_run in e.second_runs.items()}
     replaced: set[str] = set()
     for side in e.sides:
         infos = side.recording.records.engines
@@ -43,19 +45,11 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "flips_beyond_margin": e.counts.flips_beyond_margin,
         "logprobs_beyond_tolerance": e.beyond(Kind.LOGPROB.of()),
         "tokens_after_first_difference": e.counts.after_first_difference,
-        **({"repeated": {name: second_run.facts() for name, second_run in again.items()}} if again else {}),
-        **(
-            {"native_samples": list(native.samples), "native_draws": len(native.looks)}
-            if native is not None and not native.skipped
-            else {}
-        ),
-        "native": native.covered if native is not None else NOT_RUN,
-        **({"lifted": lifted.covered} if lifted is not None else {}),
-        "modes": [
-            mode_name(e),
-            *(["lifted"] if lifted is not None and not lifted.skipped else []),
-            *(["native"] if native is not None and not native.skipped else []),
-        ],
+        **({"repeated": again} if again else {}),
+        **({"native_samples": list(native.samples), "native_draws": len(native.looks)} if native is not None else {}),
+        "native": e.native.covered if e.native is not None else NOT_RUN,
+        **({"lifted": e.lifted.covered} if e.lifted is not None else {}),
+        "modes": [mode_name(e), *lifted_modes, *(["native"] if native is not None else [])],
         "replaced": sorted(replaced),
         **({"cap_set_by_user": e.cap} if e.cap is not None else {}),
         "checks": states,

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from harness.triage import flight
 from harness.triage.evidence import Evidence, Group, Process
-from harness.triage.flight.model import Comparison, GroupState
+from harness.triage.flight.model import Comparison
 from probes.limits import RANKS
 
 CLOCK_S = 2.0  # an operation later than its dump, or older than its process, by more than this had another clock
@@ -145,17 +148,13 @@ def _renamed(comparison: Comparison) -> Comparison:
 
 
 def _joined(parts: list[Comparison]) -> Comparison:
-    groups: tuple[GroupState, ...] = tuple(group for part in parts for group in part.groups)
+    lists = ("groups", "ranks", "notes", "missing", "absent", "strays")
+    joined: dict[str, Any] = {name: tuple(chain.from_iterable(map(attrgetter(name), parts))) for name in lists}
     return Comparison(
-        groups=groups,
-        ranks=tuple(rank for part in parts for rank in part.ranks),
+        **joined,
         world_size=max((part.world_size or 0 for part in parts), default=0) or None,
         jobs=max((part.jobs for part in parts), default=1),
         versions=tuple(sorted({version for part in parts for version in part.versions})),
-        notes=tuple(note for part in parts for note in part.notes),
-        missing=tuple(item for part in parts for item in part.missing),
-        absent=tuple(rank for part in parts for rank in part.absent),
-        strays=tuple(stray for part in parts for stray in part.strays),
         largest=next((part.largest for part in parts if part.largest), ()),
         habits={key: habit for part in parts for key, habit in part.habits.items()},
     )

@@ -11,7 +11,7 @@ that line (it changed since) answers nothing.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -282,21 +282,34 @@ def gates(frame: Frame) -> frozenset[Gate] | None:
 def _gate(node: ast.If | ast.Try | ast.For | ast.While | ast.AsyncFor, line: int) -> str:
     """How a statement decides whether a line is reached, in words; empty if it does not."""
     if isinstance(node, ast.If):
-        condition = f"`if {ast.unparse(node.test)}`"
-        if any(_holds(part, line) for part in node.body):
-            return f"under {condition}"
-        if any(_holds(part, line) for part in node.orelse):
-            return f"in the else of {condition}"
-        exits = [part for part in node.body if isinstance(part, _EXITS)]
-        return f"only if {condition} does not leave before" if exits and (node.end_lineno or 0) < line else ""
+        return _gate_of_condition(node, line)
     if not _holds(node, line):
         return ""
     if isinstance(node, ast.Try):
-        if any(_holds(part, line) for part in node.finalbody):
-            return "in a `finally`"
-        handled = any(_holds(part, line) for handler in node.handlers for part in handler.body)
-        return "in an `except`" if handled else "in a `try`" if node.handlers else ""
+        return _gate_of_try(node, line)
     return f"in the loop `while {ast.unparse(node.test)}`" if isinstance(node, ast.While) else "in a `for` loop"
+
+
+def _gate_of_condition(node: ast.If, line: int) -> str:
+    condition = f"`if {ast.unparse(node.test)}`"
+    if _any_holds(node.body, line):
+        return f"under {condition}"
+    if _any_holds(node.orelse, line):
+        return f"in the else of {condition}"
+    leaves = any(isinstance(part, _EXITS) for part in node.body)
+    return f"only if {condition} does not leave before" if leaves and (node.end_lineno or 0) < line else ""
+
+
+def _gate_of_try(node: ast.Try, line: int) -> str:
+    if _any_holds(node.finalbody, line):
+        return "in a `finally`"
+    if any(_any_holds(handler.body, line) for handler in node.handlers):
+        return "in an `except`"
+    return "in a `try`" if node.handlers else ""
+
+
+def _any_holds(parts: Iterable[ast.AST], line: int) -> bool:
+    return any(_holds(part, line) for part in parts)
 
 
 # Positional arguments of torch.distributed's collectives before `group` (torch 2.13).

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,15 @@ class Scored:
     exact: Rows = field(default_factory=list)
     behind: Rows = field(default_factory=list)
     behind_exact: Rows = field(default_factory=list)
+
+    @staticmethod
+    def joined(parts: Sequence[Scored]) -> Scored:
+        """Return the scores of all ranks, one after the other."""
+        columns: dict[str, Any] = {column.name: [] for column in dataclasses.fields(Scored)}
+        for part in parts:
+            for name, rows in columns.items():
+                rows += getattr(part, name)
+        return Scored(**columns)
 
 
 @dataclass(frozen=True)

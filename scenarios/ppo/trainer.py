@@ -9,6 +9,7 @@ cluster. Weights of version v are those after v steps: step i draws with version
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -225,16 +226,8 @@ class Trainer:
         reference = self._submit("reference", "logprobs", step, samples)
         value = self._submit("critic", "values", step, samples)
         scores: list[Scored] = gather(self._submit("actor", "score", step, samples))
-        scored = Scored(
-            logprob=self._hooks.logprobs([row for part in scores for row in part.logprob], step),
-            margin=[row for part in scores for row in part.margin],
-            runner_up=[row for part in scores for row in part.runner_up],
-            edge=[row for part in scores for row in part.edge],
-            drawn_edge=[row for part in scores for row in part.drawn_edge],
-            exact=[row for part in scores for row in part.exact],
-            behind=[row for part in scores for row in part.behind],
-            behind_exact=[row for part in scores for row in part.behind_exact],
-        )
+        scored = Scored.joined(scores)
+        scored = dataclasses.replace(scored, logprob=self._hooks.logprobs(scored.logprob, step))
         # A rollout-only run may lack all roles but the actor.
         absent: Rows = [np.full(len(s.response), np.nan, np.float32) for s in samples]
         gathered = self._hooks.gathered

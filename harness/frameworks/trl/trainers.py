@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.frameworks.argv import Start
@@ -45,14 +45,15 @@ def _used(text: str) -> Iterator[str]:
     }
     for node in nodes:
         used = [node.func] if isinstance(node, ast.Call) else node.bases if isinstance(node, ast.ClassDef) else []
-        for expression in used:
-            if isinstance(expression, ast.Name):
-                name = imported.get(expression.id, "")
-            else:
-                of_trl = ast.unparse(expression).startswith("trl.")
-                name = expression.attr if of_trl and isinstance(expression, ast.Attribute) else ""
-            if name.endswith("Trainer"):
-                yield name
+        yield from (name for name in (_trl_name(part, imported) for part in used) if name.endswith("Trainer"))
+
+
+def _trl_name(expression: ast.expr, imported: Mapping[str, str]) -> str:
+    """Return the name that an expression has in TRL; "" where it is not of TRL. `imported`: local name -> TRL's."""
+    if isinstance(expression, ast.Name):
+        return imported.get(expression.id, "")
+    is_of_trl = isinstance(expression, ast.Attribute) and ast.unparse(expression).startswith("trl.")
+    return expression.attr if is_of_trl else ""
 
 
 def _reaches(name: str, package: Path) -> bool | None:
