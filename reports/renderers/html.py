@@ -102,11 +102,8 @@ def _page(verdict: Verdict) -> str:
             charts_extra="pip install matplotlib",
             title=triage_arrange.title(verdict),
             t=verdict.triage,
-            fact_sections=[
-                ("Floor and tolerance", arrange.floor_facts(parity.floor) if parity else []),
-                ("Coverage", coverage),
-                ("Figures", arrange.facts(verdict.figures)),
-            ],
+            fact_sections=arrange.fact_sections(verdict),
+            confounders=arrange.CONFOUNDERS,
             **_of_samples(parity),
             **_of_runs(parity),
             **_of_hang(verdict.triage),
@@ -137,7 +134,7 @@ def _of_samples(parity: Parity | None) -> dict[str, Any]:
 def _of_runs(parity: Parity | None) -> dict[str, Any]:
     """Return what the page shows of two runs; empty values for a hang."""
     if parity is None:
-        nothing = dict.fromkeys(("place", "runs", "rows", "metrics", "suspicions", "other_checks"), ())
+        nothing = dict.fromkeys(("place", "runs", "rows", "metrics", "check_tables"), ())
         return {**nothing, "memory": ([], []), "changed": 0}
     rows = arrange.side_by_side(parity.runs)
     return {
@@ -147,8 +144,7 @@ def _of_runs(parity: Parity | None) -> dict[str, Any]:
         "memory": arrange.memory(parity.runs),
         "changed": sum(row.changed for row in rows),
         "metrics": arrange.metrics(parity),
-        "suspicions": arrange.suspicions(parity),
-        "other_checks": arrange.other_checks(parity),
+        "check_tables": arrange.check_tables(parity),
     }
 
 

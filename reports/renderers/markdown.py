@@ -65,12 +65,12 @@ def _verdict(verdict: Verdict) -> list[str]:
         lines += [f"Evidence: {escape(cause.evidence)}", ""] if cause.evidence else []
         proofs = [f"- {escape(proof)}" for proof in parity.proofs(cause)]
         lines += [*proofs, ""] if proofs else []
-    lines += findings("Confounders: what had to be equal and is not", verdict.confounders)
+    lines += findings(": ".join(parity.CONFOUNDERS), verdict.confounders)
     lines += ["### Missing", "", *[f"- {escape(item)}" for item in verdict.missing], ""] if verdict.missing else []
     if verdict.parity:
         lines += _runs(verdict.parity)
-        lines += _checks("The eleven suspicions", parity.suspicions(verdict.parity))
-        lines += _checks("Other checks", parity.other_checks(verdict.parity))
+        for title, checks in parity.check_tables(verdict.parity):
+            lines += _checks(title, checks)
     lines += findings("Findings", parity.notes(verdict))
     lines += _figures(verdict)
     if verdict.reproduce:
@@ -157,22 +157,15 @@ def _checks(title: str, checks: list[Check]) -> list[str]:
         for check in checks
     ]
     head = ("", "", "check", "state", "evidence")
-    return [f"### {title}: {escape(parity.tally(checks))}", "", *table(head, rows)] if rows else []
+    return [f"### {title}: {escape(parity.tally(checks))}", "", *table(head, rows)]
 
 
 def _figures(verdict: Verdict) -> list[str]:
-    floor = parity.floor_facts(verdict.parity.floor) if verdict.parity else []
     metrics = parity.metrics(verdict.parity) if verdict.parity else []
     lines = []
-    for title, facts in (
-        ("Floor and tolerance", floor),
-        ("Coverage", parity.facts(verdict.coverage)),
-        ("Figures", parity.facts(verdict.figures)),
-    ):
-        rows = [
-            (escape(f"{fact.group} / {fact.name}" if fact.group else fact.name), escape(fact.value)) for fact in facts
-        ]
-        lines += [f"#### {title}", "", *table(("", "value"), rows)] if rows else []
+    for title, facts in parity.fact_sections(verdict):
+        rows = [(escape(" / ".join(filter(None, (fact.group, fact.name)))), escape(fact.value)) for fact in facts]
+        lines += [f"#### {title}", "", *table(("", "value"), rows)]
     if metrics:
         rows4 = [
             (escape(m.group), escape(m.name), escape(m.value), escape(m.limit), "outside" if m.outside else "")

@@ -29,6 +29,8 @@ from reports.text import clean, flatten, reads_same, show, show_apart
 MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○", "undecided": "?"}  # mark of a check, by its state
 _NAMES = ("seed",)  # rows whose integer is an identifier, not an amount
 PROVEN = 1 - RESIDUE
+ELEVEN, OTHERS = "The eleven suspicions", "Other checks"
+CONFOUNDERS = "Confounders", "what had to be equal and is not"
 PLACES = (("in the baseline", "in the candidate"), ("in the run", "expected"))  # of two runs; of one run
 
 
@@ -164,6 +166,12 @@ def other_checks(parity: Parity) -> list[Check]:
     return sorted(checks, key=lambda check: order.get(check.state, 0))
 
 
+def check_tables(parity: Parity) -> list[tuple[str, list[Check]]]:
+    """Return the checks under their titles, those without a check left out."""
+    tables = [(ELEVEN, suspicions(parity)), (OTHERS, other_checks(parity))]
+    return [(title, checks) for title, checks in tables if checks]
+
+
 def tally(checks: list[Check]) -> str:
     """Return text such as `1 confirmed, 2 not tested, 8 ruled out`, without states that do not occur."""
     states = dict.fromkeys(["confirmed", "undecided", "not tested", "ruled out", *(check.state for check in checks)])
@@ -255,7 +263,17 @@ def facts(data: dict[str, Any]) -> list[Fact]:
     ]
 
 
-def floor_facts(floor: dict[str, Any]) -> list[Fact]:
+def fact_sections(verdict: Verdict) -> list[tuple[str, list[Fact]]]:
+    """Return the free dictionaries of a verdict under their titles, those without a value left out."""
+    sections = [
+        ("Floor and tolerance", _floor(verdict.parity.floor) if verdict.parity else []),
+        ("Coverage", facts(verdict.coverage)),
+        ("Figures", facts(verdict.figures)),
+    ]
+    return [(title, values) for title, values in sections if values]
+
+
+def _floor(floor: dict[str, Any]) -> list[Fact]:
     """Return the floor with its unit behind each figure."""
     plain_facts, unit = facts({key: value for key, value in floor.items() if key != "unit"}), floor.get("unit")
     return [

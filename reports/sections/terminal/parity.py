@@ -11,7 +11,6 @@ from reports.sections import parity as arrange
 from reports.sections.terminal import triage
 from reports.text import clean
 
-SUSPICIONS, OTHERS = "The eleven suspicions", "Other checks"
 STATES = {
     "ruled out": ("✓", "green"),
     "confirmed": ("✗", "bold red"),
@@ -33,7 +32,7 @@ def details(page: Page, verdict: Verdict, verbose: bool) -> None:
         _summary(page, verdict.parity)
     if verdict.triage:
         triage.print_body(page, verdict.triage, verbose=verbose)
-    findings(page, "Confounders: what had to be equal and is not", verdict.confounders, "bold yellow")
+    findings(page, ": ".join(arrange.CONFOUNDERS), verdict.confounders, "bold yellow")
     if verdict.missing:
         page.heading("Not tested, or missing")
         for item in verdict.missing:
@@ -46,17 +45,17 @@ def _summary(page: Page, parity: Parity) -> None:
     suspicions, other_checks = arrange.suspicions(parity), arrange.other_checks(parity)
     beside = ", and both runs side by side" if len(parity.runs) > 1 else ""
     if suspicions:
-        page.heading(SUSPICIONS, f"{arrange.tally(suspicions)}; --verbose prints the evidence of all{beside}")
+        page.heading(arrange.ELEVEN, f"{arrange.tally(suspicions)}; --verbose prints the evidence of all{beside}")
         _names(page, [check for check in suspicions if check.state != "confirmed"])
         _confirmed(page, suspicions)
     open_ = [check for check in other_checks if check.state != "ruled out"]
     if open_:
-        page.heading(OTHERS, arrange.tally(other_checks))
+        page.heading(arrange.OTHERS, arrange.tally(other_checks))
         _names(page, [check for check in open_ if check.state != "confirmed"])
         _confirmed(page, open_)
     elif other_checks:
         page.line()
-        page.prose(Text.assemble((OTHERS, "bold"), (f"   {arrange.tally(other_checks)}", "dim")))
+        page.prose(Text.assemble((arrange.OTHERS, "bold"), (f"   {arrange.tally(other_checks)}", "dim")))
 
 
 def _names(page: Page, checks: list[Check]) -> None:
@@ -82,12 +81,10 @@ def _tables(page: Page, verdict: Verdict) -> None:
     if verdict.parity:
         _runs(page, verdict.parity)
         _metrics(page, verdict.parity)
-        _facts(page, "Floor and tolerance", arrange.floor_facts(verdict.parity.floor))
-    _facts(page, "Coverage", arrange.facts(verdict.coverage))
-    _facts(page, "Figures", arrange.facts(verdict.figures))
-    if verdict.parity:
-        _checks(page, SUSPICIONS, arrange.suspicions(verdict.parity))
-        _checks(page, OTHERS, arrange.other_checks(verdict.parity))
+    for title, facts in arrange.fact_sections(verdict):
+        _facts(page, title, facts)
+    for title, checks in arrange.check_tables(verdict.parity) if verdict.parity else []:
+        _checks(page, title, checks)
     findings(page, "Findings", arrange.notes(verdict), "bold")
 
 
@@ -145,8 +142,6 @@ def _metrics(page: Page, parity: Parity) -> None:
 
 def _facts(page: Page, title: str, facts: list[arrange.Fact]) -> None:
     """Print facts by group: short ones flow one after the other, long ones get lines of their own."""
-    if not facts:
-        return
     page.heading(title)
     for group in dict.fromkeys(fact.group for fact in facts):
         members = [fact for fact in facts if fact.group == group]
@@ -174,8 +169,6 @@ def _flow(items: list[Text], width: int) -> list[Text]:
 
 
 def _checks(page: Page, heading: str, checks: list[Check]) -> None:
-    if not checks:
-        return
     page.heading(heading, arrange.tally(checks))
     name = _title_width(page)
     widths = [1, 2, name, 10, page.columns - 1 - 2 - name - 10 - 4]
