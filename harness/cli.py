@@ -25,7 +25,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from harness import exit_cleanup
+from harness import exit_cleanup, extras
 from harness.commands import (
     adapters,
     audit,
@@ -352,8 +352,6 @@ def _with_instead(words: Sequence[str], wrong: str, right: str) -> str:
 
 
 def _addressed(error: BaseException) -> _Message:
-    from harness import extras
-
     if isinstance(error, HarnessError):
         return _Message(error.message, error.fix or "", error.exit_code)
     if isinstance(error, (AddressedError, RecordingError)):

@@ -14,7 +14,9 @@ from harness.commands.doors import group
 from harness.commands.showing import show_json
 from harness.errors import BadInput
 from harness.extras import need
+from harness.parity.runs.run_options import LaunchOptions
 from harness.quantities import seconds
+from probes.files import make_folder, write_whole
 
 if TYPE_CHECKING:
     from harness.planted.differences.files import Fault
@@ -114,7 +116,6 @@ def run(
     if suite == "parity":
         _parity(names=names or [], source=source, backends=backends, dtype=dtype, out=out, cold=cold, format=format)
     from harness.planted.hangs import hang_selection, lab, tables
-    from probes.files import write_whole
 
     need("torch")  # the programs of the lab are ranks
     hangs = hang_selection.chosen(hang_selection.hangs(source), names or [], engines=engines, conditions=conditions)
@@ -143,7 +144,6 @@ def _parity(
     """The planted faults of parity; leaves with 0 when the score passes."""
     import tempfile
 
-    from harness.parity.runs.run_options import LaunchOptions
     from harness.planted.differences import files, tables
     from harness.planted.differences.fault_runs import outcomes
     from harness.planted.differences.outcome import Outcome, score
@@ -225,8 +225,6 @@ def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
 
 def _folder(out: str, *, fresh: bool = False) -> Path | None:
     """The folder to keep things in, made; None for none."""
-    from probes.files import make_folder
-
     if not out:
         return None
     folder = Path(out)

@@ -16,6 +16,7 @@ from harness.errors import BadInput, HarnessError
 from harness.exit_codes import STALLED
 from harness.triage.collect import Scope, collect, live
 from harness.triage.evidence import Evidence
+from harness.triage.judge import kept, triage
 from harness.triage.watch.ending import end, unended
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.retention import Retention
@@ -81,8 +82,6 @@ class Attached:
         return {"report": float("inf"), "exit": 1, "end": 2}[on_stall]
 
     def _look(self) -> tuple[Verdict, Path]:
-        from harness.triage.judge import kept, triage
-
         folder, began = self.retention.folder(), self.clock()
         after = (self._before[0], began - self._before[1]) if self._before is not None else None
         evidence = self.collect(self.scope, out=folder, after=after)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.triage.collect import Scope, collect
+from harness.triage.judge import triage
 from harness.triage.pasted import torchrun
 
 LIMIT_S = 3.0  # for reading what the processes left; the command has ended, and its caller waits
@@ -30,8 +31,6 @@ def first_death(directory: Path, output: str) -> str:
 
     `directory`: of the watch. `output`: the end of what the command printed.
     """
-    from harness.triage.judge import triage
-
     folder = Path(tempfile.mkdtemp(prefix="harness-last-words-"))
     try:
         evidence = collect(

@@ -9,6 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from harness.triage.judge import triage
+from harness.triage.recorders import comparison_of
+from harness.triage.rules.stragglers import ranked
+
 if TYPE_CHECKING:
     from harness.triage.evidence import Evidence
     from harness.triage.flight.model import Comparison, GroupState
@@ -30,10 +34,6 @@ class Slowness:
 
     def feed(self, evidence: Evidence, comparison: Comparison | None = None) -> Verdict | None:
         """Take in a look. Returns the verdict SLOW if everybody whom it names was slow in the look before as well."""
-        from harness.triage.judge import triage
-        from harness.triage.recorders import comparison_of
-        from harness.triage.rules.stragglers import ranked
-
         comparison = comparison or comparison_of(evidence)
         if comparison is None or comparison.jobs > 1:
             begun = any(process.rank is not None for process in evidence.processes)

@@ -18,13 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.triage.collect import Scope
+from harness.triage.collect import collect as collect_evidence
 from harness.triage.collect.stacks import missing
+from harness.triage.judge import kept, triage
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion, over
 from harness.triage.watch.retention import Limits, Retention
 from harness.triage.watch.slowness import Slowness
 from probes.files import FILE_MODE, make_folder
 from probes.heartbeat import WATCHDOG
+from reports.model import TRIAGE_EXIT_CODES
 
 if TYPE_CHECKING:
     from harness.triage.evidence import Evidence
@@ -155,8 +159,6 @@ class Watchdog:
     def over(self, exit_code: int) -> None:
         """Take note that the command has ended. A standstill without a known reason that was followed by a good end
         was no hang."""
-        from reports.model import TRIAGE_EXIT_CODES
-
         verdict = self.verdict
         if exit_code or verdict is None or verdict.verdict != "INSUFFICIENT":
             return
@@ -188,7 +190,7 @@ class Watchdog:
 
         May be called from any thread. Raises HarnessError if there is none.
         """
-        from harness.triage.run import alive, newest
+        from harness.triage.run import alive, newest  # which attaches watches itself
 
         if alive(self._collected(folder, self.observer.roots, self._still_s)):
             return folder
@@ -314,15 +316,11 @@ class Watchdog:
         return self._collected(folder, tuple(self.observer.living()), stall_s)
 
     def _judge_for_real(self, evidence: Evidence) -> Verdict:
-        from harness.triage.judge import kept, triage
-
         return triage(evidence, afterwards=kept(self.directory) if self.ends else "")
 
     def _collected(self, folder: Path, roots: tuple[int, ...], stall_s: float) -> Evidence:
-        from harness.triage.collect import Scope, collect
-
         with self._collecting:  # two collectors at once would keep each other from the stacks
-            return collect(Scope(roots, self.directory), out=folder, stall_s=stall_s, threshold_s=self.stall_s)
+            return collect_evidence(Scope(roots, self.directory), out=folder, stall_s=stall_s, threshold_s=self.stall_s)
 
     def _beat(self, **more: Any) -> None:
         """Tell the watched processes that they are watched. They report if nobody watches them."""
