@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -172,7 +172,7 @@ def run_framework_parity(
     before anything starts, also for settings that will break the job (`harness doctor`).
     """
     started = time.monotonic()
-    seed, coupled, cap = options.seed, options.coupled, options.cap
+    seed, coupled = options.seed, options.coupled
     job, baseline_side, candidate_side = plan(baseline, candidate, command, options)
     its, name = job.framework, job.framework.name
     data_seed = (seed if coupled is None else coupled) if its.seeds_prompts else None
@@ -180,45 +180,34 @@ def run_framework_parity(
     hazards = {side.name: _hazards(side, its, data_seed, say) for side in (baseline_side, candidate_side)}
     for side in (baseline_side, candidate_side):
         _refuse_what_breaks(side, hazards[side.name], say)
-    figures: dict[str, float] = {}
+    runs = _Runs(its, options, say)
     wanted = options.repeat or ("baseline" if coupled is not None else "none")
-
-    def recorded(side: Side, place: Path) -> str:
-        """Record one run. Returns why its recording cannot be used; empty if it can."""
-        say(f"{place.name}: {side.backend}")
-        began = time.monotonic()
-        result = record(
-            side.command, framework=name, out=place, digests=options.digests, stall_s=options.stall_s, say=say,
-            environ=side.environ, stdout=STDERR,
-        )  # fmt: skip
-        figures[f"{place.name}_s"] = round(time.monotonic() - began, 1)
-        _named(place, side)
-        if result.exit_code:
-            last_words = f": {result.last_words}" if result.last_words else ""
-            return f"the job on {side.backend} ended with exit code {result.exit_code}{last_words}"
-        why = result.unrecorded or _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
-        return f"on {side.backend} {why}" if why else ""
-
     # If the first run fails, the second is not started: the pair cannot be judged any more.
     with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:
-        failed = recorded(baseline_side, folder / baseline_side.name) or recorded(
-            candidate_side, folder / candidate_side.name
-        )
-        verdict = _verdict(folder, failed, cap)
+        failed = runs.record(baseline_side, folder / baseline_side.name)
+        failed = failed or runs.record(candidate_side, folder / candidate_side.name)
+        verdict = _verdict(folder, failed, options.cap)
         twice = {"none": [], "baseline": [baseline_side], "both": [baseline_side, candidate_side]}[wanted]
         # The second runs come last, and only if their floor can still change the verdict.
         if twice and (failed or verdict.verdict == "CONFOUNDED"):
             say(f"no second run: the pair is {verdict.verdict} whatever it shows")
         elif twice:
-            broken = {side.name: recorded(side, folder / f"{side.name}{AGAIN}") for side in twice}
+            broken = {side.name: runs.record(side, folder / f"{side.name}{AGAIN}") for side in twice}
             again = {side: folder / f"{side}{AGAIN}" for side, why in broken.items() if not why}
             lost = [f"the {side}'s second run: {why}" for side, why in broken.items() if why]
-            verdict = _verdict(folder, "", cap, again)
+            verdict = _verdict(folder, "", options.cap, again)
             verdict = dataclasses.replace(verdict, missing=[*verdict.missing, *lost])
-    figures["total_s"] = round(time.monotonic() - started, 1)
+    figures = runs.seconds | {"total_s": round(time.monotonic() - started, 1)}
     drawn = {"seed": seed} if coupled is None else {"mode": "coupled", "seed": coupled}
     rerun_command = command_line(
-        "parity", baseline, candidate, framework=name, cap=cap, repeat=options.repeat, strict=options.strict, **drawn
+        "parity",
+        baseline,
+        candidate,
+        framework=name,
+        cap=options.cap,
+        repeat=options.repeat,
+        strict=options.strict,
+        **drawn,
     )
     verdict = dataclasses.replace(
         verdict,
@@ -230,6 +219,36 @@ def run_framework_parity(
         ],
     )
     return written(verdict.strict if options.strict else verdict, folder)
+
+
+@dataclass
+class _Runs:
+    """Runs of a job, recorded one after the other. `seconds`: of each."""
+
+    framework: Framework
+    options: JobOptions
+    say: Callable[[str], None]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def record(self, side: Side, place: Path) -> str:
+        """Record one run. Returns why its recording cannot be used; empty if it can."""
+        self.say(f"{place.name}: {side.backend}")
+        began, options = time.monotonic(), self.options
+        result = record(
+            side.command, framework=self.framework.name, out=place, digests=options.digests, stall_s=options.stall_s,
+            say=self.say, environ=side.environ, stdout=STDERR,
+        )  # fmt: skip
+        self.seconds[f"{place.name}_s"] = round(time.monotonic() - began, 1)
+        _named(place, side)
+        if result.exit_code:
+            last_words = f": {result.last_words}" if result.last_words else ""
+            return f"the job on {side.backend} ended with exit code {result.exit_code}{last_words}"
+        why = (
+            result.unrecorded
+            or _another_engine(place, side)
+            or unsteered(place, self.framework, seed=options.seed, coupled=options.coupled)
+        )
+        return f"on {side.backend} {why}" if why else ""
 
 
 def _verdict(folder: Path, failed: str, cap: float | None, again: Mapping[str, Path] | None = None) -> Verdict:

@@ -221,20 +221,13 @@ def experienced(call: Call) -> None:
     sizes: list[int] = []
     padded = 0
     for batch in call.result:
-        mask = batch.action_mask.bool()
         padded += batch.sequences.numel()
         sizes += batch.attention_mask.sum(dim=-1).tolist()
-        columns = {"tokens": unpadded(batch.sequences[:, 1:], mask)}
-        for ours, theirs in _COLUMNS.items():
-            values = getattr(batch, theirs)
-            if values is not None:
-                columns[ours] = unpadded(values.detach().float().cpu(), mask)
-        rewards = batch.info["reward"].float().tolist() if "reward" in batch.info else batch.rewards.float().tolist()
+        columns = _columns(batch)
         for row, place in enumerate(batch.index):
             step, sample = places[place] or (None, None)
             if step == call.step:
-                sample_row = {"sample": sample, "reward": rewards[row]}
-                rows.append(sample_row | {name: column[row] for name, column in columns.items()})
+                rows.append({"sample": sample, **{name: column[row] for name, column in columns.items()}})
             else:
                 unmatched["no response was recorded of it" if step is None else "it was drawn in another step"] += 1
     first = call.result[0] if call.result else None
@@ -245,6 +238,18 @@ def experienced(call: Call) -> None:
             longest=max(sizes, default=0), samples=len(sizes),
         )  # fmt: skip
     record_experience(call, rows, unmatched)
+
+
+def _columns(batch: Any) -> dict[str, list[Any]]:
+    """Return what is recorded of each row of a batch, without padding."""
+    mask = batch.action_mask.bool()
+    rewards = batch.info["reward"].float().tolist() if "reward" in batch.info else batch.rewards.float().tolist()
+    columns = {"reward": rewards, "tokens": unpadded(batch.sequences[:, 1:], mask)}
+    for ours, theirs in _COLUMNS.items():
+        values = getattr(batch, theirs)
+        if values is not None:
+            columns[ours] = unpadded(values.detach().float().cpu(), mask)
+    return columns
 
 
 def resuming(call: Call) -> None:

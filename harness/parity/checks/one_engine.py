@@ -52,23 +52,8 @@ def engine_against_learner(e: Evidence) -> Outcome:
             text += f"; {counted(choices, 'token')} that the learner would not have drawn"
         return outcome("engine-against-learner", "confirmed", text, kinds=kinds, **details)
     # Nothing differs. That rules a fault out only where engine and learner were compared in every step.
-    without = [side.name for side in e.sides if not side.to_learner.tokens]
-    if without:
-        return outcome(
-            "engine-against-learner",
-            "not tested",
-            f"no log-probabilities of the learner to compare with in the {' and the '.join(without)}",
-            **details,
-        )
-    copied = [side.name for side in e.sides if own_kernels(side.recording) and equality(side.to_learner)]
-    if copied:
-        text = f"the log-probabilities of the {' and the '.join(copied)} are the learner's to the last bit "
-        text += f"{equality(e.side(copied[0]).to_learner)}: an engine's own are not"
-        return outcome("engine-against-learner", "not tested", text, **details)
-    partial = [f"step {step}" for side in e.sides for step in side.no_experience]
-    if partial:
-        text = f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}"
-        return outcome("engine-against-learner", "not tested", text, **details)
+    if untested := _not_compared_with_learner(e):
+        return outcome("engine-against-learner", "not tested", untested, **details)
     blind = [side.name for side in e.sides if coupled(e) and not side.counts.choices]
     missing = [
         f"engine-against-learner: no margins of the {name}: are its tokens the learner's choice?" for name in blind
@@ -85,6 +70,22 @@ def published(side: Side) -> dict[str, dict[str, Any]]:
         if limit is not None:
             metrics[name] = {"value": value, "limit": limit.text, "outside": limit.outside(value)}
     return metrics
+
+
+def _not_compared_with_learner(e: Evidence) -> str:
+    """Say what of engine and learner was not compared; "" where everything was."""
+    without = [side.name for side in e.sides if not side.to_learner.tokens]
+    if without:
+        return f"no log-probabilities of the learner to compare with in the {' and the '.join(without)}"
+    copied = [side for side in e.sides if own_kernels(side.recording) and equality(side.to_learner)]
+    if copied:
+        names = " and the ".join(side.name for side in copied)
+        text = f"the log-probabilities of the {names} are the learner's to the last bit "
+        return text + f"{equality(copied[0].to_learner)}: an engine's own are not"
+    partial = [f"step {step}" for side in e.sides for step in side.no_experience]
+    if partial:
+        return f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}"
+    return ""
 
 
 @check("weight-sync", required=always, alone=True)
