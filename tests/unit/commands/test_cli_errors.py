@@ -18,8 +18,10 @@ import typer
 
 from harness import cli
 from harness.errors import ERROR_FILE, BadInput, EnvironmentUnusable, HarnessError, Interrupted, Terminated
-from probes.plugins import Plugin
-from scenarios.engines.engine_interface import EngineError
+from probes.errors import AddressedError, FormatError
+from probes.plugins import Plugin, PluginError
+from scenarios.engines.engine_interface import EngineError, ParameterRefused
+from scenarios.prompts import PromptError
 
 EXAMPLE = "harness nightly --help   # shows a matrix and its known differences"
 
@@ -180,6 +182,23 @@ def test_every_error_has_an_exit_code_that_is_no_verdict() -> None:
     kinds = below(HarnessError)
     assert all(kind.exit_code not in (0, 1, 3) for kind in kinds if kind is not RunCut)
     assert RunCut in kinds and RunCut.exit_code == 3  # a run that was cut short is INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FormatError("the file ends", "harness report RUN"),
+        PluginError("it raised", "theirs", "plug-in theirs", "upgrade theirs"),
+        ParameterRefused("no such value", fix="--set engine.seed=1"),
+        PromptError("no prompts", fix="--prompts FILE"),
+    ],
+)
+def test_an_error_for_the_user_keeps_its_fix_between_processes(
+    error: AddressedError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(pickle.loads(pickle.dumps(error)), monkeypatch)
+    assert cli.main(["work"]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"harness: {error}", f"  fix: {error.fix}"]
 
 
 @pytest.mark.parametrize(
