@@ -52,8 +52,9 @@ def _trl_name(expression: ast.expr, imported: Mapping[str, str]) -> str:
     """Return the name that an expression has in TRL; "" where it is not of TRL. `imported`: local name -> TRL's."""
     if isinstance(expression, ast.Name):
         return imported.get(expression.id, "")
-    is_of_trl = isinstance(expression, ast.Attribute) and ast.unparse(expression).startswith("trl.")
-    return expression.attr if is_of_trl else ""
+    if isinstance(expression, ast.Attribute) and ast.unparse(expression).startswith("trl."):
+        return expression.attr
+    return ""
 
 
 def _reaches(name: str, package: Path) -> bool | None:
