@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes import index, limits, redaction, sealed
+from probes import index, limits, sealed
 from probes.errors import FULL_SUFFIX, FormatError, RecordingError, Torn
-from probes.files import make_folder, write_whole
 from probes.frames import (
     PREFIX,
     Extent,
@@ -93,6 +92,9 @@ def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) ->
     its id, and its checksum joins the `earlier` ones, by which journals know it. `index` of the manifest promises an
     index of the files (`seal`), which is renewed where there is one. Raises RecordingError when it cannot be written.
     """
+    from probes import redaction  # only writers need these: readers do not import them
+    from probes.files import make_folder, write_whole
+
     folder = Path(path)
     scrubbed = redaction.scrub(dict(manifest))
     before, checksum = _replaced(folder)

@@ -16,7 +16,6 @@ from typing import Any
 
 from probes import limits, sealed
 from probes.errors import FormatError, RecordingError
-from probes.files import write_whole
 from probes.frames import MAGIC, PREFIX, TRAILER
 from probes.lines import SEAL, SEAL_BYTES, decode_json
 
@@ -98,6 +97,8 @@ def _checksum(file: Path) -> str:
 
 def write(run: str | os.PathLike[str], identity: str) -> None:
     """Index a recording whose run has ended. `identity`: the id of the run. Raises RecordingError."""
+    from probes.files import write_whole  # what only writers need
+
     folder = Path(run)
     names = present(folder)
     try:
