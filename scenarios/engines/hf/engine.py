@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -139,20 +139,15 @@ class HFEngine:
         return dataclasses.replace(request, prompt_ids=tuple(tokenizer.encode(request.text)))
 
     @torch.no_grad()
-    def _padded(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return prompts that end in the last column, and the mask of their tokens."""
-        width = max(map(len, prompts))
-        ids = torch.zeros((len(prompts), width), dtype=torch.int64, device=self._device)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = torch.tensor(prompt, device=self._device)
-            mask[row, width - len(prompt) :] = 1
-        return ids, mask
-
     def _batch(self, requests: list[Request], mapped: Mapped, seed: int) -> list[Completion]:
         if any(not request.prompt_ids for request in requests):
             raise EngineError("hf: a prompt without tokens")
-        ids, mask = self._padded([request.prompt_ids for request in requests])
+        width = max(len(r.prompt_ids) for r in requests)
+        ids = torch.zeros((len(requests), width), dtype=torch.int64, device=self._device)
+        mask = torch.zeros_like(ids)
+        for row, request in enumerate(requests):
+            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
+            mask[row, width - len(request.prompt_ids) :] = 1
         draws = [draw_of(r, mapped, seed) for r in requests]
         responses = self._responses(requests, mapped)
         seeds = [(self._seed * 1_000_003 + r.sample) % 2**31 for r in requests]
