@@ -111,19 +111,24 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
         notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
     notes += [note for item in judged for note in _other_names(item, options)]
-    findings = {(finding.part if finding.parameter else "", finding.setting, finding.kind, finding.text): finding
-                for item in judged for finding in item.findings}  # fmt: skip
     return Mapping(
         file=options.file,
         source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else options.source,
         engine=options.engine,
         functions={item.part: item.function.name for item in judged},
         settings={item.part: item.settings for item in judged},
-        findings=tuple(sorted(findings.values(), key=lambda finding: finding.kind == "dropped")),
+        findings=_distinct(judged),
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
         notes=(*notes, *(note for item in judged for note in item.notes), *_unused(functions, judged, options)),
     )
+
+
+def _distinct(judged: list[_Part]) -> tuple[Arrival, ...]:
+    """The findings of all parts, each once, with what is dropped last."""
+    findings = {(finding.part if finding.parameter else "", finding.setting, finding.kind, finding.text): finding
+                for item in judged for finding in item.findings}  # fmt: skip
+    return tuple(sorted(findings.values(), key=lambda finding: finding.kind == "dropped"))
 
 
 def installed(engine: str) -> Accepted:
