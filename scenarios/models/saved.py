@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from scenarios.models.wide import HALF
+
 WIDE_EXPERTS = "eager"  # an implementation of experts that accepts every dtype; grouped_mm refuses float64 (torch 2.13)
 
 
@@ -57,8 +59,19 @@ def _shares_memory(first: Tensor, second: Tensor | None) -> bool:
 
 
 def widen(model: Any, dtype: torch.dtype) -> PreTrainedModel:
-    """Return the same model, computing in `dtype`."""
-    if hasattr(model.config, "_experts_implementation"):
-        model.set_experts_implementation(WIDE_EXPERTS)
-    wide: PreTrainedModel = model.to(dtype)
+    """Return a model with the same weights that computes in `dtype`.
+
+    What follows from the configuration alone, such as the factor of Gemma's embeddings, is computed anew: an engine
+    that loads the weights in `dtype` never rounds it.
+    """
+    state = model.state_dict()
+    derived = [buffer for name, buffer in model.named_buffers() if name not in state]
+    wide: PreTrainedModel
+    if any(buffer.dtype in HALF for buffer in derived):
+        wide = type(model).from_pretrained(None, config=model.config, state_dict=tensors(model), dtype=dtype)
+        wide = wide.to(device=model.device).train(model.training)
+    else:
+        wide = model.to(dtype)
+    if hasattr(wide.config, "_experts_implementation"):
+        wide.set_experts_implementation(WIDE_EXPERTS)
     return wide

@@ -76,3 +76,18 @@ def test_a_wider_copy_says_the_same(kind: str) -> None:
         narrow, wide = model(input_ids=ids).logits, saved.widen(twin, torch.float64)(input_ids=ids).logits
     assert wide.dtype == torch.float64
     assert (narrow - wide).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "qwen2"])
+def test_a_wider_model_is_the_one_that_is_loaded_so(kind: str, tmp_path: Path) -> None:
+    """The embeddings of Gemma have a factor that half precision rounds."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SIZE, "hidden_size": 48}))
+    model.to(torch.bfloat16).save_pretrained(tmp_path)
+    half, single = (
+        AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype) for dtype in (torch.bfloat16, torch.float32)
+    )
+    ids = torch.arange(3, 12)[None]
+    with torch.no_grad():
+        wide, loaded = (each(input_ids=ids).logits for each in (saved.widen(half, torch.float32), single))
+    assert torch.equal(wide, loaded)
