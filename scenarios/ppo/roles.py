@@ -5,6 +5,7 @@ The old log-probabilities of the loss come from the actor role, never from a rol
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,11 @@ class ReferenceRole(Role):
 
 
 class RewardRole(Role):
-    """A sequence-classification model with one label. A tokenizer other than the policy's is served through text."""
+    """A sequence-classification model with one label. A tokenizer other than the policy's is served through text.
+
+    A policy may have more rows than its tokenizer has tokens, and draw an id that the reward model has no row for. Such
+    ids are left out: they stand for no text.
+    """
 
     name = "reward"
 
@@ -78,7 +83,9 @@ class RewardRole(Role):
 
     def _translated(self, sample: Sample) -> Sample:
         if self._other is None:
-            return sample
+            rows = self.model.get_input_embeddings().num_embeddings
+            prompt, response = (tuple(id_ for id_ in ids if id_ < rows) for ids in (sample.prompt, sample.response))
+            return dataclasses.replace(sample, prompt=prompt, response=response)
         text = str(self.tokenizer.decode([*sample.prompt, *sample.response], skip_special_tokens=True))
         return Sample(sample.number, (), tuple(self._other.encode(text)))
 

@@ -167,6 +167,14 @@ def test_the_reward_is_the_classifier_s(paths: dict[str, str]) -> None:
         assert reward == pytest.approx(expected, abs=1e-5)
 
 
+def test_an_id_without_a_row_in_the_reward_model_has_no_reward_of_its_own(paths: dict[str, str]) -> None:
+    """A policy with more rows than its tokenizer has tokens draws such ids."""
+    role = RewardRole(scenario().to_json(), paths)
+    rows = role.model.get_input_embeddings().num_embeddings
+    beyond = dataclasses.replace(SAMPLES[0], response=(*SAMPLES[0].response[:-1], rows, SAMPLES[0].response[-1]))
+    assert role.rewards(0, [beyond]).tolist() == role.rewards(0, [SAMPLES[0]]).tolist()
+
+
 def test_a_reward_model_of_another_tokenizer_reads_text(paths: dict[str, str], tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(paths["reward"])
     model.save_pretrained(tmp_path)
