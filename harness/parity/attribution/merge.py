@@ -301,7 +301,7 @@ def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
     if not differing and _learner_moved(e, attribution):
         return _of_the_learner(cause)
     if not differing:
-        note = "live: at the last weights every engine on the bench agrees with the reference; the fault has passed"
+        note = f"live: at the last weights every engine on the bench agrees with the reference{_passed(cause, e)}"
         return dataclasses.replace(cause, evidence=f"{cause.evidence}; {note}")
     parts = []
     for side in differing:
@@ -321,6 +321,18 @@ def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
         summary = f"the {party}'s engine computes otherwise {what}; what differs first: {layer}"
         return Cause.of(COMPUTATION.key(layer), party, summary, evidence, cause.details, observed=excluded)
     return dataclasses.replace(cause, party=party, evidence=evidence)
+
+
+def _passed(cause: Cause, e: Evidence) -> str:
+    """Return what follows for a cause when no engine differs from the reference any more; "" for one of a trainer."""
+    if cause.party not in SIDES:
+        return ""
+    if (e.found(Kind.ENGINE.of(cause.party))[:, 0] == max(e.steps, default=-1)).any():
+        return (
+            "; it differed from its learner up to the last step: reference and engine share a fault of their code, or "
+            "the few samples of the bench do not show it"
+        )
+    return "; the fault has passed"
 
 
 def _learner_moved(e: Evidence, attribution: Attribution) -> bool:
