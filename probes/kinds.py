@@ -87,7 +87,8 @@ FRAME_KEYS: dict[str, FrameKeys] = {
     ),
     "repeat": FrameKeys(_keys("weight_version finish request_seed engine_seed mode"), _DRAWN),
     "rollout": FrameKeys(
-        _keys("weight_version mode guided finish rounds uncompared arrival tempered"), _DRAWN | {"processed_logprob"}
+        _keys("weight_version mode guided finish rounds uncompared arrival tempered ratio"),
+        _DRAWN | {"processed_logprob"},
     ),
     "seen": FrameKeys(frozenset(), _keys("request prompt_seen")),
     "updates": FrameKeys(

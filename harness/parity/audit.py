@@ -14,7 +14,6 @@ from typing import Any
 
 from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
-from harness.parity.causes.registry import family
 from harness.parity.checks.registry import Outcome, Registered, not_brought
 from harness.parity.checks.summary import mode_name, summary
 from harness.parity.coverage import failed_calls, limits, refused_calls
@@ -23,6 +22,7 @@ from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.gather import gather
+from harness.parity.rivals import told_apart
 from harness.parity.subjects.prompts.observed_text import with_text
 from harness.parity.subjects.recording.observed_consistency import contradictions
 from harness.parity.subjects.recording.observed_copies import copies_of_numbers
@@ -85,7 +85,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     wrong = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)
     outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
-    causes = [replace(cause, fix=family(cause.key).fix) for cause in (each.cause for each in explained.explanations)]
+    causes = [told_apart(explanation.cause, e) for explanation in explained.explanations]
     open_ = explain.remaining(explained, kinds)
     fix = ""
     if stop:

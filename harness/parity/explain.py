@@ -23,7 +23,7 @@ from harness.parity.lifted import remark
 from harness.parity.rivals import told_apart
 from harness.parity.subjects.engines import causes_lifecycle, causes_self_disagreement
 from harness.parity.subjects.learner import causes as learner
-from harness.parity.subjects.learner import causes_shapes
+from harness.parity.subjects.learner import causes_padding, causes_shapes
 from harness.parity.subjects.log_probabilities import explain as log_probabilities
 from harness.parity.subjects.native_sampler import explain as native_sampler
 from harness.parity.subjects.order import causes as order
@@ -106,6 +106,11 @@ RULES: tuple[Rule | Slot, ...] = (
         alone=True,
     ),
     Rule(
+        log_probabilities.rounded,
+        "numbers of few bits are a property of every number; a position or a factor would fit some of them",
+        alone=True,
+    ),
+    Rule(
         log_probabilities.alignment,
         "numbers can be read at another position only when it is known whose tokens they belong to",
         alone=True,
@@ -138,7 +143,14 @@ RULES: tuple[Rule | Slot, ...] = (
         alone=True,
     ),
     Rule(
-        log_probabilities.semantics, "its bounds also hold for other small faults, so it is the last of the re-readings"
+        log_probabilities.semantics,
+        "its bounds also hold for other small faults, so it is the last of the re-readings",
+        alone=True,
+    ),
+    Rule(
+        causes_padding.padded,
+        "any fault may happen to stand in padded samples alone, so it takes what no reading explains",
+        alone=True,
     ),
     # Where samples end.
     Rule(sampling.min_tokens, "an end token before min_tokens is a wrong choice of a token, and explains the length"),
@@ -157,6 +169,10 @@ RULES: tuple[Rule | Slot, ...] = (
     # The native stage.
     Rule(native_sampler.native_prompts, "the native stage follows the rollouts; prompts come first, as above"),
     Rule(native_sampler.native_ends, "a sampling parameter would fit samples that were cut, so ends come first"),
+    Rule(
+        native_sampler.native_min_tokens,
+        "end tokens that were to be barred are every token outside of the support, and no fit has to say so",
+    ),
     Rule(native_sampler.samplers, "sampling parameters are fitted to what prompts and ends leave open"),
     Rule(native_sampler.meanings, "what the reported numbers mean is asked after what was drawn"),
     Rule(native_sampler.seeds, "repeated draws depend on none of the rules above, so they end the native stage"),

@@ -188,6 +188,8 @@ def generated(call: Call) -> None:
     processed = changed_by(sampling) and fields["mode"] == "native"
     if processed and only_tempered(sampling):
         fields["tempered"] = True
+    elif processed:
+        fields["ratio"] = True  # OpenRLHF asks for log-probabilities for its importance ratio alone
     prompts, outputs = [row["prompt"] for row in made], [row["output"] for row in made]
     arrays = rollout_arrays(
         samples, prompts, outputs, None if None in logprobs else logprobs,

@@ -158,6 +158,8 @@ def generated(call: Call) -> None:
         logprobs = None  # raw ones, of which TRL's learner has no counterpart
     elif _comparable(trainer):
         fields["tempered"] = True
+    elif changed and _in_ratio(trainer):
+        fields["ratio"] = True
     meaning = "processed_logprob" if changed else "logprob"
     arrays = rollout_arrays(samples, prompts, outputs, logprobs, meaning=meaning)
     prompts_seen = _noted(trainer, SEEN)
@@ -403,6 +405,11 @@ def _comparable(trainer: Any) -> bool:
     colocated engine for processed ones; what a server reports is a setting of its own.
     """
     return _colocated(trainer) and not trainer.args.generation_kwargs and only_tempered(_sampling(trainer))
+
+
+def _in_ratio(trainer: Any) -> bool:
+    """Whether the importance ratio divides by what the engine reports after every processing of its logits."""
+    return _colocated(trainer) and bool(getattr(trainer, "vllm_importance_sampling_correction", False))
 
 
 def _colocated(trainer: Any) -> bool:

@@ -136,12 +136,14 @@ def grouped(call: Call) -> None:
     }  # fmt: skip
     if any(len(trajectory["turns"]) > 1 for trajectory in done):
         fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
-    elif _rejecting(call.owner.config):
+    elif _correction(call.owner.config, "rollout_rs"):
         fields["uncompared"] = "rollout_correction.rollout_rs hides the tokens that it rejects from the loss"
     rollout = container(call.owner.config.actor_rollout_ref.rollout)
     meaning, engine = _meaning(first, rollout, coupled=coupled), str(rollout.get("name"))
     if meaning == "processed_logprob" and all(comparable(turn["sampling"], engine) for turn in first):
         fields["tempered"] = True
+    elif meaning == "processed_logprob" and engine == "vllm" and _correction(call.owner.config, "rollout_is"):
+        fields["ratio"] = True
     logprobs = [turn["logprob"] for turn in first] if meaning else [None]
     arrays = rollout_arrays(
         samples, prompts, outputs, None if None in logprobs else logprobs, meaning=meaning or "logprob"
@@ -172,9 +174,10 @@ def _meaning(turns: list[dict[str, Any]], rollout: dict[str, Any], *, coupled: b
     return "" if "temperature" in changes else "logprob"
 
 
-def _rejecting(config: Any) -> bool:
+def _correction(config: Any, name: str) -> bool:
+    """Whether verl corrects by the engine's log-probabilities: `rollout_is` by a ratio, `rollout_rs` by rejection."""
     algorithm = getattr(config, "algorithm", None)
-    return bool(getattr(getattr(algorithm, "rollout_correction", None), "rollout_rs", None))
+    return bool(getattr(getattr(algorithm, "rollout_correction", None), name, None))
 
 
 def vllm_started(call: Call) -> None:

@@ -70,11 +70,11 @@ class EngineSpec:
     it resolved; 0 where it does not tell.
 
     `learners_code`: it computes with the learner's own code. `logprobs`: the distribution whose log-probabilities its
-    own sampler reports by default. `reloads_modules`: a weight sync must contain all tensors of a module. `routed`: a
-    router can be placed in front of several (`engine.router`). `defaults_at_endpoint_only`: generation_config.json
-    applies at its OpenAI endpoint only. `process`: how to recognise its processes. `frames`: where they compute, wait
-    and sleep. `preload`: modules that every start on a CPU imports, without starting a thread and without Ray; its
-    own processes may be forked after that.
+    own sampler reports by default. `pads`: it may put pads around the samples of a batch. `reloads_modules`: a weight
+    sync must contain all tensors of a module. `routed`: a router can be placed in front of several (`engine.router`).
+    `defaults_at_endpoint_only`: generation_config.json applies at its OpenAI endpoint only. `process`: how to recognise
+    its processes. `frames`: where they compute, wait and sleep. `preload`: modules that every start on a CPU imports,
+    without starting a thread and without Ray; its own processes may be forked after that.
     """
 
     name: str
@@ -99,6 +99,7 @@ class EngineSpec:
     most_scored: Callable[[Values], int] = fits_the_context
     learners_code: bool = False
     logprobs: Literal["raw", "tempered"] = "raw"
+    pads: bool = True
     reloads_modules: bool = False
     routed: bool = False
     defaults_at_endpoint_only: bool = False

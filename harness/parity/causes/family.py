@@ -62,6 +62,7 @@ class Seen(StrEnum):
     FROM_START = "it differed from its learner in the first step already, when it was freshly started"
     RIGHT_BEFORE = "it agreed with its learner with the weights before a recorded sync, and no longer after it"
     MOST_SPLIT = "most samples of these steps that go on past the change are split by it"
+    PADS_ALONE = "prompts of one length differ in every step that pads them and agree in every step that does not"
     ONE_VERSION_AGREES = "drawn again with one version of the weights, the same samples agree"
 
 

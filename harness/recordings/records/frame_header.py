@@ -46,7 +46,8 @@ class FrameHeader:
     learner, in words; `request_seed`: what the engine makes of seeds of requests; `fits`: of a `native_score`;
     `order`: the samples as the learner took them, or as they arrived from the engine; `unmatched`: why a row that was
     trained on has no sample number -> how many such rows; `tempered`: the processed log-probabilities are after the
-    temperature alone, as the learner's are."""
+    temperature alone, as the learner's are; `in_ratio`: the learner's importance ratio divides by the processed
+    log-probabilities, whatever changed them."""
 
     weight_version: int | None
     mode: str | None
@@ -58,6 +59,7 @@ class FrameHeader:
     order: tuple[int, ...] | None
     unmatched: Mapping[str, int]
     tempered: bool
+    in_ratio: bool
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> FrameHeader:
@@ -74,6 +76,7 @@ class FrameHeader:
             order=sample_numbers(fields.get("order")) or sample_numbers(fields.get("arrival")),
             unmatched={why: count for why, count in rows.items() if count},
             tempered=fields.get("tempered") is True,
+            in_ratio=fields.get("ratio") is True,
         )
 
 

@@ -26,6 +26,7 @@ SPEC = EngineSpec(
     most_scored=parameters.most_scored,
     # SGLang 0.5.23, layers/sampler.py: log-softmax of logits after penalties and temperature
     logprobs="tempered",
+    pads=False,
     defaults_at_endpoint_only=True,
     routed=True,
     process=PROCESS,

@@ -21,6 +21,7 @@ SPEC = EngineSpec(
     refusal=parameters.refusal,
     unlike=parameters.unlike,
     logprobs="raw",  # vLLM 0.32: config/model.py, logprobs_mode
+    pads=False,
     reloads_modules=True,  # when only one of q, k and v was sent, it lost the other two (measured, 0.32.0)
     process=PROCESS,
     frames=(

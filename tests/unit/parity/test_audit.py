@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from recordings import EOS, TENSORS, VOCABULARY, Recording, check, make, scenario
 
@@ -167,6 +168,40 @@ def filtered(made: Recording) -> None:
     processed(made)
     for frame in made.frames("rollout"):
         del frame.fields["tempered"]
+
+
+def renormalised(made: Recording, *, beyond: float = 0.0) -> None:
+    """A job at top-p 0.8 whose importance ratio divides by renormalised numbers; some are further off than a nucleus
+    of that mass allows.
+    """
+    filtered(made)
+    made.manifest["scenario"]["sampling"]["top_p"] = 0.8
+    for event in made.events("sampling"):
+        event["canonical"]["top_p"] = 0.8
+    for frame in made.frames("rollout"):
+        frame.fields["ratio"] = True
+        values = frame.arrays["processed_logprob"].values
+        mass = np.random.default_rng(frame.step).uniform(0.8, 1.0, len(values))
+        values[:] = np.minimum(values - np.log(mass), 0.0)
+        values[::3] -= beyond
+
+
+def renormalised_and_far(made: Recording) -> None:
+    renormalised(made, beyond=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("plant", "named"), [(renormalised, ["LOGPROB_SEMANTICS(renormalised)"]),
+                                              (renormalised_and_far, [])])  # fmt: skip
+def test_an_importance_ratio_that_divides_by_filtered_numbers_is_unsound(
+    plant: Callable[[Recording], None], named: list[str], tmp_path: Path
+) -> None:
+    """Without the ratio the same numbers are not compared: `filtered` below."""
+    made = make("baseline", native=False)
+    plant(made)
+    verdict = audited(made, tmp_path)
+    assert (verdict.verdict, [cause.name for cause in verdict.causes]) == ("UNSOUND", named), verdict.reason
+    assert all(cause.party == "run" and not cause.proofs for cause in verdict.causes)
 
 
 def processed_and_far(made: Recording) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recordings import FrameRecord, Recording, cause, causes, check, pair, put, scenario
+from recordings import EOS, FrameRecord, Recording, cause, causes, check, pair, put, scenario
 
 STEPS = 4
 EFFECT = {"before": 9.0, "after": 0.1, "outside_before": 9, "outside_after": 0}
@@ -31,6 +31,31 @@ def rolled(recording: Recording, first: int = 0) -> list[FrameRecord]:
 
 def last_tokens(frame: FrameRecord) -> np.ndarray:
     return frame.arrays["logprob"].offsets[1:][np.array(frame.fields["finish"]) == "stop"] - 1
+
+
+def in_bfloat16(values: np.ndarray) -> np.ndarray:
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return (((bits + 0x8000) >> 16) << 16).view(np.float32)
+
+
+def test_log_probabilities_that_are_rounded_are_no_noise(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        frame.arrays["logprob"].values[:] = in_bfloat16(frame.arrays["logprob"].values)
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == ["LOGPROB_SEMANTICS(rounded)"]
+    assert verdict.causes[0].party == "candidate" and not verdict.causes[0].proofs
+
+
+@pytest.mark.parametrize(("off", "every"), [(0.0, 2), (1.0, 1)])
+def test_rounding_explains_no_number_that_is_not_rounded_and_no_larger_fault(
+    off: float, every: int, tmp_path: Path
+) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        values = frame.arrays["logprob"].values
+        values[::every] = in_bfloat16(values[::every] - off)
+    assert "LOGPROB_SEMANTICS(rounded)" not in causes(put(tmp_path, baseline, candidate))
 
 
 def test_a_placeholder_of_end_tokens_is_no_noise(tmp_path: Path) -> None:
@@ -109,6 +134,26 @@ def test_a_fit_of_a_judged_sampler_is_no_proof(tmp_path: Path) -> None:
     verdict = put(tmp_path, baseline, candidate)
     assert causes(verdict) == ["SAMPLING_PARAM(temperature)"] and not verdict.causes[0].proofs
     assert check(verdict, "sampling-parameter-map").state == "confirmed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("others", "named"), [(0, ["SAMPLING_PARAM(min_tokens)"]), (9, ["UNEXPLAINED"])])
+def test_a_sampler_that_only_early_end_tokens_depart_from_lost_min_tokens(
+    others: int, named: list[str], tmp_path: Path
+) -> None:
+    """The engine goes on after an end token before min_tokens; beside `others`, further tokens, it explains not all."""
+    baseline, candidate = unended()
+    for recording in (baseline, candidate):
+        recording.manifest["scenario"]["sampling"]["min_tokens"] = 3
+    output = candidate.frame("native", -1).arrays["output"]
+    outside = candidate.frame("native_score", -1).arrays["outside"].values
+    first, long = np.cumsum(output.lengths) - output.lengths, output.lengths > 3
+    outside[first[long][:20]] = 0.5  # tokens that no draw as asked could give
+    outside[first[long][20 : 20 + others] + 1] = 0.5
+    output.values[first[long][:20]] = EOS
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == named and verdict.causes[0].party == "candidate"
+    assert not verdict.causes[0].proofs
 
 
 def experience(recording: Recording, first: int) -> list[FrameRecord]:

@@ -181,17 +181,23 @@ def test_openrlhfs_samples_are_coupled_where_every_one_was_drawn_so(desk: Any, d
 
 
 @pytest.mark.parametrize(
-    ("options", "array"),
-    [({"temperature": 1.0, "top_p": 1.0}, "logprob"), ({"temperature": 0.7}, "processed_logprob")],
-)
-def test_openrlhfs_log_probabilities_have_the_name_of_what_they_are(desk: Any, options: Any, array: str) -> None:
+    ("options", "array", "compared"),
+    [
+        ({"temperature": 1.0, "top_p": 1.0}, "logprob", set()),
+        ({"temperature": 0.7}, "processed_logprob", {"tempered"}),
+        ({"top_p": 0.9}, "processed_logprob", {"ratio"}),
+    ],
+)  # fmt: skip
+def test_openrlhfs_log_probabilities_have_the_name_of_what_they_are(
+    desk: Any, options: Any, array: str, compared: set[str]
+) -> None:
     one = desk(openrlhf.ADAPTER)
     submit_prompts(one, ["a"], **options)
     numbers = {"rollout_log_probs": [0.0, 0.0, -1.5]}
     answer(one, 0, response("a", [3, 4, 5], 2, **numbers), response("a", [3, 4, 6], 2, **numbers))
     one.call(openrlhf_driver.generated, generate_all, generator())
     [(_, fields, arrays)] = one.frames("rollout")
-    assert fields.get("tempered", False) == (array == "processed_logprob")
+    assert {"tempered", "ratio"} & fields.keys() == compared
     assert arrays[array] == [[-1.5], [-1.5]]
     assert [name for name in arrays if name.endswith("logprob")] == [array]
 
@@ -698,6 +704,23 @@ def test_verls_learner_scores_what_its_vllm_reports_after_the_temperature_alone(
     one = desk(verl.ADAPTER)
     play(one, loop(**setting), ANSWERS)
     assert {fields.get("tempered", False) for _, fields, _ in one.frames("rollout")} == {tempered}
+
+
+@pytest.mark.parametrize(
+    ("setting", "correction", "divides"),
+    [
+        ({"top_p": 0.9, "name": "vllm"}, {"rollout_is": "token"}, True), ({"top_p": 0.9, "name": "vllm"}, {}, False),
+        ({"top_p": 0.9, "name": "sglang"}, {"rollout_is": "token"}, False),
+        ({"temperature": 0.7, "name": "vllm"}, {"rollout_is": "token"}, False),
+    ],
+)  # fmt: skip
+def test_verls_importance_ratio_divides_by_what_its_vllm_filtered(
+    desk: Any, setting: Any, correction: Any, divides: bool
+) -> None:
+    one, owner = desk(verl.ADAPTER), loop(**setting)
+    owner.config.algorithm = SimpleNamespace(rollout_correction=SimpleNamespace(**correction))
+    play(one, owner, ANSWERS)
+    assert {fields.get("ratio", False) for _, fields, _ in one.frames("rollout")} == {divides}
 
 
 def test_verls_learner_scores_after_the_temperature_and_a_coupled_engine_before(desk: Any) -> None:

@@ -258,6 +258,17 @@ def test_when_the_learner_scores_what_the_engine_reports(settings: dict[str, Any
     assert trl._comparable(trainer(**settings)) is tempered
 
 
+@pytest.mark.parametrize(
+    ("settings", "divides"),
+    [
+        ({"vllm_importance_sampling_correction": True}, True), ({"vllm_importance_sampling_correction": False}, False),
+        ({}, False), ({"vllm_importance_sampling_correction": True, "mode": "server"}, False),
+    ],
+)  # fmt: skip
+def test_when_the_importance_ratio_divides_by_what_the_engine_reports(settings: dict[str, Any], divides: bool) -> None:
+    assert trl._in_ratio(trainer(**settings)) is divides
+
+
 def test_an_engine_is_recorded_with_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trl, "vllm_resolved", lambda config: {"dtype": "float32"})
     owner = SimpleNamespace(

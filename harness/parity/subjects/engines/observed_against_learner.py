@@ -85,14 +85,19 @@ def _stops(side: SideBuilder, rollout: Table, output: Rows) -> None:
     side.inner = counts
 
 
-def _of_engine(rollout: Table) -> Rows | None:
-    """Return the engine's log-probabilities that are of the distribution which its learner scores."""
-    return rollout.rows("processed_logprob" if rollout.header.tempered else "logprob")
+def _of_engine(e: EvidenceBuilder, rollout: Table) -> Rows | None:
+    """Return the engine's log-probabilities that its learner holds its own against: those of the distribution that it
+    scores.
+
+    A run by itself is asked for those of its importance ratio too, whatever they are of. Two runs have the same ratio.
+    """
+    header = rollout.header
+    return rollout.rows("processed_logprob" if header.tempered or (e.alone and header.in_ratio) else "logprob")
 
 
 def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     """Find log-probabilities that are NaN or infinite, whatever the other side has for the token."""
-    logprob = _of_engine(rollout)
+    logprob = _of_engine(e, rollout)
     if logprob is None:
         return
     bad = np.flatnonzero(~np.isfinite(logprob.values))
@@ -124,7 +129,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     hence `backwards`.
     """
     tokens, actor = experience.rows("tokens"), experience.rows("actor_logprob")
-    logprob = _of_engine(rollout)
+    logprob = _of_engine(e, rollout)
     if tokens is None:
         side.no_experience.append(rollout.step)
         return

@@ -27,7 +27,8 @@ from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
 from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
 from harness.parity.subjects.log_probabilities.observed_properties import ZERO
 from harness.parity.subjects.log_probabilities.observed_readings import Readings
-from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS
+from harness.parity.subjects.log_probabilities.observed_rereading import GRIDS, SHIFTS, filtered_by
+from harness.parity.subjects.precision.observed_floor import CAPS
 from harness.parity.subjects.prompts.causes_retokenization import RETOKENIZATION
 from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
 from harness.parity.subjects.weights.causes import STALE_WEIGHTS
@@ -375,6 +376,37 @@ def placeholders(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         )
 
 
+def rounded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Find an engine of which every number is one of half precision: it was rounded after the model had computed it.
+
+    It explains differences within what that type is believed to round. How the numbers were made does not follow.
+    """
+    for side in e.sides:
+        kind = Kind.ENGINE.of(side.name)
+        readings = e.log_probabilities.readings.get(kind)
+        if readings is None:
+            continue
+        count, rows = int(readings["numbers"].sum()), _open(kind, readings, so_far)
+        name = next((name for name in GRIDS if readings[f"{name} numbers"].sum() == count), "")
+        if not name or count < 2 * LEAST:
+            continue
+        rows &= readings["size"] <= CAPS[name] * readings["beyond"]
+        affected = readings.keys[rows]
+        if not len(affected):
+            continue
+        yield Explanation(
+            Cause.of(
+                LOGPROB_SEMANTICS.key("rounded"),
+                side.name,
+                f"the {side.name}'s engine reports log-probabilities rounded to {name} {when(e, affected[:, 0])}",
+                f"all {count:,} numbers have at most {GRIDS[name]} significant bits, those of float32 have 24",
+                {"samples": len(affected), "numbers": count, "type": name},
+            ),
+            (kind, Kind.LOGPROB.of(), Kind.NATIVE_LEARNER.of(side.name), *scored_otherwise(e, side.name)),
+            and_native(affected),
+        )
+
+
 def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find log-probabilities reported after temperature, or renormalised over the nucleus: each lies within the bounds
     of that reading.
@@ -400,13 +432,13 @@ def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 continue
             affected = readings.keys[rows]
             sampling = e.baseline.recording.records.settings.sampling
-            parameter = {"tempered": "temperature", "renormalised": "top_p"}[name]
+            parameters = {"tempered": ["temperature"], "renormalised": filtered_by(sampling)}[name]
+            by = " and ".join(f"{parameter} {sampling.get(parameter)}" for parameter in parameters)
             yield Explanation(
                 Cause.of(
                     LOGPROB_SEMANTICS.key(name),
                     side.name,
-                    f"the {side.name}'s engine reports log-probabilities {name} by {parameter} "
-                    f"{sampling.get(parameter)} {when(e, affected[:, 0])}",
+                    f"the {side.name}'s engine reports log-probabilities {name} by {by} {when(e, affected[:, 0])}",
                     f"{int((readings['tokens'] - outside)[rows].sum())} of {int(readings['tokens'][rows].sum())} "
                     f"tokens lie within the bounds that this sets; at {int(telling[rows].sum())} the raw one would not",
                     {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},

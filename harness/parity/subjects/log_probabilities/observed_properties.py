@@ -102,11 +102,13 @@ def _context(step: StepTokens) -> np.ndarray | None:
     return None if lengths is None else step.position + lengths[step.tokens.grid.row]
 
 
+ZERO = "tokens with a log-probability of exactly 0"
+PADDED = "samples with a prompt shorter than the longest of the step, which a batch pads"
 PROPERTIES = (
     Property("end tokens of samples that stopped", _ends),
     Property("first tokens of responses", lambda step: step.position == 0),
-    Property("tokens with a log-probability of exactly 0", lambda step: step.engine == 0.0),
-    Property("samples with a prompt shorter than the longest of the step, which a batch pads", _shorter, True),
+    Property(ZERO, lambda step: step.engine == 0.0),
+    Property(PADDED, _shorter, True),
     Property("samples with cached tokens", lambda step: None if step.cached is None else step.cached > 0, True),
     Property("samples that a limit cut", lambda step: step.finished("length"), True),
     Property("samples whose prompt an earlier sample of the step has", _repeated_prompts, True),
@@ -120,4 +122,3 @@ PROPERTIES = (
     Property("samples with a prompt of {} tokens", lambda step: step.prompt_lengths, True, Reads.AMOUNT),
     Property("samples with a response of {} tokens", lambda step: step.tokens.lengths_a, True, Reads.AMOUNT),
 )
-ZERO = PROPERTIES[2].name

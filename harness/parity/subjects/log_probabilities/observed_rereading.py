@@ -8,6 +8,9 @@ fault that starts at a later step.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Grid
@@ -15,11 +18,13 @@ from harness.parity.facts.comparison import Comparison, RecordedSide
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.recordings.records.frame_header import FrameHeader
 from harness.recordings.records.tokenizer_info import NO_TOKENIZER, TokenizerInfo
 from probes.format import number
 
 SHIFTS = (1, -1, 2, -2)
 SLIPS = (1, 2, 3, 4, -1, -2, -3, -4)  # positions by which numbers slip where one id became several, or several one
+GRIDS = {"bfloat16": 8, "float16": 11}  # bits of a significand, by type; float32 has 24
 LEAST_SLIPPED = 3  # tokens of a row behind the place
 SLIPPED_ROWS = 64  # rows of a step that are read so; whether a step's numbers slip needs no more
 
@@ -59,6 +64,10 @@ def reread(
         apart = np.full(grid.size, np.nan) if reference is None else np.abs(numbers - reference)
         columns[f"{name} off reference"] = _per_row(grid, tokens_equal & ~(apart <= tolerance))
     columns |= _slipped(grid, truth, engine, columns["first"])
+    numbers = np.isfinite(engine) & (engine != 0.0)
+    columns["numbers"] = _per_row(grid, numbers)
+    for name, bits in GRIDS.items():
+        columns[f"{name} numbers"] = _per_row(grid, numbers & _on_grid(engine, bits))
     # The best factor in the least-squares sense, for each row. The step's common factor then replaces it.
     used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)
     products = _per_row(grid, np.where(used, truth * engine, 0.0))
@@ -69,7 +78,7 @@ def reread(
     apart = np.abs(factor * engine - truth)
     fits = apart <= tolerance * max(1.0, abs(factor))
     columns["scale left"] = _per_row(grid, tokens_equal & ~(fits if rounded is None else fits | rounded))
-    for name, (low, high) in _semantics(e, truth).items():
+    for name, (low, high) in _semantics(e, tokens.a.header, truth).items():
         columns[f"{name} left"] = _per_row(
             grid, tokens_equal & ~((engine >= low - tolerance) & (engine <= high + tolerance))
         )
@@ -77,6 +86,14 @@ def reread(
         telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
         columns[f"{name} telling"] = _per_row(grid, telling)
     e.readings.setdefault(key, []).append(columns)
+
+
+def _on_grid(values: np.ndarray, bits: int) -> np.ndarray:
+    """Return which values have no more significant bits; 2^(bits − 24) of float32's do by chance."""
+    significand, _ = np.frexp(values.astype(np.float64))
+    steps = np.ldexp(significand, bits)
+    on_grid: np.ndarray = steps == np.rint(steps)
+    return on_grid
 
 
 def _of_the_reference(tokens: AlignedTokens) -> np.ndarray | None:
@@ -170,19 +187,27 @@ def _common(scales: np.ndarray, beyond: np.ndarray) -> float:
     return float(np.median(usable_scales)) if len(usable_scales) else 1.0
 
 
-def _semantics(e: EvidenceBuilder, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return by reading the bounds of a reported log-probability, given the raw one: "tempered" or "renormalised".
+def _semantics(e: EvidenceBuilder, header: FrameHeader, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return by reading the bounds of a reported log-probability, given the true one: "tempered" or "renormalised".
 
-    Renormalised over a nucleus of mass S ≥ top_p it is log p − log S.
+    Renormalised over tokens of mass S it is log p − log S. A nucleus has S ≥ top_p. Other filters tell no least S.
+    `header`: of the engine's numbers. Processed ones have a truth that is after the temperature already.
     """
     sampling = e.baseline.recording.records.settings.sampling
     temperature, top_p = number(sampling.get("temperature"), 1.0), number(sampling.get("top_p"), 1.0)
-    bounds = {}
-    if temperature > 0 and temperature != 1.0:
-        bounds["tempered"] = tempered_bounds(truth, temperature, vocabulary(e))
-    elif 0 < top_p < 1:
-        bounds["renormalised"] = (truth, np.minimum(truth - np.log(top_p), 0.0))
-    return bounds
+    processed = header.tempered or header.in_ratio
+    if temperature > 0 and temperature != 1.0 and not processed:
+        return {"tempered": tempered_bounds(truth, temperature, vocabulary(e))}
+    filters = filtered_by(sampling)
+    if "top_p" in filters and (filters == ["top_p"] or not processed):
+        return {"renormalised": (truth, np.minimum(truth - np.log(top_p), 0.0))}
+    return {"renormalised": (truth, np.zeros_like(truth))} if filters and processed else {}
+
+
+def filtered_by(sampling: Mapping[str, Any]) -> list[str]:
+    """Return the parameters that keep only some tokens to draw from."""
+    kept = {"top_p": (0.0, 1.0), "top_k": (0, float("inf")), "min_p": (0.0, float("inf"))}
+    return [name for name, (least, most) in kept.items() if least < number(sampling.get(name), least) < most]
 
 
 def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -157,6 +157,37 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             )
 
 
+def native_min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Find a sampler that only end tokens before min_tokens depart from what was asked: they are every token that it
+    could not have drawn.
+    """
+    for side in e.sides:
+        kind, least = Kind.NATIVE_SAMPLER.of(side.name), side.recording.records.settings.sampling.min_tokens
+        if e.native is None or not least > 0 or not len(so_far.left(kind)):
+            continue
+        outside, early = e.native.sampler[side.name]["outside"], _early_ends(e, side, least)
+        if early < FEWEST or early != outside:
+            continue
+        cause = Cause.of(
+            SAMPLING_PARAM.key("min_tokens"),
+            _party(side, "min_tokens"),
+            f"the {side.name}'s own sampler draws end tokens before min_tokens = {least:g}",
+            f"all {counted(early, 'token')} that it could not have drawn as asked",
+            {"side": side.name, "stage": "native", "asked": least, "tokens": early},
+            observed=[Seen.AT_THE_LIMIT],
+        )
+        yield Explanation(cause, (Kind.NATIVE.of(), kind))
+
+
+def _early_ends(e: Evidence, side: Side, least: float) -> int:
+    """Return how many end tokens stand at native positions below `least`."""
+    outputs = [output for table in tables(side, "native") if (output := table.rows("output")) is not None]
+    places = ((output.values, np.arange(len(output.values)) - np.repeat(output.offsets[:-1], output.lengths))
+              for output in outputs)  # fmt: skip
+    ends = sorted(end_ids(e, side))
+    return sum(int((np.isin(tokens, ends) & (position < least)).sum()) for tokens, position in places)
+
+
 def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find log-probabilities that have another meaning than the engine documents."""
     result = e.native

@@ -65,7 +65,10 @@ LOGPROB_SEMANTICS = CauseFamily(
     fix="ask the engine for raw log-probabilities, at temperature 1 and before any filter",
     fixes={
         "placeholder": "keep the log-probability of every token that was drawn, that of the end token too, and put no "
-        "number in its place"
+        "number in its place",
+        "rounded": "compute and keep log-probabilities in float32, whatever type the model has",
+        "renormalised": "ask the engine for log-probabilities before any filter, or draw without one: an importance "
+        "ratio needs both of its numbers of one distribution",
     },
     alone="its proof gives every number again, from the whole distribution of its position",
     proof=either("each number comes out in the other meaning"),
