@@ -21,6 +21,7 @@ from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPair
 from harness.recordings.records.frame_header import FrameHeader
 from harness.recordings.records.tokenizer_info import NO_TOKENIZER, TokenizerInfo
 from probes.format import number
+from scenarios.engines.canonical import FILTERS
 
 SHIFTS = (1, -1, 2, -2)
 SLIPS = (1, 2, 3, 4, -1, -2, -3, -4)  # positions by which numbers slip where one id became several, or several one
@@ -199,15 +200,14 @@ def _semantics(e: EvidenceBuilder, header: FrameHeader, truth: np.ndarray) -> di
     if temperature > 0 and temperature != 1.0 and not processed:
         return {"tempered": tempered_bounds(truth, temperature, vocabulary(e))}
     filters = filtered_by(sampling)
-    if "top_p" in filters and (filters == ["top_p"] or not processed):
+    if "top_p" in filters and top_p > 0 and (filters == ["top_p"] or not processed):
         return {"renormalised": (truth, np.minimum(truth - np.log(top_p), 0.0))}
     return {"renormalised": (truth, np.zeros_like(truth))} if filters and processed else {}
 
 
 def filtered_by(sampling: Mapping[str, Any]) -> list[str]:
     """Return the parameters that keep only some tokens to draw from."""
-    kept = {"top_p": (0.0, 1.0), "top_k": (0, float("inf")), "min_p": (0.0, float("inf"))}
-    return [name for name, (least, most) in kept.items() if least < number(sampling.get(name), least) < most]
+    return [parameter.name for parameter in FILTERS if parameter.restricts(number(sampling.get(parameter.name)))]
 
 
 def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[np.ndarray, np.ndarray]:
