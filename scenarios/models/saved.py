@@ -66,7 +66,7 @@ def widen(model: Any, dtype: torch.dtype) -> PreTrainedModel:
     """
     state = model.state_dict()
     derived = [buffer for name, buffer in model.named_buffers() if name not in state]
-    wide: PreTrainedModel
+    wide: Any
     if any(buffer.dtype in HALF for buffer in derived):
         wide = type(model).from_pretrained(None, config=model.config, state_dict=tensors(model), dtype=dtype)
         wide = wide.to(device=model.device).train(model.training)
@@ -74,4 +74,5 @@ def widen(model: Any, dtype: torch.dtype) -> PreTrainedModel:
         wide = model.to(dtype)
     if hasattr(wide.config, "_experts_implementation"):
         wide.set_experts_implementation(WIDE_EXPERTS)
-    return wide
+    model_in_dtype: PreTrainedModel = wide
+    return model_in_dtype

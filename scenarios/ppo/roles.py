@@ -83,7 +83,8 @@ class RewardRole(Role):
 
     def _translated(self, sample: Sample) -> Sample:
         if self._other is None:
-            rows = self.model.get_input_embeddings().num_embeddings
+            embeddings: Any = self.model.get_input_embeddings()
+            rows = embeddings.num_embeddings
             prompt, response = (tuple(id_ for id_ in ids if id_ < rows) for ids in (sample.prompt, sample.response))
             return dataclasses.replace(sample, prompt=prompt, response=response)
         text = str(self.tokenizer.decode([*sample.prompt, *sample.response], skip_special_tokens=True))
