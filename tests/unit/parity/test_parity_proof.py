@@ -47,6 +47,7 @@ def test_log_probabilities_that_are_rounded_are_no_noise(tmp_path: Path) -> None
     assert verdict.causes[0].party == "candidate" and not verdict.causes[0].proofs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("off", "every"), [(0.0, 2), (1.0, 1)])
 def test_rounding_explains_no_number_that_is_not_rounded_and_no_larger_fault(
     off: float, every: int, tmp_path: Path
