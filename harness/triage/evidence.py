@@ -351,6 +351,29 @@ class LogEnd:
 
 
 @dataclass(frozen=True)
+class LogPhase:
+    """A phase of work of which a progress bar in a log that was pasted says how long it took.
+
+    file: the log's name. line: the number of the bar's line, from 1. name: the words before the bar, without secrets.
+    finished: whether the bar is full. took_s: seconds since the bar began.
+    """
+
+    file: str
+    line: int
+    name: str
+    finished: bool
+    took_s: Number
+
+    @property
+    def words(self) -> str:
+        """What it was and how long it took."""
+        minutes, seconds = divmod(int(self.took_s), 60)
+        hours, minutes = divmod(minutes, 60)
+        took = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        return f"{self.name or 'a progress bar'} {'took' if self.finished else 'has taken'} {took}"
+
+
+@dataclass(frozen=True)
 class Silence:
     """Why a watch gave no evidence, in words that follow a colon. `up`: its host answered, if only to refuse."""
 
@@ -386,5 +409,7 @@ class Evidence:
     errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines
     ray_demands: tuple[RayDemand, ...] = ()  # of `ray status` that was pasted
     log_ends: tuple[LogEnd, ...] = ()  # of logs that were pasted, the rarest first
+    log_phases: tuple[LogPhase, ...] = ()  # of logs that were pasted, the longest of each first
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
+    watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared
