@@ -19,7 +19,8 @@ from probes.limits import RANKS
 
 T = TypeVar("T")
 MAX_ENTRIES = 20_000  # ranks times groups of which lines are kept
-WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint", "entire process down")  # each line that is read has one of these
+# Each line that is read has one of these.
+WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint", "entire process down")
 _NUMBER = r"(-?\d{1,15})"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,20}) (?:PG GUID ([\w:.-]{1,100}))?\(([\w:. -]{0,100})\) Rank (\d{1,7})\]")
 _RANK = re.compile(r"\[Rank (\d{1,7})\]")

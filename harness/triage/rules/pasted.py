@@ -182,8 +182,10 @@ def last_lines(case: Case) -> Ruling | None:
     return Ruling(
         "INSUFFICIENT",
         f"no error, stack or timeout in {where}; {who}: {brief(most.text, 6)}",
-        evidence=(*([f"its longest phase: {longest.words} ({longest.file}:{longest.line})"] if longest else ()),
-                  *_ends(case)),
+        evidence=(
+            *([f"its longest phase: {longest.words} ({longest.file}:{longest.line})"] if longest else ()),
+            *_ends(case),
+        ),
         missing=(
             "stacks of the processes that stand: where each of them is",
             "how old the last line is: compare its time with the clock of its host",
