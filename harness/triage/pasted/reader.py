@@ -105,8 +105,12 @@ class Reader:
         parsers: dict[tuple[str, Name], Parser] = {}
         place, part = file, NOBODY
         self.errors.begin(file, pasted.text)
+        # A reader whose words are nowhere in the text has nothing to take: stacks are most of what is pasted.
+        has_errors, has_counters, has_table = (
+            any(word in pasted.text for word in words) for words in (errors.WORDS, watchdog.WORDS, (torchrun.ENDING,))
+        )
         for number, line in enumerate(pasted.lines(), 1):
-            if header := _FILE.fullmatch(line):
+            if line.startswith("==> ") and (header := _FILE.fullmatch(line)):
                 place, part = header[1], NOBODY
                 continue
             if section := naming.section(line):
@@ -114,9 +118,12 @@ class Reader:
                 continue
             writer, rest = naming.split(line)
             writer = part if writer is NOBODY else writer
-            self.log.feed(writer, rest)
-            self.failures.feed(file, number, rest)
-            self.errors.feed(number, writer, rest)
+            if has_counters:
+                self.log.feed(writer, rest)
+            if has_table:
+                self.failures.feed(file, number, rest)
+            if has_errors:
+                self.errors.feed(number, writer, rest)
             parser = parsers.get((place, writer))
             if parser is None and len(parsers) < MAX_WRITERS:
                 parser = parsers[place, writer] = Parser()
