@@ -15,7 +15,7 @@ from harness.triage.evidence import Evidence, Peak, Process, Sample
 from probes.files import write_whole
 
 NAME = "ended.json"
-MAX_BYTES = 16 << 20  # 4,096 processes take 1 MiB
+MAX_ENDED_BYTES = 16 << 20  # 4,096 processes take 1 MiB
 
 
 def write(directory: Path, peaks: Collection[Peak]) -> None:
@@ -29,7 +29,7 @@ def read(directory: Path) -> tuple[Peak, ...]:
     """The peaks in the directory of a watch; empty without them."""
     try:
         with open(directory / NAME, "rb") as stream:
-            rows = json.loads(stream.read(MAX_BYTES))
+            rows = json.loads(stream.read(MAX_ENDED_BYTES))
         return tuple(
             Peak(
                 host=str(row["host"]), pid=int(row["pid"]), name=str(row["name"]), peak_bytes=int(row["peak_bytes"]),
