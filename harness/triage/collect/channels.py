@@ -203,7 +203,7 @@ def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
 def wakers(loops: Mapping[int, Collection[str]], sockets: Sockets) -> dict[int, set[int]]:
     """Process in an event loop -> the other processes of this host whose data can wake it.
 
-    Left out if the other end of a descriptor is not known. Who may still connect to a listener is not counted. `loops`:
+    Left out if it is not known who has the other end of a descriptor. Who may still connect to a listener is not counted. `loops`:
     pid -> the result of `looping`.
     """
     unix = _unix_peers() if loops else {}
@@ -216,7 +216,11 @@ def wakers(loops: Mapping[int, Collection[str]], sockets: Sockets) -> dict[int, 
     holders: dict[str, set[int]] = {end: set() for its in ends.values() for end in its}
     for pid, link in _holders(set(holders), os.O_RDONLY):
         holders[link].add(pid)
-    return {pid: {holder for end in its for holder in holders[end]} - {pid} for pid, its in ends.items()}
+    return {
+        pid: {holder for end in its for holder in holders[end]} - {pid}
+        for pid, its in ends.items()
+        if all(holders[end] for end in its)  # nobody has accepted it, or another user's process has it
+    }
 
 
 def _other_end(pid: int, link: str, unix: Mapping[str, str], sockets: Sockets) -> str:
