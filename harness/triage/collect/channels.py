@@ -203,7 +203,7 @@ def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
 def wakers(loops: Mapping[int, Collection[str]], sockets: Sockets) -> dict[int, set[int]]:
     """Process in an event loop -> the other processes of this host whose data can wake it.
 
-    Left out if it is not known who has the other end of a descriptor. Who may still connect to a listener is not counted. `loops`:
+    Left out if it is not known who has the other end of a descriptor. Who may still connect is not counted. `loops`:
     pid -> the result of `looping`.
     """
     unix = _unix_peers() if loops else {}
