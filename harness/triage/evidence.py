@@ -78,6 +78,8 @@ class Sample:
     locked_alone: bool = (
         False  # its only thread but the heartbeat's waits without a limit for a lock that no other process uses
     )
+    # What its only thread but the heartbeat's waits for in an event loop without a timer, as "socket:[7]".
+    loop: tuple[str, ...] = ()
     timed: bool = False  # its main thread waits with a time limit, as in a sleep
     polled: tuple[
         str, ...
@@ -192,6 +194,9 @@ class Process:
         False  # another process of its host can write what its main thread reads, from the first look to the last
     )
     own_pipe: bool = False  # it reads from a pipe throughout to which no other process of its host can write
+    # Other processes of its host whose data can wake the event loop without a timer in which it slept from the first
+    # look to the last; None if it did not, or if an end is not known.
+    wakers: tuple[int, ...] | None = None
     forked: bool = False  # it was forked by its parent and still runs that one's program
     reader: int = 0  # the one other process on its host that can read the full pipe to which it writes
 
@@ -351,6 +356,45 @@ class LogEnd:
 
 
 @dataclass(frozen=True)
+class Peak:
+    """What a process of a watched job held in memory at most, and how it ended, as far as the watch knows.
+
+    peak_bytes: resident, as the kernel counts them (VmHWM); memory that several share counts in each of them.
+    killed: whether the kernel's log says that it killed the process for memory.
+    """
+
+    host: str
+    pid: int
+    name: str
+    peak_bytes: int
+    killed: bool = False
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class LogPhase:
+    """A phase of work of which a progress bar in a log that was pasted says how long it took.
+
+    file: the log's name. line: the number of the bar's line, from 1. name: the words before the bar, without secrets.
+    finished: whether the bar is full. took_s: seconds since the bar began.
+    """
+
+    file: str
+    line: int
+    name: str
+    finished: bool
+    took_s: Number
+
+    @property
+    def words(self) -> str:
+        """What it was and how long it took."""
+        minutes, seconds = divmod(int(self.took_s), 60)
+        hours, minutes = divmod(minutes, 60)
+        took = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        return f"{self.name or 'a progress bar'} {'took' if self.finished else 'has taken'} {took}"
+
+
+@dataclass(frozen=True)
 class Silence:
     """Why a watch gave no evidence, in words that follow a colon. `up`: its host answered, if only to refuse."""
 
@@ -386,5 +430,8 @@ class Evidence:
     errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines
     ray_demands: tuple[RayDemand, ...] = ()  # of `ray status` that was pasted
     log_ends: tuple[LogEnd, ...] = ()  # of logs that were pasted, the rarest first
+    peaks: tuple[Peak, ...] = ()  # memory of the processes of a watched command that failed, the largest first
+    log_phases: tuple[LogPhase, ...] = ()  # of logs that were pasted, the longest of each first
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
+    watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

@@ -12,37 +12,61 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from harness.triage.collect import channels
+from harness.triage.collect import channels, connections, traffic
+from harness.triage.graph.calls import PIECE_S
 from harness.triage.run import triage
 from reports.model import Verdict
 
-SERVER = """
-import asyncio, queue, socket, sys, threading, time
+HEAD = """
+import asyncio, queue, socket, subprocess, sys, threading, time
 lock = threading.Lock()
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
-def answer():
-    connection, _ = listener.accept()
-    connection.recv(65536)
-    {0}
-def read_on(reader, writer):
-    return asyncio.Event().wait()
-{1}
+"""
+SERVER = f"""{HEAD}
+connection, _ = listener.accept()
+connection.recv(65536)
+{{}}
+"""
+LOOP = f"""{HEAD}
+async def read_on(reader, writer):
+    {{}}
+async def serve():
+    server = await asyncio.start_server(read_on, sock=listener)
+    {{}}
+    await server.serve_forever()
+asyncio.run(serve())
 """
 CLIENT = "import sys, urllib.request\nurllib.request.urlopen('http://127.0.0.1:' + sys.argv[1]{0}).read()"
+EVENT = "await asyncio.Event().wait()"
 STUCK = {
-    "a lock": ("lock.acquire(); lock.acquire()", "answer()"),
-    "an empty queue": ("queue.Queue().get()", "answer()"),
+    "a lock": SERVER.format("lock.acquire(); lock.acquire()"),
+    "an empty queue": SERVER.format("queue.Queue().get()"),
 }
+STUCK_LOOPS = {
+    "an event that nobody sets": LOOP.format(EVENT, ""),
+    "a timer in an hour": LOOP.format(EVENT, "await asyncio.sleep(3600)"),  # as `run_app` of aiohttp has
+}
+CHILD = "await (await asyncio.create_subprocess_exec('sleep', '500', stdout=subprocess.PIPE)).stdout.read()"
 NOT_NAMED = {
-    "it computes": ("[sum(range(1000)) for _ in range(10**9)]", "answer()"),
-    "it sleeps and looks again": ("[time.sleep(0.3) for _ in range(9999)]", "answer()"),
-    "its tasks are in no stack": (
-        "",
-        "async def serve():\n    server = await asyncio.start_server(read_on, sock=listener)\n"
-        "    await server.serve_forever()\nasyncio.run(serve())",
+    "it computes": SERVER.format("[sum(range(1000)) for _ in range(10**9)]"),
+    "it sleeps and looks again": SERVER.format("[time.sleep(0.3) for _ in range(9999)]"),
+}
+LOOPS_NOT_NAMED = {
+    "a thread of its pool works": LOOP.format("await asyncio.to_thread(time.sleep, 500)", ""),
+    "its loop has a timer": LOOP.format(EVENT, "await asyncio.sleep(500)"),
+    "a task of its loop ticks": LOOP.format(EVENT, "while True: await asyncio.sleep(0.1)"),
+    "it reads from a child": LOOP.format(CHILD, ""),
+    "it asks a server outside the job": LOOP.format(
+        "await (await asyncio.open_connection('127.0.0.1', PORT))[0].read()", ""
     ),
 }
+
+
+def first_by_day(texts: dict[str, str]) -> list[object]:
+    """The texts as parameters. Each takes over ten seconds, and the first shows the kind."""
+    return [pytest.param(text, id=name, marks=[pytest.mark.night] if number else [])
+            for number, (name, text) in enumerate(texts.items())]  # fmt: skip
 
 
 @contextmanager
@@ -62,30 +86,60 @@ def asleep_in_request(process: subprocess.Popen[str]) -> bool:
     return bool(channels.reading(process.pid) or channels.waiting(process.pid).polled)
 
 
-def looked(text: tuple[str, str], folder: Path, options: str = "", **environ: str) -> tuple[Verdict, int]:
+def quiet_s(pid: int) -> float:
+    """Seconds since data went through the connections of a process."""
+    return traffic.of(connections.inodes(pid))[1] or 0.0
+
+
+def looked(text: str, folder: Path, options: str = "", *, after_s: float = 0.0, **environ: str) -> tuple[Verdict, int]:
     """The verdict on a client alone, and the pid of its server."""
-    with ended(SERVER.format(*text), environ=environ or None) as server:
+    with ended(text, environ=environ or None) as server:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         with ended(CLIENT.format(options), port) as client:
-            until(lambda: asleep_in_request(client))
+            until(lambda: asleep_in_request(client) and quiet_s(server.pid) >= after_s)
             return triage([str(client.pid)], str(folder / "evidence")), server.pid
 
 
 @pytest.mark.parametrize("options", ["", ", timeout=3600"])
 @pytest.mark.parametrize("text", STUCK.values(), ids=list(STUCK))
-def test_whoever_owns_the_port_of_a_request_is_its_server(tmp_path: Path, text: tuple[str, str], options: str) -> None:
+def test_whoever_owns_the_port_of_a_request_is_its_server(tmp_path: Path, text: str, options: str) -> None:
     verdict, server = looked(text, tmp_path, options)
     assert verdict.triage is not None and [party.pid for party in verdict.triage.culprits] in ([server], [])
     assert any(str(server) in node.key for node in verdict.triage.nodes)
     assert any(str(server) in wait.target for wait in verdict.triage.waits)
 
 
+@pytest.mark.parametrize("text", first_by_day(STUCK_LOOPS))
+def test_a_server_whose_event_loop_nobody_can_wake_is_named(tmp_path: Path, text: str) -> None:
+    verdict, server = looked(text, tmp_path, after_s=PIECE_S + 1)
+    assert verdict.triage is not None and verdict.verdict == "HUNG"
+    assert [party.pid for party in verdict.triage.culprits] == [server]
+
+
 @pytest.mark.parametrize("text", NOT_NAMED.values(), ids=list(NOT_NAMED))
-def test_a_server_that_may_still_answer_is_looked_at_and_not_named(tmp_path: Path, text: tuple[str, str]) -> None:
+def test_a_server_that_may_still_answer_is_looked_at_and_not_named(tmp_path: Path, text: str) -> None:
     verdict, server = looked(text, tmp_path)
     assert verdict.triage is not None and verdict.verdict != "HUNG" and not verdict.triage.culprits
     assert any(str(server) in wait.target for wait in verdict.triage.waits)
+
+
+@pytest.mark.parametrize("text", first_by_day(LOOPS_NOT_NAMED))
+def test_a_server_whose_event_loop_something_may_wake_is_not_named(tmp_path: Path, text: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        verdict, _ = looked(text.replace("PORT", str(outside.getsockname()[1])), tmp_path, after_s=PIECE_S + 1)
+    assert verdict.triage is not None and verdict.verdict != "HUNG" and not verdict.triage.culprits
+
+
+def test_a_server_beside_which_a_client_waits_for_nothing_is_not_named(tmp_path: Path) -> None:
+    """It may send the request that ends the wait of the others."""
+    with ended(STUCK_LOOPS["an event that nobody sets"]) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        with ended(CLIENT.format(""), port) as client, socket.create_connection(("127.0.0.1", int(port))):
+            until(lambda: asleep_in_request(client) and quiet_s(server.pid) > PIECE_S)
+            verdict = triage([str(client.pid)], str(tmp_path / "evidence"))
+    assert verdict.triage is not None and verdict.verdict != "HUNG" and not verdict.triage.culprits
 
 
 def test_a_rank_of_another_job_is_not_taken_into_this_one(tmp_path: Path) -> None:

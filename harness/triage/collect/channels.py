@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import socket
 import struct
 from collections.abc import Collection, Iterator, Mapping
@@ -27,8 +28,12 @@ _TIMEOUT_AT = {
     "x86_64": {202: 3, 7: 2, 271: 2, 23: 4, 270: 4, 232: 3, 281: 3, 441: 3, 220: 3},
     "aarch64": {98: 3, 73: 2, 72: 4, 22: 3, 441: 3, 192: 3},
 }.get(platform.machine(), {})  # futex, poll, ppoll, select, pselect6, epoll_wait, epoll_pwait, epoll_pwait2, semtimedop
+_EPOLLS = {"x86_64": (232, 281), "aarch64": (22,)}.get(platform.machine(), ())  # epoll_wait, epoll_pwait
+# A wait this long is no pause: NCCL's default timeout in torch, after which those who wait fail.
+LONG_MS = 600_000
 _SLEEPS = {"x86_64": (35, 230), "aarch64": (101, 115)}.get(platform.machine(), ())  # nanosleep, clock_nanosleep
 _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine(), ())
+_WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor that an epoll watches, in its fdinfo
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
 # linux/futex.h: FUTEX_PRIVATE_FLAG, FUTEX_CMD_MASK without FUTEX_CLOCK_REALTIME; FUTEX_WAIT, _LOCK_PI, _WAIT_BITSET
@@ -90,6 +95,24 @@ def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
     return tuple("file" if link.startswith("/") else link for link in links)
 
 
+def looping(pid: int, beat: int = 0) -> tuple[str, ...]:
+    """Links of the descriptors for which the only thread of a process, beside its heartbeat's, waits in epoll for
+    LONG_MS at least, as an event loop without a timer does; empty if it does something else.
+
+    `beat`: thread id of the heartbeat.
+    """
+    try:
+        words = (PROC / str(pid) / "syscall").read_text().split()
+        if len(words) < 7 or int(words[0]) not in _EPOLLS or int(words[4], 16) & 0xFFFFFFFF < LONG_MS:
+            return ()
+        if _threads_beside(pid, beat):
+            return ()
+        info = (PROC / str(pid) / "fdinfo" / str(int(words[1], 16))).read_text()
+        return tuple(os.readlink(PROC / str(pid) / "fd" / number) for number in _WATCHED.findall(info))
+    except (OSError, ValueError):  # it ended, or it is another user's
+        return ()
+
+
 class Writing(NamedTuple):
     """A full pipe to which a thread waits to write: its link, "pipe:[7]", and the number of its descriptor."""
 
@@ -124,8 +147,7 @@ def locked_alone(pid: int, beat: int = 0) -> bool:
     FUTEX_PRIVATE_FLAG of futex(2) says that no other process uses the lock: those of multiprocessing have no such flag.
     """
     try:
-        beside = {*os.listdir(PROC / str(pid) / "task")} - {str(pid), str(beat)}
-        if any((PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER for tid in beside):
+        if _threads_beside(pid, beat):
             return False
         words = (PROC / str(pid) / "syscall").read_text().split()
         if len(words) < 7 or words[0] != _FUTEX:
@@ -134,6 +156,12 @@ def locked_alone(pid: int, beat: int = 0) -> bool:
     except (OSError, ValueError):  # it ended, or it is another user's
         return False
     return bool(operation & _PRIVATE) and operation & _COMMAND in _LOCKS and limit == 0
+
+
+def _threads_beside(pid: int, beat: int) -> bool:
+    """Whether a process has a thread beside its main one, its heartbeat's and torch's worker server."""
+    beside = {*os.listdir(PROC / str(pid) / "task")} - {str(pid), str(beat)}
+    return any((PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER for tid in beside)
 
 
 def readers(written: Mapping[int, str]) -> dict[int, int]:
@@ -165,16 +193,43 @@ def alone(feeding: Mapping[int, Collection[int]]) -> dict[int, int]:
 def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
     """Reader -> all processes of this host that can write what it reads, itself included."""
     unix = _unix_peers() if any(link.startswith("socket:") for link in read.values()) else {}
-    ends = {}
-    for pid, link in read.items():
-        inode = link.partition("[")[2].rstrip("]")
-        peer = inode if link.startswith("pipe:") else unix.get(inode) or sockets.other_end(pid, inode)
-        if peer:
-            ends[pid] = f"{link.partition('[')[0]}[{peer}]"
+    ends = {pid: end for pid, link in read.items() if (end := _other_end(pid, link, unix, sockets))}
     holders: dict[str, set[int]] = {end: set() for end in ends.values()}
     for pid, link in _holders(set(holders), os.O_RDONLY):
         holders[link].add(pid)
     return {pid: holders[end] for pid, end in ends.items()}
+
+
+def wakers(loops: Mapping[int, Collection[str]], sockets: Sockets) -> dict[int, set[int]]:
+    """Process in an event loop -> the other processes of this host whose data can wake it.
+
+    Left out if it is not known who has the other end of a descriptor. Who may still connect is not counted. `loops`:
+    pid -> the result of `looping`.
+    """
+    unix = _unix_peers() if loops else {}
+    ends: dict[int, set[str]] = {}
+    for pid, links in loops.items():
+        connected = [link for link in links if not sockets.listens(pid, link[8:-1])]
+        its = {_other_end(pid, link, unix, sockets) for link in connected}
+        if "" not in its:
+            ends[pid] = its
+    holders: dict[str, set[int]] = {end: set() for its in ends.values() for end in its}
+    for pid, link in _holders(set(holders), os.O_RDONLY):
+        holders[link].add(pid)
+    return {
+        pid: {holder for end in its for holder in holders[end]} - {pid}
+        for pid, its in ends.items()
+        if all(holders[end] for end in its)  # nobody has accepted it, or another user's process has it
+    }
+
+
+def _other_end(pid: int, link: str, unix: Mapping[str, str], sockets: Sockets) -> str:
+    """The link of the other end of a pipe or socket that a process has open; empty if it is not known."""
+    if link.startswith("pipe:["):
+        return link  # both ends have one inode
+    inode = link.partition("[")[2].rstrip("]")
+    peer = unix.get(inode) or sockets.other_end(pid, inode) if link.startswith("socket:[") else ""
+    return f"socket:[{peer}]" if peer else ""
 
 
 def _holders(wanted: set[str], besides: int) -> Iterator[tuple[int, str]]:

@@ -23,6 +23,7 @@ from harness.triage.collect import (
     bounded,
     channels,
     connections,
+    endings,
     gpus,
     journals,
     locks,
@@ -128,6 +129,8 @@ def collect(
     _kept(dataclasses.replace(empty, notes=local_cast.notes), terms.out, complete=False)
     nodes_s = options.nodes_s if options.nodes else 0.0
     evidence = _gather(empty, scope, local_cast, terms, nodes_s)
+    if scope.directory is not None:
+        evidence = endings.added(evidence, scope.directory)
     return _kept(continued(evidence, *after) if after else evidence, terms.out, complete=True)
 
 
@@ -245,6 +248,10 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
     for pid, feeding in feeders.items():
         drafts[pid].fed = bool(feeding - {pid})
         drafts[pid].own_pipe = reads[pid].startswith("pipe:") and feeding == {pid}
+    loops = {pid: links for pid, draft in drafts.items() if (links := _looped_throughout(draft))}
+    wakers = _result(bounded.start("ends of event loops", channels.wakers, loops, terms.sockets), terms, {}, notes)
+    for pid, waking in wakers.items():
+        drafts[pid].wakers = tuple(sorted(waking))
     written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
     readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
     for pid, reader in readers.items():
@@ -381,6 +388,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         writing=look.writing.link,
         writes_to=_STREAMS.get(look.writing.descriptor, ""),
         locked_alone=look.locked_alone,
+        loop=look.loop,
         timed=look.timed,
         polled=look.polled,
         reads_from=look.reads_from,
@@ -391,9 +399,20 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
 def _read_throughout(draft: Draft) -> str:
     """What the main thread waited to read from, if it slept from the first look to the last without a wake-up; else
     empty."""
-    looks = draft.samples
-    asleep = len(looks) > 1 and len({look.main_switches for look in looks}) == 1 and looks[0].main_switches is not None
-    return looks[0].reading if asleep and len({look.reading for look in looks}) == 1 else ""
+    links = {look.reading for look in draft.samples}
+    return links.pop() if _slept_throughout(draft) and len(links) == 1 else ""
+
+
+def _looped_throughout(draft: Draft) -> tuple[str, ...]:
+    """The descriptors of the event loop without a timer in which the main thread slept throughout; else empty."""
+    loops = {look.loop for look in draft.samples}
+    return loops.pop() if _slept_throughout(draft) and len(loops) == 1 else ()
+
+
+def _slept_throughout(draft: Draft) -> bool:
+    """Whether the main thread slept from the first look to the last without a wake-up."""
+    switches = {look.main_switches for look in draft.samples}
+    return len(draft.samples) > 1 and len(switches) == 1 and None not in switches
 
 
 def _is_resting_shell(draft: Draft) -> bool:

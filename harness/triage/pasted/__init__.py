@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -75,8 +75,10 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         expected_world=_world(reader.looks),
         errors=tuple(logged),
         log_ends=tuple(reader.ends),
+        log_phases=tuple(reader.phases),
         timed_out_s=reader.log.waited_s if dumps else 0.0,
-        notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, bool(dumps))),
+        watchdog_ended=tuple(sorted(reader.log.ended)) if dumps else (),
+        notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
     )
 
 
@@ -123,9 +125,14 @@ def _held_by_the_kernel(logged: Iterable[LogError], keys: set[str]) -> list[Proc
     return [process for key, process in by_key.items() if key not in keys]
 
 
-def _log_notes(reader: Reader, counted: bool) -> list[str]:
-    """What lines about timeouts do not say. `counted`: whether their counters are used."""
-    return [SEVERAL] if reader.log.several else [NO_MEMBERS] if counted else []
+def _log_notes(reader: Reader, dumps: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """What lines about timeouts do not say. `dumps`: their counters, if they are used."""
+    if reader.log.several:
+        return [SEVERAL]
+    groups = {config["name"]: False for dump in dumps.values() for config in dump["pg_config"].values()}
+    groups |= {config["name"]: True for dump in dumps.values() for config in dump["pg_config"].values()
+               if "ranks" in config}  # fmt: skip
+    return [NO_MEMBERS] if not all(groups.values()) else []
 
 
 def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:

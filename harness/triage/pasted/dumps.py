@@ -16,6 +16,7 @@ from typing import Any
 from harness.triage.collect.stacks import MAX_FRAMES, MAX_NAME, parse
 from harness.triage.evidence import Frame, Thread
 from harness.triage.pasted.formats import (
+    BEGINNINGS,
     EU_PROCESS,
     GDB,
     PY_SPY,
@@ -26,7 +27,6 @@ from harness.triage.pasted.formats import (
 )
 
 MAX_THREADS = 1_000  # of one process
-MAX_FILE = 1_000  # characters of a file's name in a frame
 MAX_LISTS = 20_000  # of one file of JSON
 MAX_JSON = 16 << 20  # characters of JSON; the worst case, empty lists, takes 395 MiB for a moment
 
@@ -37,6 +37,11 @@ _VERSION = re.compile(r"Python v\d+\.\d+")
 _NEXT_PROCESS = re.compile(
     r"Timeout \(|Fatal Python error: |Python Fatal Error|Using host libthread_db|Attaching to process|\[Inferior \d"
 )
+# Beginnings of all lines that are no frame of the open thread.
+_HEADS = (
+    *BEGINNINGS, "#0 ", "Process ", "PID ", "Python ", "Timeout (", "Fatal Python error: ", "Using host",
+    "Attaching to", "[Inferior ",
+)  # fmt: skip
 _SPACE = re.compile(r"\s*")
 # py-spy prints paths below sys.path, so that the library of a short path has to be recognised by its name.
 _INSTALLED = re.compile(
@@ -84,7 +89,7 @@ class _OpenThread:
             return False
         self.indent = indent
         if len(self.frames) < MAX_FRAMES or printed_by.innermost_last:
-            self.frames.append(Frame(frame.function[:MAX_NAME], frame.file[:MAX_FILE], frame.line))
+            self.frames.append(frame)
         if len(self.frames) > MAX_FRAMES:
             del self.frames[0]
         return True
@@ -113,7 +118,11 @@ class Parser:
     def feed(self, line: str) -> None:
         """Take the next line."""
         words = line.strip()
-        if not words or _VERSION.match(words):
+        if not words.startswith(_HEADS):
+            if words:
+                self._take(line, words)
+            return
+        if _VERSION.match(words):
             return
         if process := _PROCESS.fullmatch(words):
             self.close()

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from harness.triage.collect.stacks import MAX_NAME
 from harness.triage.evidence import Frame
 
+MAX_FILE = 1_000  # characters of a file's name in a frame
 _TID = (1 << 62) - 1  # largest id of a thread that evidence holds; faulthandler prints 64 bits of an address
 
 
@@ -55,19 +58,25 @@ class Format:
 
     def frame(self, words: str) -> Frame | None:
         """The frame that a line without its indentation shows; None if it shows none."""
-        for pattern in self.frames:
-            if match := pattern.fullmatch(words):
-                groups = match.groupdict()
-                library = groups.get("library") or ""
-                file = library or groups.get("file") or "native"
-                number = "" if library else groups.get("line") or ""  # a line of source, not of the library
-                return Frame(groups["function"], file, int(number) if number.isdigit() else 0)
-        return None
+        return _frame(self.frames, words)
+
+
+@lru_cache(maxsize=4_096)  # ranks of one program stand at the same lines
+def _frame(patterns: Sequence[re.Pattern[str]], words: str) -> Frame | None:
+    for pattern in patterns:
+        if match := pattern.fullmatch(words):
+            groups = match.groupdict()
+            library = groups.get("library") or ""
+            file = library or groups.get("file") or "native"
+            number = "" if library else groups.get("line") or ""  # a line of source, not of the library
+            line = int(number) if number.isdigit() else 0
+            return Frame(groups["function"][:MAX_NAME], file[:MAX_FILE], line)
+    return None
 
 
 def begun(words: str) -> ThreadHeader | None:
     """The thread that a line without its indentation begins; None if it begins none."""
-    if not words.startswith(_BEGINNINGS):
+    if not words.startswith(BEGINNINGS):
         return None
     for each in FORMATS:
         if match := each.thread.fullmatch(words):
@@ -166,5 +175,5 @@ EU_STACK = Format(
 )
 FORMATS = (PY_SPY, FAULTHANDLER, PYSTACK, GDB, EU_STACK)
 EU_PROCESS = re.compile(r"PID (\d{1,10}) - (?:process|core)")  # eu-stack, above the threads of a process
-_BEGINNINGS = ("Thread ", "Current thread ", "Traceback for thread ", "TID ")
+BEGINNINGS = ("Thread ", "Current thread ", "Traceback for thread ", "TID ")
 _FIRST_FRAME = re.compile(r"#0 {1,4}\S")

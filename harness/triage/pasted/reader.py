@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.triage.directory import is_dump
-from harness.triage.evidence import UNREAD, LogEnd
-from harness.triage.pasted import errors, last_lines, naming, ras, ray, torchrun, watchdog
+from harness.triage.evidence import UNREAD, LogEnd, LogPhase
+from harness.triage.pasted import errors, last_lines, naming, progress_bars, ras, ray, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
@@ -48,7 +48,7 @@ class Reader:
 
     looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
-    ends: the last lines of texts without stacks. notes: what was not read.
+    ends: the last lines of texts without stacks. phases: their progress bars. notes: what was not read.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -59,6 +59,7 @@ class Reader:
     answers: dict[str, Any] = field(default_factory=dict)
     lists: ray.Lists = field(default_factory=ray.Lists)
     ends: list[LogEnd] = field(default_factory=list)
+    phases: list[LogPhase] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _size: int = 0
 
@@ -86,6 +87,7 @@ class Reader:
             self.notes.append(f"{name}: {pasted.note}")
         if self._counts()[0] == before[0] and len(self.ends) < MAX_ENDS:
             self.ends += last_lines.ends_of(name, pasted)
+            self.phases += progress_bars.phases_of(name, pasted)
         if self._counts() == before and not pasted.note.startswith(UNREAD):
             self.notes.append(f"{name}: nothing was recognised in it")
         return True
@@ -103,8 +105,12 @@ class Reader:
         parsers: dict[tuple[str, Name], Parser] = {}
         place, part = file, NOBODY
         self.errors.begin(file, pasted.text)
+        # A reader whose words are nowhere in the text has nothing to take: stacks are most of what is pasted.
+        has_errors, has_counters, has_table = (
+            any(word in pasted.text for word in words) for words in (errors.WORDS, watchdog.WORDS, (torchrun.ENDING,))
+        )
         for number, line in enumerate(pasted.lines(), 1):
-            if header := _FILE.fullmatch(line):
+            if line.startswith("==> ") and (header := _FILE.fullmatch(line)):
                 place, part = header[1], NOBODY
                 continue
             if section := naming.section(line):
@@ -112,9 +118,12 @@ class Reader:
                 continue
             writer, rest = naming.split(line)
             writer = part if writer is NOBODY else writer
-            self.log.feed(writer, rest)
-            self.failures.feed(file, number, rest)
-            self.errors.feed(number, writer, rest)
+            if has_counters:
+                self.log.feed(writer, rest)
+            if has_table:
+                self.failures.feed(file, number, rest)
+            if has_errors:
+                self.errors.feed(number, writer, rest)
             parser = parsers.get((place, writer))
             if parser is None and len(parsers) < MAX_WRITERS:
                 parser = parsers[place, writer] = Parser()

@@ -19,6 +19,7 @@ from harness.triage.pasted.errors import READ_ON, stamp_of
 from probes.limits import RANKS
 
 SIGN = "Root Cause (first observed failure)"
+ENDING = "exitcode"  # a field without which no failure is read
 MAX_FAILURES = 20_000  # of all tables
 MAX_MESSAGE = 2_000  # characters of the last line of a traceback
 _BEGIN = re.compile(r"\[\d{1,7}\]:")

@@ -19,12 +19,15 @@ from probes.limits import RANKS
 
 T = TypeVar("T")
 MAX_ENTRIES = 20_000  # ranks times groups of which lines are kept
-WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint")  # each line that is read has one of these
+# Each line that is read has one of these.
+WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint", "entire process down")
 _NUMBER = r"(-?\d{1,15})"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,20}) (?:PG GUID ([\w:.-]{1,100}))?\(([\w:. -]{0,100})\) Rank (\d{1,7})\]")
 _RANK = re.compile(r"\[Rank (\d{1,7})\]")
 _TIMEOUT = re.compile(r"caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,40}), "
                       r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})")  # fmt: skip
+# What it writes before it ends its process; with TORCH_NCCL_ASYNC_ERROR_HANDLING=0 it writes neither.
+_ENDS = ("watchdog thread terminated with exception", "we are taking the entire process down")
 _RAN = re.compile(r"ran for (\d{1,12}) milli")
 MAX_WRAPPED = 2_000  # characters of a line that is put together
 _AFTERWARDS = ("frame #", "Exception raised from", "terminate called", "  what()", "Traceback")
@@ -76,6 +79,8 @@ class Watchdog:
 
     counted: dict[int, set[Group]] = field(default_factory=dict)  # rank -> groups of which it wrote counters
 
+    ended: set[int] = field(default_factory=set)  # ranks whose process it ends
+
     waited_s: float = 0.0  # the longest time that an operation ran before it was given up
     _wrapped: tuple[Name, str] | None = None  # a line of torch's log that seems to go on in the next one
 
@@ -114,6 +119,8 @@ class Watchdog:
         if writer.rank is None and (in_group is None or its_group.desc not in ("", DEFAULT)):
             return  # the number is that of the rank in the group
         rank = writer.rank if writer.rank is not None else int(in_group or 0)
+        if any(words in line for words in _ENDS):
+            self.ended.add(rank)
         if ran := _RAN.search(line):
             self.waited_s = max(self.waited_s, int(ran[1]) / 1000)
         if timeout := _TIMEOUT.search(line):
@@ -183,14 +190,30 @@ def _by_group(table: Mapping[tuple[int, Group], set[T]]) -> dict[Group, dict[int
 
 
 def _members(operations: Mapping[int, _Operation], counted: Mapping[int, tuple[int, int]]) -> str:
-    """Ranks that wrote counters of a group, as torch writes them, if one of them says that it never enqueued what
-    another waits in; else empty.
+    """The members of a group, as torch writes them, as far as a log shows them; else empty.
 
-    A log does not say who is a member. So without such a rank the members stay unknown, and the missing one may not
-    be in the log.
+    A log does not list them. It shows them in two cases: as many ranks wait in an operation as its sizes say that the
+    group has, or a rank that wrote counters never enqueued what another waits in. Otherwise the missing one may not be
+    in the log.
     """
+    sizes = {_group_size(operation) for operation in operations.values()}
+    if len(operations) > 1 and sizes == {len(operations)}:
+        return str(sorted(operations))
     pending = max((operation.seq for operation in operations.values()), default=0)
     return str(sorted(counted)) if any(enqueued < pending for enqueued, _ in counted.values()) else ""
+
+
+def _group_size(operation: _Operation) -> int:
+    """How many ranks the group of an operation has, by its sizes; 0 for operations whose sizes do not depend on it.
+
+    torch counts the elements of all input and of all output tensors of the rank (ProcessGroupNCCL.cpp).
+    """
+    taken, given = sum(operation.sizes_in), sum(operation.sizes_out)
+    if "SCATTER" in operation.op:
+        taken, given = given, taken
+    elif "ALLGATHER" not in operation.op:
+        return 0
+    return given // taken if taken and given % taken == 0 else 0
 
 
 def _entry(number: int, group: Group, operation: _Operation) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harness.triage.echoes import OUT_OF_MEMORY
-from harness.triage.evidence import ENDED, Process
+from harness.triage.evidence import ENDED, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.pasted.errors import SIGNS
 from harness.triage.rules.processes import BROUGHT_DOWN, error_age_s, local_error
@@ -15,6 +15,7 @@ from harness.triage.rules.ruling import Case, Live, Ruling, brief
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
 MAX_WORDS = 16  # of the end of a process that was not the first
+MAX_PEAKS = 6  # roles of which the memory is told
 MAX_AFTER = 4  # ends after the first that are told
 SILENT = "was ended without a last word"  # as by a signal
 
@@ -32,12 +33,14 @@ def over(case: Case) -> Ruling | None:
     ages = [age for process in processes if (age := _since_s(process)) is not None]
     ago = f", {_duration_text(min(ages))} ago" if ages else ""
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
+    kills = {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
+             for peak in case.evidence.peaks if peak.killed}  # fmt: skip
     well = {process.key for process in processes if not _how(process)}
     by_key = {process.key: process for process in processes}
     bad = {
         process.key: how
         for process in processes
-        if (how := _how(process))
+        if (how := kills.get(process.key) or _how(process))
         and not (how == SILENT and _parent(process) in well)
         and not _is_helper_of_success(process, by_key)
     }
@@ -56,15 +59,33 @@ def over(case: Case) -> Ruling | None:
         evidence=(
             f"{case.names(firsts)}{f' ({pids})' if pids else ''} {how}{which}",
             *_phase(by_key[first], how),
+            *(_memory(case.evidence.peaks) if killed else []),
             *_afterwards(case, {key: how for key, how in bad.items() if key not in firsts}),
             f"it ended{ago}; no evidence of a stall was taken before",
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
-            OUT_OF_MEMORY if killed else _fix(bad[first]),
+            "ask for more memory, or hold less" if first in kills else OUT_OF_MEMORY if killed else _fix(bad[first]),
             "harness watch -- COMMAND   # looks before the end",
         ),
     )
+
+
+def _memory(peaks: Sequence[Peak]) -> list[str]:
+    """What the processes held at their peaks, the largest first; equal names together."""
+    by_name: dict[str, list[Peak]] = {}
+    for peak in peaks:
+        by_name.setdefault(peak.name.removesuffix(f" {peak.pid}"), []).append(peak)
+    names = sorted(by_name.items(), key=lambda item: -sum(peak.peak_bytes for peak in item[1]))
+    words = [
+        f"{name} {_size(of_name[0])}" if len(of_name) == 1 else f"{len(of_name)} × {name}, at most {_size(of_name[0])}"
+        for name, of_name in names[:MAX_PEAKS]
+    ]
+    return [f"memory at the peak: {'; '.join(words)}"] if words else []
+
+
+def _size(peak: Peak) -> str:
+    return f"{peak.peak_bytes / 2**30:.1f} GiB" if peak.peak_bytes >= 2**30 else f"{peak.peak_bytes / 2**20:.0f} MiB"
 
 
 def _good_order(case: Case, well: str, count: str) -> Ruling:

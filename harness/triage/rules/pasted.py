@@ -178,10 +178,14 @@ def last_lines(case: Case) -> Ruling | None:
         if len(files) == 1
         else "one ends with"
     )
+    longest = max(case.evidence.log_phases, key=lambda phase: phase.took_s, default=None)
     return Ruling(
         "INSUFFICIENT",
         f"no error, stack or timeout in {where}; {who}: {brief(most.text, 6)}",
-        evidence=tuple(_ends(case)),
+        evidence=(
+            *([f"its longest phase: {longest.words} ({longest.file}:{longest.line})"] if longest else ()),
+            *_ends(case),
+        ),
         missing=(
             "stacks of the processes that stand: where each of them is",
             "how old the last line is: compare its time with the clock of its host",
@@ -242,13 +246,19 @@ def timed_out(case: Case) -> Ruling | None:
     pending = waiters[0].pending
     places = {(subject.pending.op, subject.pending.seq) for subject in waiters if subject.pending}
     where = f"{pending.op} #{pending.seq}" if pending and len(places) == 1 else f"{len(places)} operations"
+    waited_s = f"{case.evidence.timed_out_s:.0f}"
+    ended = {subject.rank for subject in waiters} <= {*case.evidence.watchdog_ended}
     return Ruling(
         "INSUFFICIENT",
-        f"{who} waited {case.evidence.timed_out_s:.0f} s in {where} until the watchdog gave up; nothing says for whom",
+        f"first to end: {who}, by NCCL's watchdog, {waited_s} s into {where}; nothing says for whom"
+        if ended
+        else f"{who} waited {waited_s} s in {where} until the watchdog gave up; nothing says for whom",
         place=f"in {where}",
         evidence=(
             *(f"{subject.label}: {subject.state()}" for subject in waiters[: standing.MAX_LINES]),
+            *_late(case),
             *_failures(case),
+            *(_echoes(case) if ended else ()),
             *_ends(case),
         ),
         missing=("the ranks that wrote no line: whether they came late, stood elsewhere or had died before",),
@@ -257,6 +267,25 @@ def timed_out(case: Case) -> Ruling | None:
             "for the next run: harness watch -- COMMAND, which records groups and open spans",
         ),
     )
+
+
+def _echoes(case: Case) -> list[str]:
+    """What others met, who may have lost those that the watchdog ended."""
+    echoes = {(error.of, error.what): error for error in reversed(case.evidence.errors) if error.echo}
+    return [
+        f"{error.of} {brief(error.what, 16)}, which may be a consequence ({error.file}:{error.line})"
+        for error in [*echoes.values()][::-1][:MAX_FAILURES]
+    ]
+
+
+def _late(case: Case) -> list[str]:
+    """Phases in the logs that took longer than the watchdog lets an operation wait: their process may have come late
+    without a hang."""
+    return [
+        f"{phase.words}, longer than that wait: who did it may have come late ({phase.file}:{phase.line})"
+        for phase in case.evidence.log_phases
+        if phase.took_s > case.evidence.timed_out_s
+    ][:MAX_FAILURES]
 
 
 def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], missing: tuple[str, ...]) -> Ruling:

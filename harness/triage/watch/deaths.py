@@ -16,20 +16,33 @@ LIMIT_S = 3.0  # for reading what the processes left; the command has ended, and
 
 
 def killed_for_memory(root: Path = Path("/sys/fs/cgroup"), cgroup: Path = Path("/proc/self/cgroup")) -> int:
-    """How many processes the kernel has killed because a limit of memory of this process's cgroup was reached."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        path = next(line.partition("::")[2] for line in cgroup.read_text().splitlines() if line.startswith("0::"))
-        for folder in (root / path.lstrip("/"), root):  # in a container its own cgroup is the root
-            if (file := folder / "memory.events").is_file():
-                return next((int(line.split()[1]) for line in file.read_text().splitlines()
-                             if line.startswith("oom_kill ")), 0)  # fmt: skip
+    """How many processes of this process's cgroup the kernel has killed for memory, as its cgroup counts them."""
+    with contextlib.suppress(OSError, ValueError):
+        paths = dict(line.split(":", 2)[1:] for line in cgroup.read_text().splitlines())
+        second = root, paths.get("", ""), "memory.events"
+        first = root / "memory", paths.get("memory", ""), "memory.oom_control"
+        for base, path, name in (second, first):
+            for folder in (base / path.lstrip("/"), base):  # in a container its own cgroup is the root
+                if (file := folder / name).is_file():
+                    return next((int(line.split()[1]) for line in file.read_text().splitlines()
+                                 if line.startswith("oom_kill ")), 0)  # fmt: skip
     return 0
 
 
-def first_death(directory: Path, output: str) -> str:
+def exit_codes(output: str) -> dict[int, int]:
+    """Pid -> exit code of the ranks in torchrun's table. `output`: the end of what the command printed."""
+    failures = torchrun.Failures()
+    for number, line in enumerate(output.splitlines(), 1):
+        failures.feed("", number, line)
+    failures.close()
+    return {process.pid: process.exit_code for process in torchrun.processes(failures.rows)
+            if process.exit_code is not None}  # fmt: skip
+
+
+def first_death(directory: Path) -> str:
     """Say in one line which process of several ended first, and who failed after it; empty if nothing tells.
 
-    `directory`: of the watch. `output`: the end of what the command printed.
+    `directory`: of the watch, with what it wrote about their ends.
     """
     folder = Path(tempfile.mkdtemp(prefix="harness-last-words-"))
     try:
@@ -38,13 +51,8 @@ def first_death(directory: Path, output: str) -> str:
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if sum(process.rank is not None for process in evidence.processes) < 2:
+    killed = any(peak.killed for peak in evidence.peaks)
+    if sum(process.rank is not None for process in evidence.processes) < 2 and not killed:
         return ""  # the last words of the command are those of its process
-    failures = torchrun.Failures()
-    for number, line in enumerate(output.splitlines(), 1):
-        failures.feed("", number, line)
-    failures.close()
-    codes = {process.pid: process.exit_code for process in torchrun.processes(failures.rows)}
-    processes = (replace(each, exit_code=codes.get(each.pid, each.exit_code)) for each in evidence.processes)
-    verdict = triage(replace(evidence, processes=tuple(processes), notes=()))
+    verdict = triage(replace(evidence, notes=()))
     return "; ".join(verdict.evidence[:-1]) if verdict.verdict == "INSUFFICIENT" else ""  # the last says when it ended

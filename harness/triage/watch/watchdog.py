@@ -23,6 +23,7 @@ from harness.triage.collect import collect as collect_evidence
 from harness.triage.collect.stacks import missing
 from harness.triage.judge import kept, triage
 from harness.triage.watch.observe import Observer
+from harness.triage.watch.peaks import Peaks
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion, over
 from harness.triage.watch.retention import Limits, Retention
 from harness.triage.watch.slowness import Slowness
@@ -86,6 +87,7 @@ class Watchdog:
         self.directory, self.stall_s = Path(directory), stall_s
         self.observer = means.observer or Observer(self.directory, roots, means.clock)
         self.progress = Progress(stall_s)
+        self.peaks = Peaks(socket.gethostname())
         self.verdict: Verdict | None = None  # the last HUNG; without one the last verdict, but HEALTHY replaces nothing
         self.retention = Retention(self.directory, self._once, limits)
         self._clock, self._observe, self._say = means.clock, means.observe or self.observer, say
@@ -129,6 +131,7 @@ class Watchdog:
         self._beat()
         now = self._clock()
         snapshot = self._observe()
+        self.peaks.look(snapshot.processes)
         suspicion = self.progress.feed(snapshot)
         self._still_s = suspicion.still_s if suspicion is not None else 0.0
         if self.progress.debugged:

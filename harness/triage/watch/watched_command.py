@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness import dates
 from harness.errors import BadInput
 from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
-from harness.triage.collect import redact
+from harness.triage.collect import endings, redact
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
-from harness.triage.watch.deaths import first_death, killed_for_memory
+from harness.triage.watch.deaths import exit_codes, first_death, killed_for_memory
 from harness.triage.watch.ending import KILL_S, end, unended
+from harness.triage.watch.peaks import kernel_log, killed_by_kernel
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.slowness import Slowness
@@ -144,7 +145,7 @@ def watch(
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
-    kills_before = killed_for_memory()
+    kills_before, began_s = killed_for_memory(), time.monotonic()
     # Signals and standard error are taken over before the command starts, so that none of either is lost.
     with passing_on() as passed, StderrTail() as stderr_tail:
         try:
@@ -174,7 +175,10 @@ def watch(
         failed = code not in (0, STALLED)
         last_words = stderr_tail.words(child.returncode) if failed else ""
         unasked = failed and dog is not None and not passed.ending
-        death = _first_death(directory, stderr_tail) if unasked else ""
+        if unasked and dog is not None:
+            killed = killed_by_kernel(kernel_log(began_s))
+            endings.write(directory, dog.peaks.of_job(killed, exit_codes(stderr_tail.text())))
+        death = _first_death(directory) if unasked else ""
         if failed and (kills := killed_for_memory() - kills_before) > 0:
             processes = "process" if kills == 1 else "processes"
             say(f"the kernel killed {kills} {processes} for memory: a limit of their cgroup was reached")
@@ -201,9 +205,9 @@ def _started(
         raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
 
 
-def _first_death(directory: Path, stderr_tail: StderrTail) -> str:
+def _first_death(directory: Path) -> str:
     try:
-        return first_death(directory, stderr_tail.text())
+        return first_death(directory)
     except Exception:  # a full disk, a defect: the command's own words are told, and its exit code is kept
         return ""
 

@@ -11,6 +11,7 @@ from harness.triage import pasted
 from harness.triage.evidence import LogEnd
 from harness.triage.pasted import naming
 from harness.triage.pasted.last_lines import MAX_ENDS, MAX_TAIL
+from harness.triage.pasted.progress_bars import MAX_PHASES
 from harness.triage.run import triage
 
 START = """\
@@ -92,3 +93,33 @@ def test_an_echo_says_how_the_other_processes_ended(tmp_path: Path) -> None:
     verdict = triage([str(tmp_path / "slurm.out")])
     assert any("rank 2 ended with (line 3 of 4): step 0" in line for line in verdict.evidence)
     assert "no first failure in the log" in verdict.reason
+
+
+BARS = """\
+(Worker pid=5) INFO 11-27 02:03:09 Starting to load
+Loading shards:   0% Completed | 0/30 [00:00<?, ?it/s]\rLoading shards:  57% Completed | 17/30 [06:34<10:01, 46.30s/it]
+Loading shards: 100% Completed | 30/30 [12:22<00:00, 24.75s/it]
+Epoch 1:  25%|██▌       | 1.20G/4.98G [1:00:12<3:00:40, 97.5MB/s]
+ 40%|████      | 2/5 [00:03<00:04,  1.5s/it]
+a list [1, 2] of 3/4 took 00:10<00:20, and 50% is no bar
+"""
+
+
+def test_progress_bars_say_how_long_each_phase_took(tmp_path: Path) -> None:
+    (tmp_path / "start.log").write_text(BARS)
+    evidence = pasted.evidence([str(tmp_path / "start.log")])
+    assert evidence is not None
+    assert [(phase.name, phase.finished, phase.took_s, phase.line) for phase in evidence.log_phases] == [
+        ("Epoch 1", False, 3612, 4),
+        ("Loading shards", True, 742, 3),
+        ("", False, 3, 5),
+    ]
+    verdict = triage([str(tmp_path / "start.log")])
+    assert any(line.startswith("its longest phase: Epoch 1 has taken 1:00:12") for line in verdict.evidence)
+
+
+def test_the_bars_of_a_hostile_text_are_bounded(tmp_path: Path) -> None:
+    text = "".join(f"bar {number}: 10%| {number}/9 [00:01<00:09, 1.0s/it]\n" for number in range(3_000))
+    (tmp_path / "start.log").write_text("1% 1/1 [00:00<00:00, " * 20_000 + text + "%" * 100_000 + "[00:01<00:09, \n")
+    evidence = pasted.evidence([str(tmp_path / "start.log")])
+    assert evidence is not None and len(evidence.log_phases) <= MAX_PHASES

@@ -12,10 +12,12 @@ import pytest
 from triage_evidence import evidence, process, rank
 from waiting import until
 
-from harness.triage.collect import proc
-from harness.triage.evidence import Beat, Journal, Process
+from harness.triage.collect import endings, proc
+from harness.triage.evidence import Beat, Journal, Peak, Process, Sample
 from harness.triage.judge import triage
 from harness.triage.watch.deaths import killed_for_memory
+from harness.triage.watch.peaks import Peaks, killed_by_kernel
+from harness.triage.watch.progress import ProcessSnapshot
 
 ECHO = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:61672"
 
@@ -115,3 +117,71 @@ def test_the_exit_code_of_a_process_that_ends_between_two_looks_is_read() -> Non
     until(lambda: proc.look(child.pid).state == "Z")
     assert proc.look(child.pid).exit_code == 7 and proc.look(os.getpid()).exit_code is None
     child.wait()
+
+
+def test_kills_are_counted_by_a_cgroup_of_version_1(tmp_path: Path) -> None:
+    (tmp_path / "memory" / "job").mkdir(parents=True)
+    (tmp_path / "memory" / "job" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    (tmp_path / "own").write_text("4:memory:/job\n2:cpu,cpuacct:/\n0::/\n")
+    assert killed_for_memory(tmp_path, tmp_path / "own") == 3
+
+
+KERNEL = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/job,task=python,pid=41,uid=0",
+    "Memory cgroup out of memory: Killed process 41 (python (x)) total-vm:9kB, anon-rss:2048kB, file-rss:1024kB, "
+    "shmem-rss:0kB, UID:0 pgtables:468kB oom_score_adj:0",
+    "usb 1-1: new device",
+)
+
+
+def test_the_kernels_log_says_whom_it_killed_and_what_that_one_held() -> None:
+    assert killed_by_kernel(KERNEL) == {41: 3 << 20} and killed_by_kernel(KERNEL[:1]) == {}
+
+
+def peaks_of(*processes: ProcessSnapshot, killed: dict[int, int], codes: dict[int, int]) -> tuple[Peak, ...]:
+    sizes = {1: 10, 2: 30, 3: 20}
+    peaks = Peaks("node1", lambda pid: sizes.get(pid, 0))
+    peaks.look(processes)
+    return peaks.of_job(killed, codes)
+
+
+def test_peaks_are_those_of_this_host_with_who_was_killed_and_exit_codes() -> None:
+    processes = [
+        ProcessSnapshot(f"node{host}:{pid}:7", pid, state=state, name=f"rank {pid}")
+        for host, pid, state in ((1, 1, "S"), (1, 2, "S"), (1, 9, "Z"), (2, 3, ""))
+    ]
+    first, second = peaks_of(*processes, killed={1: 50, 77: 9}, codes={2: 1})
+    assert first == Peak("node1", 1, "rank 1", 50, killed=True, exit_code=-9)
+    assert second == Peak("node1", 2, "rank 2", 30, exit_code=1)
+
+
+def test_what_the_watch_wrote_of_an_end_is_read_again(tmp_path: Path) -> None:
+    peaks = (Peak("node1", 1, "rank 1", 50, killed=True, exit_code=-9), Peak("node1", 2, "rank 2", 30, exit_code=1))
+    endings.write(tmp_path, peaks)
+    gone = Process(host="node1", pid=2, ppid=1, samples=(Sample(0.0, "gone"),))
+    alive = dataclasses.replace(gone, samples=(Sample(0.0, "S"),))
+    for member, code in ((gone, 1), (alive, None)):
+        added = endings.added(evidence(member, source="live"), tmp_path)
+        assert [each.exit_code for each in added.processes] == [code, -9] and added.peaks == peaks
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}", '[{"pid": "x"}]', "[3]", "[" * 100_000])
+def test_a_damaged_file_of_ends_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / endings.NAME).write_text(text)
+    assert endings.read(tmp_path) == ()
+
+
+def test_a_kill_by_the_kernel_is_told_with_what_everybody_held() -> None:
+    killed, echo = ended(1, beat_s=10.0, exit_code=-9), ended(0, beat_s=9.0, error=ECHO, error_s=9.5)
+    peaks = [Peak(killed.host, killed.pid, "rank 1", 3 << 30, killed=True, exit_code=-9)]
+    peaks += [Peak(killed.host, pid, f"loader {pid}", 200 << 20) for pid in (7, 8)]
+    verdict = triage(evidence(echo, killed, source="live", stall_s=0.0, peaks=tuple(peaks)))
+    assert verdict.reason.endswith("rank 1 was killed by the kernel for memory …")
+    assert "memory at the peak: rank 1 3.0 GiB; 2 × loader, at most 200 MiB" in verdict.evidence
+
+
+def test_a_kill_by_somebody_else_is_not_told_as_one_for_memory() -> None:
+    killed = ended(1, beat_s=10.0, exit_code=-9)
+    peaks = (Peak(killed.host, killed.pid, "rank 1", 3 << 30, exit_code=-9),)
+    verdict = triage(evidence(killed, source="live", stall_s=0.0, peaks=peaks))
+    assert "for memory" not in verdict.reason and any("3.0 GiB" in line for line in verdict.evidence)

@@ -75,6 +75,35 @@ def test_all_that_wrote_wait_in_one_operation_and_nobody_is_named(tmp_path: Path
     assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
 
 
+def waits_in_all(rank: int, size_in: int, size_out: int, op: str = "ALLGATHER") -> list[str]:
+    """Lines of a rank that waits in an operation whose output, or input, has a part of each rank."""
+    timeout, counters = waits(rank, op=op)
+    return [timeout.replace("NumelIn=8, NumelOut=8", f"NumelIn={size_in}, NumelOut={size_out}"), counters]
+
+
+@pytest.mark.parametrize("sizes", [(5, 15, "ALLGATHER"), (5, 15, "_ALLGATHER_BASE"), (15, 5, "_REDUCE_SCATTER_BASE")])
+def test_the_sizes_say_that_every_member_waits_so_no_rank_is_to_blame(
+    tmp_path: Path, sizes: tuple[int, int, str]
+) -> None:
+    verdict = judged(tmp_path, *(line for rank in range(3) for line in waits_in_all(rank, *sizes)))
+    assert verdict.triage is not None
+    assert (verdict.verdict, verdict.triage.hang, culprits(verdict)) == ("HUNG", "K12", [])
+
+
+@pytest.mark.parametrize(
+    "sizes", [(5, 20, "ALLGATHER"), (5, 16, "ALLGATHER"), (0, 0, "ALLGATHER"), (5, 15, "REDUCE"), (5, 15, "ALLTOALL")]
+)
+def test_sizes_of_a_larger_group_or_of_none_prove_nothing(tmp_path: Path, sizes: tuple[int, int, str]) -> None:
+    verdict = judged(tmp_path, *(line for rank in range(3) for line in waits_in_all(rank, *sizes)))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+
+
+def test_ranks_whose_sizes_name_different_groups_prove_nothing(tmp_path: Path) -> None:
+    sizes = ((5, 15), (5, 15), (5, 20))
+    verdict = judged(tmp_path, *(line for rank, its in enumerate(sizes) for line in waits_in_all(rank, *its)))
+    assert (verdict.triage.hang if verdict.triage else "") != "K12"
+
+
 @pytest.mark.parametrize("change", [{"op": "BROADCAST"}, {"size": 9}])
 def test_the_rank_with_another_operation_at_the_same_place_is_named(tmp_path: Path, change: dict[str, int]) -> None:
     verdict = judged(tmp_path, *waits(0), *waits(1), *waits(2, **change))
@@ -172,3 +201,36 @@ def test_a_mismatch_is_one_place_whatever_the_counters_say(
 def test_who_gave_up_says_how_long_it_waited(tmp_path: Path) -> None:
     verdict = judged(tmp_path, *waits(5))
     assert verdict.reason.startswith("rank 5 waited 600 s in all_reduce #7310") and verdict.verdict == "INSUFFICIENT"
+
+
+TERMINATED = (
+    "[rank{0}]:[E606 09:09:08.2 ProcessGroupNCCL.cpp:1595] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Process group "
+    "watchdog thread terminated with exception: [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL("
+    "SeqNum=7310, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600004 milliseconds before "
+    "timing out."
+)
+
+
+def test_the_watchdog_that_ends_its_process_is_the_first_end_in_the_log(tmp_path: Path) -> None:
+    closed = "RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.2]:45492"
+    peer = ["Traceback (most recent call last):", '  File "train.py", line 3, in step', closed]
+    verdict = judged(tmp_path, *waits(5), TERMINATED.format(5), *peer)
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+    assert verdict.reason.startswith("first to end: rank 5") and len(verdict.reason.split()) <= 20
+    assert any("Connection closed by peer" in line for line in verdict.evidence)
+
+
+def test_an_error_of_its_own_comes_before_the_end_by_the_watchdog(tmp_path: Path) -> None:
+    oom = "[rank4]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    verdict = judged(tmp_path, oom, *waits(5), TERMINATED.format(5))
+    assert verdict.reason.startswith("first failure: rank 4")
+
+
+BAR = "Loading shards: {percent:3d}% Completed | {done}/8 [{took}<00:00, 26.68s/it]"
+
+
+@pytest.mark.parametrize(("took", "late"), [("1:09:28", True), ("09:59", False)])
+def test_a_phase_longer_than_the_wait_may_have_come_late(tmp_path: Path, took: str, late: bool) -> None:
+    verdict = judged(tmp_path, BAR.format(percent=100, done=8, took=took), *waits(5))
+    assert any(f"Loading shards took {took}" in line for line in verdict.evidence) is late
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])

@@ -1,0 +1,66 @@
+"""How a watched command that failed left its processes: their exit codes, and the memory that each held at most.
+
+The watch writes it into its directory, because nothing of an ended process is left to look at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from harness.triage.evidence import Evidence, Peak, Process, Sample
+from probes.files import write_whole
+
+NAME = "ended.json"
+MAX_ENDED_BYTES = 16 << 20  # 4,096 processes take 1 MiB
+
+
+def write(directory: Path, peaks: Collection[Peak]) -> None:
+    """Write the file into the directory of a watch, if there is anything to say and the disk is not full."""
+    if peaks:
+        with contextlib.suppress(OSError):
+            write_whole(directory / NAME, json.dumps([asdict(peak) for peak in peaks]).encode())
+
+
+def read(directory: Path) -> tuple[Peak, ...]:
+    """The peaks in the directory of a watch; empty without them."""
+    try:
+        with open(directory / NAME, "rb") as stream:
+            rows = json.loads(stream.read(MAX_ENDED_BYTES))
+        return tuple(
+            Peak(
+                host=str(row["host"]), pid=int(row["pid"]), name=str(row["name"]), peak_bytes=int(row["peak_bytes"]),
+                killed=bool(row["killed"]), exit_code=None if row["exit_code"] is None else int(row["exit_code"]),
+            )
+            for row in rows
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none was written, or it is damaged
+        return ()
+
+
+def added(evidence: Evidence, directory: Path) -> Evidence:
+    """The evidence with what the watch wrote of the end of its processes.
+
+    A process that the kernel killed and that left nothing else is added. One that lives, or whose exit code is known,
+    stays as it is.
+    """
+    peaks = read(directory)
+    by_key = {f"{peak.host}:{peak.pid}": peak for peak in peaks}
+    keys = {process.key for process in evidence.processes}
+    processes = [_ended(process, by_key.get(process.key)) for process in evidence.processes]
+    processes += [
+        Process(host=peak.host, pid=peak.pid, ppid=-1, command=peak.name, exit_code=peak.exit_code,
+                samples=(Sample(0.0, "gone"),))
+        for key, peak in by_key.items() if peak.killed and key not in keys
+    ]  # fmt: skip
+    return replace(evidence, processes=tuple(processes), peaks=peaks)
+
+
+def _ended(process: Process, peak: Peak | None) -> Process:
+    is_gone = process.samples and process.samples[-1].state == "gone"
+    if peak is None or peak.exit_code is None or process.exit_code is not None or not is_gone:
+        return process
+    return replace(process, exit_code=peak.exit_code)
