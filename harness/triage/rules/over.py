@@ -32,20 +32,30 @@ def over(case: Case) -> Ruling | None:
         return None
     ages = [age for process in processes if (age := _since_s(process)) is not None]
     ago = f", {_duration_text(min(ages))} ago" if ages else ""
-    count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
     kills = {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
              for peak in case.evidence.peaks if peak.killed}  # fmt: skip
-    well = {process.key for process in processes if not _how(process)}
+    if bad := _bad_ends(processes, kills):
+        return _in_bad_order(case, bad, ago, kills)
+    count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
+    return _good_order(case, f"the run has ended in good order{ago}", count)
+
+
+def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[str, str]:
+    """Process -> what was wrong with its end. `kills`: what the kernel's log says."""
     by_key = {process.key: process for process in processes}
-    bad = {
+    well = {process.key for process in processes if not _how(process)}
+    return {
         process.key: how
         for process in processes
         if (how := kills.get(process.key) or _how(process))
         and not (how == SILENT and _parent(process) in well)
         and not _is_helper_of_success(process, by_key)
     }
-    if not bad:
-        return _good_order(case, f"the run has ended in good order{ago}", count)
+
+
+def _in_bad_order(case: Case, bad: dict[str, str], ago: str, kills: Mapping[str, str]) -> Ruling:
+    """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `ago`: when, in words."""
+    by_key = {process.key: process for process in case.evidence.processes}
     first = min(bad, key=lambda key: (case.subject(key).launcher, *_order(by_key[key])))
     firsts = [key for key, how in bad.items() if key == first or (
         bad[first] == how == SILENT and _at_once(by_key[key], by_key[first]))]  # fmt: skip

@@ -175,10 +175,7 @@ def watch(
         failed = code not in (0, STALLED)
         last_words = stderr_tail.words(child.returncode) if failed else ""
         unasked = failed and dog is not None and not passed.ending
-        if unasked and dog is not None:
-            killed = killed_by_kernel(kernel_log(began_s))
-            endings.write(directory, dog.peaks.of_job(killed, exit_codes(stderr_tail.text())))
-        death = _first_death(directory) if unasked else ""
+        death = _death(directory, dog, began_s, stderr_tail.text()) if unasked and dog is not None else ""
         if failed and (kills := killed_for_memory() - kills_before) > 0:
             processes = "process" if kills == 1 else "processes"
             say(f"the kernel killed {kills} {processes} for memory: a limit of their cgroup was reached")
@@ -187,6 +184,14 @@ def watch(
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
     return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words, death)
+
+
+def _death(directory: Path, dog: Watchdog, began_s: float, stderr_text: str) -> str:
+    """Keep what each process held at most and how it ended, and return the first death in words. `began_s`: when the
+    command began, by the monotonic clock."""
+    killed = killed_by_kernel(kernel_log(began_s))
+    endings.write(directory, dog.peaks.of_job(killed, exit_codes(stderr_text)))
+    return _first_death(directory)
 
 
 def _started(
