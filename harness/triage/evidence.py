@@ -78,6 +78,8 @@ class Sample:
     locked_alone: bool = (
         False  # its only thread but the heartbeat's waits without a limit for a lock that no other process uses
     )
+    # What its only thread but the heartbeat's waits for in an event loop without a timer, as "socket:[7]".
+    loop: tuple[str, ...] = ()
     timed: bool = False  # its main thread waits with a time limit, as in a sleep
     polled: tuple[
         str, ...
@@ -192,6 +194,9 @@ class Process:
         False  # another process of its host can write what its main thread reads, from the first look to the last
     )
     own_pipe: bool = False  # it reads from a pipe throughout to which no other process of its host can write
+    # Other processes of its host whose data can wake the event loop without a timer in which it slept from the first
+    # look to the last; None if it did not, or if an end is not known.
+    wakers: tuple[int, ...] | None = None
     forked: bool = False  # it was forked by its parent and still runs that one's program
     reader: int = 0  # the one other process on its host that can read the full pipe to which it writes
 

@@ -43,13 +43,16 @@ STUCK = {
     "a lock": SERVER.format("lock.acquire(); lock.acquire()"),
     "an empty queue": SERVER.format("queue.Queue().get()"),
 }
+STUCK_LOOPS = {
+    "an event that nobody sets": LOOP.format(EVENT, ""),
+    "a timer in an hour": LOOP.format(EVENT, "await asyncio.sleep(3600)"),  # as `run_app` of aiohttp has
+}
 CHILD = "await (await asyncio.create_subprocess_exec('sleep', '500', stdout=subprocess.PIPE)).stdout.read()"
 NOT_NAMED = {
     "it computes": SERVER.format("[sum(range(1000)) for _ in range(10**9)]"),
     "it sleeps and looks again": SERVER.format("[time.sleep(0.3) for _ in range(9999)]"),
 }
 LOOPS_NOT_NAMED = {
-    "an event that nobody sets": LOOP.format(EVENT, ""),  # its tasks are in no stack
     "a thread of its pool works": LOOP.format("await asyncio.to_thread(time.sleep, 500)", ""),
     "its loop has a timer": LOOP.format(EVENT, "await asyncio.sleep(500)"),
     "a task of its loop ticks": LOOP.format(EVENT, "while True: await asyncio.sleep(0.1)"),
@@ -107,6 +110,13 @@ def test_whoever_owns_the_port_of_a_request_is_its_server(tmp_path: Path, text: 
     assert any(str(server) in wait.target for wait in verdict.triage.waits)
 
 
+@pytest.mark.parametrize("text", first_by_day(STUCK_LOOPS))
+def test_a_server_whose_event_loop_nobody_can_wake_is_named(tmp_path: Path, text: str) -> None:
+    verdict, server = looked(text, tmp_path, after_s=PIECE_S + 1)
+    assert verdict.triage is not None and verdict.verdict == "HUNG"
+    assert [party.pid for party in verdict.triage.culprits] == [server]
+
+
 @pytest.mark.parametrize("text", NOT_NAMED.values(), ids=list(NOT_NAMED))
 def test_a_server_that_may_still_answer_is_looked_at_and_not_named(tmp_path: Path, text: str) -> None:
     verdict, server = looked(text, tmp_path)
@@ -123,7 +133,7 @@ def test_a_server_whose_event_loop_something_may_wake_is_not_named(tmp_path: Pat
 
 def test_a_server_beside_which_a_client_waits_for_nothing_is_not_named(tmp_path: Path) -> None:
     """It may send the request that ends the wait of the others."""
-    with ended(LOOPS_NOT_NAMED["an event that nobody sets"]) as server:
+    with ended(STUCK_LOOPS["an event that nobody sets"]) as server:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         with ended(CLIENT.format(""), port) as client, socket.create_connection(("127.0.0.1", int(port))):

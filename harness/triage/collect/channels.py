@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import socket
 import struct
 from collections.abc import Collection, Iterator, Mapping
@@ -27,8 +28,12 @@ _TIMEOUT_AT = {
     "x86_64": {202: 3, 7: 2, 271: 2, 23: 4, 270: 4, 232: 3, 281: 3, 441: 3, 220: 3},
     "aarch64": {98: 3, 73: 2, 72: 4, 22: 3, 441: 3, 192: 3},
 }.get(platform.machine(), {})  # futex, poll, ppoll, select, pselect6, epoll_wait, epoll_pwait, epoll_pwait2, semtimedop
+_EPOLLS = {"x86_64": (232, 281), "aarch64": (22,)}.get(platform.machine(), ())  # epoll_wait, epoll_pwait
+# A wait this long is no pause: NCCL's default timeout in torch, after which those who wait fail.
+LONG_MS = 600_000
 _SLEEPS = {"x86_64": (35, 230), "aarch64": (101, 115)}.get(platform.machine(), ())  # nanosleep, clock_nanosleep
 _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine(), ())
+_WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor that an epoll watches, in its fdinfo
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
 # linux/futex.h: FUTEX_PRIVATE_FLAG, FUTEX_CMD_MASK without FUTEX_CLOCK_REALTIME; FUTEX_WAIT, _LOCK_PI, _WAIT_BITSET
@@ -88,6 +93,24 @@ def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
     numbers = [number for number, _, _ in struct.iter_unpack("=ihh", data[: len(data) // 8 * 8])]
     links = (os.readlink(PROC / str(pid) / "fd" / str(number)) for number in numbers if number >= 0)
     return tuple("file" if link.startswith("/") else link for link in links)
+
+
+def looping(pid: int, beat: int = 0) -> tuple[str, ...]:
+    """Links of the descriptors for which the only thread of a process, beside its heartbeat's, waits in epoll for
+    LONG_MS at least, as an event loop without a timer does; empty if it does something else.
+
+    `beat`: thread id of the heartbeat.
+    """
+    try:
+        words = (PROC / str(pid) / "syscall").read_text().split()
+        if len(words) < 7 or int(words[0]) not in _EPOLLS or int(words[4], 16) & 0xFFFFFFFF < LONG_MS:
+            return ()
+        if _threads_beside(pid, beat):
+            return ()
+        info = (PROC / str(pid) / "fdinfo" / str(int(words[1], 16))).read_text()
+        return tuple(os.readlink(PROC / str(pid) / "fd" / number) for number in _WATCHED.findall(info))
+    except (OSError, ValueError):  # it ended, or it is another user's
+        return ()
 
 
 class Writing(NamedTuple):
@@ -175,6 +198,29 @@ def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
     for pid, link in _holders(set(holders), os.O_RDONLY):
         holders[link].add(pid)
     return {pid: holders[end] for pid, end in ends.items()}
+
+
+def wakers(loops: Mapping[int, Collection[str]], sockets: Sockets) -> dict[int, set[int]]:
+    """Process in an event loop -> the other processes of this host whose data can wake it.
+
+    Left out if it is not known who has the other end of a descriptor. Who may still connect is not counted. `loops`:
+    pid -> the result of `looping`.
+    """
+    unix = _unix_peers() if loops else {}
+    ends: dict[int, set[str]] = {}
+    for pid, links in loops.items():
+        connected = [link for link in links if not sockets.listens(pid, link[8:-1])]
+        its = {_other_end(pid, link, unix, sockets) for link in connected}
+        if "" not in its:
+            ends[pid] = its
+    holders: dict[str, set[int]] = {end: set() for its in ends.values() for end in its}
+    for pid, link in _holders(set(holders), os.O_RDONLY):
+        holders[link].add(pid)
+    return {
+        pid: {holder for end in its for holder in holders[end]} - {pid}
+        for pid, its in ends.items()
+        if all(holders[end] for end in its)  # nobody has accepted it, or another user's process has it
+    }
 
 
 def _other_end(pid: int, link: str, unix: Mapping[str, str], sockets: Sockets) -> str:

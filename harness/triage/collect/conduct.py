@@ -248,6 +248,10 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
     for pid, feeding in feeders.items():
         drafts[pid].fed = bool(feeding - {pid})
         drafts[pid].own_pipe = reads[pid].startswith("pipe:") and feeding == {pid}
+    loops = {pid: links for pid, draft in drafts.items() if (links := _looped_throughout(draft))}
+    wakers = _result(bounded.start("ends of event loops", channels.wakers, loops, terms.sockets), terms, {}, notes)
+    for pid, waking in wakers.items():
+        drafts[pid].wakers = tuple(sorted(waking))
     written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
     readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
     for pid, reader in readers.items():
@@ -384,6 +388,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         writing=look.writing.link,
         writes_to=_STREAMS.get(look.writing.descriptor, ""),
         locked_alone=look.locked_alone,
+        loop=look.loop,
         timed=look.timed,
         polled=look.polled,
         reads_from=look.reads_from,
@@ -396,6 +401,12 @@ def _read_throughout(draft: Draft) -> str:
     empty."""
     links = {look.reading for look in draft.samples}
     return links.pop() if _slept_throughout(draft) and len(links) == 1 else ""
+
+
+def _looped_throughout(draft: Draft) -> tuple[str, ...]:
+    """The descriptors of the event loop without a timer in which the main thread slept throughout; else empty."""
+    loops = {look.loop for look in draft.samples}
+    return loops.pop() if _slept_throughout(draft) and len(loops) == 1 else ()
 
 
 def _slept_throughout(draft: Draft) -> bool:

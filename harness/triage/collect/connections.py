@@ -98,6 +98,11 @@ class Sockets:
                     asked_inodes |= tables.served.get(row[2].rpartition(":")[2], set())
         return asked_inodes - mine
 
+    def listens(self, pid: int, inode: str) -> bool:
+        """Whether a socket of a process waits for connections."""
+        row = self._read(pid).rows.get(inode)
+        return row is not None and row[3] == LISTEN
+
     def other_end(self, pid: int, inode: str) -> str:
         """The inode of the other end of a process's TCP connection within this host; empty for any other socket."""
         rows = self._read(pid).rows

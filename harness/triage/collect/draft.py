@@ -28,6 +28,7 @@ class Draft:
         self.connections = Connections()
         self.writer = self.reader = 0
         self.fed = self.own_pipe = False
+        self.wakers: tuple[int, ...] | None = None
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
         self.notes: list[str] = []
@@ -118,6 +119,7 @@ class Draft:
             forked=facts.forked,
             fed=self.fed,
             own_pipe=self.own_pipe,
+            wakers=self.wakers,
         )
 
     def _rank(self, parent: Draft | None) -> tuple[int | None, int | None]:

@@ -58,6 +58,7 @@ class Look:
     reading: str = ""
     writing: channels.Writing = channels.NOT_WRITING
     locked_alone: bool = False
+    loop: tuple[str, ...] = ()
     timed: bool = False
     polled: tuple[str, ...] = ()
     reads_from: str = ""
@@ -113,6 +114,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         reading=reading,
         writing=channels.writing(pid),
         locked_alone=channels.locked_alone(pid, beat),
+        loop=channels.looping(pid, beat),
         timed=waits.timed,
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
         reads_from=ends.get(reading[8:-1], ""),

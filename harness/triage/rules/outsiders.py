@@ -40,6 +40,20 @@ def awaits_tasks(subject: Subject) -> bool:
     return any(map(awaits, process.samples[-1].threads))
 
 
+def cannot_wake(case: Case, subject: Subject) -> bool:
+    """Whether it sleeps in an event loop that has no timer and no thread beside it, and only processes that wait for
+    it could wake it.
+
+    A request that somebody still sends could, so nobody in the job may move, and it may have no other child.
+    """
+    process = subject.process
+    if process is None or not process.wakers or any(each.progress for each in case.live()):
+        return False
+    waiters = set(case.graph.waiters({subject.key}))
+    beside = {each.key for each in case.evidence.processes if each.host == process.host and each.ppid == process.pid}
+    return {f"{process.host}:{pid}" for pid in process.wakers} | beside <= waiters
+
+
 def in_client(case: Case, subject: Subject) -> bool:
     """Whether its main thread, or a thread that works for it, waits at a socket at both looks, and it is connected
     outside the job, for example to a database or an upload.

@@ -113,3 +113,36 @@ def test_a_job_that_only_sits_in_event_loops_is_not_healthy(woken: int) -> None:
 def test_an_idle_server_is_healthy(stack: str) -> None:
     found = triage(evidence(looked(process(30, "server", stack), woken=3, quiet_s=400.0), stall_s=31.0))
     assert found.verdict == "HEALTHY", found.reason
+
+
+# --- a loop that only its own clients could wake
+
+
+def asked(wakers: tuple[int, ...] | None, *beside: Process) -> Verdict:
+    asks = process(20, "trainer", "rollout getresponse", peers=("127.0.0.1:30000",))
+    server = looked(process(30, "server", LOOP, listening=("127.0.0.1:30000",)), quiet_s=400.0, wakers=wakers)
+    return triage(evidence(asks, server, *beside))
+
+
+def test_a_server_that_only_its_waiting_clients_could_wake_is_named() -> None:
+    found = asked((20,))
+    assert found.verdict == "HUNG" and [party.pid for party in culprits(found)] == [30], found.reason
+
+
+@pytest.mark.parametrize("wakers", [None, (), (40,), (20, 40)])
+def test_a_server_that_somebody_else_may_wake_is_not_named(wakers: tuple[int, ...] | None) -> None:
+    found = asked(wakers)
+    assert found.verdict != "HUNG" and not culprits(found), found.reason
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        looked(rank(0, "main:10 step:44 compute", world=1, cpu_s=2.0), woken=3),
+        dataclasses.replace(process(40, "tool", "main:3 read"), ppid=30),
+    ],
+    ids=["somebody works who may send a request", "it has a child"],
+)
+def test_a_server_beside_which_somebody_may_still_act_is_not_named(beside: Process) -> None:
+    found = asked((20,), beside)
+    assert found.verdict != "HUNG" and not culprits(found), found.reason
