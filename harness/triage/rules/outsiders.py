@@ -44,10 +44,10 @@ def cannot_wake(case: Case, subject: Subject) -> bool:
     """Whether it sleeps in an event loop that has no timer and no thread beside it, and only processes that wait for
     it could wake it.
 
-    A request that somebody still sends could, so nobody in the job may move, and it may have no other child.
+    A request that somebody still sends could, so nobody in the job may move. It may ask nobody and have no other child.
     """
     process = subject.process
-    if process is None or not process.wakers or any(each.progress for each in case.live()):
+    if process is None or process.peers or not process.wakers or any(each.progress for each in case.live()):
         return False
     waiters = set(case.graph.waiters({subject.key}))
     beside = {each.key for each in case.evidence.processes if each.host == process.host and each.ppid == process.pid}
