@@ -10,7 +10,7 @@ from harness.triage.graph.motion import BETWEEN_RANKS, handlers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.rules import standing, threads
 from harness.triage.rules.alive import coming, failed, user_frames
-from harness.triage.rules.outsiders import awaits_tasks, beyond, cannot_wake, elsewhere, in_client
+from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
@@ -328,7 +328,7 @@ def _absent(case: Case) -> list[Subject]:
         and not sink.launcher
         and (sink.ended or not _once(sink) or _counted(case, sink))  # one look shows no standstill
         and not _asked_just_now(case, sink)
-        and (not awaits_tasks(sink) or cannot_wake(case, sink))
+        and not awaits_tasks(sink)
         and not in_client(case, sink)
         and not _fetches(case, sink)
         and (sink.doing.kind != "unknown" or sink.process is None or _recorded(case, sink))
@@ -478,8 +478,6 @@ def _of_itself(case: Case, subject: Subject) -> str:
     if any(source.in_handler(frame) for frame in user_frames(subject.process)):
         return f"has swallowed an error, and is outside any collective: {_state(subject)}"
     if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
-        if cannot_wake(case, subject):
-            return "does not answer: only processes that wait for it could wake its event loop, and no timer is due"
         handler = _handler(subject)
         if handler is not None:
             return (

@@ -16,7 +16,7 @@ from harness.triage.graph.motion import hands_on, spent_s
 from harness.triage.graph.polling import woke
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
-from harness.triage.rules.outsiders import awaits_tasks, cannot_wake, in_client
+from harness.triage.rules.outsiders import awaits_tasks, in_client
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.stacks import JOINS, classify, user_frame
@@ -39,7 +39,7 @@ def coming(case: Case, subject: Subject) -> str:
     process = subject.process
     if process is None or not process.samples or not process.samples[-1].threads:
         return ""
-    if subject.ended or subject.blocked or failed(process) or cannot_wake(case, subject):
+    if subject.ended or subject.blocked or failed(process):
         return ""
     return _sleep(subject, process) or _thread(subject, process) or _child(case, subject, process) or _outside(process)
 

@@ -40,11 +40,12 @@ def awaits_tasks(subject: Subject) -> bool:
     return any(map(awaits, process.samples[-1].threads))
 
 
-def cannot_wake(case: Case, subject: Subject) -> bool:
-    """Whether it sleeps in an event loop that has no timer and no thread beside it, and only processes that wait for
-    it could wake it.
+def _only_waiters_wake(case: Case, subject: Subject) -> bool:
+    """Whether it sleeps in an event loop that has no timer and no thread beside it, and of all that is seen only
+    processes that wait for it could wake it.
 
     A request that somebody still sends could, so nobody in the job may move. It may ask nobody and have no other child.
+    That proves nothing: a person, or a process that was not seen, may connect to it.
     """
     process = subject.process
     if process is None or process.peers or not process.wakers or any(each.progress for each in case.live()):
@@ -69,7 +70,14 @@ def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
     return Ruling(
         "INSUFFICIENT",
         f"{case.names(waiter.key for waiter in loops)} waits in an event loop, and what its tasks await is in no stack",
-        evidence=("only a timer wakes it",) if timers else (),
+        evidence=("only a timer wakes it",)
+        if timers
+        else tuple(
+            f"{waiter.label} has no timer due within ten minutes and no thread beside its loop, and is connected only "
+            "to processes that wait for it: unless somebody else connects, it never answers"
+            for waiter in loops[:8]
+            if _only_waiters_wake(case, waiter)
+        ),
         missing=tuple(f"what the tasks of {waiter.label} await" for waiter in loops[:8]),
         place=case.waited_in(waiter.key for waiter in loops) or loops[0].frame,
         next=("give each awaited call a timeout: asyncio.timeout", "print asyncio.all_tasks() of that process"),
