@@ -248,7 +248,7 @@ def _other_names(judged: _Part, options: Asked) -> Iterator[str]:
     texts = [f"{name} (here {theirs[name]})" if name in theirs else name for name in absent]
     if texts:
         yield (
-            f"{function.name} gets canonical names (docs/reference/parameters.md) and looks up what is none: "
+            f"{function.name} gets canonical names, and looks up what is none: "
             f"{', '.join(texts)}"
         )
 

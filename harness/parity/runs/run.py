@@ -35,7 +35,6 @@ from harness.parity.runs.recording import check_ranks, compacted, guarded, judge
 from harness.parity.runs.run_engines import cluster_for
 from harness.parity.runs.run_options import ParityOptions, RunOptions, silent
 from harness.parity.runs.scenario_check import with_scenario
-from harness.planted.differences.option import fault_of_a_run
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
 from probes.format import SIDES
@@ -479,6 +478,8 @@ class _Clock:
 
 def _planted(shared: Scenario, fault: str) -> tuple[Scenario, Scenario, dict[str, Plants]]:
     """Return both sides' scenarios with the planted fault of this name, and what is planted in which side."""
+    from harness.planted.differences.option import fault_of_a_run  # an ordinary run loads no planted fault
+
     planted = fault_of_a_run(fault)
     sound = config.changed(shared, planted.scenario)
     scenarios = {"baseline": sound, "candidate": sound, planted.side: config.changed(sound, planted.settings)}
