@@ -247,10 +247,7 @@ def _other_names(judged: _Part, options: Asked) -> Iterator[str]:
     theirs = {parameter.native(options.source): parameter.name for parameter in BY_NAME.values()}
     texts = [f"{name} (here {theirs[name]})" if name in theirs else name for name in absent]
     if texts:
-        yield (
-            f"{function.name} gets canonical names, and looks up what is none: "
-            f"{', '.join(texts)}"
-        )
+        yield f"{function.name} gets canonical names, and looks up what is none: {', '.join(texts)}"
 
 
 def _edges(
