@@ -81,6 +81,7 @@ TRAINER: dict[str, Shape] = {
     "behind_from": int,
     "scale": NUMBER,
     "shift": int,
+    "pads": NUMBER,
     "first_share": NUMBER,
     "first_step": int,
     "rank": int,

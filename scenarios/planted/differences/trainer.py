@@ -36,6 +36,7 @@ class TrainerPlants(Hooks):
     are left out of every sync. alter: {tensor: "revision" | "halves"}: changed when it is sent, from version
     `alter_from` on, see `altered`. behind_from: from the sync of this version on, each sync sends what the previous
     one should have sent. scale: factor of the actor's log-probabilities. shift: positions by which they are late.
+    pads: added to the actor's log-probabilities of samples whose prompt is shorter than the longest of the step.
     first_share: the share of the samples that the first rank gets (0 to 1). first_step: earlier steps are right.
     awake_in: steps after whose rollout the engine is not put to sleep. wakes: {weight version: how the engine wakes
     for it}.
@@ -62,6 +63,7 @@ class TrainerPlants(Hooks):
     shift: int = 0
     first_share: float = 0.0
     first_step: int = 0
+    pads: float = 0.0
     awake_in: tuple[int, ...] = ()
     wakes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     rank: int = 1
@@ -73,6 +75,9 @@ class TrainerPlants(Hooks):
     exchanged: str = ""
     joined_engines: int = 0
     leak: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_lengths", [])  # of the prompts of this step, kept from `joined` to `logprobs`
 
     def sleeps(self, step: int) -> bool:
         return step not in self.awake_in
@@ -125,6 +130,8 @@ class TrainerPlants(Hooks):
         return super().gathered(role, parts[::-1] if role == self.exchanged else parts)
 
     def joined(self, result: RolloutResult) -> RolloutResult:
+        lengths: list[int] = vars(self)["_lengths"]
+        lengths[:] = [len(completion.prompt_seen) for completion in result.completions]
         if not self.joined_engines:
             return result
         prompts = itertools.groupby(result.completions, key=lambda completion: completion.prompt_seen)
@@ -145,10 +152,14 @@ class TrainerPlants(Hooks):
 
     def logprobs(self, rows: list[Any], step: int) -> list[Any]:
         """Return what the trainer uses as the actor's log-probabilities (arrays, one per sample)."""
-        if step < self.first_step or (self.scale == 1.0 and not self.shift):
+        if step < self.first_step or (self.scale == 1.0 and not self.shift and not self.pads):
             return rows
         import numpy as np
 
+        if self.pads:
+            lengths: list[int] = vars(self)["_lengths"]
+            return [row + np.float32(self.pads * (length < max(lengths)))
+                    for row, length in zip(rows, lengths, strict=True)]  # fmt: skip
         return [(np.roll(row, self.shift) * np.float32(self.scale)).astype(row.dtype) for row in rows]
 
 

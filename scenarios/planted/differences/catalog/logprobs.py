@@ -47,6 +47,13 @@ FAULTS = (
         party="trainer",
     ),
     Fault(
+        "trainer-reads-pads",
+        "the trainer's forward pass reads the pads in front of every prompt but the longest ones",
+        trainer={"pads": -0.05},
+        causes=("PADDING",),
+        party="trainer",
+    ),
+    Fault(
         "tempered-logprobs",
         "at temperature 0.7 the engine reports tempered log-probabilities",
         scenario=COOL,
