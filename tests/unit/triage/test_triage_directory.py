@@ -25,12 +25,15 @@ from harness.triage import evidence as evidence_types
 from harness.triage.evidence import Evidence, Frame, Process, Ranks, Sample, Thread
 from probes.errors import FormatError
 from probes.limits import RANKS, WHOLE, bounded
+from probes.secret_names import is_secret
 from reports.codec import Number
 
+# Hypothesis draws words of the code under test as well, and what is kept under the name of a secret is withheld.
+NAMES = st.text(max_size=5).filter(lambda name: not is_secret(name))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=5,
 )  # fmt: skip
 PLAIN = {int: st.integers(-WHOLE - 1, WHOLE), bool: st.booleans(), str: st.text(max_size=10), Any: JSON}
@@ -51,7 +54,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.tuples(*map(values, arguments))
     if origin is dict:
-        return st.dictionaries(st.text(max_size=5), values(arguments[1]), max_size=2)
+        return st.dictionaries(NAMES, values(arguments[1]), max_size=2)
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind, include_extras=True)
         return st.builds(kind, **{name: st.deferred(lambda hint=hint: values(hint)) for name, hint in hints.items()})
