@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,17 @@ from scenarios.plants import Injection
 from scenarios.ppo import advantages
 from scenarios.session import RolloutResult
 
+if TYPE_CHECKING:
+    from scenarios.ppo.batches import Sample  # with torch
+
 SYNC = "sync"
 
 
 class Hooks:
     """The hooks of one trainer."""
 
-    def logprobs(self, rows: list[Any], step: int) -> list[Any]:
-        """Return what the trainer uses as the actor's log-probabilities (arrays, one per sample)."""
+    def logprobs(self, rows: list[Any], samples: Sequence[Sample], step: int) -> list[Any]:
+        """Return what the trainer uses as the actor's log-probabilities (arrays, one for each of `samples`)."""
         return rows
 
     def bounds(self, items: int, ranks: int) -> list[int]:

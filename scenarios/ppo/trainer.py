@@ -227,7 +227,7 @@ class Trainer:
         value = self._submit("critic", "values", step, samples)
         scores: list[Scored] = gather(self._submit("actor", "score", step, samples))
         scored = Scored.joined(scores)
-        scored = dataclasses.replace(scored, logprob=self._hooks.logprobs(scored.logprob, step))
+        scored = dataclasses.replace(scored, logprob=self._hooks.logprobs(scored.logprob, samples, step))
         # A rollout-only run may lack all roles but the actor.
         absent: Rows = [np.full(len(s.response), np.nan, np.float32) for s in samples]
         gathered = self._hooks.gathered

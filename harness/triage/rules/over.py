@@ -49,7 +49,7 @@ def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[st
         for process in processes
         if (how := kills.get(process.key) or _how(process))
         and not (how == SILENT and _parent(process) in well)
-        and not _is_helper_of_success(process, by_key)
+        and (process.key in kills or not _is_helper_of_success(process, by_key))
     }
 
 
@@ -196,9 +196,12 @@ def _parent(process: Process) -> str:
 def _is_helper_of_success(process: Process, by_key: Mapping[str, Process]) -> bool:
     """Whether it left only an exit code, is no rank, and a process above it ended with exit code 0.
 
-    A program ends its own helpers, and what they answer to that is no failure of it.
+    A program ends its own helpers, and what they answer to that is no failure of it. A crash, or a kill that the
+    program may not have sent, is no such answer.
     """
     if process.rank is not None or process.error or process.beat or process.journal:
+        return False
+    if (process.exit_code or 0) < 0 and process.exit_code != -signal.SIGTERM:
         return False
     above = by_key.get(_parent(process))
     visited = {process.key}

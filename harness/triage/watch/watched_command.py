@@ -176,14 +176,20 @@ def watch(
         last_words = stderr_tail.words(child.returncode) if failed else ""
         unasked = failed and dog is not None and not passed.ending
         death = _death(directory, dog, began_s, stderr_tail.text()) if unasked and dog is not None else ""
-        if failed and (kills := killed_for_memory() - kills_before) > 0:
-            processes = "process" if kills == 1 else "processes"
-            say(f"the kernel killed {kills} {processes} for memory: a limit of their cgroup was reached")
+        if failed:
+            _tell_kills(killed_for_memory() - kills_before, say)
     # A directory of our own choosing stays only if it holds something that the user was shown, or if the command goes
     # on.
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
     return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words, death)
+
+
+def _tell_kills(kills: int, say: Callable[[str], None]) -> None:
+    """Tell how many processes the kernel killed for memory, if it did."""
+    if kills > 0:
+        processes = "process" if kills == 1 else "processes"
+        say(f"the kernel killed {kills} {processes} for memory: a limit of their cgroup was reached")
 
 
 def _death(directory: Path, dog: Watchdog, began_s: float, stderr_text: str) -> str:

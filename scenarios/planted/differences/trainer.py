@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scenarios.planted.differences.responses import numbered
 from scenarios.plants import Injection
 from scenarios.ppo.advantages import whiten
 from scenarios.ppo.hooks import Hooks
 from scenarios.session import RolloutResult
+
+if TYPE_CHECKING:
+    from scenarios.ppo.batches import Sample  # with torch
 
 HERE, RANKS = "scenarios.planted.differences.trainer", "scenarios.planted.differences.ranks"
 MEMORY = "scenarios.planted.differences.memory"
@@ -76,9 +79,6 @@ class TrainerPlants(Hooks):
     joined_engines: int = 0
     leak: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_lengths", [])  # of the prompts of this step, kept from `joined` to `logprobs`
-
     def sleeps(self, step: int) -> bool:
         return step not in self.awake_in
 
@@ -130,8 +130,6 @@ class TrainerPlants(Hooks):
         return super().gathered(role, parts[::-1] if role == self.exchanged else parts)
 
     def joined(self, result: RolloutResult) -> RolloutResult:
-        lengths: list[int] = vars(self)["_lengths"]
-        lengths[:] = [len(completion.prompt_seen) for completion in result.completions]
         if not self.joined_engines:
             return result
         prompts = itertools.groupby(result.completions, key=lambda completion: completion.prompt_seen)
@@ -150,16 +148,16 @@ class TrainerPlants(Hooks):
             return super().whiten(rows, ranks)
         return [row for share in self.split(rows, ranks) for row in whiten(share)]
 
-    def logprobs(self, rows: list[Any], step: int) -> list[Any]:
-        """Return what the trainer uses as the actor's log-probabilities (arrays, one per sample)."""
+    def logprobs(self, rows: list[Any], samples: Sequence[Sample], step: int) -> list[Any]:
+        """Return what the trainer uses as the actor's log-probabilities (arrays, one for each of `samples`)."""
         if step < self.first_step or (self.scale == 1.0 and not self.shift and not self.pads):
             return rows
         import numpy as np
 
         if self.pads:
-            lengths: list[int] = vars(self)["_lengths"]
-            return [row + np.float32(self.pads * (length < max(lengths)))
-                    for row, length in zip(rows, lengths, strict=True)]  # fmt: skip
+            longest = max(len(sample.prompt) for sample in samples)
+            return [row + np.float32(self.pads * (len(sample.prompt) < longest))
+                    for row, sample in zip(rows, samples, strict=True)]  # fmt: skip
         return [(np.roll(row, self.shift) * np.float32(self.scale)).astype(row.dtype) for row in rows]
 
 

@@ -126,4 +126,4 @@ def test_shares_of_the_ranks(parts: int, first: float, sizes: list[int]) -> None
 def test_the_default_is_a_sound_trainer() -> None:
     plants = TrainerPlants()
     rows = [np.arange(3, dtype=np.float32)]
-    assert plants.omitted(3) == () and plants.change(3) is None and plants.logprobs(rows, 3) is rows
+    assert plants.omitted(3) == () and plants.change(3) is None and plants.logprobs(rows, [], 3) is rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,9 @@ def test_without_a_cgroup_no_kill_is_counted(tmp_path: Path) -> None:
         ({"exit_code": 1}, {}, "INSUFFICIENT"),
         ({"exit_code": 0}, {"error": "KeyError: 'x'"}, "INSUFFICIENT"),
         ({"exit_code": 0}, {"rank": 0}, "INSUFFICIENT"),
+        ({"exit_code": 0}, {"exit_code": -signal.SIGTERM}, "HEALTHY"),
+        ({"exit_code": 0}, {"exit_code": -signal.SIGSEGV}, "INSUFFICIENT"),
+        ({"exit_code": 0}, {"exit_code": -signal.SIGKILL}, "INSUFFICIENT"),
     ],
 )
 def test_what_a_helper_answered_to_its_end_is_no_failure_of_a_program_that_succeeded(
@@ -185,3 +189,12 @@ def test_a_kill_by_somebody_else_is_not_told_as_one_for_memory() -> None:
     peaks = (Peak(killed.host, killed.pid, "rank 1", 3 << 30, exit_code=-9),)
     verdict = triage(evidence(killed, source="live", stall_s=0.0, peaks=peaks))
     assert "for memory" not in verdict.reason and any("3.0 GiB" in line for line in verdict.evidence)
+
+
+def test_a_helper_that_the_kernel_killed_for_memory_is_named_whatever_its_program_said() -> None:
+    program = dataclasses.replace(process(50, "process", gone=True), beat=None, journal=None, exit_code=0)
+    helper = dataclasses.replace(program, pid=52, ppid=50, exit_code=137)
+    kill = Peak(helper.host, helper.pid, "helper", 1 << 30, killed=True)
+    assert triage(evidence(program, helper)).verdict == "HEALTHY"
+    verdict = triage(evidence(program, helper, peaks=(kill,)))
+    assert verdict.verdict == "INSUFFICIENT" and helper.key in verdict.reason
