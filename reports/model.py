@@ -134,8 +134,8 @@ class CauseKey:
 UNEXPLAINED = CauseKey("UNEXPLAINED")
 
 # The subject of a finding. setting: the user asked for it, and it did not reach the engine as asked. scenario: a
-# fault that the scenario could not have shown.
-Subject = Literal["", "setting", "scenario"]
+# fault that the scenario could not have shown. recording: damage that could not have been noticed.
+Subject = Literal["", "setting", "scenario", "recording"]
 
 
 @dataclass(frozen=True)
@@ -479,7 +479,7 @@ class Triage:
         return HANGS[self.hang].name if self.hang in HANGS else ""
 
 
-Reserved = Literal["setting", "scenario", "warning", "untested", "undecided"]
+Reserved = Literal["setting", "scenario", "recording", "warning", "untested", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -499,6 +499,7 @@ class Reservation:
 _RESERVED: dict[Reserved, tuple[str, str]] = {  # kind -> text for one, text for several
     "setting": ("setting did not reach the engine as asked", "settings did not reach the engine as asked"),
     "scenario": ("kind of fault could not have shown", "kinds of fault could not have shown"),
+    "recording": ("recording may have lost records unseen", "recordings may have lost records unseen"),
     "warning": ("warning", "warnings"),
     "untested": ("check was not tested", "checks were not tested"),
     "undecided": ("check is undecided", "checks are undecided"),
@@ -547,6 +548,7 @@ class Verdict:
         kinds: dict[Reserved, list[str]] = {
             "setting": list(dict.fromkeys(settings)),  # counted once even if two checks find it
             "scenario": [item.name for item in warnings if item.about == "scenario"],
+            "recording": [item.where for item in warnings if item.about == "recording"],
             "warning": [item.name for item in warnings if not item.about],
             "untested": [check.name for check in checks if check.state == "not tested"],
             "undecided": [check.name for check in checks if check.state == "undecided"],

@@ -16,7 +16,7 @@ from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
 from harness.parity.checks.registry import Outcome, Registered, not_brought
 from harness.parity.checks.summary import mode_name, summary
-from harness.parity.coverage import failed_calls, limits, refused_calls
+from harness.parity.coverage import failed_calls, limits, refused_calls, unnoticed_damage
 from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
@@ -108,7 +108,8 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         *e.completeness.unmatched,
     ]
     missing += [item for _, outcome in outcomes for item in outcome.missing]
-    findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
+    findings = [finding for _, outcome in outcomes for finding in outcome.findings]
+    findings += failed_calls(e) + unnoticed_damage(e)
     place = e.earliest(*kinds)
     body = Parity(
         with_text(e, place) if place is not None else None,

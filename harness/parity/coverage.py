@@ -79,7 +79,6 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
     `stage_read`: the lifted stage is read.
     """
     recording = side.recording
-    version = recording.manifest["format_version"]
     kinds = sorted(recording.kinds - EVENT_KEYS.keys())
     fields = sorted(
         f"{kind}.{key}" for kind, usual in EVENT_KEYS.items() if usual for key in recording.keys(kind) - usual
@@ -103,7 +102,19 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
     ]
     if silent:
         sentences.append(f"the {side.name}'s run.json does not say how much it promises: no {_listed(silent)}")
+    sentences += _unnoticed(side, stage_read=stage_read)
+    if not stage_read and os.path.isdir(recording.path / LIFTED / EVENTS):
+        sentences.append(f"the {side.name}'s lifted stage was not read")
+    return sentences
+
+
+def _unnoticed(side: Side, *, stage_read: bool) -> list[str]:
+    """Return sentences on damage that could be in a recording without being noticed; [] where its files are indexed
+    and have checksums. `stage_read`: the lifted stage is read.
+    """
+    recording, sentences = side.recording, []
     if recording.unchecked:
+        version = recording.manifest["format_version"]
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
     unbound = not (recording.unchecked or recording.manifest_is_named)
     if not recording.indexed:
@@ -114,9 +125,18 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
         sentences.append(f"the {side.name}'s recording has no index of its files: {text} may go unseen")
     elif unbound:
         sentences.append(f"no journal of the {side.name} names its run.json: an edited run.json may go unseen")
-    if not stage_read and os.path.isdir(recording.path / LIFTED / EVENTS):
-        sentences.append(f"the {side.name}'s lifted stage was not read")
     return sentences
+
+
+def unnoticed_damage(e: Evidence) -> list[Finding]:
+    """Return a finding for each side of which records may have been lost without a trace: it limits what a pass
+    means.
+    """
+    return [
+        Finding("lost records", "; ".join(sentences), where=side.name, severity="warning", about="recording")
+        for side in e.sides
+        if (sentences := _unnoticed(side, stage_read=not e.alone))
+    ]
 
 
 def _paths(settings: Mapping[str, Any], above: str = "") -> set[str]:

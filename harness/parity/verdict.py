@@ -20,7 +20,7 @@ from harness.parity.checks.completeness import require_completeness
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import Outcome, Registered, checks, coupled, not_brought, refused, unless_native
 from harness.parity.checks.summary import summary
-from harness.parity.coverage import coverage, failed_calls, limits, refused_calls
+from harness.parity.coverage import coverage, failed_calls, limits, refused_calls, unnoticed_damage
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.progress_messages import Told, nobody
@@ -221,7 +221,8 @@ def _decide(
     grounds = _grounds(e, outcomes, minimum)
     metrics = _metrics(e)
     verdict, answer = _answer(e, grounds, kinds, causes, metrics)
-    findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
+    findings = [finding for _, outcome in outcomes for finding in outcome.findings]
+    findings += failed_calls(e) + unnoticed_damage(e)
     tolerances = e.tolerance.facts({side.name: side.floor for side in e.sides})
     body = Parity(
         first_divergence=with_text(e, e.earliest(*kinds)) if kinds and not same_recording(e) else None,

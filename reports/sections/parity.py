@@ -180,12 +180,13 @@ def tally(checks: list[Check]) -> str:
 
 
 NOT_AS_ASKED, NOT_SHOWN, WARNINGS = "Not as you asked", "Faults that could not have shown", "Warnings"
+UNNOTICED = "Damage that could not have been noticed"
 
 
 def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
     """Return findings that limit a pass under their titles, the gravest first. They are shown above the verdict."""
     warning_findings = [finding for finding in verdict.findings if finding.reserves]
-    titles = {"setting": NOT_AS_ASKED, "scenario": NOT_SHOWN, "": WARNINGS}
+    titles = {"setting": NOT_AS_ASKED, "scenario": NOT_SHOWN, "recording": UNNOTICED, "": WARNINGS}
     groups = [
         (title, [finding for finding in warning_findings if finding.about == about]) for about, title in titles.items()
     ]

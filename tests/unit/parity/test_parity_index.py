@@ -216,6 +216,15 @@ def test_recordings_without_an_index_say_what_may_go_unseen(tmp_path: Path) -> N
         recording.write(tmp_path / side)
     verdict = judge(tmp_path / "baseline", tmp_path / "candidate")
     assert verdict.verdict == "EQUIVALENT" and sum("no index" in line for line in verdict.missing) == 2
+    assert [(limit.kind, limit.items) for limit in verdict.reservations if limit.kind == "recording"] == [
+        ("recording", [*SIDES])
+    ]
+    assert verdict.strict.exit_code == 3
+
+
+def test_an_indexed_pair_passes_without_a_word_on_lost_records(recorded: Path) -> None:
+    verdict = judge(recorded / "baseline", recorded / "candidate")
+    assert "recording" not in [limit.kind for limit in verdict.reservations]
 
 
 def test_an_index_is_renewed_with_run_json(recorded: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_reservations_are_counted_by_kind_the_gravest_first() -> None:
     assert headline.fits(verdict.headline, "1,234,567 of 1,234,567 tokens equal")
 
 
-@pytest.mark.parametrize("kind", ["setting", "scenario", "warning", "untested"])
+@pytest.mark.parametrize("kind", ["setting", "scenario", "recording", "warning", "untested"])
 def test_one_and_several_of_a_kind_are_worded_apart(kind) -> None:
     findings = [dataclasses.replace(WARNING, name=name, about="" if kind == "warning" else kind) for name in "ab"]
     two = reserved(untested=2) if kind == "untested" else reserved(*findings)
