@@ -315,12 +315,24 @@ def _why(error: BaseException) -> str:
 def decode(kind: type[T], value: Any, name: str = "$") -> T:
     """Decode JSON values into a type of harness.triage.evidence. Unknown keys are ignored. `name`: of the value.
 
+    What was withheld because its name sounds like a secret's, and does not fit, counts as not recorded.
     Raises ValueError that names the place that does not fit or exceeds its bound.
     """
+    bounded_value = _bounded(value, name)
     try:
-        return msgspec.convert(_bounded(value, name), kind, dec_hook=_number)
+        return msgspec.convert(bounded_value, kind, dec_hook=_number)
     except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error
+        shown = _without_withheld(bounded_value)
+        try:
+            return msgspec.convert(shown, kind, dec_hook=_number)
+        except msgspec.ValidationError:
+            raise ValueError(str(error)) from error
+
+
+def _without_withheld(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_withheld(item) for key, item in value.items() if item != redaction.WITHHELD}
+    return [_without_withheld(item) for item in value] if isinstance(value, list) else value
 
 
 def _number(kind: Any, value: Any) -> float:

@@ -254,6 +254,15 @@ def test_a_collector_that_was_cut_short_is_a_note(tmp_path: Path) -> None:
     assert directory.read(tmp_path).notes == ("the collector was cut short: what it had by then is here",)
 
 
+def test_what_was_withheld_leaves_the_rest_of_its_process_readable(tmp_path: Path) -> None:
+    states: dict[str, dict[str, Any]] = {"password": {"running": 2}, "engine": {"running": 3}}
+    process = Process("host", 7, beat=evidence_types.Beat(5, 1.0, 2.0, sequences={"secret": 4, "dp": 9}, states=states))
+    directory.write(Evidence(str(tmp_path), "watch", "", 60.0, (process,)), tmp_path)
+    [read] = directory.read(tmp_path).processes
+    assert read.beat is not None and (read.beat.count, read.beat.states["engine"]) == (5, {"running": 3})
+    assert read.beat.states.keys() == {"engine"} and read.beat.sequences["dp"] == 9
+
+
 def test_a_dump_outside_the_directory_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text("{}")
     folder = tmp_path / "evidence"
