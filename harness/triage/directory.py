@@ -58,17 +58,22 @@ def write(evidence: Evidence, directory: str | os.PathLike[str], *, complete: bo
     names: dict[str, Process] = {}
     for process in evidence.processes:
         names[_free_name(process, names)] = process
-    for name, process in names.items():
-        write_process(process, folder, name)
+    # Scrubbed together: each call looks through the variables of this process for secrets first.
+    contents = redaction.scrub([msgspec.to_builtins(process) for process in names.values()])
+    make_folder(folder / PROCESSES)
+    for name, content in zip(names, contents, strict=True):
+        _write(folder / PROCESSES / name, content)
     fields = msgspec.to_builtins(dataclasses.replace(evidence, processes=()))
     del fields["path"]
     index = {"format_version": FORMAT_VERSION, "complete": complete, **fields, "processes": list(names)}
-    _write(folder / INDEX, index)
+    _write(folder / INDEX, redaction.scrub(index))
 
 
 def write_process(process: Process, directory: str | os.PathLike[str], name: str = "") -> None:
     """Write the file of one process. A collector calls this as soon as it has something."""
-    _write(Path(directory) / PROCESSES / (name or file_name(process.host, process.pid)), msgspec.to_builtins(process))
+    folder = Path(directory) / PROCESSES
+    make_folder(folder)
+    _write(folder / (name or file_name(process.host, process.pid)), redaction.scrub(msgspec.to_builtins(process)))
 
 
 def file_name(host: str, pid: int, suffix: str = ".json") -> str:
@@ -368,6 +373,5 @@ def _free_name(process: Process, used_names: dict[str, Process]) -> str:
     return name
 
 
-def _write(file: Path, value: dict[str, Any]) -> None:
-    make_folder(file.parent)
-    write_whole(file, encode_json(redaction.scrub(value)).encode("ascii") + b"\n")
+def _write(file: Path, scrubbed: dict[str, Any]) -> None:
+    write_whole(file, encode_json(scrubbed).encode("ascii") + b"\n")

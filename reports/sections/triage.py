@@ -116,6 +116,8 @@ def ranks(numbers: Iterable[int]) -> str:
 
 def cycle(triage: Triage) -> list[Step]:
     """Return the edges of the cycle in order; the last one leads back to the first process."""
+    if not triage.cycle:
+        return []
     labels = {node.key: clean(node.label) for node in triage.nodes}
     steps = []
     for key, next_key in zip(triage.cycle, [*triage.cycle[1:], *triage.cycle[:1]], strict=True):

@@ -248,7 +248,7 @@ def _process(look: Look, name: Name) -> Process:
         host=name.host or (PASTED if pid or name.rank is not None else Path(look.file).name),
         pid=pid,
         ppid=-1,  # not known; 0 would be the parent's pid in another dump without a pid
-        command=redact.command(dump.command.split()),
+        command=_shown(dump.command),
         role=name.role if role == "process" and name.role else role,
         engine=engine_of(_facts(dump.command)),
         rank=name.rank,
@@ -258,10 +258,21 @@ def _process(look: Look, name: Name) -> Process:
 
 
 def _role(dump: Dump) -> str:
-    return role_of(_facts(dump.command)) if dump.command else "process"
+    return _role_of(dump.command) if dump.command else "process"
 
 
-@lru_cache(maxsize=1024)  # it is asked several times for one process
+# The processes of a job have few command lines, and each is asked for several times.
+@lru_cache(maxsize=1024)
+def _shown(command: str) -> str:
+    return redact.command(command.split())
+
+
+@lru_cache(maxsize=1024)
+def _role_of(command: str) -> str:
+    return role_of(_facts(command))
+
+
+@lru_cache(maxsize=1024)
 def _facts(command: str) -> Facts:
     argv = tuple(command.split())
     if argv[:1] and re.search(r"(^|/)python[\d.]*$", argv[0]):

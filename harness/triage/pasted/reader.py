@@ -104,11 +104,12 @@ class Reader:
             return
         parsers: dict[tuple[str, Name], Parser] = {}
         place, part = file, NOBODY
-        self.errors.begin(file, pasted.text)
         # A reader whose words are nowhere in the text has nothing to take: stacks are most of what is pasted.
         has_errors, has_counters, has_table = (
             any(word in pasted.text for word in words) for words in (errors.WORDS, watchdog.WORDS, (torchrun.ENDING,))
         )
+        if has_errors:
+            self.errors.begin(file, pasted.text)
         for number, line in enumerate(pasted.lines(), 1):
             if line.startswith("==> ") and (header := _FILE.fullmatch(line)):
                 place, part = header[1], NOBODY
