@@ -177,8 +177,8 @@ class JournalIndex:
 
 
 @dataclass
-class TokenLog:
-    """Index of one tokens file."""
+class TokenLogIndex:
+    """Index of one tokens file, which `probes.tokens.TokenLog` has written."""
 
     path: Path
     name: str
@@ -332,8 +332,8 @@ class Run:
             self._damage(journal.name, str(error))
         return journal
 
-    def _scan_frames(self, path: Path) -> TokenLog:
-        log = TokenLog(path, f"{TOKENS}/{path.name}")
+    def _scan_frames(self, path: Path) -> TokenLogIndex:
+        log = TokenLogIndex(path, f"{TOKENS}/{path.name}")
         try:
             with open(path, "rb") as stream:
                 for number, extent in enumerate(read_extents(stream)):

@@ -121,7 +121,9 @@ class Sampling(CoupledSampling):
 
 @dataclass(frozen=True)
 class Engine:
-    """Canonical engine parameters. `scenarios.engines.canonical_request` maps or refuses them."""
+    """Canonical engine parameters. `scenarios.engines.canonical_request` refuses what an engine cannot express;
+    `scenarios.engines.mapping` makes its arguments of the rest.
+    """
 
     max_model_len: int = 128
     seed: int = 0

@@ -115,7 +115,7 @@ def _facts(stage_evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "compared_tokens": stage_evidence.counts.compared_tokens,
         "flips": stage_evidence.counts.flips,
         "flips_beyond_margin": stage_evidence.counts.flips_beyond_margin,
-        "largest": stage_evidence.engines.largest[0],
+        "largest": stage_evidence.between_engines.largest[0],
         "tolerance": stage_evidence.of_engines.value,
         "floor": stage_evidence.tolerance.floor,
         **{f"{side.name} against learner": side.to_learner.largest[0] for side in stage_evidence.sides},
@@ -171,7 +171,7 @@ def _tensor_cores(stage_evidence: Evidence, verdict: Verdict) -> str:
     devices = set().union(*(tf32_devices(side, stage_evidence.mode) for side in stage_evidence.sides))
     kinds = {key.kind for key in stage_evidence.first}
     largest = max(
-        stage_evidence.engines.largest[0],
+        stage_evidence.between_engines.largest[0],
         *(side.to_learner.largest[0] for side in stage_evidence.sides),
     )
     unnamed = all(UNEXPLAINED.has(cause.key) or COMPUTATION.has(cause.key) for cause in verdict.causes)

@@ -95,10 +95,10 @@ def judge(
 ) -> Verdict:
     """Return the verdict of `judged`. `again`: as in `FurtherEvidence`."""
     further = FurtherEvidence(again=again or {})
-    return judged(baseline, candidate, native=native, cap=cap, further=further, library=Library(tell)).verdict
+    return judged_pair(baseline, candidate, native=native, cap=cap, further=further, library=Library(tell)).verdict
 
 
-def judged(
+def judged_pair(
     baseline: Path | str | Run,
     candidate: Path | str | Run,
     *,
@@ -157,7 +157,7 @@ def outcomes_of(e: Evidence) -> list[tuple[Registered, Outcome]]:
 
 
 def _judged_alone(library: Library, baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
-    judgement = judged(baseline, candidate, native=False, library=library)
+    judgement = judged_pair(baseline, candidate, native=False, library=library)
     return judgement.verdict, judgement.evidence
 
 
@@ -351,7 +351,7 @@ def _missing(e: Evidence, grounds: _Grounds, outcomes: list[tuple[Registered, Ou
 
 def _metrics(e: Evidence) -> dict[str, Any]:
     by_comparison = {
-        BETWEEN: e.engines.result(),
+        BETWEEN: e.between_engines.result(),
         **{f"{side.name} against learner": side.to_learner.result() for side in e.sides},
     }
     return {name: values for name, values in by_comparison.items() if values}

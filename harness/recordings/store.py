@@ -30,7 +30,7 @@ from probes.format import (
     Extent,
     JournalIndex,
     Run,
-    TokenLog,
+    TokenLogIndex,
     decode_header,
     decode_json,
     number,
@@ -42,7 +42,7 @@ from probes.lines import RESERVED, bound_numbers
 # this size are kept, and always the last two: the rollout and the experience of a step.
 TABLES_BYTES = 8 << 20
 KEPT = 2  # tables that are always kept
-_Index = TypeVar("_Index", JournalIndex, TokenLog)
+_Index = TypeVar("_Index", JournalIndex, TokenLogIndex)
 
 
 @dataclass(frozen=True)
@@ -431,7 +431,7 @@ class Recording(Run):
             return super()._scan_events(path)
         return journal
 
-    def _scan_frames(self, path: Path) -> TokenLog:
+    def _scan_frames(self, path: Path) -> TokenLogIndex:
         unchanged = self._as_it_was(path, lambda run: run._logs)
         if unchanged is not None:
             return unchanged
@@ -448,7 +448,7 @@ class Recording(Run):
         index = next((index for index in indexes(earlier) if index.path == path), None)
         if index is None or any(name == index.name for name, _ in earlier.torn):
             return None
-        return index if isinstance(index, TokenLog) or index.name in earlier._contents else None
+        return index if isinstance(index, TokenLogIndex) or index.name in earlier._contents else None
 
 
 _NUMBERS = ("step", "start_ns", "dur_ns")

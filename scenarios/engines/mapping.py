@@ -197,7 +197,7 @@ def map_engine(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (the arguments with which an engine is started, what its `EngineInfo` says about the mapping).
 
-    `requested`: canonical parameters, as `parameters.engine_asked` gives them. `ours`: our own mapping of them.
+    `requested`: canonical parameters, as `canonical_request.engine_asked` gives them. `ours`: our own mapping of them.
 
     `machine`: arguments that the harness needs for the request; the mapping's own values take precedence.
     """

@@ -57,8 +57,10 @@ class EngineSpec:
 
     `accepts`: "module:function", called in the engine's own interpreter; returns a
     `scenarios.engines.accepted.Accepted`; empty where the accepted arguments are unknown before a start. `maps`: our
-    own mapping from `engine_asked` and the model's longest context to its arguments. `machine`: further arguments
-    that the harness needs. `longer_context`: the variable that allows a longer context than the model was made for.
+    own mapping from `engine_asked` and the model's longest context to its arguments, for what asks before a start
+    (`ahead.py`, `harness/parity/runs/fits.py`); a live engine passes the same function to `map_engine`. `machine`:
+    further arguments that the harness needs. `longer_context`: the variable that allows a longer context than the model
+    was made for.
 
     `engine_arguments`, `sampling_arguments`, `carried_arguments`: canonical name -> native argument. A sampling
     parameter that is not listed has its canonical name and default in this engine too; None: the engine has no such

@@ -63,6 +63,7 @@ class Trainer:
         self._session = session
         self._hooks: Hooks = Hooks() if beginning.plants is None else beginning.plants()
         self._sync_backend = beginning.sync_backend
+        # The method of the session (`scenarios/session.py`) that gives the samples of a step.
         self._draw = "rollout" if beginning.replay is None else "replay"
         self._recorder = install.OFF
         self._resumed = False

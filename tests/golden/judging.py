@@ -67,7 +67,7 @@ def _attributed(baseline: str, candidate: str, native: str = "") -> dict[str, An
     verdict where the command ends in `--native`.
     """
     from harness.parity.attribution import merged, search
-    from harness.parity.verdict import judged as compared
+    from harness.parity.verdict import judged_pair as compared
     from tests.golden.bench_answers import ReplayedBench
 
     sides, bench = (Path(baseline), Path(candidate)), ReplayedBench(Path(ANSWERS))

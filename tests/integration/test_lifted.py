@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.parity.verdict import judged
+from harness.parity.verdict import judged_pair
 from probes.format import Run, write_manifest
 from reports.model import Check, Verdict
 from scenarios.engines.make import EngineOptions
@@ -72,7 +72,7 @@ class Pair:
             session.stop()
 
     def verdict(self) -> Verdict:
-        return judged(self.folder / "baseline", self.folder / "candidate", native=False).verdict
+        return judged_pair(self.folder / "baseline", self.folder / "candidate", native=False).verdict
 
     @staticmethod
     def _manifest(run: Path, scenario: Scenario, side: str, **more: Any) -> None:
@@ -144,7 +144,7 @@ def test_a_fault_that_bfloat16_hides_is_found_in_float32(engine: dict[str, Any],
 
 def test_a_tensor_that_arrives_as_something_else_is_one_in_the_stage_too(pair: Pair) -> None:
     pair.record("candidate", trainer={"alter": {TENSOR: "revision"}})
-    stage = judged(pair.folder / "baseline" / FOLDER, pair.folder / "candidate" / FOLDER, native=False).verdict
+    stage = judged_pair(pair.folder / "baseline" / FOLDER, pair.folder / "candidate" / FOLDER, native=False).verdict
     assert [(cause.name, cause.party) for cause in stage.causes] == [(f"WEIGHTS({TENSOR})", "candidate")]
     verdict = pair.verdict()
     assert [(cause.name, cause.party) for cause in verdict.causes] == [(f"WEIGHTS({TENSOR})", "candidate")]

@@ -10,7 +10,7 @@ import torch
 from ppo_support import CLASSES
 
 from harness import config
-from harness.parity.verdict import Judged, judged
+from harness.parity.verdict import Judged, judged_pair
 from probes import format as recording
 from probes.format import Run
 from scenarios.bench.bench import Bench
@@ -107,7 +107,7 @@ def compared(lab: Laboratory, folder: Path, fault: Fault, scenario: Scenario = B
     asked = config.changed(scenario, fault.scenario)
     if fault.side == "baseline":
         asked = config.changed(asked, fault.settings)
-    return judged(folder / "baseline", folder / "candidate", native=False), lab.bench(asked)
+    return judged_pair(folder / "baseline", folder / "candidate", native=False), lab.bench(asked)
 
 
 def _guide(run: Path, step: int) -> Guide:

@@ -115,22 +115,22 @@ def ends(e: Evidence) -> Outcome:
 @check("logprobs", required=unless_native)
 def logprobs(e: Evidence) -> Outcome:
     """The two engines' log-probabilities of equal tokens."""
-    n, beyond = e.engines.tokens + e.engines.not_finite, e.beyond(Kind.LOGPROB.of())
+    n, beyond = e.between_engines.tokens + e.between_engines.not_finite, e.beyond(Kind.LOGPROB.of())
     details: dict[str, Any] = {
-        "buckets": e.engines.by_bucket(),
-        "where": e.engines.where(),
+        "buckets": e.between_engines.by_bucket(),
+        "where": e.between_engines.where(),
         "tolerance": e.of_engines.value,
         "beyond": beyond,
     }
     if not n:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
-    largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {counted(n, 'token')}; "
+    largest = f"max |Δ| {figure(e.between_engines.largest[0])} nats over {counted(n, 'token')}; "
     largest += f"{beyond:,} beyond the tolerance of {figure(e.of_engines.value)}, "
     largest += e.log_probabilities.tails.get(Kind.LOGPROB.of(), Tail()).in_words()
     if Kind.LOGPROB.of() in e.first:
         text = largest
-        if e.engines.not_finite:
-            text += f"; {e.engines.not_finite} are not finite"
+        if e.between_engines.not_finite:
+            text += f"; {e.between_engines.not_finite} are not finite"
         return outcome("logprobs", "confirmed", text, kinds=(Kind.LOGPROB.of(),), **details)
     unsure = e.counts.beyond_ten_floors
     if unsure > outliers(n):

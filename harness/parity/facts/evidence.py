@@ -124,7 +124,7 @@ class Evidence(Comparison[Side]):
     places: Mapping[DivergenceKey, Mapping[int, Divergence]]  # step -> its earliest divergence
     items: Mapping[DivergenceKey, np.ndarray]  # (step, sample) of each divergence
     completeness: Completeness
-    engines: Mismatch  # log-probabilities of the candidate against the baseline's
+    between_engines: Mismatch  # log-probabilities of the candidate against the baseline's
     log_probabilities: LogProbabilities
     flips: Flips
     response_sources: tuple[Source, ...]  # whose responses the candidate's differing samples have

@@ -122,7 +122,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
         self.weights_unknown: list[int] = []
         self.prompts_unknown: list[int] = []
         # log-probabilities
-        self.engines = MismatchSums()
+        self.between_engines = MismatchSums()
         self.no_logprobs: list[int] = []
         self.tails: dict[DivergenceKey, TailSteps] = {}
         self.readings: dict[DivergenceKey, list[Mapping[str, np.ndarray]]] = {}  # of each step
@@ -251,7 +251,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             places=read_only({key: read_only(by_step) for key, by_step in self.places.items()}),
             items=read_only({key: self.found(key) for key in self.items}),
             completeness=self._completeness(),
-            engines=self.engines.mismatch(),
+            between_engines=self.between_engines.mismatch(),
             log_probabilities=self._log_probabilities(),
             flips=self._flips(),
             response_sources=tuple(self.sources),

@@ -84,9 +84,9 @@ def attributed(experiment: Experiment, baseline_side: Side, candidate_side: Side
     """
     from harness.parity.attribution import merged, search
     from harness.parity.subjects.engines.observed import suspect
-    from harness.parity.verdict import judged
+    from harness.parity.verdict import judged_pair
 
-    judgement = judged(baseline_side.lift().run_dir, candidate_side.lift().run_dir, native=False)
+    judgement = judged_pair(baseline_side.lift().run_dir, candidate_side.lift().run_dir, native=False)
     if judgement.verdict.verdict != "DIVERGENT":
         return None, ""
     experiment.tell(candidate_side, "looking for the cause in float32")

@@ -30,7 +30,7 @@ def guarded(folder: Path, options: LaunchOptions) -> contextlib.AbstractContextM
     )
 
 
-def judged(
+def verdict_with_cut(
     baseline: Path,
     candidate: Path,
     cut: RunCut | None,
@@ -41,12 +41,12 @@ def judged(
 ) -> Verdict:
     """Return the verdict on two recordings. It never passes where the candidate was cut short."""
     from harness.parity.answers import cut_short
-    from harness.parity.verdict import judged as judgement
+    from harness.parity.verdict import judged_pair
 
     if cut is None:
-        return judgement(baseline, candidate, native=native, cap=cap, library=library).verdict
+        return judged_pair(baseline, candidate, native=native, cap=cap, library=library).verdict
     try:
-        verdict = judgement(baseline, candidate, native=False, cap=cap, library=library).verdict
+        verdict = judged_pair(baseline, candidate, native=False, cap=cap, library=library).verdict
     except HarnessError:
         verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
     if not verdict.coverage.get("samples"):  # an engine did not start: what is missing need not be listed

@@ -22,7 +22,7 @@ from harness.command_options import command_line, command_options
 from harness.errors import BadInput
 from harness.parity.runs.directory import is_run, no_rollouts, no_run
 from harness.parity.runs.preflight import check_machine, environment_for, preflight
-from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
+from harness.parity.runs.recording import compacted, guarded, recording_in, verdict_with_cut, written
 from harness.parity.runs.run_engines import cluster_for
 from harness.parity.runs.run_options import ReplayOptions
 from reports import displayed_paths
@@ -83,7 +83,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
                 )
         except RunCut as error:
             cut = error
-        verdict = judged(recorded_run.path, folder, cut, native=False, cap=options.cap)
+        verdict = verdict_with_cut(recorded_run.path, folder, cut, native=False, cap=options.cap)
         compacted(folder)
     half_findings = halves(verdict, range(first, window.stop))
     conclusion = answer(verdict, half_findings) if cut is None else ""

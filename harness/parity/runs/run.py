@@ -31,7 +31,7 @@ from harness.parity.runs.preflight import (
     environment_for,
     preflight,
 )
-from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
+from harness.parity.runs.recording import check_ranks, compacted, guarded, recording_in, verdict_with_cut, written
 from harness.parity.runs.run_engines import cluster_for
 from harness.parity.runs.run_options import ParityOptions, RunOptions, silent
 from harness.parity.runs.scenario_check import with_scenario
@@ -216,12 +216,11 @@ def diff(
         if refusal := no_rollouts(path, named):
             raise refusal
     # Imported late, so that a wrong argument is refused without the judge's libraries.
-    from harness.parity.verdict import FurtherEvidence
-    from harness.parity.verdict import judged as judgement
+    from harness.parity.verdict import FurtherEvidence, judged_pair
 
     library = Library(Patience(lambda doing: progress(ProgressEvent("", "", message=doing))))
     second: dict[str, Path | str] = {"baseline": runs[2]} if again is not None else {}
-    verdict = judgement(runs[0], runs[1], cap=cap, further=FurtherEvidence(second), library=library).verdict
+    verdict = judged_pair(runs[0], runs[1], cap=cap, further=FurtherEvidence(second), library=library).verdict
     if verdict.verdict == "EQUIVALENT":
         verdict = with_scenario(verdict, library.open(Path(runs[0])))
     again_path = None if again is None else Path(again)
@@ -422,9 +421,9 @@ def _attributed(
     """Return what interventions on the live engines show about a divergence; None without one."""
     from harness.parity.attribution import search
     from harness.parity.subjects.engines.observed import suspect
-    from harness.parity.verdict import judged as judgement
+    from harness.parity.verdict import judged_pair
 
-    before = judgement(baseline_side.run_dir, candidate_side.run_dir, native=False, cap=cap, library=library)
+    before = judged_pair(baseline_side.run_dir, candidate_side.run_dir, native=False, cap=cap, library=library)
     if before.verdict.verdict != "DIVERGENT":
         return None
     experiment.tell(candidate_side, "looking for the cause")
@@ -440,18 +439,17 @@ def _attributed(
 def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None, lifting: Lifting | None) -> Verdict:
     """Return the verdict on both recordings, with what the benches showed about a divergence."""
     from harness.parity.attribution import merged
-    from harness.parity.verdict import FurtherEvidence
-    from harness.parity.verdict import judged as judgement
+    from harness.parity.verdict import FurtherEvidence, judged_pair
 
     baseline_side, candidate_side, options, library = pair.baseline, pair.candidate, pair.options, pair.library
     if cut is not None:
-        return judged(
+        return verdict_with_cut(
             baseline_side.run_dir, candidate_side.run_dir, cut, native=options.native, cap=options.cap, library=library
         )
     broken = (attribution and attribution.broken) or (lifting and lifting.broken) or ""
     native = options.native and not broken
     lifted = lifting.verdict if lifting is not None else None
-    judged_pair = judgement(
+    judgement = judged_pair(
         baseline_side.run_dir,
         candidate_side.run_dir,
         native=native,
@@ -459,7 +457,7 @@ def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None,
         further=FurtherEvidence(lifted=lifted),
         library=library,
     )
-    verdict = judged_pair.verdict if attribution is None else merged(judged_pair, attribution)
+    verdict = judgement.verdict if attribution is None else merged(judgement, attribution)
     if not (options.native and broken):
         return verdict
     return dataclasses.replace(verdict, missing=[*verdict.missing, f"the native stage: {broken}"])

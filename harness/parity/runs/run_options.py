@@ -228,9 +228,9 @@ class JudgeOptions:
 class ParityOptions(JudgeOptions, RunOptions):
     """Options of one scenario on two backends.
 
-    `overrides` change both sides, `candidate_overrides` only the candidate. `mapping` is the candidate's,
-    `baseline_mapping` the baseline's. `free`: the candidate is not guided along the baseline's tokens. `fault`: a fault
-    to plant in one side (`harness faults list`).
+    `overrides` change both sides, `candidate_overrides` (`--candidate-set`) only the candidate. `mapping` is the
+    candidate's, `baseline_mapping` the baseline's. `free`: the candidate is not guided along the baseline's tokens.
+    `fault`: a fault to plant in one side (`harness faults list`).
     """
 
     scenario: Scenario = option("ppo-tiny", written=scenario_word)

@@ -21,7 +21,7 @@ from harness.parity.runs.preflight import environment_for, preflight
 from harness.parity.runs.run_engines import cluster_for
 from harness.parity.runs.run_options import LaunchOptions
 from harness.parity.subjects.engines.observed import suspect
-from harness.parity.verdict import judged
+from harness.parity.verdict import judged_pair
 from harness.planted.differences.damage import damage
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.lifted_faults import lifting
@@ -180,7 +180,9 @@ def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> It
         except HarnessError as error:
             cut = error if isinstance(error, RunCut) and fault.expected == "INCONCLUSIVE" else None
             verdict = (
-                recording.judged(baseline.run_dir, candidate.run_dir, cut, native=False, cap=fault.cap) if cut else None
+                recording.verdict_with_cut(baseline.run_dir, candidate.run_dir, cut, native=False, cap=fault.cap)
+                if cut
+                else None
             )
             ran = round(time.monotonic() - started, 1)
             yield Outcome(fault, verdict, ran, pair=pair, error="" if cut else error.message)
@@ -189,7 +191,7 @@ def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> It
             continue
         damage(candidate.run_dir if fault.side == "candidate" else baseline.run_dir, fault.recording)
         ran = time.monotonic()
-        judgement = judged(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap)
+        judgement = judged_pair(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap)
         judged_at = time.monotonic()
         verdict = judgement.verdict
         if verdict.verdict == "DIVERGENT":

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness import config, verdict_file
 from harness.errors import HarnessError
 from harness.parity.runs.lifting import attributed
-from harness.parity.verdict import FurtherEvidence, judged
+from harness.parity.verdict import FurtherEvidence, judged_pair
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
 from harness.planted.differences.setting import Setting
@@ -55,7 +55,7 @@ def lifting(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Out
         lifted_verdict = attributed(experiment, baseline, candidate)[0]
         attributed_at = time.monotonic()
         further = FurtherEvidence(lifted=lifted_verdict)
-        verdict = judged(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap, further=further).verdict
+        verdict = judged_pair(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap, further=further).verdict
         verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
         seconds = round(time.monotonic() - attributed_at, 2), round(attributed_at - ran, 2)
         write_whole(candidate.run_dir.parent / verdict_file.NAME, verdict.to_json().encode())

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import config, verdict_file
 from harness.errors import HarnessError
 from harness.parity.runs.more_draws import draw_on
-from harness.parity.verdict import judged
+from harness.parity.verdict import judged_pair
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
 from harness.planted.differences.setting import Setting
@@ -78,7 +78,7 @@ def natively(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Ou
             pure = False
             continue
         ran = time.monotonic()
-        verdict = judged(fault_baseline.run_dir, side.run_dir, native=True, cap=fault.cap).verdict
+        verdict = judged_pair(fault_baseline.run_dir, side.run_dir, native=True, cap=fault.cap).verdict
         verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
         judged_s = round(time.monotonic() - ran, 2)
         write_whole(side.run_dir.parent / verdict_file.NAME, verdict.to_json().encode())

@@ -16,7 +16,7 @@ MOST_ROWS = 3  # ranks that a verdict ranks in words; `Triage.lateness` has all
 GOES_ON = ("HEALTHY", "SLOW")
 
 
-def named(case: Case, ruling: Ruling) -> Ruling:
+def with_lateness(case: Case, ruling: Ruling) -> Ruling:
     """The ruling with who is slow. HEALTHY becomes SLOW if the recorders of all ranks show that somebody stays slow.
 
     A job that hangs, or whose evidence is insufficient, is left as it is: who came late before is not why. At a stall,

@@ -1,8 +1,9 @@
 """Watch a job from outside.
 
-`command` runs the job with the probes on and ticks a `watchdog` once a second. At each tick `observe` takes a snapshot
-of its processes, and `progress` suspects a stall or does not. A suspicion is cheap and may be wrong. The watchdog then
-has evidence collected (`harness.triage.collect`) and judged (`harness.triage.judge`), as `harness triage PID` does.
+`watched_command` runs the job with the probes on and ticks a `watchdog` once a second. At each tick `observe` takes a
+snapshot of its processes, and `progress` suspects a stall or does not. A suspicion is cheap and may be wrong. The
+watchdog then has evidence collected (`harness.triage.collect`) and judged (`harness.triage.judge`), as
+`harness triage PID` does.
 """
 
 from harness.triage.watch.observe import Observer

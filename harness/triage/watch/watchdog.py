@@ -1,6 +1,6 @@
 """The watchdog: looks, suspects, has evidence collected and judged, and says each thing once.
 
-The caller that runs the job calls `tick` every second: `command.watch`, or a thread of a controller.
+The caller that runs the job calls `tick` every second: `watched_command.watch`, or a thread of a controller.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class VLLMEngine:
         replaced: list[str] = []
         if tf32.forbid(device, pure=pure):
             replaced.append("TF32")
-        if device == "cpu" and scenario.engine.enforce_eager:
+        if device == "cpu" and scenario.engine.enforce_eager:  # by what was asked, whatever a mapping passes
             _compile_nothing()
             replaced.append("torch.compile")
         if mode == "coupled":

@@ -13,7 +13,7 @@ import pytest
 from recordings import FrameRecord, Log, Recording, check, pair, put, scenario
 
 from harness.parity.subjects.engines.observed import drawn_by_suspect, numbered, suspect
-from harness.parity.verdict import judged
+from harness.parity.verdict import judged_pair
 from probes import limits
 from scenarios.fleet import engine_of
 from scenarios.settings import Engine, Scenario
@@ -65,7 +65,7 @@ def test_the_engine_that_differs_is_named(tmp_path: Path, engine: int) -> None:
     assert verdict.verdict == "DIVERGENT"
     named = [one for one in verdict.findings if one.name == "one engine of several"]
     assert [one.effect for one in named] == [f"only samples of engine {engine} of 2 differ"]
-    e = judged(tmp_path / "baseline", tmp_path / "candidate", native=False).evidence
+    e = judged_pair(tmp_path / "baseline", tmp_path / "candidate", native=False).evidence
     assert e is not None and suspect(e) == engine
     of_engine = drawn_by_suspect(e)
     assert of_engine and all(engine_of(sample, TWO.rollout.samples_per_prompt, 2) == engine for _, sample in of_engine)

@@ -13,7 +13,7 @@ from recordings import Recording, jagged, pair, scenario
 
 from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
-from harness.parity.verdict import decided, judged
+from harness.parity.verdict import decided, judged_pair
 from probes.format import SIDES
 from reports.model import Place
 
@@ -52,7 +52,7 @@ def contents(value: Any) -> Any:
 def test_judging_twice_gives_the_same_verdict_and_leaves_the_evidence(dtype: str, plant: Any, tmp_path: Path) -> None:
     baseline, candidate = pair(plan=scenario(dtype=dtype))
     plant(candidate)
-    found = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"))
+    found = judged_pair(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"))
     assert found.evidence is not None
     before = contents(found.evidence)
     again = decided(found.evidence)
@@ -63,7 +63,7 @@ def test_judging_twice_gives_the_same_verdict_and_leaves_the_evidence(dtype: str
 
 def test_evidence_that_was_gathered_is_not_written_again(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
-    found = judged(
+    found = judged_pair(
         baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False
     ).evidence
     assert isinstance(found, Evidence)

@@ -15,7 +15,7 @@ from harness.parity.subjects.log_probabilities import observed_systematic as sys
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.weights.observed_lag import Updates, sides
-from harness.parity.verdict import judged
+from harness.parity.verdict import judged_pair
 from probes.format import SIDES
 from reports import render
 
@@ -524,7 +524,9 @@ def test_one_choice_turned_by_a_token_that_rounds_far_is_no_difference(
         other.values[at] = frame.values[at] + 1
         experience.arrays["margin"].values[place] = margin
         experience.arrays["runner_up"].values[place] = frame.values[at] + (1 if second else 2)
-    e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
+    e = judged_pair(
+        baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False
+    ).evidence
     assert e is not None and len(e.found(Kind.FLIP.of())) == found
     assert len(e.flips.table) == found and e.counts.flips_beyond_margin == found
 
@@ -547,7 +549,9 @@ def test_one_choice_that_the_far_edge_of_a_filter_turns_is_no_difference(
             experience.arrays["margin"].values[place] = -2.7
             if edge is not None:
                 experience.arrays["edge"].values[place] = edge
-    e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
+    e = judged_pair(
+        baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False
+    ).evidence
     assert e is not None
     assert [len(e.found(Kind.CHOICE.of(side))) for side in SIDES] == [found, found]
 
@@ -573,5 +577,7 @@ def test_one_flip_that_the_far_edge_of_a_filter_turns_is_no_difference(
         experience["runner_up"].values[place] = frame.values[at] + 2
         if edge is not None:
             drawn["drawn_edge"].values[place] = edge
-    e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
+    e = judged_pair(
+        baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False
+    ).evidence
     assert e is not None and len(e.found(Kind.FLIP.of())) == found

@@ -14,7 +14,7 @@ from cause_keys import of
 from recordings import FrameRecord, Recording, causes, check, pair, put, scenario
 
 from harness.parity import judge
-from harness.parity.verdict import FurtherEvidence, judged
+from harness.parity.verdict import FurtherEvidence, judged_pair
 from probes.format import write_manifest
 from reports.model import Verdict
 from scenarios import memory_fit
@@ -130,9 +130,9 @@ def test_the_verdict_that_interventions_made_of_the_stage_counts(tmp_path: Path)
     of_runs = stage("baseline"), biased(stage("candidate"), 1e-3)
     with_stages(tmp_path, pair(plan=HALF, native=False), of_runs)
     folders = [tmp_path / side for side in ("baseline", "candidate")]
-    own = judged(*(folder / FOLDER for folder in folders), native=False).verdict
+    own = judged_pair(*(folder / FOLDER for folder in folders), native=False).verdict
     proven = dataclasses.replace(own, causes=[of("STALE_DERIVED", "candidate", "kept")])
-    verdict = judged(*folders, native=False, further=FurtherEvidence(lifted=proven)).verdict
+    verdict = judged_pair(*folders, native=False, further=FurtherEvidence(lifted=proven)).verdict
     assert causes(verdict) == ["STALE_DERIVED"] and verdict.verdict == "DIVERGENT"
 
 

@@ -16,7 +16,7 @@ from recordings import Recording, check, digest, jagged, make, pair, put, scenar
 
 from harness.parity import judge
 from harness.parity.subjects.recording.observed_integrity import Minimum
-from harness.parity.verdict import decided, judged
+from harness.parity.verdict import decided, judged_pair
 from probes.format import FORMAT_VERSION
 from probes.lines import decode_line, encode_events
 from reports.model import SUSPICIONS
@@ -350,7 +350,7 @@ def test_the_cap_and_the_minimum_can_be_set(tmp_path: Path) -> None:
     assert put(tmp_path / "b", *both, cap=0.05).verdict == "EQUIVALENT"
     quiet = pair(native=False)
     assert put(tmp_path / "c", *quiet).verdict == "EQUIVALENT"
-    evidence = judged(tmp_path / "c" / "baseline", tmp_path / "c" / "candidate").evidence
+    evidence = judged_pair(tmp_path / "c" / "baseline", tmp_path / "c" / "candidate").evidence
     assert evidence is not None
     assert decided(evidence, Minimum(tokens=10**6)).verdict.verdict == "INCONCLUSIVE"
 

@@ -35,7 +35,7 @@ from harness.parity.explain import explain, find
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Learned
 from harness.parity.subjects.prompts.causes_retokenization import read_aloud
-from harness.parity.verdict import judged
+from harness.parity.verdict import judged_pair
 from reports.model import Verdict
 
 STEPS = 4
@@ -733,7 +733,7 @@ def test_what_a_cause_of_a_step_does_to_a_short_sample_is_explained_too(tmp_path
     baseline, candidate = pair(plan=plan, native=False)
     for frame in rolled(candidate):
         frame.arrays["logprob"].values = tempered(np.minimum(frame.arrays["logprob"].values, -0.01), 0.7)
-    found = judged(baseline.write(tmp_path / "one"), candidate.write(tmp_path / "two"), native=False)
+    found = judged_pair(baseline.write(tmp_path / "one"), candidate.write(tmp_path / "two"), native=False)
     assert causes(found.verdict) == ["LOGPROB_SEMANTICS(tempered)"]
     # As a short sample is: its few tokens beyond the tolerance do not decide.
     e = found.evidence
@@ -1141,7 +1141,7 @@ def test_ids_of_another_encoding_are_told_by_their_text_where_a_tokenizer_is_at_
         flip(other, row, 10, 700 if party == "candidate" else 701)
     baseline.write(tmp_path / "baseline")
     candidate.write(tmp_path / "candidate")
-    found = judged(tmp_path / "baseline", tmp_path / "candidate", native=False)
+    found = judged_pair(tmp_path / "baseline", tmp_path / "candidate", native=False)
     assert "RETOKENIZATION" not in causes(found.verdict) and found.evidence is not None
 
     def texts(rows: list[list[int]]) -> list[str]:
@@ -1165,7 +1165,7 @@ def test_the_case_holds_samples_in_which_something_else_began_late(tmp_path: Pat
             flip(frame, row, 0, 777)
     baseline.write(tmp_path / "baseline")
     candidate.write(tmp_path / "candidate")
-    found = judged(tmp_path / "baseline", tmp_path / "candidate", native=False)
+    found = judged_pair(tmp_path / "baseline", tmp_path / "candidate", native=False)
     assert found.evidence is not None
     offending = {one.number for one in choose(explain(found.evidence, found.kinds), found.kinds) if one.offends}
     late = set(rolled(candidate, STEPS - 1)[0].arrays["sample"].tolist())

@@ -16,7 +16,7 @@ from harness.parity.causes.family import Seen
 from harness.parity.facts.evidence import Learned
 from harness.parity.interventions.situation import Named
 from harness.parity.subjects.precision.causes import STAGE
-from harness.parity.verdict import Judged, judged
+from harness.parity.verdict import Judged, judged_pair
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
@@ -24,7 +24,7 @@ SAMPLERS = "sampling-parameter-map"
 
 
 def judge(folder: Path, baseline: Recording, candidate: Recording) -> Judged:
-    return judged(baseline.write(folder / "baseline"), candidate.write(folder / "candidate"))
+    return judged_pair(baseline.write(folder / "baseline"), candidate.write(folder / "candidate"))
 
 
 def moved(folder: Path) -> Judged:

@@ -54,7 +54,7 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         # Noise of this size explains differences up to a multiple of it. Larger ones stay open.
         reach = HEADROOM * max(floor.largest, e.of_engines.cap)
-        largest = e.engines.largest[0]
+        largest = e.between_engines.largest[0]
         within = not np.isfinite(largest) or largest <= reach
         kinds: tuple[Kind, ...] = (Kind.FLOOR,)
         if within:

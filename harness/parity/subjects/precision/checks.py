@@ -32,8 +32,8 @@ def lifted_precision(e: Evidence) -> Outcome:
             name, "confirmed", f"{result.said()}; {result.verdict.reason}", kinds=(Kind.LIFTED.of(),), **details
         )
     text = f"{result.said()}, {counted(details['flips'], 'flip')}"
-    half = e.engines.largest[0]
-    if e.engines.tokens and half > details["tolerance"]:
+    half = e.between_engines.largest[0]
+    if e.between_engines.tokens and half > details["tolerance"]:
         effect = f"max |Δ| {figure(half)} nats in {result.held}, {figure(details['largest'])} in float32"
         finding = Finding(
             "lifted precision",

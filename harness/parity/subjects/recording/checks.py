@@ -28,11 +28,11 @@ def effect(e: Evidence) -> str:
     """Return in numbers what all differences together changed; "" for one run alone, where nothing is known."""
     if e.alone:
         return ""
-    if not e.engines.tokens:
+    if not e.between_engines.tokens:
         return "not measured"
     beyond = e.counts.flips_beyond_margin
     moved = [
-        f"max |Δ logprob| {figure(e.engines.largest[0])} nats",
+        f"max |Δ logprob| {figure(e.between_engines.largest[0])} nats",
         f"{counted(beyond, 'flip')} beyond the margin",
     ]
     for key in e.first:

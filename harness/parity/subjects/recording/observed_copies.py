@@ -83,7 +83,7 @@ def _of_the_learner(e: Evidence) -> Iterator[str]:
 
 
 def _of_the_other_engine(e: Evidence) -> Iterator[str]:
-    where = equality(e.engines)
+    where = equality(e.between_engines)
     if where:
         yield f"the log-probabilities are the same in both runs to the last bit {where}, of two engines"
     base = [_base(side.recording) for side in e.sides]

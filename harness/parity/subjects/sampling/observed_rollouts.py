@@ -153,7 +153,7 @@ def _most_cached(b: Table, c: Table, match: Match) -> np.ndarray | None:
 def _logprobs(e: EvidenceBuilder, tokens: AlignedTokens, pairs: LogprobPairs, lookup: Learner) -> None:
     """Compare the log-probabilities of the engines; the baseline's are the first of `pairs`."""
     grid, tokens_equal, size = pairs.grid, pairs.same, pairs.size
-    e.engines.add(pairs, step=tokens.step, version=version_of(tokens.a))
+    e.between_engines.add(pairs, step=tokens.step, version=version_of(tokens.a))
     if tokens_equal.any():
         sizes = size if tokens_equal.all() else size[tokens_equal]
         e.series["max_delta_logprob"][-1], e.series["mean_delta_logprob"][-1] = (
