@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probes import collectives, install, redaction
+from probes import collectives, install, lost_threads, redaction
 from probes.errors import of_a_signal
 from probes.format import MANIFEST
 from probes.heartbeat import PERIOD_S, WATCHDOG, Heartbeat
@@ -186,6 +186,7 @@ class Attachment:
         # The thread is not registered with `threading`: a script that waits for all other threads must not wait for
         # this one.
         _thread.start_new_thread(self._run, ())
+        lost_threads.watch()
         atexit.register(self._end)
         if multiprocessing.parent_process() is not None:
             _end_with_child()

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from probes import collectives, redaction
+from probes import collectives, lost_threads, redaction
 from probes.engines import ENGINES
 from probes.files import FILE_MODE, make_folder
 from probes.identity import started
@@ -204,6 +204,8 @@ class Heartbeat:
             "sequences": counters[0], "breakpoint": where.breakpoint, "wait": where.wait,
             "stack": [redaction.text(entry) for entry in where.stack], "self_ns": self.self_ns, **more,
         }  # fmt: skip
+        if lost := lost_threads.lost():
+            content["lost_threads"] = [{**thread, "name": redaction.text(thread["name"], TEXT)} for thread in lost]
         self._write(block(content))
         self.self_ns += time.thread_time_ns() - began
         return content
@@ -253,7 +255,8 @@ class Heartbeat:
 def block(beat: Mapping[str, Any]) -> bytes:
     """Return one beat as the bytes that are written: JSON, padded with spaces. Fields that do not fit are emptied."""
     data = encode_json(beat).encode()
-    for key, empty in (("stack", []), ("journals", []), ("states", {}), ("open", []), ("sequences", {})):
+    for key, empty in (("stack", []), ("journals", []), ("states", {}), ("open", []), ("lost_threads", []),
+                       ("sequences", {})):  # fmt: skip
         if len(data) <= BLOCK:
             break
         beat = {**beat, key: empty, "cut": True}

@@ -98,6 +98,15 @@ class OpenSpan:
 
 
 @dataclass(frozen=True)
+class LostThread:
+    """A thread that ended with an error which nobody caught, while its process went on."""
+
+    name: str
+    error: str
+    age_s: Number  # seconds since it ended
+
+
+@dataclass(frozen=True)
 class Beat:
     """The heartbeat of the probe in a process: that the interpreter is alive (`age_s`), and that work progresses
     (`progress_age_s`)."""
@@ -116,6 +125,7 @@ class Beat:
     # States that the process reported, as "engine": running, waiting (requests), kv_usage (0 to 1), age_s of these
     # figures.
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lost_threads: tuple[LostThread, ...] = ()
 
 
 @dataclass(frozen=True)

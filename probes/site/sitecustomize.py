@@ -1,15 +1,15 @@
 """Python runs this file at the start of every process of a watched command, because PYTHONPATH begins with its
 folder.
 
-It runs the sitecustomize that it replaces, and loads nothing else until the process imports torch.distributed or Ray.
-A process that imports neither only pays for reading two variables.
+It runs the sitecustomize that it replaces, and loads nothing else until the process imports torch.distributed or Ray,
+or until a thread of it ends with an error which nobody catches. Another process only pays for reading two variables.
 """
 
 import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_TRIGGERS = {"torch.distributed.distributed_c10d", "ray._private.worker"}
+_TRIGGERS = {"torch.distributed.distributed_c10d", "ray._private.worker", "threading"}
 _HOOK = "rlhf_harness_ray.environment"
 _ADAPTER, _, _PACKAGES = os.environ.get("RLHF_HARNESS_ADAPTER", "").rpartition(":")
 _TRIGGERS.update(_PACKAGES.split(",") if _PACKAGES else ())
@@ -50,10 +50,13 @@ class _Imports:
                 _attach()  # before it runs: the modules that it imports must find the hooks ready
             run(module)
             _TRIGGERS.discard(module.__name__)
-            if module.__name__ == "ray._private.worker":
-                _tell_ray(module)
             if not _TRIGGERS and self in sys.meta_path:
                 sys.meta_path.remove(self)
+            if module.__name__ == "threading":
+                _watch_threads(module)
+                return
+            if module.__name__ == "ray._private.worker":
+                _tell_ray(module)
             _attach()
 
         try:  # noqa: SIM105 -- contextlib is one more import for every process
@@ -87,13 +90,29 @@ def _tell_ray(module):
     module.init = init_with_hook
 
 
-def _attach():
+def _watch_threads(threading):
+    """Record a process from the moment at which it loses a thread: Python prints the error, and the process goes on."""
+    before = threading.excepthook
+
+    def excepthook(args):
+        if args.exc_type is not SystemExit and not sys.is_finalizing():
+            _attach(args)
+        before(args)
+
+    excepthook.of_harness = True  # type: ignore[attr-defined]
+    threading.excepthook = excepthook
+
+
+def _attach(lost=None):
+    """Record this process. `lost`: what `threading.excepthook` is given of a thread that has just ended."""
     directory = os.environ.get("RLHF_HARNESS_WATCH")
     if not directory:
         return
     try:
         attach, adapters, adapter = _probes()
         attach.begin(directory)
+        if lost is not None:
+            attach.lost_threads.remember(lost)
         if adapter is not None:
             adapters.begin(directory, adapter)
     except Exception as error:  # the job goes on whatever a probe does; the watch directory says that it is off
@@ -177,5 +196,8 @@ def _without_the_empty_entry():
 
 if os.environ.get("RLHF_HARNESS_WATCH"):
     _without_the_empty_entry()
+    if "threading" in sys.modules:
+        _TRIGGERS.discard("threading")
+        _watch_threads(sys.modules["threading"])
     sys.meta_path.insert(0, _Imports())
 _next()

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.triage.collect import redact
-from harness.triage.evidence import Beat, OpenSpan
+from harness.triage.evidence import Beat, LostThread, OpenSpan
 from probes.limits import RANKS, bounded, check_whole
 
 FOLDER = "beats"
 MAX_BYTES = 1 << 16  # chosen: a beat has a few KiB, its stack included
+MAX_LOST, MAX_TEXT = 16, 300  # lost threads of a beat, and characters of what it says of one
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # what `parse` raises
 
 
@@ -117,6 +118,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         ended=bool(fields.get("ended")),
         tid=_number(fields.get("tid")) or 0,
         states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
+        lost_threads=tuple(_lost(now_ns, thread) for thread in (fields.get("lost_threads") or ())[:MAX_LOST]),
     )
     world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
     # A damaged file must not make the reader count to an absurd number of ranks.
@@ -142,6 +144,11 @@ def _state(now_ns: int, fields: dict[str, Any]) -> dict[str, Any]:
     """The state that a process reports of itself, with the time of its look turned into an age."""
     kept = redact.fields({key: value for key, value in fields.items() if key != "t_ns"})
     return kept | ({"age_s": _age(now_ns, fields["t_ns"])} if "t_ns" in fields else {})
+
+
+def _lost(now_ns: int, thread: dict[str, Any]) -> LostThread:
+    name, error = (redact.text(str(thread.get(key) or ""), MAX_TEXT) for key in ("name", "error"))
+    return LostThread(name, error, _age(now_ns, thread["t_ns"]))
 
 
 def _age(now_ns: int, then_ns: Any) -> float:

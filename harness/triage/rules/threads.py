@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.triage import source
-from harness.triage.evidence import Frame, Process, Thread
+from harness.triage.evidence import Frame, LostThread, Process, Thread
+from harness.triage.graph import Subject
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
@@ -29,7 +31,32 @@ def lines(case: Case, ruling: Ruling) -> list[str]:
     if not subjects and ruling.verdict == "INSUFFICIENT":
         subjects = [subject for subject in case.live() if not subject.progress and subject.pending is None]
     texts = [f"{subject.label} {text}" for subject in subjects if (text := _inside(subject.process))]
-    return texts[:MAX_LINES]
+    lost = _lost(case) if ruling.verdict in ("HUNG", "INSUFFICIENT") else []
+    return [
+        *(
+            f"{subject.label} lost its thread {thread.name} {thread.age_s:.0f} s ago: {thread.error}"
+            for subject, thread in lost
+        ),
+        *texts,
+    ][:MAX_LINES]
+
+
+def with_lost_threads(case: Case, ruling: Ruling) -> Ruling:
+    """The ruling with advice about a thread that ended with an error, where nobody is named.
+
+    Whoever waits for its work waits for ever. Whether anybody does is not known, so its process is not blamed.
+    """
+    lost = _lost(case) if ruling.verdict == "INSUFFICIENT" else []
+    advice = (f"see why thread {thread.name} of {subject.label} ended, and whether it made what is waited for"
+              for subject, thread in lost[:1])  # fmt: skip
+    return replace(ruling, next=(*advice, *ruling.next))
+
+
+def _lost(case: Case) -> list[tuple[Subject, LostThread]]:
+    """Threads that ended with an error while their process went on, the first of them first."""
+    lost = [(subject, thread) for subject in case.live() if subject.process and subject.process.beat
+            for thread in subject.process.beat.lost_threads]  # fmt: skip
+    return sorted(lost, key=lambda pair: -pair[1].age_s)
 
 
 def keepers(threads: Sequence[Thread], waiting: Frame, lock: str) -> list[tuple[Thread, Frame]]:
