@@ -77,10 +77,15 @@ def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:
     raise FormatError(f"{name} is {text}: a number from {least} to {limit:,} was expected")
 
 
+def whole_text(text: str | None) -> int | None:
+    """The whole number of at most `MOST_DIGITS` digits that a text is; None for any other text."""
+    return int(text) if text is not None and text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
 def rank(text: str | None) -> int | None:
     """A rank or the size of a world that a text says; None where it says none, or more than `RANKS`."""
-    is_number = text is not None and text.isdecimal() and len(text) <= MOST_DIGITS
-    return int(text) if text is not None and is_number and int(text) <= RANKS else None
+    value = whole_text(text)
+    return value if value is not None and value <= RANKS else None
 
 
 # Numbers of run.json that size a loop or a list, with the largest that is read. Those of the scenario are counts.

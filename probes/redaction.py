@@ -259,10 +259,10 @@ class _CommandLine:
         if self.option and not (is_option and len(word) > 1):
             return self._scrub_value(word)
         self.option, self.takes_several = "", False
-        if self.key_follows and not is_option:
+        if self.key_follows and not is_option and "://" not in word:
             self.key_follows = False
             return _withheld(word)
-        self.key_follows = self._asks_for_key(word) or (self.key_follows and is_option)
+        self.key_follows = self._asks_for_key(word) or (self.key_follows and (is_option or "://" in word))
         if cleaned := _scrub_assignment(word) or self._scrub_login(before, word):
             return cleaned
         self.option, self.takes_several = self._secret_option(word)

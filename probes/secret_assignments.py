@@ -30,7 +30,7 @@ _VAGUE_NAMES = frozenset({"pin", "sid"})  # of three letters; also the last part
 # What may stand before a value: a here-string, what YAML has there, a type, a call around
 # it, the letters of Python's texts.
 _BEFORE_VALUE = re.compile(
-    r"(?:<<<[ \t]*+|[|>][+\-\d]{0,2}[ \t]++)?+(?:!!?\w*+[ \t]++)?+(?:&\w++[ \t]++)?+"
+    r"(?:<<<[ \t]*+|[|>][+\-\d]{0,2}[ \t]++)?+(?:(?:!!?\w*+|&\w++)[ \t]++){0,2}+"
     r"(?:&?[A-Za-z_][\w.]{0,60}+(?:\[[\w., |\[]{0,60}+\]++)?+(?:[ ]?\|[ ]?\w{1,40}+){0,5}+[ \t]*+=[ \t]*+"
     r"(?=[rbfu]?\\*+[\"']))?+"
     r"(?:[A-Za-z_][\w.:]{0,60}+\([ \t]*+(?=[rbfu]?\\*+[\"']))?+"

@@ -83,16 +83,17 @@ _FALLBACK = re.compile(
 # A sentence or a netrc: password 'VALUE', the password is VALUE, the token 'VALUE' was refused, munge key VALUE,
 # Incorrect API key provided: VALUE.
 _SPOKEN = re.compile(
-    r"(?<![a-z])(?P<word>(?P<password>passw(?:or)?d|passphrase|passcode)|token|secret|credentials?|jwt"
+    r"(?<![a-z])(?P<word>(?P<password>passw(?:or)?d|passphrase|passcode|bindpw)|token|secret|credentials?|jwt"
     r"|session(?:[ _\-]id)?|(?P<key>key))"
-    r"(?P<gap>(?P<prose>(?:[ \t]++(?:is|was|of|to|as|not|(?:in)?valid|provided|supplied|given|used|sent|received"
+    r"(?P<gap>(?:[ \t]++(?:for|of)(?:[ \t]++user)?+[ \t]++[\"'][^\"'\r\n]{1,80}+[\"'])?+"
+    r"(?P<prose>(?:[ \t]++(?:is|was|of|to|as|not|(?:in)?valid|provided|supplied|given|used|sent|received"
     r"|rejected|refused|expired|found|set|for[ \t]key)(?=[ \t:])){0,4}+)(?P<colon>:?+)[ \t]++)(?![=:>\-])"
     r"(?:(?P<quote>[\"'])(?P<quoted>[^\"'\r\n]{1,200}+)|(?P<bare>[^\s\"']{1,200}+))",
     re.IGNORECASE,
 )
 _SPOKEN_WORDS = (
-    "passwd", "password", "passphrase", "passcode", "token", "secret", "credential", "credentials", "jwt", "session",
-    "id", "key",
+    "bindpw", "passwd", "password", "passphrase", "passcode", "token", "secret", "credential", "credentials", "jwt",
+    "session", "id", "key",
 )  # fmt: skip
 _SPOKEN_MARKS = ("key:", *(word + blank for word in _SPOKEN_WORDS for blank in " \t"))
 _WORD_BEFORE = re.compile(r"([A-Za-z][\w\-]*)[ _\-]\Z")
@@ -142,6 +143,7 @@ _API_KEY = re.compile(
 OPTIONS_OF_PROGRAMS: dict[str, tuple[str, ...]] = {
     "-P": ("ipmitool", "sqlcmd", "unzip", "zip"),
     "-a": ("redis-cli",),
+    "-k": ("openssl",),
     "-p": ("mongo", "mongosh"),
     "-w": ("ldapadd", "ldapmodify", "ldapsearch"),
 }
@@ -154,10 +156,14 @@ _LOGGED_IN = re.compile(
     r"|--from-literal[ =][\w.\-]++=|\blftp\b(?:[ \t]++(?!-u\b)\S++){0,12}+[ \t]++-u[ \t]++[^\s,]++,"
     r"|\bhttps?[ \t]++-a[ \t]++(?=[^\s:]++:)"
     r"|\b(?:mysql(?:dump)?|7z[arz]?|(?:un)?rar)\b(?:[ \t]++(?!-p)\S++){0,12}+[ \t]++-p"
-    r"|\b(?:wandb|swanlab|vault)[ \t]++login[ \t]++(?:--?[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
+    r"|\b(?:wandb|swanlab|vault)[ \t]++login[ \t]++"
+    r"(?:(?:--?[\w=:/.\-]++|https?://\S++)[ \t]++)*+(?!https?://)|\bsshpass[ \t]++-p[ \t]*+"
     r"|\b(?:smbclient|smbget|rpcclient)\b(?:[ \t]++(?!-U|--user)\S++){0,12}+[ \t]++(?:-U|--user)[ \t=]*+[^\s%]++%"
     r"|\blogin\s++[^\s:]++\s++password\s++" + _AFTER_PROGRAM + r")(?!-)\S++"
 )
+# CREATE USER me IDENTIFIED BY 'VALUE'; a property list: <key>password</key><string>VALUE</string>
+_IDENTIFIED = re.compile(r"(\bidentified[ \t]++by[ \t]++(?:password[ \t]++)?+[\"'])[^\"'\r\n]++", re.IGNORECASE)
+_LISTED_KEY = re.compile(r"(<key>([^<]{1,100}+)</key>\s*+<string>)[^<]++")
 _LOGIN_MARKS = (" -", "\t-", "login", "from-literal")
 _LOGIN_PROGRAMS = (
     "login", "mysql", "7z", "rar ", "sshpass", "smb", "rpcclient", "lftp", "from-literal", "http -a", "https -a",
@@ -262,6 +268,10 @@ def _without_fallback(choice: re.Match[str]) -> str:
     return f"{name}{between}{mark}{WITHHELD}" if hidden else choice[0]
 
 
+def _without_listed(entry: re.Match[str]) -> str:
+    return f"{entry[1]}{WITHHELD}" if is_secret(entry[2]) else entry[0]
+
+
 def _without_spoken(sentence: re.Match[str]) -> str:
     value = sentence["quoted"] or sentence["bare"]
     if value.startswith(WITHHELD) or (sentence["colon"] and not sentence["prose"] and not sentence["key"]):
@@ -361,6 +371,8 @@ RULES: tuple[Rule, ...] = (
     (("&quot;",), partial(_JSON_OF_HTML.sub, _without_encoded)),
     (("digest ",), partial(_DIGEST.sub, rf"\1{WITHHELD}")),
     (("kty",), partial(_WEB_KEY.sub, rf"\1{WITHHELD}")),
+    (("identified",), partial(_IDENTIFIED.sub, rf"\1{WITHHELD}")),
+    (("</key>",), partial(_LISTED_KEY.sub, _without_listed)),
     (("login(", "login ("), partial(_CALL.sub, _without_argument)),
     (("get", "pop(", "set", "env", "argument(", "option(", "field("), partial(_LOOKUP.sub, _without_default)),
     (("send",), partial(_SENT.sub, _without_sent)),

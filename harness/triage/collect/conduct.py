@@ -39,6 +39,7 @@ from harness.triage.collect.connections import PROC
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
 from harness.triage.evidence import ENDED, Evidence, Process, RayNode, Sample, Thread
+from probes import limits
 from probes.files import make_folder
 
 NODES = "the cluster's other nodes"
@@ -458,7 +459,8 @@ def _record(draft: Draft, terms: _Terms, clock_set_s: float) -> None:
         draft.dump_taken_ns = time.time_ns()
     if not draft.dump:
         environ = proc.facts(draft.pid).environ
-        rank = int(environ["RANK"]) if environ.get("RANK", "").isdigit() else draft.recorded_rank
+        rank = limits.rank(environ.get("RANK"))
+        rank = draft.recorded_rank if rank is None else rank
         draft.dump, draft.dump_taken_ns, note = recorder.from_file(
             environ, rank, draft.host, draft.pid, terms.out, clock_set_s=clock_set_s
         )

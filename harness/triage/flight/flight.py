@@ -17,6 +17,7 @@ from harness.errors import BadInput
 from harness.triage.evidence import Frame, Group
 from harness.triage.flight.model import Collective
 from harness.triage.flight.operations import Kind, coalesced
+from probes import limits
 
 # The columns of a Flight.
 INTEGERS = ("record", "group", "seq", "kind", "stack", "created_ns", "timeout_ms", "duration_us")
@@ -113,8 +114,9 @@ class Flight:
         """
         if not self.status:
             return {}
-        mine = [group for group in self.config if self.rank in group.members and group.name.isdecimal()]
-        by_order = {str(at): group.name for at, group in enumerate(sorted(mine, key=lambda group: int(group.name)))}
+        mine = {group.name: number for group in self.config if self.rank in group.members
+                and (number := limits.whole_text(group.name)) is not None}  # fmt: skip
+        by_order = {str(at): name for at, name in enumerate(sorted(mine, key=lambda name: mine[name]))}
         if any(by_order.get(number, name) != name for number, name in self.handles.items()):
             by_order = {}
         names = {**by_order, **self.handles}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from probes import limits
+
 Sizes = tuple[tuple[int, ...], ...]
 
 
@@ -70,10 +72,11 @@ def peers(op: str) -> tuple[int, int] | None:
     """(from, to) of "send 0->1" or "recv 1<-0", as ranks in the group; None for other operations."""
     word, _, ranks_text = op.partition(" ")
     arrow = "->" if word == "send" else "<-" if word == "recv" else ""
-    left_rank, separator, right = ranks_text.partition(arrow) if arrow else ("", "", "")
-    if not separator or not left_rank.isdecimal() or not right.isdecimal():
+    left, _, right = ranks_text.partition(arrow) if arrow else ("", "", "")
+    left_rank, right_rank = limits.rank(left), limits.rank(right)
+    if left_rank is None or right_rank is None:
         return None
-    return (int(left_rank), int(right)) if word == "send" else (int(right), int(left_rank))
+    return (left_rank, right_rank) if word == "send" else (right_rank, left_rank)
 
 
 def _numels(sizes: Sizes) -> tuple[int, ...]:

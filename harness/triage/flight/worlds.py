@@ -12,6 +12,9 @@ from harness.triage.flight.mismatches import DEFAULT
 CLOCKS_S = 60.0  # how far the clocks of two hosts may differ
 TIMEOUT_S = 3600.0  # assumed timeout of an operation whose dump does not say it
 TOGETHER = 16  # mutual operations: no rank enqueues the last of so many before its peer enqueues the first
+# Jobs that a dump is compared with; one that fits none of them is a job of its own. So dumps that all contradict each
+# other cost no more than their number times this.
+MOST_JOBS = 100
 MUTUAL = ("all_", "_all", "barrier", "reduce_scatter", "_reduce_scatter")
 
 
@@ -32,13 +35,13 @@ def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
         # First split each series by its contradictions, then join worlds of different series that fit together.
         split: list[_World] = []
         for name, flight in dumps.items():
-            home = next((world for world in split if world.admits(flight)), None)
+            home = next((world for world in split[:MOST_JOBS] if world.admits(flight)), None)
             if home is None:
                 home = _World()
                 split.append(home)
             home.add(name, flight)
         for world in split:
-            home = next((job_world for job_world in job_worlds if job_world.joins(world)), None)
+            home = next((job_world for job_world in job_worlds[:MOST_JOBS] if job_world.joins(world)), None)
             if home is None:
                 job_worlds.append(world)
             else:

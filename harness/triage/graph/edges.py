@@ -17,6 +17,7 @@ from harness.triage.flight.operations import peers
 from harness.triage.graph.subjects import Subject, ended, finished
 from harness.triage.graph.worlds import same_kind, same_world
 from harness.triage.places import plain
+from probes import limits
 from probes.collectives import HELPER, MAKERS, MEETING
 from reports.model import Wait
 
@@ -347,8 +348,7 @@ def _later(process: Process, successor: Process) -> bool:
 
 
 def _attempt(process: Process) -> int:
-    count = process.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    return int(count) if count.isdigit() else 0
+    return limits.whole_text(process.environ.get("TORCHELASTIC_RESTART_COUNT")) or 0
 
 
 _TOGETHER = ("collective", "p2p")

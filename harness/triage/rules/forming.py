@@ -12,6 +12,7 @@ from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.polls import polling
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
+from probes import limits
 from reports.text import listed
 
 _OF_ONE_HOST = re.compile(r"(^|/| )(torchrun|accelerate|torch[./]distributed[./](run|launch)(\.py)?)( |$)")
@@ -180,10 +181,10 @@ def _all_here(case: Case, joining: list[Subject]) -> bool:
     world = 0
     for member in joining:
         environ = member.process.environ if member.process else {}
-        here, all_of_it = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
-        if member.process and here.isdigit() and all_of_it.isdigit():
-            local[member.process.host] = max(int(here), local.get(member.process.host, 0))
-            world = max(int(all_of_it), world)
+        here, everywhere = (limits.rank(environ.get(name)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+        if member.process and here is not None and everywhere is not None:
+            local[member.process.host] = max(here, local.get(member.process.host, 0))
+            world = max(everywhere, world)
     if local:
         return sum(local.values()) >= world
     parents = {(member.process.host, member.process.ppid) for member in joining if member.process}

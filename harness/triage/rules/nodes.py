@@ -22,6 +22,7 @@ from harness.triage.graph.edges import Names, title
 from harness.triage.nodes import World, missing_ranks, worlds
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.rules.untested import unseen
+from probes import limits
 from reports.sections.triage import ranks
 
 AGAIN = "take the evidence of all nodes at one time: harness triage PID --out DIR on each, while the job stands still"
@@ -469,11 +470,13 @@ def _hosts(case: Case) -> list[str]:
 
 def _node(case: Case, world: World, missing: list[int]) -> str:
     """Which node of the launch the missing ranks belong to, in words; empty if ranks are not numbered node by node."""
-    sizes = {process.environ.get("LOCAL_WORLD_SIZE", "") for process in worlds(case.evidence)[world].values()}
-    if len(sizes) != 1 or not (size := next(iter(sizes))).isdigit() or not int(size) or world[2] % int(size):
+    processes = worlds(case.evidence)[world].values()
+    sizes = {limits.rank(process.environ.get("LOCAL_WORLD_SIZE")) for process in processes}
+    size = next(iter(sizes), None)
+    if len(sizes) != 1 or not size or world[2] % size:
         return ""
-    nodes = sorted({rank // int(size) for rank in missing})
-    return f" (node {_runs(nodes)} of {world[2] // int(size)}, counted from 0)"
+    nodes = sorted({rank // size for rank in missing})
+    return f" (node {_runs(nodes)} of {world[2] // size}, counted from 0)"
 
 
 def _runs(numbers: list[int]) -> str:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes import limits
 from probes.format import (
     FORMAT_VERSION,
     Flat,
@@ -644,3 +645,13 @@ def test_a_lower_format_over_journals_is_told(tmp_path: Path, version: int) -> N
     (tmp_path / "run.json").write_bytes(encode_manifest(read_manifest(tmp_path) | {"format_version": version}))
     run = Run(tmp_path)
     assert run.torn and {name for name, _ in run.torn} == {"run.json"}
+
+
+@pytest.mark.parametrize(("text", "number"), [("12", 12), ("0", 0), ("٣", 3), ("9" * 20, int("9" * 20))])
+def test_a_text_of_digits_is_a_number(text: str, number: int) -> None:
+    assert limits.whole_text(text) == number
+
+
+@pytest.mark.parametrize("text", ["9" * 21, "9" * 5000, "²", "-1", "1.5", " 1", "", None])
+def test_any_other_text_is_none(text: str | None) -> None:
+    assert limits.whole_text(text) is None and limits.rank(text) is None

@@ -36,6 +36,25 @@ PAIRS = (
         for value in ("hunter2", "abcdefgh12", "tok_live_abc123")
     ),
     Pair(
+        "a key behind the host of a login",
+        f"wandb login --host https://wandb.example {VALUE}",
+        ("wandb login --host https://wandb.example", "vault login -address=https://vault.example"),
+    ),
+    Pair("an anchor before a tag", f'api_key: &k !!str "{VALUE}"', ("layers: &k !!int 12", "anchor: &k !!str none")),
+    Pair(
+        "a password of somebody",
+        f"password for user 'me' is '{VALUE}'",
+        ("password for user 'me' is wrong", "password of 'me' was refused"),
+    ),
+    Pair("a password of a directory", f"bindpw {VALUE}", ("bindpw is missing", "binddn cn=me,dc=example")),
+    Pair(
+        "a property list",
+        f"<key>password</key><string>{VALUE}</string>",
+        ("<key>name</key><string>Qwen2TokenizerFast</string>",),
+    ),
+    Pair("a user of a database", f"CREATE USER me IDENTIFIED BY '{VALUE}'", ("rank 3 is identified by its pid",)),
+    Pair("a key of a cipher", f"openssl enc -aes256 -k {VALUE}", ("openssl genrsa 2048", "openssl rand -hex 16")),
+    Pair(
         "a quoted token of words",
         "the token 'abcdefgh12' was refused",
         ("stop token 'endofturn12'", "pad_token 'abcdefghi12'", "token 'Hello'", "session 'session_2026-11-28_17'"),

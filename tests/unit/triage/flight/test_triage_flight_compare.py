@@ -160,6 +160,8 @@ def test_point_to_point_stands_apart() -> None:
     lonely = compare([flight(0, [send]), flight(1, [entry(1)])])
     assert said(lonely).ranks == {1}
     assert (peers("send 3->0"), peers("recv 0<-3"), peers("broadcast")) == ((3, 0), (3, 0), None)
+    for number in ("9" * 5000, "²", "1000001", ""):
+        assert peers(f"recv 1<-{number}") is None and peers(f"send {number}->1") is None
 
 
 def test_a_missing_dump_is_named() -> None:

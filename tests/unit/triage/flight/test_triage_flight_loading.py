@@ -7,6 +7,7 @@ import os
 import pickle
 import pickletools
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,28 @@ def test_worlds_of_different_sizes_are_two_jobs_even_without_a_rank_twice() -> N
         one = decode(encoded(job, rank, "json"), name)
         found[name] = Flight(**{**vars(one), "rank": rank, "series": name[:2]})
     assert compare(found).jobs == 2
+
+
+def test_dumps_that_all_contradict_each_other_are_compared_with_a_bounded_number_of_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dump, asked = decode(encoded(JOB, 1, "json"), "a"), []
+    module = sys.modules["harness.triage.flight.worlds"]  # the package has a function of this name
+    monkeypatch.setattr(module._World, "admits", lambda world, flight: asked.append(flight))  # None: refused
+    count = 5 * module.MOST_JOBS
+    copies = {f"dump_{at}": Flight(**{**vars(dump), "rank": 1, "series": "dump_"}) for at in range(count)}
+    assert len(worlds(copies)) == count
+    assert len(asked) <= 2 * count * module.MOST_JOBS
+
+
+@pytest.mark.parametrize("name", ["9" * 5000, "²"])
+def test_a_group_whose_name_is_no_number_leaves_the_other_ranks_comparable(name: str) -> None:
+    config = WORLD_ONLY | {name: {"name": name, "desc": "odd", "ranks": "[0, 1, 2, 3]"}}
+    odd = json.loads(JSON) | {"pg_config": config, "pg_status": {"7": {"last_enqueued_collective": 3}}}
+    flights = {f"r_{rank}": decode(encoded(JOB, rank, "json"), f"r_{rank}") for rank in (0, 2, 3)}
+    flights["r_1"] = decode(json.dumps(odd).encode(), "r_1")
+    assert flights["r_1"].standing() == {} or "7" not in flights["r_1"].standing()
+    assert compare(flights).world_size == 4
 
 
 @pytest.mark.parametrize("make", ["missing", "file", "empty", "foreign"])
