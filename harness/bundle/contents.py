@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.bundle.manifest import Kind
 from harness.bundle.opening import is_bundle
 from harness.errors import BadInput
+from harness.nearest_run import not_a_run
 from harness.triage import archive, directory
 from harness.triage.run import WATCH, newest
 from harness.verdict_file import NAME as VERDICT
@@ -31,7 +32,7 @@ def contents(paths: list[Path]) -> Contents:
     if len(paths) == 2:
         for path in paths:
             if not (path / MANIFEST).is_file():
-                raise BadInput(f"{path} is not a run directory: it has no {MANIFEST}", fix="harness bundle RUN RUN")
+                raise not_a_run(f"{path} is not a run directory: it has no {MANIFEST}", path)
         sides = zip(SIDES, paths, strict=True)
         return Contents("pair", {name: file for side, path in sides for name, file in _run(path, f"{side}/")})
     [path] = paths
@@ -70,11 +71,12 @@ def _run(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
     parts = [(run, prefix)]
     if (run / LIFTED / MANIFEST).is_file():
         parts.insert(0, (run / LIFTED, f"{prefix}{LIFTED}/"))  # the run's index lists its files
+    copy = shlex.quote(f"{run}-copy")
     for folder, _ in parts:
         if not _plain(folder / MANIFEST):
             raise BadInput(
                 f"{folder / MANIFEST} is a link, and a bundle follows none",
-                fix="harness bundle RUN   # a copy of the run: cp -rL",
+                fix=f"cp -rL {shlex.quote(str(run))} {copy} && harness bundle {copy}",
             )
     return [
         entry

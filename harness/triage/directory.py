@@ -118,7 +118,7 @@ def keep(evidence: Evidence, directory: Path) -> None:
     if (directory / INDEX).exists():
         raise BadInput(
             f"{directory} already holds evidence, and that is never overwritten",
-            fix=f"--out {shlex.quote(str(directory))}-2",
+            fix=f"--out {shlex.quote(f'{directory}-2')}",
         )
     kept: dict[str, Path] = {}  # the dump's file in the directory -> where it is read
     for dump in evidence.dumps.values():

@@ -63,7 +63,7 @@ def triage(
     read, and nothing is written into it. `tell` takes a line for the user. Raises BadInput for anything else.
     """
     if out:
-        _check_writable(Path(out), what)
+        _check_writable(Path(out))
     began = time.monotonic()
     evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
     verdict: Verdict = judge.triage(evidence, afterwards="" if made is not None or _lives(evidence) else NEXT_RUN)
@@ -119,7 +119,7 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
         evidence = _evidence(what, _temporary("harness-stacks-"), "", tell)[0]
     except BadInput as error:  # the fix is a command that takes the same words
         fix = (error.fix or "").replace("harness triage", "harness stacks", 1)
-        raise BadInput(error.message, fix=fix) from error
+        raise BadInput(error.message, fix=fix, instead=error.instead) from error
     if any(thread.frames for process in evidence.processes for look in process.samples for thread in look.threads):
         return evidence
     why = next((note for process in evidence.processes for note in process.notes), "")
@@ -149,21 +149,20 @@ def _temporary(prefix: str) -> Path:
     return folder
 
 
-def _check_writable(out: Path, what: list[str]) -> None:
+def _check_writable(out: Path) -> None:
     """Raise BadInput if nothing can be written into `out`, before anything is looked at. `out` is not created yet."""
     existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir():
-        raise _unwritable(out, what, f"{existing} is no directory")
+        raise _unwritable(out, f"{existing} is no directory")
     if recorded(out):
-        raise _unwritable(out, what, "it holds a recording, and a verdict never overwrites another")
+        raise _unwritable(out, "it holds a recording, and a verdict never overwrites another")
     if not os.access(existing, os.W_OK | os.X_OK):
         read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
-        raise _unwritable(out, what, os.strerror(errno.EROFS if read_only else errno.EACCES))
+        raise _unwritable(out, os.strerror(errno.EROFS if read_only else errno.EACCES))
 
 
-def _unwritable(out: Path, what: list[str], why: str) -> BadInput:
-    again = shlex.join(redaction.arguments(["harness", "triage", *what]))
-    return BadInput(f"{out} cannot be written: {why}", fix=f"{again}   # without --out; or --out with another folder")
+def _unwritable(out: Path, why: str) -> BadInput:
+    return BadInput(f"{out} cannot be written: {why}", fix="--out DIR   # another folder")
 
 
 def _evidence(
@@ -255,8 +254,10 @@ def _absent(word: str) -> BadInput:
         entries = []
     names = sorted(entry.name for entry in entries if entry.is_dir() or not word.endswith(os.sep))
     near = difflib.get_close_matches(path.name, names, n=1)
-    fix = shlex.join(["harness", "triage", str(parent / near[0])] if near else ["ls", str(parent)])
-    return BadInput(f"{path}: no such file or directory{closest(path.name, near)}", fix=fix)
+    message = f"{path}: no such file or directory{closest(path.name, near)}"
+    if near:
+        return BadInput(message, fix=shlex.quote(str(parent / near[0])), instead=word)
+    return BadInput(message, fix=f"ls {shlex.quote(str(parent))}")
 
 
 def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path | None]:
@@ -346,7 +347,7 @@ def _nodes(
     made: Path | None = None
     for path in paths:
         if path in parts:
-            raise BadInput(f"{path} is given twice", fix="harness triage DIR DIR ...")
+            raise BadInput(f"{path} is given twice", fix="", instead=str(path))
         latest = path if directory.is_evidence(path) else newest(path)
         if latest is None and any((path / name).is_dir() for name in LIVE):
             made = made or out or _new_folder()
@@ -438,12 +439,12 @@ def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambd
     elif (out / archive.INDEX).exists():
         raise BadInput(
             f"{out} already holds evidence: another look needs another directory",
-            fix=f"harness triage {' '.join(what)} --out {out}-2",
+            fix=f"--out {shlex.quote(f'{out}-2')}",
         )
     try:
         make_folder(out)
     except OSError as error:
-        raise _unwritable(out, what, error.strerror or str(error)) from error
+        raise _unwritable(out, error.strerror or str(error)) from error
     evidence = collect(scope, out=out)
     if not what:
         tell(_unasked(scope.ray_address or "", evidence))
