@@ -10,8 +10,9 @@ from pathlib import Path
 from harness.errors import BadInput
 from probes.format import MANIFEST
 
-_MAKES = (
-    "harness record -- COMMAND   # makes a run of your own job; harness run and harness parity make those of a scenario"
+MAKES = (
+    "harness record -- COMMAND   # makes a run of your own job; harness run and harness parity make those of a "
+    "scenario, and harness triage PID evidence of a hang"
 )
 
 
@@ -27,7 +28,7 @@ def not_a_run(message: str, path: Path, named: str | os.PathLike[str] = "") -> B
     if not os.path.lexists(path):
         folder = next((folder for folder in path.parents if os.path.isdir(folder)), Path("/"))
         return BadInput(message, fix=f"ls {shlex.quote(str(folder))}   # holds no run of a similar name")
-    return BadInput(message, fix=_MAKES)
+    return BadInput(message, fix=MAKES)
 
 
 def _nearest(path: Path) -> Path | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from harness.bundle.manifest import Kind
 from harness.bundle.opening import is_bundle
 from harness.errors import BadInput
-from harness.nearest_run import not_a_run
-from harness.triage import archive, directory
+from harness.nearest_run import MAKES, not_a_run
+from harness.triage import archive, directory, pasted
 from harness.triage.run import WATCH, newest
 from harness.verdict_file import NAME as VERDICT
 from probes.format import EVENTS, INDEX, LIFTED, MANIFEST, SIDES, TOKENS
@@ -51,9 +51,16 @@ def contents(paths: list[Path]) -> Contents:
     if evidence is None or evidence.is_file():
         raise BadInput(
             f"{path} holds neither a run ({MANIFEST}), nor a pair of runs, nor evidence of a hang",
-            fix=_triaged(path),
+            fix=_triaged(path) if _to_triage(path) else MAKES,
         )
     return Contents("evidence", dict(_evidence(evidence)))
+
+
+def _to_triage(folder: Path) -> bool:
+    """Whether it holds recorder dumps, or text in which something was recognised."""
+    evidence = pasted.evidence([str(folder)])
+    found = evidence is not None and (evidence.processes or evidence.errors or evidence.dumps)
+    return bool(found) or any(map(directory.is_dump, folder.iterdir()))
 
 
 def _triaged(path: Path) -> str:

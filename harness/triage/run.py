@@ -31,6 +31,7 @@ from harness.triage.nodes import unite
 from harness.triage.remote import gather, token
 from harness.triage.watch.retention import order
 from harness.verdict_file import NAME as VERDICT
+from harness.verdict_file import read as read_verdict
 from harness.verdict_file import recorded
 from probes import redaction
 from probes.files import folder_or_nothing, make_folder, make_new_folder, remove_empty, write_whole
@@ -44,6 +45,11 @@ MOST_NAMED = 16  # dumps that a command names one by one; with more of them it n
 # A first look that does not decide is followed by one of so many seconds, which makes ten seconds in all.
 LONGER_S = 7.0
 NEXT_RUN = "for the next run: harness watch -- COMMAND, and look at its processes while they stand"
+# What is read of text.
+WANTED = (
+    "wanted are stacks of Python processes (py-spy dump, pystack, gdb with py-bt, faulthandler), or the lines of a log "
+    "about an error or a timeout"
+)
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -124,8 +130,10 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
         return evidence
     why = next((note for process in evidence.processes for note in process.notes), "")
     again = shlex.join(redaction.arguments(["harness", "triage", *what]))
+    if evidence.source == PASTED and not evidence.processes:
+        again = "harness stacks PID   # of a process of the job, while it stands"
     raise BadInput(
-        f"no stack in {' '.join(what[:MAX_DRIVERS])}" + (f": {why}" if why else ""),
+        f"no Python stack in {' '.join(what[:MAX_DRIVERS])}: {why or WANTED}",
         fix=extras.repair_command("py-spy") if NO_PY_SPY in why else again,
     )
 
@@ -216,7 +224,15 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
                               for word, path in zip(words, paths, strict=True)])  # fmt: skip
     if stacks is None and (pasted.STDIN in words or (len(files) > 1 and any(path.is_file() for path in files))):
         raise _no_stacks(words)
+    if stacks is not None and len(files) == 1 and not _recognised_text(stacks):
+        _refuse_own_file(files[0], words[0])
     return stacks
+
+
+def _recognised_text(evidence: Evidence) -> bool:
+    """Whether a stack, an error, a timeout or a table was found in what was pasted."""
+    found = (evidence.processes, evidence.errors, evidence.dumps, evidence.ras)
+    return any(found) or any((evidence.ray_actors, evidence.ray_tasks, evidence.ray_demands))
 
 
 def _recognised(path: Path) -> bool:
@@ -231,16 +247,34 @@ def _recognised(path: Path) -> bool:
 def _no_stacks(words: list[str]) -> BadInput:
     if empty := [word for word in words if word != pasted.STDIN and not os.path.getsize(word)]:
         return _empty(empty[0])
-    names = "the standard input" if words == [pasted.STDIN] else " ".join(words[:MAX_DRIVERS])
-    return BadInput(
-        f"nothing was recognised in {names}: pasted text is the stacks of py-spy, pystack, gdb or "
-        "faulthandler, or NCCL's lines about a timeout",
-        fix=directory.READS,
-    )
+    if words == [pasted.STDIN]:
+        return _empty("the standard input")
+    names = " ".join(words[:MAX_DRIVERS])
+    return BadInput(f"nothing was recognised in {names}: {WANTED}", fix=directory.READS)
 
 
 def _empty(path: str | os.PathLike[str]) -> BadInput:
-    return BadInput(f"{path} is empty: there is nothing in it to judge", fix=directory.READS)
+    return BadInput(f"{path} is empty: {WANTED}", fix="py-spy dump --pid PID | harness triage -")
+
+
+def _refuse_own_file(path: Path, word: str) -> None:
+    """Raise BadInput for a file that the harness wrote: a verdict, or one of the files of a recording."""
+    quoted = shlex.quote(word)
+    folder = next((folder for folder in path.absolute().parents if _holds_evidence(folder)), None)
+    try:
+        read_verdict(path)
+    except BadInput:
+        pass
+    else:
+        also = f"   # triage judges evidence: harness triage {shlex.quote(str(folder))}" if folder else ""
+        raise BadInput(f"{path} is a verdict, not evidence", fix=f"harness report {quoted}{also}")
+    if folder is not None:
+        message = f"{path} is one file of {folder}, which is judged as a whole"
+        raise BadInput(message, fix=shlex.quote(str(folder)), instead=word)
+
+
+def _holds_evidence(folder: Path) -> bool:
+    return directory.is_evidence(folder) or any((folder / name).is_dir() for name in LIVE)
 
 
 def _absent(word: str) -> BadInput:

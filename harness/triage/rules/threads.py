@@ -6,6 +6,7 @@ keeps it by the text; another object may have the same name, so this is told and
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -127,6 +128,24 @@ def crossed(process: Process | None) -> list[str]:
         if texts and at in visited and len(visited) > 1:
             return [describe(frame) for frame in visited[visited.index(at) :]]
     return []
+
+
+def with_crossed_locks(case: Case, ruling: Ruling) -> Ruling:
+    """The ruling with a headline and advice about threads of one process that wait for each other's locks, where no
+    rule knows more of that process than its wait."""
+    if ruling.verdict != "INSUFFICIENT" and ruling.hang != "K4":
+        return ruling
+    named = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
+    for subject in named or [subject for subject in case.live() if not subject.progress]:
+        if places := crossed(subject.process):
+            at = " and ".join(place.partition(" in ")[0] for place in places[:2])
+            others = f"; others wait in {ruling.place}" if named and ruling.place else ""
+            return dataclasses.replace(
+                ruling,
+                reason=f"{subject.label}: its threads seem to wait for each other's locks at {at}{others}",
+                next=(f"take these locks in the same order in every thread: {' and '.join(places)}", *ruling.next),
+            )
+    return ruling
 
 
 def _kept(threads: Sequence[Thread], waiting: Frame | None) -> tuple[list[Frame], list[str], Frame | None]:

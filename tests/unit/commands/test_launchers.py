@@ -803,7 +803,7 @@ SLURM = "fix: harness render slurm"
     ("options", "said"),
     [(["--stall", "soon"], "soon"), (["--sbatch=gpus 8"], "no option of sbatch"), (["--nodes", "0"], "greater than"),
      (["--sbatch=--time=5"], f"{SLURM} --time TIME -- true"), (["--sbatch=-N2"], f"{SLURM} --nodes NUMBER -- true"),
-     (["--sbatch=--signal=B:TERM@60"], f"{SLURM} --early SECONDS -- true"), 
+     (["--sbatch=--signal=B:TERM@60"], f"{SLURM} --early SECONDS -- true"),
      (["--sbatch=-J=x"], f"{SLURM} --name NAME -- true"),
      (["--sbatch=--ntasks=8"], "fix: let COMMAND start the ranks of a node"),
      (["--local", "runs"], "not the same on every node"), (["--local", "/tmp", "--record"], "serves no evidence")],
