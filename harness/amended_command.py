@@ -87,17 +87,15 @@ def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[s
     if not path:
         return None
     line = _parsed(command, path, rest)
-    if new_words[:1] == ["--"]:
-        return replace(line, job=tuple(new_words)).words
     if instead == "--":
         return replace(line, job=()).words
     place = next((at for at, part in enumerate(line.parts) if part.is_named(instead)), None) if instead else None
     if place is not None:
         taken = line.parts[place].with_words(new_words, instead)
         return replace(line, parts=(*line.parts[:place], taken, *line.parts[place + 1 :])).words
-    new_parts = _parsed(command, [], new_words).parts
-    if new_parts and all(part.option is not None for part in new_parts):
-        return replace(line, parts=_with_options(line.parts, new_parts)).words
+    change = _parsed(command, [], new_words)
+    if new_words and all(part.option is not None for part in change.parts):
+        return replace(line, parts=_with_options(line.parts, change.parts), job=change.job or line.job).words
     if path == ["bisect"] and line.job:  # behind -- are options of the comparisons
         inner = _changed(["parity", "A", "B", *line.job[1:]], new_words, instead)
         return [*replace(line, job=("--",)).words, *inner[3:]] if inner is not None else None

@@ -96,7 +96,9 @@ def plan(
     Raises BadInput for a pair that cannot run.
     """
     if not command:
-        raise BadInput("there is no command to run twice", fix="-- python train.py   # the command of the job")
+        framework = "verl" if options.framework == AUTO else options.framework
+        fix = f"--framework {framework} -- python train.py   # the command of the job"
+        raise BadInput("there is no command to run twice", fix=fix)
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
     job = detect(placed, options.framework, environ)
     its = job.framework

@@ -170,7 +170,7 @@ def _check_writable(out: Path) -> None:
 
 
 def _unwritable(out: Path, why: str) -> BadInput:
-    return BadInput(f"{out} cannot be written: {why}", fix="--out DIR   # another folder")
+    return BadInput(f"{out} cannot be written: {why}", fix="   # or --out with another folder", instead="--out")
 
 
 def _evidence(

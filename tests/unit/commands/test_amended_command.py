@@ -23,6 +23,8 @@ CASES = [
     ("watch --out o", "-- python train.py", "", "harness watch --out o -- python train.py"),
     ("watch FOO=1 python t.py", "-- env FOO=1 python t.py", "",
      "harness watch -- env FOO=1 python t.py"),
+    ("parity vllm hf --seed 7", "--framework verl -- python t.py   # yours", "",
+     "harness parity vllm hf --seed 7 --framework verl -- python t.py   # yours"),
     ("diff A b", "runs/a", "A", "harness diff runs/a b"),
     ("nightly m.toml --only x --resume", "", "--only", "harness nightly m.toml --resume"),
     ("env create vllm --device gpu", "--device auto", "", "harness env create vllm --device auto"),

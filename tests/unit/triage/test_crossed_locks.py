@@ -46,6 +46,7 @@ Thread 4712 (idle): "Thread-1 (two)"
         pytest.param(8, 14, True, id="each waits for the other's lock"),
         pytest.param(7, 14, False, id="the first has no lock yet"),
         pytest.param(9, 14, False, id="the first works within both"),
+        pytest.param(8, 19, False, id="the other has gone on"),
     ],
 )
 def test_crossed_locks_are_in_the_headline(tmp_path: Path, first: int, second: int, crossed: bool) -> None:
