@@ -124,7 +124,7 @@ def crossed(process: Process | None) -> list[str]:
     threads = process.samples[-1].threads if process is not None and process.samples else ()
     for thread in threads:
         waiting = next((frame for frame in thread.frames if users(frame)), None)
-        visited, texts, at = _kept(threads, waiting)
+        visited, _, at = _kept(threads, waiting)
         if at in visited and len(visited) > 1:
             return [describe(frame) for frame in visited[visited.index(at) :]]
     return []
