@@ -20,11 +20,7 @@ from scenarios.engines import registry
 RANGE = re.compile(r"(?P<good>.+?)\.\.(?P<bad>.+)")
 
 
-# What is added to a command without the option.
-_LACKING = {
-    "--against": "--against sglang",
-    "--run, or --against with an engine": "--run COMMAND   # or --against sglang",
-}
+_EITHER = "--run, or --against with an engine"  # of a bisection over commits
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,7 @@ class Request(BisectOptions):
         over, needed = self.over, []
         strange: dict[str, object] = {"--run": self.run, "--build": self.build, "--framework": self.framework}
         if over == "commits":
-            needed = [("--run, or --against with an engine", self.run or self.against)]
+            needed = [(_EITHER, self.run or self.against)]
             strange = {"--good": self.good, "--bad": self.bad, "--framework": self.framework}
             if self.run:
                 strange |= {"--against": self.against, "--build": self.build, "--": self.options}
@@ -133,7 +129,9 @@ class Request(BisectOptions):
             self.ends()
         for name, value in needed:
             if not value:
-                fix = _LACKING.get(name) or f"harness bisect {self._example()}"
+                against = f"--against {registry.names()[0]}"
+                lacking = {"--against": against, _EITHER: f"--run COMMAND   # or {against}"}
+                fix = lacking.get(name) or f"harness bisect {self._example()}"
                 raise BadInput(f"a bisection over {over} needs {name}", fix=fix)
         for name, excluded in strange.items():
             if excluded:
