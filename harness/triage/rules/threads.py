@@ -6,7 +6,6 @@ keeps it by the text; another object may have the same name, so this is told and
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -139,7 +138,7 @@ def with_crossed_locks(case: Case, ruling: Ruling) -> Ruling:
     for subject in named or [subject for subject in case.live() if not subject.progress]:
         if places := crossed(subject.process):
             at = " and ".join(place.partition(" in ")[0] for place in places[:2])
-            return dataclasses.replace(
+            return replace(
                 ruling,
                 reason=f"{subject.label}: its threads seem to wait for each other's locks at {at}",
                 next=(f"take these locks in the same order in every thread: {' and '.join(places)}", *ruling.next),
