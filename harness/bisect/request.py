@@ -80,7 +80,8 @@ class Request(BisectOptions):
             return "", (good, bad)
         engine, at, good = good.partition("@")
         if not at:
-            raise BadInput(f"{self.what} names no engine", fix=f"vllm@{self.what}", instead=self.what)
+            first, *_ = registry.names(embedded=False)
+            raise BadInput(f"{self.what} names no engine", fix=f"{first}@{self.what}", instead=self.what)
         if registry.find(engine) is None:
             raise BadInput(
                 f"there is no engine {engine!r} (there are: {', '.join(registry.names())})",
