@@ -26,6 +26,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness import exit_cleanup, extras
+from harness.amended_command import amended
 from harness.commands import (
     adapters,
     audit,
@@ -296,7 +297,7 @@ def _tell(error: BaseException, words: Sequence[str] = ()) -> int:
     redaction.learn(os.environ)
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print_aside(redaction.text("".join(traceback.format_exception(error)), 0).rstrip("\n"))
-    printed = _refused_words(error, [*words]) if hasattr(error, "format_message") else _addressed(error)
+    printed = _refused_words(error, [*words]) if hasattr(error, "format_message") else _addressed(error, words)
     message, fix = (clean_lines(displayed_paths.displayed(text)) for text in (printed.message, printed.fix))
     print_aside(f"harness: {message}" + (f"\n  fix: {fix}" if fix else ""))
     if file := os.environ.get(ERROR_FILE):
@@ -351,12 +352,13 @@ def _with_instead(words: Sequence[str], wrong: str, right: str) -> str:
     return shlex.join(["harness", *redaction.arguments(mended)])
 
 
-def _addressed(error: BaseException) -> _Message:
+def _addressed(error: BaseException, words: Sequence[str]) -> _Message:
     if isinstance(error, HarnessError):
-        return _Message(error.message, error.fix or "", error.exit_code)
+        return _Message(error.message, amended(words, error.fix or "", error.instead), error.exit_code)
     if isinstance(error, (AddressedError, RecordingError)):
         # Ray wraps an actor's error in one of the same type, whose text is a traceback.
-        return _Message(str(getattr(error, "cause", None) or error), getattr(error, "fix", None) or "")
+        fix = amended(words, getattr(error, "fix", None) or "")
+        return _Message(str(getattr(error, "cause", None) or error), fix)
     if isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
         return _Message(f"this needs {_module(error)}, which is not installed here", extras.install_command(extra))
     if isinstance(error, MemoryError):

@@ -84,20 +84,28 @@ def _read(scenario: str) -> dict[str, Any]:
         if not path.exists():
             near = difflib.get_close_matches(scenario, catalog(), n=1)
             hint = f"; did you mean {near[0]}?" if near else ";"
+            known = ", ".join(catalog())
             raise BadInput(
-                f"there is no scenario {scenario!r}{hint} known: {', '.join(catalog())}, or the path of a .toml file",
-                fix=f"one of the catalog: {', '.join(catalog())}",
+                f"there is no scenario {scenario!r}{hint} known: {known}, or the path of a .toml file",
+                fix=near[0] if near else _of_the_catalog(),
+                instead=scenario,
             )
-    fix = f"one of the catalog: {', '.join(catalog())}"
     try:
         return tomllib.loads(limits.read_file(path).decode())
     except FileNotFoundError as error:
-        raise BadInput(f"the scenario file {path} does not exist", fix=fix) from error
+        message = f"the scenario file {path} does not exist"
+        raise BadInput(message, fix=_of_the_catalog(), instead=scenario) from error
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise BadInput(f"the scenario file {path} cannot be read: {why}", fix=fix) from error
+        message = f"the scenario file {path} cannot be read: {why}"
+        raise BadInput(message, fix=_of_the_catalog(), instead=scenario) from error
     except (ValueError, RecursionError) as error:  # also for a number of thousands of digits, or too deep nesting
-        raise BadInput(f"{path} is not TOML: {error}", fix="correct it there: KEY = VALUE, below [SECTION]") from error
+        raise BadInput(f"{path} is not TOML: {error}", fix=f"correct {path}: KEY = VALUE, below [SECTION]") from error
+
+
+def _of_the_catalog() -> str:
+    first, *others = catalog()
+    return f"{first}   # or another of the catalog: {', '.join(others)}"
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -106,6 +114,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise BadInput(
             f"{override!r} is not section.key=value, for example sampling.temperature=0.9",
             fix=EXAMPLE if equals else _restored(key.strip()),
+            instead=override,
         )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -116,7 +125,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     for section in sections:
         target = target.setdefault(section, {})
         if not isinstance(target, dict):
-            raise BadInput(f"{override!r}: {section!r} is no section", fix=EXAMPLE)
+            raise BadInput(f"{override!r}: {section!r} is no section", fix=EXAMPLE, instead=override)
     target[last] = value
 
 
@@ -133,14 +142,16 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_
             fix = _moved(near, value) if near else _another(prefix or "SECTION.")
             if in_file:
                 fix = _corrected(where, f"{prefix}{key}", near, value)
-            raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=fix)
+            wrong_key = "" if in_file else f"{prefix}{key}"
+            raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=fix, instead=wrong_key)
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise BadInput(
                     f"{where}: {prefix}{key} is a section, not a value",
                     fix=f"[{prefix}{key}]   # in {where}, with its keys below"
                     if in_file
-                    else f"a key of it: --set {prefix}{key}.KEY=VALUE",
+                    else _another(f"{prefix}{key}."),
+                    instead="" if in_file else f"{prefix}{key}",
                 )
             _check_keys(value, hints[key], where, f"{prefix}{key}.", in_file=in_file)
 
@@ -163,7 +174,8 @@ def _of_an_engine(where: str, key: str, value: Any) -> BadInput | None:
             setting = f"{parameter.part}.{parameter.name}"
             text = canonical if isinstance(canonical, str) else json.dumps(canonical)
             fix = f"--set {shlex.quote(f'{setting}={text}')}"
-            return BadInput(f"{where}: {key} is {registry.get(engine).title}'s own {name}, here {setting}", fix=fix)
+            message = f"{where}: {key} is {registry.get(engine).title}'s own {name}, here {setting}"
+            return BadInput(message, fix=fix, instead=key)
     if not named:
         return None
     title = registry.get(named[0]).title
@@ -171,6 +183,7 @@ def _of_an_engine(where: str, key: str, value: Any) -> BadInput | None:
         f"{where}: {key}: no setting of a scenario is {title}'s own {name}; a mapping gives it",
         fix=f"--mapping FILE.py   # with def {named[0]}_engine(asked, ours): return {{**ours, {name!r}: {value!r}}}; "
         "for the baseline --baseline-mapping",
+        instead=key,
     )
 
 
@@ -292,7 +305,8 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
             raise BadInput(f"{where}: {key} = {_value(scenario, key)} must be above 0", fix=_restored(key))
     if not _NAME.fullmatch(scenario.name):
         raise BadInput(
-            f"{where}: name = {scenario.name!r} may hold letters, digits, '.', '_' and '-' only", fix='name = "mine"'
+            f"{where}: name = {scenario.name!r} may hold letters, digits, '.', '_' and '-' only",
+            fix='name = "mine"   # at the top of the scenario file',
         )
     _check_sampling(scenario.sampling, where)
     if scenario.train:

@@ -13,14 +13,26 @@ STARTER = "RLHF_HARNESS_STARTER"
 
 
 class HarnessError(Exception):
-    """What was wrong and where, in one sentence. `fix` is a command line or a short instruction that helps."""
+    """What was wrong and where, in one sentence.
+
+    `fix` is a command line or a short instruction that helps, or a change of the user's command line: options to set,
+    or with `instead` the words that take the place of that one (`harness/amended_command.py`).
+    """
 
     exit_code = 2
 
-    def __init__(self, message: str, *, fix: str | None = None) -> None:
+    def __init__(self, message: str, *, fix: str | None = None, instead: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.fix = fix
+        self.instead = instead
+
+    @property
+    def advice(self) -> str:
+        """The fix where no command line can be amended."""
+        if not self.instead:
+            return self.fix or ""
+        return f"{self.fix} in place of {self.instead}" if self.fix else f"leave {self.instead} out"
 
 
 class BadInput(HarnessError):

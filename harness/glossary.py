@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 from harness.doctor import checks as doctor
 from harness.errors import BadInput, closest
@@ -13,6 +13,10 @@ from harness.exit_codes import EXITS
 from harness.extras import need
 from probes.plugins import PluginError
 from reports.model import AUDIT_VERDICTS, HANGS, TRIAGE_VERDICTS, VERDICTS, Answer
+from scenarios.engines.canonical import BY_NAME
+
+if TYPE_CHECKING:
+    from harness.parity.causes.family import CauseFamily
 
 Kind = Literal["verdict", "audit verdict", "triage verdict", "cause", "check", "doctor check", "hang", "exit code"]
 
@@ -20,13 +24,15 @@ Kind = Literal["verdict", "audit verdict", "triage verdict", "cause", "check", "
 @dataclass(frozen=True)
 class Entry:
     """The meaning of one name. `fix`: what to do about a cause or a verdict. `rivals`: the causes that would look
-    the same, and what excludes each."""
+    the same, and what excludes each. `details`: of a cause, what is known of each detail that was asked for.
+    """
 
     name: str
     kind: Kind
     meaning: str
     fix: str = ""
     rivals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
 def entries() -> list[Entry]:
@@ -113,4 +119,31 @@ def find(query: str) -> list[Entry]:
             raise error
         what = f"there is no verdict, cause, check, hang or exit code {query!r}{near}"
         raise BadInput(what, fix="harness explain   # lists them")
-    return matches
+    return _with_details(matches, query)
+
+
+_NAMES = re.compile(r"EXIT CODE \d+", re.IGNORECASE)  # what a report prints in brackets behind a verdict
+
+
+def _with_details(matches: list[Entry], query: str) -> list[Entry]:
+    """The entries with what is known of the details in brackets. Raises BadInput where the name has none."""
+    text = query.partition("(")[2].rpartition(")")[0].strip()
+    if not text or _NAMES.fullmatch(text):
+        return matches
+    causes = [entry for entry in matches if entry.kind == "cause"]
+    if not causes:
+        what = f"{matches[0].name} is a {matches[0].kind}, which has no details: there is no {text!r} of it"
+        raise BadInput(what, fix=matches[0].name, instead=query)
+    from harness.parity.causes.registry import families
+
+    parts = [part.strip() for part in text.split(",")]
+    return [replace(entry, details={part: _detail(families()[entry.name], part) for part in parts}) for entry in causes]
+
+
+def _detail(family: CauseFamily, part: str) -> str:
+    """What the registries know of a detail of a cause."""
+    if part in family.fixes:
+        return family.fixes[part]
+    if (parameter := BY_NAME.get(part)) is not None:
+        return f"the setting {parameter.part}.{part}, {parameter.concept}: {parameter.trap}".rstrip(": ")
+    return "not in the registry: the name of a tensor, a rank or a place of your run, or no detail of this cause"

@@ -85,7 +85,7 @@ def _attempt(compare: Callable[[], Verdict]) -> Verdict | str:
     try:
         return compare()
     except HarnessError as error:
-        return f"harness: {error.message}" + (f"\n  fix: {error.fix}" if error.fix else "")
+        return f"harness: {error.message}" + (f"\n  fix: {error.advice}" if error.advice else "")
 
 
 def _gate(outcome: Verdict | str, record_property: Callable[[str, object], None]) -> Verdict:

@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 from harness.errors import BadInput
+from harness.nearest_run import not_a_run
 from probes import limits
 from probes.format import SIDES
 from reports.model import EXIT_CODES, RunSummary, Verdict
@@ -28,7 +29,6 @@ def read(path: Path) -> Verdict:
 
     Raises BadInput for a file that is no verdict of this version, or that was edited.
     """
-    takes = "harness report RUN   # of harness run, parity or record, a verdict.json, or a bundle"
     file = path / NAME if path.is_dir() else path
     try:
         verdict = Verdict.from_dict(json.loads(limits.read_file(file).decode()))
@@ -37,13 +37,13 @@ def read(path: Path) -> Verdict:
         sides = [side for side in SIDES if os.path.isfile(path / side / "run.json")]
         if sides:  # the directory of an interrupted pair
             what += f"; it holds the recording{'s' * (len(sides) > 1)} {' and '.join(sides)}"
-            takes = f"harness report {shlex.quote(str(path / sides[0]))}"
-        raise BadInput(f"{path} {what}", fix=takes) from error
+        raise not_a_run(f"{path} {what}", path) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         what = "is damaged: it is not JSON" if path.is_dir() else "is neither a verdict, which is JSON, nor a bundle"
-        raise BadInput(f"{file} {what}", fix=takes) from error
+        raise not_a_run(f"{file} {what}", file) from error
     except OSError as error:
-        raise BadInput(f"{file} cannot be read: {error.strerror}", fix=takes) from error
+        fix = f"ls -ld {shlex.quote(str(file))}   # who may read it"
+        raise BadInput(f"{file} cannot be read: {error.strerror}", fix=fix) from error
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{file} is no verdict of this version: {error}", fix=AGAIN) from error
     codes = {EXIT_CODES.get(verdict.verdict), verdict.strict.exit_code if verdict.reservations else None}

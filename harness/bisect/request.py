@@ -20,6 +20,9 @@ from scenarios.engines import registry
 RANGE = re.compile(r"(?P<good>.+?)\.\.(?P<bad>.+)")
 
 
+_EITHER = "--run, or --against with an engine"  # of a bisection over commits
+
+
 @dataclass(frozen=True)
 class Request(BisectOptions):
     """A bisection that a user asked for."""
@@ -77,9 +80,8 @@ class Request(BisectOptions):
             return "", (good, bad)
         engine, at, good = good.partition("@")
         if not at:
-            raise BadInput(
-                f"{self.what} names no engine", fix=f"harness bisect vllm@{self.what} --repo DIR --against BACKEND"
-            )
+            first, *_ = registry.names(embedded=False)
+            raise BadInput(f"{self.what} names no engine", fix=f"{first}@{self.what}", instead=self.what)
         if registry.find(engine) is None:
             raise BadInput(
                 f"there is no engine {engine!r} (there are: {', '.join(registry.names())})",
@@ -91,19 +93,21 @@ class Request(BisectOptions):
         """Raise BadInput for options that do not belong together."""
         self._check_over()
         if (self.metric == "") != (self.above is None):
-            raise BadInput("--metric and --above belong together", fix="--metric max_delta_logprob --above 1e-4")
+            lacking = "--above 1e-4" if self.metric else "--metric max_delta_logprob"
+            raise BadInput("--metric and --above belong together", fix=lacking)
         if self.above is not None and not math.isfinite(self.above):
             raise BadInput(f"--above {self.above} is no bound", fix="--above 1e-4")
         if self.metric and self.cause:
             raise BadInput(
                 "--metric and --cause both decide what is good: give only one of them",
-                fix="leave out --metric, or --cause",
+                fix="   # or without --metric",
+                instead="--cause",
             )
         metric_names, native = (*METRICS, *COUNTS), [metric("native", name) for name in NATIVE]
         if self.metric and self.metric not in native and group_and_name(self.metric)[1] not in metric_names:
             raise BadInput(
                 f"there is no metric {self.metric!r} (there are: {', '.join([*metric_names, *native])})",
-                fix="--metric max_delta_logprob --above 1e-4",
+                fix="--metric max_delta_logprob",
             )
         if self.cause:
             _check_cause(self.cause)
@@ -112,7 +116,7 @@ class Request(BisectOptions):
         over, needed = self.over, []
         strange: dict[str, object] = {"--run": self.run, "--build": self.build, "--framework": self.framework}
         if over == "commits":
-            needed = [("--run, or --against with an engine", self.run or self.against)]
+            needed = [(_EITHER, self.run or self.against)]
             strange = {"--good": self.good, "--bad": self.bad, "--framework": self.framework}
             if self.run:
                 strange |= {"--against": self.against, "--build": self.build, "--": self.options}
@@ -126,11 +130,14 @@ class Request(BisectOptions):
             self.ends()
         for name, value in needed:
             if not value:
-                raise BadInput(f"a bisection over {over} needs {name}", fix=f"harness bisect {self._example()}")
+                against = f"--against {registry.names()[0]}"
+                lacking = {"--against": against, _EITHER: f"--run COMMAND   # or {against}"}
+                fix = lacking.get(name) or f"harness bisect {self._example()}"
+                raise BadInput(f"a bisection over {over} needs {name}", fix=fix)
         for name, excluded in strange.items():
             if excluded:
                 beside = " with --run" if self.run and over == "commits" else ""
-                raise BadInput(f"{name} does not apply to a bisection over {over}{beside}", fix=f"leave out {name}")
+                raise BadInput(f"{name} does not apply to a bisection over {over}{beside}", fix="", instead=name)
         if self.framework:
             self._check_job()
         if not self.run:
@@ -172,7 +179,7 @@ def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -
     try:
         context = parsed(command, [*(["ppo-tiny"] if command == "run" else ["hf", "hf"]), *options])
     except BadInput as error:
-        raise BadInput(f"behind --: {error.message}", fix=error.fix) from error
+        raise BadInput(f"behind --: {error.message}", fix=error.fix, instead=error.instead) from error
     explicit_names = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}
     ours = {"out", "format", "command", "backend", "framework", "resume", *(["scenario"] if own_scenario else [])}
     if reserved_names := sorted(explicit_names & ours - ({"scenario"} if command == "run" else set())):

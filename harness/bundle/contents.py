@@ -9,7 +9,8 @@ from pathlib import Path
 from harness.bundle.manifest import Kind
 from harness.bundle.opening import is_bundle
 from harness.errors import BadInput
-from harness.triage import archive, directory
+from harness.nearest_run import MAKES, not_a_run
+from harness.triage import archive, directory, pasted
 from harness.triage.run import WATCH, newest
 from harness.verdict_file import NAME as VERDICT
 from probes.format import EVENTS, INDEX, LIFTED, MANIFEST, SIDES, TOKENS
@@ -31,7 +32,7 @@ def contents(paths: list[Path]) -> Contents:
     if len(paths) == 2:
         for path in paths:
             if not (path / MANIFEST).is_file():
-                raise BadInput(f"{path} is not a run directory: it has no {MANIFEST}", fix="harness bundle RUN RUN")
+                raise not_a_run(f"{path} is not a run directory: it has no {MANIFEST}", path)
         sides = zip(SIDES, paths, strict=True)
         return Contents("pair", {name: file for side, path in sides for name, file in _run(path, f"{side}/")})
     [path] = paths
@@ -50,9 +51,16 @@ def contents(paths: list[Path]) -> Contents:
     if evidence is None or evidence.is_file():
         raise BadInput(
             f"{path} holds neither a run ({MANIFEST}), nor a pair of runs, nor evidence of a hang",
-            fix=_triaged(path),
+            fix=_triaged(path) if _to_triage(path) else MAKES,
         )
     return Contents("evidence", dict(_evidence(evidence)))
+
+
+def _to_triage(folder: Path) -> bool:
+    """Whether it holds recorder dumps, or text in which something was recognised."""
+    evidence = pasted.evidence([str(folder)])
+    found = evidence is not None and (evidence.processes or evidence.errors or evidence.dumps)
+    return bool(found) or any(map(directory.is_dump, folder.iterdir()))
 
 
 def _triaged(path: Path) -> str:
@@ -70,11 +78,12 @@ def _run(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
     parts = [(run, prefix)]
     if (run / LIFTED / MANIFEST).is_file():
         parts.insert(0, (run / LIFTED, f"{prefix}{LIFTED}/"))  # the run's index lists its files
+    copy = shlex.quote(f"{run}-copy")
     for folder, _ in parts:
         if not _plain(folder / MANIFEST):
             raise BadInput(
                 f"{folder / MANIFEST} is a link, and a bundle follows none",
-                fix="harness bundle RUN   # a copy of the run: cp -rL",
+                fix=f"cp -rL {shlex.quote(str(run))} {copy} && harness bundle {copy}",
             )
     return [
         entry

@@ -16,6 +16,7 @@ import msgspec
 from harness import extras
 from harness.bundle.manifest import BUNDLE_VERSION, NAME, Manifest, Member
 from harness.errors import BadInput
+from harness.nearest_run import not_a_run
 from harness.triage import archive
 
 AGAIN = "harness bundle RUN   # pack it again where the run is"
@@ -39,8 +40,8 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     return _opened(file, file.resolve())[0] / inside
 
 
-def resolve_runs(*paths: str | os.PathLike[str], takes: str = "diff RUN RUN") -> list[Path]:
-    """Resolve the runs of a command. `takes` is the command's name and arguments, for error messages.
+def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
+    """Resolve the runs of a command.
 
     Raises BadInput for a file that is not a bundle, and for runs whose prompts were hashed with different keys.
     """
@@ -48,7 +49,7 @@ def resolve_runs(*paths: str | os.PathLike[str], takes: str = "diff RUN RUN") ->
     for path, file in zip(paths, files, strict=True):
         plain = _regular(Path(path))
         if file is None and plain is not None:
-            raise BadInput(f"{plain} is a file, and no bundle", fix=f"harness {takes}   # directories or bundles")
+            raise not_a_run(f"{plain} is a file, and no bundle", Path(path))
     folders = [resolve(path) for path in paths]
     keys = set(map(prompt_key, paths))
     if len(keys) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +47,10 @@ def bisect(
     request = Request.of(options)
     if resume:
         if request != Request():
-            raise BadInput("--resume goes on with what was asked: it takes no other option", fix="--resume OUT")
+            raise BadInput(
+                "--resume goes on with what was asked: it takes no other option",
+                fix=f"harness bisect --resume {shlex.quote(resume)}",
+            )
         journal = Journal.load(Path(resume).resolve())
     else:
         seconds(request.limit, "--limit")

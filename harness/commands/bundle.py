@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -46,7 +47,7 @@ def bundle(
     if len(what) > 2:
         raise BadInput(
             f"{len(what)} paths: a bundle holds one run, a pair of runs or one evidence directory",
-            fix="harness bundle RUN RUN",
+            fix=shlex.join(["harness", "bundle", *what[:2]]),
         )
     paths = [Path(path) for path in what]
     target = Path(out or f"{paths[0].resolve().name or 'run'}.bundle.zip")

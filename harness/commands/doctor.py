@@ -37,12 +37,14 @@ def doctor(
 
     command, framework = options.command, options.framework
     if options.address and options.own_ray:
-        raise BadInput("--address joins a cluster and --ray starts one: choose", fix="harness doctor --address auto")
+        raise BadInput(
+            "--address joins a cluster and --ray starts one: choose", fix="   # or without --address", instead="--ray"
+        )
     if framework != detection.AUTO and detection.framework_named(framework) and not command:
-        raise BadInput("--framework is about a command", fix=f"harness doctor --framework {framework} -- COMMAND")
+        raise BadInput("--framework is about a command", fix="-- python train.py")
     if options.against:
         if not command:
-            raise BadInput("--against compares with a command", fix="harness doctor --against 'COMMAND B' -- COMMAND A")
+            raise BadInput("--against compares with a command", fix="-- python train.py   # the other command")
         from harness.doctor.examine import compared
 
         show(compared(options, reproduce=_command(sys.argv)), format, verbose=verbose)

@@ -57,6 +57,8 @@ def _print(page: Page, entry: Entry) -> None:
     page.prose(entry.meaning, "  ")
     if entry.fix:
         page.prose(entry.fix, "  fix: ")
+    for detail, meaning in entry.details.items():
+        page.prose(meaning, f"  {detail}: ")
     for rival, signs in entry.rivals.items():
         page.prose(rival, "  looks the same: ")
         for sign in signs:

@@ -169,7 +169,7 @@ def html(
     from reports.dashboard import MARKER, write
 
     if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder} is not empty, and no dashboard", fix="harness history html DIR   # a new one")
+        raise BadInput(f"{folder} is not empty, and no dashboard", fix=shlex.quote(f"{folder}-2"), instead=str(folder))
     with History.at(history, create=False) as past:
         days = [(row.id, row.started) for row, _ in past.listing(nights)]
         make_folder(folder / "cells")

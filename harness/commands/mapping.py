@@ -76,9 +76,9 @@ def mapping(
     from harness.mapping.judge import Takes
     from scenarios.engines import registry
 
-    _check_engine(engine, "--engine", file)
+    _check_engine(engine, "--engine")
     if source:
-        _check_engine(source, "--from", file)
+        _check_engine(source, "--from")
     source = source or next(name for name in registry.names(embedded=False) if name != engine)
     judged = check(
         Asked(
@@ -104,10 +104,9 @@ def mapping(
     raise typer.Exit(judged.exit_code)
 
 
-def _check_engine(name: str, option: str, file: str) -> None:
+def _check_engine(name: str, option: str) -> None:
     """Raises BadInput for a name that is no engine's, with the nearest that is."""
     import difflib
-    import shlex
 
     from scenarios.engines import registry
 
@@ -117,10 +116,7 @@ def _check_engine(name: str, option: str, file: str) -> None:
     near, *_ = [*difflib.get_close_matches(name, engines, n=1), *sorted(registry.names(embedded=False))]
     if not name:
         text = f"harness mapping needs {option}, the engine that the settings are mapped to"
-        raise BadInput(
-            f"{text}: {registry.alternatives(engines)}",
-            fix=f"harness mapping {shlex.quote(file)} --engine {near}",
-        )
+        raise BadInput(f"{text}: {registry.alternatives(engines)}", fix=f"{option} {near}")
     raise BadInput(
         f"{option} {name}: there is no such engine{closest(name, engines)}; there are: {', '.join(engines)}",
         fix=f"{option} {near}",

@@ -110,7 +110,8 @@ def nightly(
     if resume and only:
         raise BadInput(
             "--resume runs every cell that the night lacks, and takes no --only",
-            fix="--resume   # without --only",
+            fix="   # without --only",
+            instead="--only",
         )
     loaded, cells = matrices.load(matrix)
     entries = load_known(matrix.parent / loaded.known) if loaded.known else ()
@@ -204,7 +205,7 @@ def _to_run(
         return None, chosen, []
     cut = past.unfinished(name)
     if cut is None:
-        raise BadInput(f"no night of {name} was cut on this machine", fix="harness nightly MATRIX.toml")
+        raise BadInput(f"no night of {name} was cut on this machine", fix="   # a new night", instead="--resume")
     number, wanted = cut
     matrix_names = {cell.name for cell in chosen}
     dropped_cells = [

@@ -91,7 +91,7 @@ def _count(context: typer.Context, command: bool, mode: str | None) -> None:
         if "repeat" in explicit_options:
             raise BadInput(
                 "--repeat runs a job a second time: there is none",
-                fix="harness parity A B --repeat baseline -- COMMAND",
+                fix="-- python train.py   # the command of a job",
             )
         return
     idle = [name for name in explicit_options if name not in (*WITH_A_COMMAND, "baseline", "candidate", "command")]

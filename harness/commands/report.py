@@ -12,6 +12,7 @@ from harness import verdict_file
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import show
 from harness.errors import BadInput
+from harness.nearest_run import not_a_run
 from probes.files import close_to_others, folder_or_nothing
 from reports import exporters
 from reports.run_model import RecordedRun
@@ -53,7 +54,9 @@ def report(
     from harness.bundle.opening import resolve
 
     if issue and format not in ("text", "issue"):
-        raise BadInput(f"--issue and --format {format} ask for two formats", fix="harness report RUN --issue")
+        raise BadInput(
+            f"--issue and --format {format} ask for two formats", fix="   # or without --issue", instead="--format"
+        )
     format = "issue" if issue else format
     path = resolve(run)
     if out is not None and not export and format != "text":
@@ -63,11 +66,7 @@ def report(
         )
     if export or out:
         if not (path / "run.json").is_file():
-            run_path = f"{run}/baseline" if (path / "baseline" / "run.json").is_file() else "RUN"
-            raise BadInput(
-                f"{run} is not a recorded run: it has no run.json",
-                fix=f"harness report {run_path} --export TRACKER --out DIR",
-            )
+            raise not_a_run(f"{run} is not a recorded run: it has no run.json", path, run)
         _export(RecordedRun.of(path), run, export, out)
         return
     if (path / "run.json").is_file() and not (path / verdict_file.NAME).is_file():
@@ -82,18 +81,19 @@ def report(
 
 def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> None:
     if not tracker or out is None:
-        raise BadInput(
-            "--export TRACKER and --out DIR belong together", fix=f"harness report {run} --export tensorboard --out DIR"
-        )
+        lacking = "--out DIR" if tracker else f"--export {exporters.names()[0]}"
+        raise BadInput("--export TRACKER and --out DIR belong together", fix=lacking)
     try:
         write = exporters.find(tracker)
     except KeyError as error:
         raise BadInput(
             f"there is no tracker {tracker!r}: it is one of {', '.join(exporters.names())}",
-            fix=f"--export {exporters.names()[0]} --out DIR",
+            fix=f"--export {exporters.names()[0]}",
         ) from error
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out} is not empty; an export never mixes with another", fix="choose another --out")
+        raise BadInput(
+            f"{out} is not empty; an export never mixes with another", fix=f"--out {shlex.quote(f'{out}-2')}"
+        )
     with folder_or_nothing(out, whole=True):
         write(recorded, out)
         close_to_others(out)

@@ -121,7 +121,7 @@ def watch(
                            fix=f"harness watch --pid {pid}")  # fmt: skip
         if slow:
             raise BadInput("--slow reads the flight recorders of a job, which a watch has from its start only",
-                           fix="harness watch --slow -- COMMAND")  # fmt: skip
+                           fix="   # or from its start: harness watch --slow -- COMMAND", instead="--slow")  # fmt: skip
         options = WatchOptions(
             stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
             on_verdict=hand_on, limits=limits,

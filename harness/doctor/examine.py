@@ -19,7 +19,7 @@ from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, 
 
 Item = Hazard | Passed | Unchecked
 SHELL = "this shell"
-_JOIN = "harness doctor --address <head>:6379   # or: --ray"
+_JOIN = "harness doctor --address HEAD:6379   # or: --ray"
 
 
 def examine(

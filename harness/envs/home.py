@@ -39,7 +39,7 @@ def directory(name: str) -> Path:
     except OSError as error:
         raise EnvironmentUnusable(
             f"the harness cannot write its home {home()}: {error.strerror}",
-            fix="export HARNESS_HOME=<a directory that you can write>",
+            fix="export HARNESS_HOME=DIR   # that you can write",
         ) from error
     return path
 

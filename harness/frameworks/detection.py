@@ -5,11 +5,12 @@ The command is read and never run: its words, and the Python and shell scripts t
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -80,21 +81,27 @@ def of(command: Sequence[str], framework: str = AUTO) -> Framework:
     if not candidates:
         raise BadInput(
             _with_refused(f"neither the words of this command nor its scripts name one of: {names()}"),
-            fix="--framework NAME   # says which it is; harness watch watches any command, without hooks",
+            fix=_named(frameworks()),
         )
     if len(candidates) > 1:
         raise BadInput(
             f"this command could start {names(candidates, ' and ')}: more than one adapter matches it",
-            fix=f"--framework {candidates[0].name}   # or another of them",
+            fix=_named([candidate.name for candidate in candidates]),
         )
     return candidates[0]
+
+
+def _named(candidates: Iterable[str]) -> str:
+    first, *others = candidates
+    return f"--framework {first}" + (f"   # or {' or '.join(others)}" if others else "")
 
 
 def framework_named(name: str) -> Framework:
     """The framework of that name. Raises BadInput if there is none."""
     if name not in frameworks():
         message = f"there is no adapter for {name!r} (there are: {names()}){closest(name, frameworks())}"
-        raise BadInput(_with_refused(message, name), fix="harness adapters list")
+        near = difflib.get_close_matches(name, frameworks(), n=1)
+        raise BadInput(_with_refused(message, name), fix=_named(near or frameworks()))
     return frameworks()[name]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,7 +97,8 @@ def plan(
     """
     if not command:
         framework = "verl" if options.framework == AUTO else options.framework
-        raise BadInput("there is no command to run twice", fix=f"harness parity A B --framework {framework} -- COMMAND")
+        fix = f"--framework {framework} -- python train.py   # the command of the job"
+        raise BadInput("there is no command to run twice", fix=fix)
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
     job = detect(placed, options.framework, environ)
     its = job.framework
@@ -105,7 +107,8 @@ def plan(
     sides = []
     # Check the engines before looking for installations: nobody should install a framework that cannot run the engine.
     checked = [
-        (side, backend, check_pair(its, backend)) for side, backend in zip(SIDES, (baseline, candidate), strict=True)
+        (side, backend, check_pair(its, backend, command))
+        for side, backend in zip(SIDES, (baseline, candidate), strict=True)
     ]
     for side, backend, wanted in checked:
         words = _with_engine(list(command), its.switch, wanted.engine)
@@ -135,16 +138,17 @@ def plan(
     return job, sides[0], sides[1]
 
 
-def check_pair(framework: Framework, backend: str) -> envs.Backend:
+def check_pair(framework: Framework, backend: str, command: Sequence[str] = ("COMMAND",)) -> envs.Backend:
     """The backend, if the framework can generate with its engine. Raises BadInput otherwise."""
     wanted = envs.parse(backend)
+    job = shlex.join(redaction.arguments(list(command)))
     if wanted.engine in framework.engines:
         return wanted
     if wanted.engine in framework.unpaired:
         raise BadInput(
             f"{framework.name} generates with {wanted.engine} {framework.unpaired[wanted.engine]}: no pair with it can "
             "be judged; two recordings of such jobs can be compared",
-            fix="harness record --digests --out runs/mine -- COMMAND   # each job; then: harness diff RUN RUN",
+            fix=f"harness record --digests --out runs/mine -- {job}   # each job; then: harness diff RUN RUN",
         )
     engines = framework.engines
     two = engines if len(engines) > 1 else (f"{engines[0]}@ONE", f"{engines[0]}@TWO")
@@ -155,7 +159,7 @@ def check_pair(framework: Framework, backend: str) -> envs.Backend:
     does = f"; {' and '.join(capable_names)} can" if capable_names else "; no framework here does"
     raise BadInput(
         f"{framework.name} does not generate with {wanted.engine} ({' and '.join(engines)} only){does}",
-        fix=f"harness parity {two[0]} {two[1]} --framework {framework.name} -- COMMAND",
+        fix=f"harness parity {two[0]} {two[1]} --framework {framework.name} -- {job}",
     )
 
 

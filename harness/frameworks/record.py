@@ -16,7 +16,6 @@ from harness.frameworks.detection import AUTO, Job, detect, refuse_absent, refus
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.steering import refuse, steered
 from harness.triage.watch.watched_command import WatchOptions, WatchResult, watch, words_of
-from probes import redaction
 from probes.format import FormatError, RecordingError
 
 
@@ -61,13 +60,11 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
         say(f"{caution.what}; fix: {caution.fix}")
     directory = options.out or Path("runs") / f"{job.framework.name}-{dates.stamp()}-{os.getpid()}"
     if directory.exists() and not directory.is_dir():
-        raise BadInput(
-            f"{directory} is a file, and a recording is a directory", fix="harness record --out DIR -- COMMAND"
-        )
+        raise BadInput(f"{directory} is a file, and a recording is a directory", fix="--out DIR   # another folder")
     if (directory / "run.json").exists():
         raise BadInput(
             f"{directory} holds another recording",
-            fix=f"harness record --out {directory}-2 -- {shlex.join(redaction.arguments(command))}",
+            fix=f"--out {shlex.quote(f'{directory}-2')}",
         )
     result = watch(
         command,

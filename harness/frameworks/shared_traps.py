@@ -40,7 +40,7 @@ def temperature(framework: Framework, settings: Settings) -> Iterator[Outcome]:
         measured = f"{name}={value:g}" + (f", {size:g} samples a prompt" if group else "")
         yield Problem(
             "error" if group else "warning", "the rollout draws greedily", measured, f"{_GREEDY}; {effect}",
-            f"{name} above 0, as 1.0",
+            f"set {name} above 0, as 1.0",
         )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def learning_rate(framework: Framework, settings: Settings) -> Iterator[Outcome]
         elif value is not None and value <= 0:
             effect = f"no update changes the {role}'s weights, whatever the rewards are"
             yield Problem(
-                severity, f"the {role} does not learn", f"{name}={value:g}", effect, f"{name} above 0, as 1e-6"
+                severity, f"the {role} does not learn", f"{name}={value:g}", effect, f"set {name} above 0, as 1e-6"
             )
         elif name:
             yield Fine(f"{name} is above 0")

@@ -85,7 +85,9 @@ def command(context: typer.Context, options: Options) -> None:
 def _cluster(image: str, nodes: int, gpus: int) -> dict[str, Any]:
     """A head and, for more than one node, a group of workers."""
     if not image:
-        raise BadInput("a RayJob needs an image with Ray and the harness", fix="--image IMAGE, or --base rayjob.yaml")
+        raise BadInput(
+            "a RayJob needs an image with Ray and the harness", fix="--image IMAGE   # or --base rayjob.yaml"
+        )
 
     def group(name: str) -> dict[str, Any]:
         resources = {"resources": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}

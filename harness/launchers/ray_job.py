@@ -50,7 +50,9 @@ def command(context: typer.Context, options: Options) -> None:
         (option for option in options.submit or () if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", option, re.S)), None
     )
     if wrong is not None:
-        raise BadInput(f"{wrong!r} is no option of ray job submit", fix="--submit=--entrypoint-num-cpus=1")
+        raise BadInput(
+            f"{wrong!r} is no option of ray job submit", fix="--submit=--entrypoint-num-cpus=1", instead=wrong
+        )
     # `ray://` and bare addresses belong to other clients of Ray; the jobs API fails with them.
     if options.address and not re.match("https?://", options.address):
         raise BadInput(

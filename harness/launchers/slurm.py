@@ -56,12 +56,13 @@ def command(context: typer.Context, options: Options) -> None:
         (option for option in options.sbatch or () if not re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", option)), None
     )
     if wrong is not None:
-        raise BadInput(f"{wrong!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8")
+        raise BadInput(f"{wrong!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8", instead=wrong)
     if options.local and options.record:
         raise BadInput("harness record serves no evidence", fix="leave out --record, or --local")
     reserved_option = next((option for option in options.sbatch or () if _name(option) in _OWN), None)
     if reserved_option is not None:
-        raise BadInput(f"--sbatch={reserved_option}: the script sets it", fix=_OWN[_name(reserved_option)])
+        message, fix = f"--sbatch={reserved_option}: the script sets it", _OWN[_name(reserved_option)]
+        raise BadInput(message, fix=fix, instead=reserved_option if fix.startswith("--") else "")
     _node.refuse_relative("--local", options.local, "/tmp")
     _node.refuse_early(options.time, _seconds(options.time), options.early, minutes="")
     sbatch_options = [

@@ -30,8 +30,8 @@ from scenarios.engines.spec import EngineSpec
 
 _WITH_THE_REST = " with the rest"  # suffix for requests of a part that also have the other part's settings
 _ADVICE = (
-    "def to_engine(args): ...   # takes a dictionary of settings, or the settings by name, and returns the engine's "
-    "arguments: harness mapping --help"
+    "harness mapping --help   # which functions it calls, such as def to_engine(args): a dictionary of settings in, "
+    "the engine's arguments out"
 )
 
 
@@ -304,7 +304,7 @@ def _mapping_of(
     named = [function for function in rivals if options.engine in function.name.lower()]
     if len(rivals) > 1 and len(named) != 1:
         names = ", ".join(function.name for function in rivals)
-        fix = f"harness mapping {shlex.quote(options.file)} --engine {options.engine} --function {rivals[0].name}"
+        fix = f"--function {rivals[0].name}"
         raise BadInput(f"{options.file}: several functions map the {part} alike: {names}", fix=fix)
     return named[0] if len(rivals) > 1 else rivals[0]
 
@@ -373,6 +373,7 @@ def _without(plan: tuple[Setting, ...], options: Asked) -> tuple[Setting, ...]:
             raise BadInput(
                 f"--ignore {name}: {options.source} has no such setting here{closest(name, names)}",
                 fix=f"--ignore {_choice(name, names)}",
+                instead=name,
             )
     return tuple(item for item in plan if item.source.name not in options.ignored)
 
@@ -390,7 +391,7 @@ def _choice(name: str, names: list[str]) -> str:
 def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list[Answers], list[str]]:
     """The answers of every function of the file, and the packages that were replaced by stand-ins."""
     file = Path(options.file)
-    _check_file(file, options.engine)
+    _check_file(options.file)
     with tempfile.TemporaryDirectory(prefix="harness-mapping-") as folder:
         request, result = Path(folder) / "request.json", Path(folder) / "result.json"
         request.write_text(json.dumps(_request(options, plans)), encoding="utf-8")
@@ -416,7 +417,8 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
     if missing:
         names = answer["names"]
         message = f"{file} has no function {missing[0]}{closest(missing[0], names)}"
-        raise BadInput(message, fix=f"--function {_choice(missing[0], names)}" if names else _ADVICE)
+        fix = f"--function {_choice(missing[0], names)}" if names else _ADVICE
+        raise BadInput(message, fix=fix, instead=missing[0])
     functions = [
         Answers(entry["name"], entry["shape"], entry["answers"], entry["takes"], entry["error"])
         for entry in answer["functions"]
@@ -424,8 +426,9 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
     return functions, answer["stand_ins"]
 
 
-def _check_file(file: Path, engine: str) -> None:
+def _check_file(name: str) -> None:
     """Raise BadInput if it is not a Python file."""
+    file = Path(name)
     if file.is_dir():
         raise BadInput(
             f"{file} is a directory, and a mapping is a file", fix=f"ls {shlex.quote(str(file))}   # and name the file"
@@ -435,12 +438,13 @@ def _check_file(file: Path, engine: str) -> None:
         near = difflib.get_close_matches(file.name, neighbours, n=1)
         if not near:
             raise BadInput(f"{file}: there is no such file", fix=f"ls {shlex.quote(str(file.parent))}")
-        command = f"harness mapping {shlex.quote(str(file.parent / near[0]))} --engine {engine}"
-        raise BadInput(f"{file}: there is no such file; did you mean {near[0]}?", fix=command)
+        message = f"{file}: there is no such file; did you mean {near[0]}?"
+        raise BadInput(message, fix=shlex.quote(str(file.parent / near[0])), instead=name)
     if file.suffix not in importlib.machinery.all_suffixes():
         raise BadInput(
             f"{file} is no file of Python: its name does not end in .py",
-            fix=f"harness mapping FILE.py --engine {engine}",
+            fix="FILE.py",
+            instead=name,
         )
 
 
@@ -483,9 +487,7 @@ def _packages() -> set[str]:
 
 def _import_fix(options: Asked, module: str) -> str:
     if module:
-        return (
-            f"harness mapping {shlex.quote(options.file)} --engine {options.engine} --python PATH   # that has {module}"
-        )
+        return f"--python PATH   # that has {module}"
     return f"{_line(options, Path(options.file))}   # shows where; it must be importable"
 
 
@@ -515,10 +517,7 @@ def _correction(function: Answers, options: Asked) -> str:
     """The command that follows on an error of a function: a setting that it reads and nobody gave can be given; else
     the line is shown."""
     line, error = function.raised()
-    file = shlex.quote(options.file)
     missing = re.fullmatch(r"KeyError: '([\w.-]+)'", error)
-    return (
-        f"harness mapping {file} --engine {options.engine} --with {missing[1]}=VALUE"
-        if missing and function.shape != CANONICAL
-        else f"sed -n {line}p {file}   # the line to correct"
-    )
+    if missing and function.shape != CANONICAL:
+        return f"--with {missing[1]}=VALUE"
+    return f"sed -n {line}p {shlex.quote(options.file)}   # the line to correct"

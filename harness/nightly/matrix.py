@@ -244,7 +244,7 @@ def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
         hits = [cell for cell in cells if cell.name == pattern]
         hits = hits or [cell for cell in cells if fnmatch.fnmatchcase(cell.name, pattern) or pattern in cell.name]
         if not hits:
-            raise BadInput(f"--only {pattern!r} matches no cell", fix="harness nightly MATRIX.toml --list")
+            raise BadInput(f"--only {pattern!r} matches no cell", fix="--list", instead=pattern)
         chosen += hits
     return [cell for cell in cells if cell in chosen] if only else list(cells)
 
@@ -336,19 +336,21 @@ def _checked(cell: Cell, path: Path) -> Cell:
             for backend in what.pair:
                 check_pair(framework, backend)
     except HarnessError as error:
-        raise BadInput(f"{path}: cell {cell.name}: {error.message}", fix=_in_matrix(error.fix or "", path)) from error
+        raise BadInput(f"{path}: cell {cell.name}: {error.message}", fix=_in_matrix(error, path)) from error
     return cell
 
 
 _KEYS = {"--set": "settings", "--candidate-set": "candidate_settings"}  # option of `harness parity` -> key of a cell
 
 
-def _in_matrix(fix: str, path: Path) -> str:
+def _in_matrix(error: HarnessError, path: Path) -> str:
     """Return a fix of `harness parity` as a line of the matrix."""
-    words = shlex.split(fix, comments=True)
+    words = shlex.split(error.fix or "", comments=True)
     if len(words) == 2 and words[0] in _KEYS:
         return f"{_KEYS[words[0]]} = [{json.dumps(words[1])}]   # in that cell of {path}"
-    return fix or f"change it in {path}"
+    if words[:1] and words[0].startswith("-"):
+        return f"change what {words[0]} sets, in that cell of {path}"
+    return error.advice or f"change it in {path}"
 
 
 def _check_comparison(what: Comparison) -> None:

@@ -46,7 +46,7 @@ MAX_DEPTH = 16  # nesting depth of a file
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
 _OF_RANKS = frozenset({"rank", "world_size", "expected_world"})  # fields with a rank, or how many there are
 T = TypeVar("T")
-READS = "harness triage --help   # lists what it reads"
+READS = "harness triage PID   # of any process of the job, while it stands; --help lists what triage reads"
 
 
 def write(evidence: Evidence, directory: str | os.PathLike[str], *, complete: bool = True) -> None:
@@ -118,7 +118,7 @@ def keep(evidence: Evidence, directory: Path) -> None:
     if (directory / INDEX).exists():
         raise BadInput(
             f"{directory} already holds evidence, and that is never overwritten",
-            fix=f"--out {shlex.quote(str(directory))}-2",
+            fix=f"--out {shlex.quote(f'{directory}-2')}",
         )
     kept: dict[str, Path] = {}  # the dump's file in the directory -> where it is read
     for dump in evidence.dumps.values():

@@ -58,7 +58,8 @@ def triage(
     ruling = _mixed(comparison, evidence.path) if comparison is not None and comparison.jobs > 1 else None
     graph = build(evidence, comparison if ruling is None else None)
     case = Case(evidence, comparison if ruling is None else None, graph)
-    ruling = threads.with_lost_threads(case, stragglers.with_lateness(case, ruling or _ask(case)))
+    ruling = stragglers.with_lateness(case, ruling or _ask(case))
+    ruling = threads.with_crossed_locks(case, threads.with_lost_threads(case, ruling))
     missing = _missing(evidence, comparison, graph, ruling)
     return Verdict(
         kind="triage",

@@ -31,6 +31,7 @@ from harness.triage.nodes import unite
 from harness.triage.remote import gather, token
 from harness.triage.watch.retention import order
 from harness.verdict_file import NAME as VERDICT
+from harness.verdict_file import read as read_verdict
 from harness.verdict_file import recorded
 from probes import redaction
 from probes.files import folder_or_nothing, make_folder, make_new_folder, remove_empty, write_whole
@@ -44,6 +45,11 @@ MOST_NAMED = 16  # dumps that a command names one by one; with more of them it n
 # A first look that does not decide is followed by one of so many seconds, which makes ten seconds in all.
 LONGER_S = 7.0
 NEXT_RUN = "for the next run: harness watch -- COMMAND, and look at its processes while they stand"
+# What is read of text.
+WANTED = (
+    "wanted are stacks of Python processes (py-spy dump, pystack, gdb with py-bt, faulthandler), or the lines of a log "
+    "about an error or a timeout"
+)
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -63,7 +69,7 @@ def triage(
     read, and nothing is written into it. `tell` takes a line for the user. Raises BadInput for anything else.
     """
     if out:
-        _check_writable(Path(out), what)
+        _check_writable(Path(out))
     began = time.monotonic()
     evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
     verdict: Verdict = judge.triage(evidence, afterwards="" if made is not None or _lives(evidence) else NEXT_RUN)
@@ -119,13 +125,15 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
         evidence = _evidence(what, _temporary("harness-stacks-"), "", tell)[0]
     except BadInput as error:  # the fix is a command that takes the same words
         fix = (error.fix or "").replace("harness triage", "harness stacks", 1)
-        raise BadInput(error.message, fix=fix) from error
+        raise BadInput(error.message, fix=fix, instead=error.instead) from error
     if any(thread.frames for process in evidence.processes for look in process.samples for thread in look.threads):
         return evidence
     why = next((note for process in evidence.processes for note in process.notes), "")
     again = shlex.join(redaction.arguments(["harness", "triage", *what]))
+    if evidence.source == PASTED and not evidence.processes:
+        again = "harness stacks PID   # of a process of the job, while it stands"
     raise BadInput(
-        f"no stack in {' '.join(what[:MAX_DRIVERS])}" + (f": {why}" if why else ""),
+        f"no Python stack in {' '.join(what[:MAX_DRIVERS])}: {why or WANTED}",
         fix=extras.repair_command("py-spy") if NO_PY_SPY in why else again,
     )
 
@@ -149,21 +157,20 @@ def _temporary(prefix: str) -> Path:
     return folder
 
 
-def _check_writable(out: Path, what: list[str]) -> None:
+def _check_writable(out: Path) -> None:
     """Raise BadInput if nothing can be written into `out`, before anything is looked at. `out` is not created yet."""
     existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir():
-        raise _unwritable(out, what, f"{existing} is no directory")
+        raise _unwritable(out, f"{existing} is no directory")
     if recorded(out):
-        raise _unwritable(out, what, "it holds a recording, and a verdict never overwrites another")
+        raise _unwritable(out, "it holds a recording, and a verdict never overwrites another")
     if not os.access(existing, os.W_OK | os.X_OK):
         read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
-        raise _unwritable(out, what, os.strerror(errno.EROFS if read_only else errno.EACCES))
+        raise _unwritable(out, os.strerror(errno.EROFS if read_only else errno.EACCES))
 
 
-def _unwritable(out: Path, what: list[str], why: str) -> BadInput:
-    again = shlex.join(redaction.arguments(["harness", "triage", *what]))
-    return BadInput(f"{out} cannot be written: {why}", fix=f"{again}   # without --out; or --out with another folder")
+def _unwritable(out: Path, why: str) -> BadInput:
+    return BadInput(f"{out} cannot be written: {why}", fix="   # or --out with another folder", instead="--out")
 
 
 def _evidence(
@@ -217,7 +224,15 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
                               for word, path in zip(words, paths, strict=True)])  # fmt: skip
     if stacks is None and (pasted.STDIN in words or (len(files) > 1 and any(path.is_file() for path in files))):
         raise _no_stacks(words)
+    if stacks is not None and len(files) == 1 and not _recognised_text(stacks):
+        _refuse_own_file(files[0], words[0])
     return stacks
+
+
+def _recognised_text(evidence: Evidence) -> bool:
+    """Whether a stack, an error, a timeout or a table was found in what was pasted."""
+    found = (evidence.processes, evidence.errors, evidence.dumps, evidence.ras)
+    return any(found) or any((evidence.ray_actors, evidence.ray_tasks, evidence.ray_demands))
 
 
 def _recognised(path: Path) -> bool:
@@ -232,16 +247,34 @@ def _recognised(path: Path) -> bool:
 def _no_stacks(words: list[str]) -> BadInput:
     if empty := [word for word in words if word != pasted.STDIN and not os.path.getsize(word)]:
         return _empty(empty[0])
-    names = "the standard input" if words == [pasted.STDIN] else " ".join(words[:MAX_DRIVERS])
-    return BadInput(
-        f"nothing was recognised in {names}: pasted text is the stacks of py-spy, pystack, gdb or "
-        "faulthandler, or NCCL's lines about a timeout",
-        fix=directory.READS,
-    )
+    if words == [pasted.STDIN]:
+        return _empty("the standard input")
+    names = " ".join(words[:MAX_DRIVERS])
+    return BadInput(f"nothing was recognised in {names}: {WANTED}", fix=directory.READS)
 
 
 def _empty(path: str | os.PathLike[str]) -> BadInput:
-    return BadInput(f"{path} is empty: there is nothing in it to judge", fix=directory.READS)
+    return BadInput(f"{path} is empty: {WANTED}", fix="py-spy dump --pid PID | harness triage -")
+
+
+def _refuse_own_file(path: Path, word: str) -> None:
+    """Raise BadInput for a file that the harness wrote: a verdict, or one of the files of a recording."""
+    quoted = shlex.quote(word)
+    folder = next((folder for folder in path.absolute().parents if _holds_evidence(folder)), None)
+    try:
+        read_verdict(path)
+    except BadInput:
+        pass
+    else:
+        also = f"   # triage judges evidence: harness triage {shlex.quote(str(folder))}" if folder else ""
+        raise BadInput(f"{path} is a verdict, not evidence", fix=f"harness report {quoted}{also}")
+    if folder is not None:
+        message = f"{path} is one file of {folder}, which is judged as a whole"
+        raise BadInput(message, fix=shlex.quote(str(folder)), instead=word)
+
+
+def _holds_evidence(folder: Path) -> bool:
+    return directory.is_evidence(folder) or any((folder / name).is_dir() for name in LIVE)
 
 
 def _absent(word: str) -> BadInput:
@@ -255,8 +288,10 @@ def _absent(word: str) -> BadInput:
         entries = []
     names = sorted(entry.name for entry in entries if entry.is_dir() or not word.endswith(os.sep))
     near = difflib.get_close_matches(path.name, names, n=1)
-    fix = shlex.join(["harness", "triage", str(parent / near[0])] if near else ["ls", str(parent)])
-    return BadInput(f"{path}: no such file or directory{closest(path.name, near)}", fix=fix)
+    message = f"{path}: no such file or directory{closest(path.name, near)}"
+    if near:
+        return BadInput(message, fix=shlex.quote(str(parent / near[0])), instead=word)
+    return BadInput(message, fix=f"ls {shlex.quote(str(parent))}")
 
 
 def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path | None]:
@@ -346,7 +381,7 @@ def _nodes(
     made: Path | None = None
     for path in paths:
         if path in parts:
-            raise BadInput(f"{path} is given twice", fix="harness triage DIR DIR ...")
+            raise BadInput(f"{path} is given twice", fix="", instead=str(path))
         latest = path if directory.is_evidence(path) else newest(path)
         if latest is None and any((path / name).is_dir() for name in LIVE):
             made = made or out or _new_folder()
@@ -438,12 +473,12 @@ def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambd
     elif (out / archive.INDEX).exists():
         raise BadInput(
             f"{out} already holds evidence: another look needs another directory",
-            fix=f"harness triage {' '.join(what)} --out {out}-2",
+            fix=f"--out {shlex.quote(f'{out}-2')}",
         )
     try:
         make_folder(out)
     except OSError as error:
-        raise _unwritable(out, what, error.strerror or str(error)) from error
+        raise _unwritable(out, error.strerror or str(error)) from error
     evidence = collect(scope, out=out)
     if not what:
         tell(_unasked(scope.ray_address or "", evidence))

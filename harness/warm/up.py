@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -37,14 +38,23 @@ def up(
 ) -> state.Kept:
     """Start these engines, and return when all of them can be used. Raises BadInput, StartFailed."""
     if scenario.rollout.mode == "native":
-        raise BadInput("rollout.mode = native: engines of whole native runs are not kept up", fix="--mode coupled")
+        raise BadInput(
+            "rollout.mode = native: engines of whole native runs are not kept up",
+            fix="--mode coupled",
+            instead="rollout.mode",
+        )
     if scenario.engine.engines > 1:
         raise BadInput(
             f"engine.engines = {scenario.engine.engines}: only one engine a side is kept up",
-            fix="harness parity A B   # with engine.engines it starts its own",
+            fix=f"{_parity(backends)} --set engine.engines={scenario.engine.engines}   # starts its own engines",
         )
     with state.starting():
         return _up(backends, scenario, native, device, idle_s, say)
+
+
+def _parity(backends: Sequence[str]) -> str:
+    """The comparison for which these engines were to be kept up."""
+    return shlex.join(["harness", "parity", *(*backends, "B")[:2]])
 
 
 def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, idle_s: float, say: Say) -> state.Kept:
@@ -57,7 +67,7 @@ def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, 
     if on_gpu := [environment.name for environment in environments if environment.device == "cuda"]:
         raise BadInput(
             f"{', '.join(on_gpu)}: no engine is kept up on a GPU, of which each comparison gives its engines a share",
-            fix="harness parity A B   # it starts its own",
+            fix=f"{_parity(backends)}   # starts its own engines",
         )
     order = Order(
         [str(envs.parse(backend)) for backend in backends], [environment.to_json() for environment in environments],

@@ -103,17 +103,17 @@ class ParameterMap:
             except KeyError as error:
                 raise ParameterRefused(
                     f"{where}{self._line(error)} {_absent(error, requested, ours)}",
-                    fix=f"correct {backend}_{part} in {self.file}",
+                    fix=self._check(backend),
                 ) from error
             except Exception as error:  # a user's code may raise anything; the user needs its text
                 raise ParameterRefused(
                     f"{where}{self._line(error)} raised {type(error).__name__}: {error}",
-                    fix=f"correct {backend}_{part} in {self.file}",
+                    fix=self._check(backend),
                 ) from error
             if not isinstance(native, dict) or not all(isinstance(key, str) for key in native):
                 raise ParameterRefused(
                     f"{where} returned {type(native).__name__}, not a dict of native arguments",
-                    fix=f"return dict(ours) from {backend}_{part}, changed where yours differs",
+                    fix=self._check(backend),
                 )
         for key, value in self.edits.get(part, {}).items():
             if value is None and key not in native:
@@ -156,6 +156,12 @@ class ParameterMap:
         steps = traceback.extract_tb(error.__traceback__)
         lines = [step.lineno for step in steps if step.filename == (self.file or "<mapping>")]
         return f", line {lines[-1]}," if lines else ""
+
+    def _check(self, backend: str) -> str:
+        """The command that calls the file's functions without a run."""
+        return (
+            f"harness mapping {shlex.quote(self.file)} --engine {backend}   # checks the file in seconds, without a run"
+        )
 
     def _function(self, backend: str, part: str) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] | None:
         return self._namespace.get(f"{backend}_{part}")

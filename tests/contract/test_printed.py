@@ -88,6 +88,8 @@ def test_fixes_are_collected_by_name_by_place_and_from_the_shell(fixes: list[Fix
         "lower it with --nosuch",
         "echo 'half a quote",
         "harness triage NOBODY_KNOWS_THIS_PLACEHOLDER",
+        "harness doctor --address <head>:6379",
+        "export CUDA_VISIBLE_DEVICES=<those of one kind>",
     ],
 )
 def test_a_fix_that_fails_when_it_is_typed_is_refused(text: str) -> None:
@@ -122,9 +124,9 @@ def test_a_fix_is_not_the_command_that_failed() -> None:
 def test_an_error_that_is_printed_without_a_fix_or_with_the_same_command_is_seen() -> None:
     recorder = Recorder()
     recorder.commands.append(["env", "list"])
-    for fix in ("", "harness env list   # again", "harness env create vllm"):
+    for fix in ("", "harness env list   # again", "--name mine", "harness env create vllm"):
         recorder.print(BadInput("there is no environment"), fix)
-    assert len(recorder.faults()) == 2
+    assert len(recorder.faults()) == 3
 
 
 # --- the documentation

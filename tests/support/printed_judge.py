@@ -57,6 +57,7 @@ PLACEHOLDERS = {
     "HEAD": "10.0.0.1",
     "HOST": "10.0.0.1",
     "IMAGE": "python:3.12",
+    "INTERFACE": "eth0",
     "K": "1",
     "LIMIT": "04:00:00",
     "LOOK": "runs/look",
@@ -82,7 +83,10 @@ PLACEHOLDERS = {
     "SOURCE": ".",
     "TRACKER": "wandb",
     "TIME": "90",
+    "NODE": "node7",
     "NUMBER": "2",
+    "NUMBERS": "0,1",
+    "SECRET": "secret",
     "SECONDS": "60",
     "TWO": "0.32.0",
     "URL": "https://example.org/it",
@@ -94,6 +98,11 @@ PLACEHOLDERS = {
 # A placeholder of an f-string, by what its expression ends with; the first that matches. Others stand for a word.
 EXPRESSIONS = (
     (r"near\[0\]", "seed"),
+    (r"changed_words", "doctor"),
+    (r"^(?:comment|note)$", ""),
+    (r"rollout\.mode$", "coupled"),
+    (r"\*backends", "vllm sglang"),
+    (r"engines$", "2"),
     (r"^prefix$", ""),
     (r"^one\.name$", "top_k"),
     (r"\bformat$", "html"),
@@ -173,6 +182,7 @@ SHELL = LOOKS | {
     "which",
 }
 _PLACE = re.compile(r"(?<![\w.$/{=-])(?:[A-Z][A-Z_]*(?:\.(?:toml|jsonl|parquet|py|db))?)(?![\w./(-])")
+_REDIRECTION = re.compile(r"(?<!')<[a-z][a-z ]*>")
 _COMMENT = re.compile(r"\s{2,}#\s.*$|\s#\s.*$")
 
 
@@ -186,6 +196,8 @@ def wrong(text: str, where: str = "") -> list[str]:
         rest = whole.partition(line)[2]
     else:
         faults, rest = [], whole
+    if line.partition(" ")[0] in {"harness", *SHELL} and _REDIRECTION.search(text):
+        faults.append(f"{line!r}: a shell reads <word> as a file; a placeholder is a word in capitals")
     faults += [fault for command in commands(rest) for fault in of_harness(command, mention=True)]
     if not line.startswith("harness "):
         faults += [fault for words in _installs(whole) for fault in _not_installable(words)]

@@ -65,6 +65,8 @@ class Recorder:
             self.wrong.append(f"{command}: {type(error).__name__} is printed without a fix: {error}")
         elif words and is_circular(fix, words):
             self.wrong.append(f"{command} failed, and its fix is the same: {fix}")
+        elif fix.startswith("-"):
+            self.wrong.append(f"{command} failed, and its fix is no whole command: {fix}")
 
     def faults(self) -> list[str]:
         """What is wrong with the texts since the last call."""
@@ -118,8 +120,8 @@ def start(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     addressed = cli._addressed
 
     @functools.wraps(addressed)
-    def addressing(error: BaseException) -> Any:
-        message = addressed(error)
+    def addressing(error: BaseException, words: Sequence[str]) -> Any:
+        message = addressed(error, words)
         recorder.print(error, message.fix)
         return message
 

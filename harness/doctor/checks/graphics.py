@@ -78,7 +78,7 @@ def kinds(facts: Facts, request: Asked) -> Iterator[Outcome]:
             ", ".join(names) + f", {bytes_(sizes[0])} to {bytes_(sizes[-1])}",
             "a tensor-parallel engine or a sharded learner goes as fast, and holds as "
             "much, as the weakest; kernels differ and so do log-probabilities",
-            "export CUDA_VISIBLE_DEVICES=<those of one kind>",
+            "export CUDA_VISIBLE_DEVICES=NUMBERS   # of the GPUs of one kind",
         )
     elif sliced:
         yield Problem(

@@ -33,13 +33,13 @@ def hostname(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "the host's own name does not resolve",
             f"{network.hostname}: {network.resolve_error}",
             "gloo and torch's store look it up at every start: init_process_group fails or waits",
-            f"echo '<address> {network.hostname}' | sudo tee -a /etc/hosts",
+            f"echo 'ADDRESS {network.hostname}' | sudo tee -a /etc/hosts",
         )
     elif network.resolved and all(
         ipaddress.ip_address(item.partition("%")[0]).is_loopback for item in network.resolved
     ):
         outside = [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
-        fix = f"export GLOO_SOCKET_IFNAME={outside[0] if outside else '<interface>'}   # or correct /etc/hosts"
+        fix = f"export GLOO_SOCKET_IFNAME={outside[0] if outside else 'INTERFACE'}   # or correct /etc/hosts"
         if chosen:
             yield Fine(f"{address_text}, but GLOO_SOCKET_IFNAME={chosen} decides")
         else:
@@ -58,7 +58,7 @@ def hostname(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "looking up the host's own name is slow",
             f"{network.resolve_s:.1f} s",
             "every rank does it at every start, one after the other in some launchers",
-            f"echo '<address> {network.hostname}' | sudo tee -a /etc/hosts",
+            f"echo 'ADDRESS {network.hostname}' | sudo tee -a /etc/hosts",
         )
 
 
@@ -84,7 +84,7 @@ def interfaces(facts: Facts, request: Asked) -> Iterator[Outcome]:
                 "a virtual interface could be chosen for NCCL's bootstrap",
                 f"up are {', '.join(usable)}; NCCL_SOCKET_IFNAME is not set",
                 "nodes that choose the container bridge advertise an address that others cannot reach",
-                f"export NCCL_SOCKET_IFNAME={real[0] if real else '<interface>'}",
+                f"export NCCL_SOCKET_IFNAME={real[0] if real else 'INTERFACE'}",
             )
         )
     yield from outcomes or [Fine(f"up: {', '.join(usable) or 'loopback only'}")]
@@ -99,7 +99,7 @@ def _misnamed(
     missing = [item for item in wanted.split(",") if item not in ("", *interfaces_by_name)] if exact else []
     measured = f"{name}={wanted}; here are {', '.join(sorted(interfaces_by_name)) or 'none'}"
     up = [item.name for item in interfaces_by_name.values() if item.up and not item.loopback]
-    export = f"export {name}={up[0] if up else '<interface>'}"
+    export = f"export {name}={up[0] if up else 'INTERFACE'}"
     if not matched or missing:
         yield Problem(
             "error",
@@ -141,7 +141,7 @@ def infiniband(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "NCCL_IB_HCA names no RDMA device of this node",
             f"NCCL_IB_HCA={wanted}; here are {here}",
             "NCCL falls back to sockets here while the other nodes use RDMA: it fails or crawls",
-            "ls /sys/class/infiniband   # then: export NCCL_IB_HCA=<names>",
+            "ls /sys/class/infiniband   # then: export NCCL_IB_HCA=NAME",
         )
     elif not wanted.startswith("^") and (absent := _absent(wanted, network.infiniband)):
         yield Problem(
@@ -149,7 +149,7 @@ def infiniband(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "NCCL_IB_HCA names RDMA devices that are not here",
             f"missing {', '.join(absent)}; here are {here}",
             "ranks of this node have fewer rails than the others: rings are uneven or fail to connect",
-            "ls /sys/class/infiniband   # then: export NCCL_IB_HCA=<names>",
+            "ls /sys/class/infiniband   # then: export NCCL_IB_HCA=NAME",
         )
     else:
         yield Fine(f"devices: {here}")
@@ -195,7 +195,7 @@ def _port_problem(listener: Listener, name: str) -> Problem:
     return Problem(
         "error" if listener.port == 6379 else "warning", f"the port of {name} is taken", measured,
         "`ray start --head` fails, or its next port is not the one that your job asks",
-        f"{end}   # or ray start --head --port=<other> --dashboard-port=<other>",
+        f"{end}   # or ray start --head --port=PORT --dashboard-port=PORT",
     )  # fmt: skip
 
 

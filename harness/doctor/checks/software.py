@@ -77,7 +77,7 @@ def imports(facts: Facts, request: Asked) -> Iterator[Outcome]:
             else "whatever needs it fails at its first import"
         )
         fix = (
-            "ldd -r <the file that the message names> | grep -E 'undefined|not found'   # then install it "
+            "ldd -r FILE | grep -E 'undefined|not found'   # of the file that the message names; then install it "
             "again beside this torch, or correct LD_LIBRARY_PATH"
             if linking
             else f"python -c 'import {item.name}'"

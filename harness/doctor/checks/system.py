@@ -272,7 +272,7 @@ def slurm(facts: Facts, request: Asked) -> Iterator[Outcome]:
                 "fewer nodes joined the Ray cluster than Slurm allocated",
                 f"{request.nodes} of {wanted}",
                 "the placement group waits for the missing ones for ever",
-                "srun --overlap -N1 -w <node> ray start --address <head>:6379 --block",
+                "srun --overlap -N1 -w NODE ray start --address HEAD:6379 --block",
             )
         )
     if cpus and cpus > facts.limits.cpus_allowed:

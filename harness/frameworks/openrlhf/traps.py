@@ -56,7 +56,7 @@ def seed(settings: Settings) -> Iterator[Outcome]:
             "warning", "which seed draws a sample depends on which engine was free",
             f"{engines} engines: {'seed' if first is None else first} + i",
             "the same command gives other samples with another number of engines, and on a busier machine",
-            "--vllm.num_engines 1 where runs have to repeat",
+            "set --vllm.num_engines 1 in the job's command where runs have to repeat",
         )  # fmt: skip
     else:
         yield Fine("one engine" if first is None else f"one engine, seed {first}")
@@ -70,7 +70,8 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
     elif trainer == "fp16":
         yield Problem(
             "error", "the engines are bfloat16 whatever the trainer is", "--ds.param_dtype fp16",
-            "the first weight sync ends with `mismatch dtype`, after the first step's work", "--ds.param_dtype bf16",
+            "the first weight sync ends with `mismatch dtype`, after the first step's work",
+            "set --ds.param_dtype bf16 in the job's command",
         )  # fmt: skip
     else:
         yield Fine(f"trainer {trainer}, engines bf16")
@@ -108,7 +109,7 @@ def colocation(settings: Settings) -> Iterator[Outcome]:
         yield Problem(
             "warning", "--vllm.enable_sleep is switched off again", "without --train.colocate_all",
             "the engines keep their memory: what was planned to fit beside them does not",
-            "--train.colocate_all, or plan without sleep",
+            "add --train.colocate_all to the job's command, or plan without sleep",
         )  # fmt: skip
     elif not problems:
         yield Fine("the models that share GPUs have equal numbers of them")

@@ -34,7 +34,7 @@ def seed(settings: Settings) -> Iterator[Outcome]:
         yield Problem(
             "warning", "the colocated engine's seed is not the trainer's", "use_vllm with vllm_mode colocate",
             "another seed in the configuration changes the data and the weights, and not what vLLM draws",
-            "vllm_mode='server' with a seed of its own, or expect it",
+            "set vllm_mode='server' with a seed of its own, or expect it",
         )  # fmt: skip
     else:
         yield Fine("the engine is a server with a seed of its own")
@@ -89,7 +89,7 @@ def ratio(settings: Settings) -> Iterator[Outcome]:
             "warning", "the importance ratio is biased: vLLM's log-probabilities are of fewer tokens",
             f"use_vllm with {', '.join(f'{name}={value}' for name, value in changed.items())}",
             "the trainer's are of all tokens, so with equal weights, too, no ratio is 1",
-            "top_p=1.0, top_k=0 and no penalty, or vllm_importance_sampling_correction=False",
+            "set top_p=1.0, top_k=0 and no penalty, or vllm_importance_sampling_correction=False",
         )  # fmt: skip
     else:
         yield Fine("the importance ratio is of log-probabilities of one distribution, or there is none")
@@ -126,7 +126,7 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
         yield Problem(
             "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
             "log-probabilities of the two differ by bfloat16's rounding from the first token on",
-            "bf16=True, or a model saved in the dtype that both shall have",
+            "set bf16=True, or take a model saved in the dtype that both shall have",
         )  # fmt: skip
     else:
         yield Fine("trainer and engine are not known to differ")
@@ -153,7 +153,7 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
     if size == 1:
         yield Problem(
             "error", "groups of one sample have no advantage", "num_generations=1",
-            "GRPOConfig refuses it once every process has started", "num_generations=2 or more",
+            "GRPOConfig refuses it once every process has started", "set num_generations=2 or more",
         )  # fmt: skip
         return
     processes, unknown = launched_processes(settings)

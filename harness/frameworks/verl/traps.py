@@ -28,7 +28,7 @@ def seed(settings: Settings) -> Iterator[Outcome]:
         yield Problem(
             "warning", "verl gives SGLang no seed", f"{ROLLOUT}.name=sglang without engine_kwargs.sglang.random_seed",
             "SGLang then draws one: no run of this job repeats, and two runs differ before any engine does",
-            f"+{SGLANG_SEED}=0",
+            f"add +{SGLANG_SEED}=0 to the job's command",
         )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def determinism(settings: Settings) -> Iterator[Outcome]:
             "error", "full_determinism makes all samples of a group the same",
             f"{ROLLOUT}.full_determinism=True with {ROLLOUT}.n={group}",
             "every request of a replica gets one seed: a group has one answer, its advantages are zero, nothing learns",
-            f"{ROLLOUT}.full_determinism=False",
+            f"set {ROLLOUT}.full_determinism=False in the job's command",
         )  # fmt: skip
     elif group > 1:
         yield Fine("SGLang's requests get no seed of verl's")
@@ -73,7 +73,7 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
             "warning", "the trainer's log-probabilities are bfloat16 while the rollout's are float32",
             f"{ROLLOUT}.dtype={rollout}, and {_MIXED}.param_dtype is bf16 by default",
             "the ratio of the first update is not one: in a tiny model probabilities of tokens differed by up to 0.01",
-            f"+{_MIXED}={{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}}",
+            f"add '+{_MIXED}={{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}}' to the job's command",
         )  # fmt: skip
     else:
         yield Fine(f"trainer {trainer}, rollout {rollout}")

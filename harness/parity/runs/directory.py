@@ -10,32 +10,30 @@ import shlex
 from pathlib import Path
 
 from harness.errors import BadInput
+from harness.nearest_run import not_a_run
 from probes.format import EVENTS, SIDES, TOKENS, FormatError, read_manifest
-
-_TAKES = {"diff": "diff BASELINE CANDIDATE", "replay": "replay RUN", "audit": "audit RUN"}
-_RUN = "a run: a directory with run.json, from harness run or harness record, or a bundle"
 
 
 def is_run(path: Path) -> bool:
     return os.path.isfile(path / "run.json")  # false for invalid paths too, for which Path.is_file raises
 
 
-def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadInput:
+def no_run(path: Path, named: str | os.PathLike[str] = "", *, alone: bool = False) -> BadInput:
     """Return the error for a path that is not a run; it names the runs where the path is the directory of a pair.
 
-    `named`: the user's name for it, where that is a bundle.
+    `named`: the user's name for it, where that is a bundle. `alone`: it was given for a pair of runs.
     """
     name = str(named or path)
     if os.path.isfile(path / "evidence.json"):
         return BadInput(f"{name} is evidence of a hang, not a run", fix=f"harness triage {shlex.quote(name)}")
     sides = [side for side in SIDES if is_run(path / side)]
     if not sides:
-        return BadInput(f"{name} {_fault(path)}", fix=f"harness {_TAKES[command]}   # {_RUN}")
-    runs = shlex.join(str(Path(name) / side) for side in (sides if command == "diff" else sides[:1]))
-    placeholder = " CANDIDATE" if command == "diff" and len(sides) == 1 else ""
+        return not_a_run(f"{name} {_fault(path)}", path, named)
+    other = " CANDIDATE" if alone else ""
     return BadInput(
         f"{name} is not a run directory: it has no run.json; it holds the runs {' and '.join(sides)}",
-        fix=f"harness {command} {runs}{placeholder}",
+        fix=f"{shlex.quote(str(Path(name) / sides[0]))}{other}",
+        instead=name,
     )
 
 
@@ -62,7 +60,7 @@ def no_rollouts(path: Path, named: str | os.PathLike[str]) -> BadInput | None:
 def no_pair(path: Path, named: str | os.PathLike[str]) -> BadInput:
     """Return the error for a path that was given alone and holds no pair of runs."""
     if not is_run(path):
-        return no_run(path, "diff", named)
+        return no_run(path, named, alone=True)
     if refusal := no_rollouts(path, named):
         return refusal
     return BadInput(

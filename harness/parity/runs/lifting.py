@@ -25,7 +25,7 @@ def wanted(baseline_side: Side, candidate_side: Side, requested: bool | None) ->
         raise BadInput(
             "--lifted computes in float32 with the weights of a run in half precision: it needs model.dtype bfloat16 "
             "or float16 on both sides, rollout.mode coupled or greedy, and lifted.samples above 0",
-            fix="harness parity A B --set model.dtype=bfloat16 --lifted",
+            fix="--set model.dtype=bfloat16",
         )
     return possible and requested is not False
 

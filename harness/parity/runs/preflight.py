@@ -139,16 +139,14 @@ def check_pair(baseline_scenario: Scenario, candidate_scenario: Scenario) -> Non
         raise BadInput(
             "whole runs in native mode part after one update and cannot be compared: the engines' own samplers are "
             "compared in the native stage, which follows every coupled or greedy run",
-            fix="harness parity A B   # or harness run SCENARIO --mode native, for one run",
+            fix="--mode coupled   # or harness run SCENARIO --mode native, for one run",
+            instead="rollout.mode",
         )
-    if (
-        baseline_scenario.steps != candidate_scenario.steps
-        or baseline_scenario.rollout.mode != candidate_scenario.rollout.mode
-    ):
-        raise BadInput(
-            "steps and rollout.mode belong to both sides: set them for the run, not for the candidate",
-            fix="--steps 8   # or --mode coupled: neither for --candidate-set",
-        )
+    shared = "steps and rollout.mode belong to both sides: set them for the run, not for the candidate"
+    if baseline_scenario.steps != candidate_scenario.steps:
+        raise BadInput(shared, fix=f"--steps {candidate_scenario.steps}", instead="steps")
+    if baseline_scenario.rollout.mode != candidate_scenario.rollout.mode:
+        raise BadInput(shared, fix=f"--mode {candidate_scenario.rollout.mode}", instead="rollout.mode")
 
 
 def check_resume(resume: str, scenario: Scenario) -> None:

@@ -39,13 +39,16 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     started = time.monotonic()
     options = dataclasses.replace(options or ReplayOptions(), **changes)
     backend, from_step = options.backend, options.from_step
-    path = resolve_runs(run, takes="replay RUN")[0].resolve()
+    path = resolve_runs(run)[0].resolve()
     if not is_run(path):
-        raise no_run(path, "replay", run)
+        raise no_run(path, run)
     if refusal := no_rollouts(path, run):
         raise refusal
     if prompt_key(run):
-        raise BadInput(f"the prompts of {run} were hashed: no engine can score them", fix="harness bundle RUN")
+        raise BadInput(
+            f"the prompts of {run} were hashed: no engine can score them",
+            fix="harness bundle RUN   # where the run is, without --hash-prompts",
+        )
     envs.parse(backend)
     from harness.parity.runs.source import source
     from harness.parity.subjects.recording.observed_replay import answer, halves

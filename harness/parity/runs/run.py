@@ -212,7 +212,7 @@ def diff(
     runs = resolve_runs(*run_paths)
     for path, named in zip(runs, run_paths, strict=True):
         if not is_run(path):
-            raise no_run(path, "diff", named)
+            raise no_run(path, named)
         if refusal := no_rollouts(path, named):
             raise refusal
     # Imported late, so that a wrong argument is refused without the judge's libraries.
@@ -244,7 +244,7 @@ def audit(
     """
     path = resolve(run)
     if not is_run(path):
-        raise no_run(path, "audit", run)
+        raise no_run(path, run)
     if refusal := no_rollouts(path, run):
         raise refusal
     from harness.parity.audit import audit as judge

@@ -19,22 +19,26 @@ def load(path: str, engine: str) -> dict[str, Any]:
 
     Raises BadInput, with one sentence, for what is no mapping for `engine`. The file is parsed here and not executed.
     """
-    fix = f"def {engine}_sampling(asked, ours): return dict(ours)   # in the file, changed where yours differs"
+    check = f"harness mapping {shlex.quote(path)} --engine {engine}   # checks the file in seconds, without a run: "
+    fix = f"{check}first define def {engine}_sampling(asked, ours): return dict(ours), changed where yours differs"
     file = Path(path).expanduser().resolve()
     if not file.exists():
         near = difflib.get_close_matches(file.name, (each.name for each in file.parent.glob("*.py")), n=1)
         hint, right = (f"; did you mean {near[0]}?", Path(path).with_name(near[0])) if near else ("", "FILE.py")
-        raise BadInput(f"the mapping {path} does not exist{hint}", fix=f"--mapping {shlex.quote(str(right))}")
+        raise BadInput(f"the mapping {path} does not exist{hint}", fix=shlex.quote(str(right)), instead=path)
     try:
         source = limits.read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
+        fix = f"ls -ld {shlex.quote(path)}   # a mapping is a file of Python that you may read"
         raise BadInput(f"the mapping {path} cannot be read: {why}", fix=fix) from error
     try:
         tree = ast.parse(source, str(file))
     except (SyntaxError, ValueError) as error:
-        where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise BadInput(f"the mapping {path} is not Python{where}: {error.args[0]}", fix=fix) from error
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        where, place = (f"{path}:{line}", f"line {line}") if line else (path, "the file")
+        message = f"the mapping {where} is not Python: {error.args[0]}"
+        raise BadInput(message, fix=f"{check}first correct {place}") from error
     functions = _functions(tree)
     mine = sorted({f"{engine}_engine", f"{engine}_sampling"} & set(functions))
     if not mine:
@@ -51,7 +55,7 @@ def load(path: str, engine: str) -> dict[str, Any]:
         needed = most - len(arguments.defaults)
         if arguments.vararg is None and not needed <= 2 <= most:
             raise BadInput(
-                f"the mapping {path}, line {functions[name].lineno}: {name} takes {most} arguments; it is called with "
+                f"the mapping {path}:{functions[name].lineno}: {name} takes {most} arguments; it is called with "
                 "two, what was asked and what the harness would give",
                 fix=fix,
             )

@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import os
 import re
+import shlex
 import shutil
 import threading
 import time
@@ -65,14 +66,17 @@ def gather(
     """
     targets = {url: out / _named(url) for url in urls}
     if len(set(targets.values())) < len(urls):
-        raise BadInput("a watch is given twice", fix="harness triage http://HOST:PORT http://HOST:PORT ...")
+        twice = next(url for number, url in enumerate(urls) if _named(url) in map(_named, urls[:number]))
+        raise BadInput("a watch is given twice", fix="", instead=twice)
     for target in targets.values():
         if target.exists():
-            raise BadInput(f"{target} exists: another look needs another directory", fix=f"--out {out}-2")
+            raise BadInput(
+                f"{target} exists: another look needs another directory", fix=f"--out {shlex.quote(f'{out}-2')}"
+            )
     try:
         make_folder(out)
     except OSError as error:
-        raise BadInput(f"{out} cannot be made: {error.strerror}", fix="--out DIR") from error
+        raise BadInput(f"{out} cannot be made: {error.strerror}", fix="--out DIR   # another folder") from error
     folders, silent = [], {}
     with ThreadPoolExecutor(min(AT_ONCE, len(urls))) as pool:
         answers = {url: pool.submit(_ask, url, token, target, connect_s, answer_s) for url, target in targets.items()}

@@ -100,16 +100,8 @@ def outside(case: Case) -> Ruling | None:
         why,
         place=where,
         frames={end.key: user_frame(handler.frames) for end in ends if (handler := _handler(end)) is not None},
-        next=_AFTER_AN_ERROR if erred else _next(ends),
+        next=_AFTER_AN_ERROR if erred else _WITHOUT_AN_ERROR,
     )
-
-
-def _next(ends: list[Subject]) -> tuple[str, ...]:
-    """What to try. Where the locks of two threads are crossed, the places are known."""
-    places = [place for end in ends for place in threads.crossed(end.process)]
-    if places:
-        return (f"take these locks in the same order in every thread: {' and '.join(places)}",)
-    return _WITHOUT_AN_ERROR
 
 
 def _handler(subject: Subject) -> Thread | None:

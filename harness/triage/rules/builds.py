@@ -55,7 +55,7 @@ def locked(case: Case) -> Ruling | None:
         place="the lock file of a build",
         next=(
             f"find {places} -name lock   # remove it where no other job builds there: pgrep -a ninja",
-            "harness doctor names such files, and removes none, before a job starts",
+            "harness doctor   # before a job starts: names such files, and removes none",
         ),
     )
 

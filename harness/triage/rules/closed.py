@@ -46,7 +46,7 @@ def closed(case: Case) -> Ruling | None:
             place=operation_text,
             next=(
                 "compare the operations of the ranks at this place: each send needs its receive, in one order",
-                "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+                "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued",
             ),
         )
     return None

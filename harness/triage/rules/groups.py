@@ -75,7 +75,7 @@ def diverged(case: Case) -> Ruling | None:
         evidence=side_texts if why else (*side_texts, NO_MAJORITY),
         next=(
             "count the operations of one step on each rank: batches, microbatches, parameters with a gradient",
-            "TORCH_DISTRIBUTED_DEBUG=DETAIL compares operations as they are enqueued",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued",
         ),
     )
 

@@ -192,7 +192,7 @@ def unreachable(case: Case) -> Ruling | None:
         next=(
             f"on {host} set {' and '.join(sorted(settings)) or ' or '.join(_NICS[:2])} to the interface that the hosts "
             f"share: ip route get {_process(by_host[host][0]).environ.get('MASTER_ADDR', 'MASTER_ADDR')} names it",
-            f"harness doctor on {host}",
+            f"harness doctor   # on {host}",
         ),
     )
 

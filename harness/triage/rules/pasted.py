@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
-from harness.triage.evidence import PASTED, UNREAD, LogError
+from harness.triage.evidence import PASTED, UNREAD, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.pasted.errors import DEFUNCT
 from harness.triage.rules import standing
@@ -181,13 +181,13 @@ def last_lines(case: Case) -> Ruling | None:
     longest = max(case.evidence.log_phases, key=lambda phase: phase.took_s, default=None)
     return Ruling(
         "INSUFFICIENT",
-        f"no error, stack or timeout in {where}; {who}: {brief(most.text, 6)}",
+        f"no Python stack, error or timeout in {where}; {who}: {brief(most.text, 6)}",
         evidence=(
             *([f"its longest phase: {longest.words} ({longest.file}:{longest.line})"] if longest else ()),
             *_ends(case),
         ),
         missing=(
-            "stacks of the processes that stand: where each of them is",
+            "stacks of the Python processes that stand: where each of them is",
             "how old the last line is: compare its time with the clock of its host",
         ),
         place=f"{PurePath(most.file).name}:{most.line}",
@@ -372,6 +372,10 @@ def _all_pasted(case: Case) -> bool:
     return bool(case.evidence.expected_world) and numbers >= {*range(case.evidence.expected_world or 0)}
 
 
+def _threads(case: Case) -> list[Thread]:
+    return [thread for subject in _looked(case) if subject.process for thread in subject.process.samples[-1].threads]
+
+
 def _missing(case: Case) -> list[str]:
     lines = ["a second look: whether the processes stand still is not known from one"]
     numbers = {subject.rank for subject in _looked(case) if subject.rank is not None}
@@ -379,6 +383,9 @@ def _missing(case: Case) -> list[str]:
         lines.append(f"stacks of {standing.ranks_text(gaps)}, below the highest rank that is there")
     if not case.evidence.expected_world and numbers:
         lines.append("the number of ranks of the job, which no command line says")
+    frames = [frame for thread in _threads(case) for frame in thread.frames]
+    if frames and not any(frame.file.endswith((".py", ">")) for frame in frames):  # or <string>, <frozen runpy>
+        lines.append("the Python frames: these are of C alone (py-spy dump --pid PID, or gdb with py-bt, prints both)")
     between = ("collective", "p2p", "store")
     if unnamed := [subject for subject in case.live() if subject.rank is None and subject.doing.within(*between)]:
         lines.append(

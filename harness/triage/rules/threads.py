@@ -123,10 +123,27 @@ def crossed(process: Process | None) -> list[str]:
     threads = process.samples[-1].threads if process is not None and process.samples else ()
     for thread in threads:
         waiting = next((frame for frame in thread.frames if users(frame)), None)
-        visited, texts, at = _kept(threads, waiting)
-        if texts and at in visited and len(visited) > 1:
+        visited, _, at = _kept(threads, waiting)
+        if at in visited and len(visited) > 1:
             return [describe(frame) for frame in visited[visited.index(at) :]]
     return []
+
+
+def with_crossed_locks(case: Case, ruling: Ruling) -> Ruling:
+    """The ruling with a headline and advice about threads of one process that wait for each other's locks, where no
+    rule knows more of that process than its wait."""
+    if ruling.verdict != "INSUFFICIENT" and ruling.hang != "K4":
+        return ruling
+    named = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
+    for subject in named or [subject for subject in case.live() if not subject.progress]:
+        if places := crossed(subject.process):
+            at = " and ".join(place.partition(" in ")[0] for place in places[:2])
+            return replace(
+                ruling,
+                reason=f"{subject.label}: its threads seem to wait for each other's locks at {at}",
+                next=(f"take these locks in the same order in every thread: {' and '.join(places)}", *ruling.next),
+            )
+    return ruling
 
 
 def _kept(threads: Sequence[Thread], waiting: Frame | None) -> tuple[list[Frame], list[str], Frame | None]:
@@ -138,10 +155,10 @@ def _kept(threads: Sequence[Thread], waiting: Frame | None) -> tuple[list[Frame]
     visited: list[Frame] = []
     at = waiting
     while at is not None and at not in visited and (lock := source.lock_of(at)):
-        visited.append(at)
         kept = keepers(threads, at, lock)
         if not kept:
             break
+        visited.append(at)
         thread, frame = kept[0]
         at = next((each for each in thread.frames if users(each)), None)
         texts.append(f"waits for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")

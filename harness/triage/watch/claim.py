@@ -59,7 +59,7 @@ class Claim:
             os.close(descriptor)
             raise BadInput(
                 f"{directory} is written by another watch ({owner or 'which has just begun'})",
-                fix=f"harness watch --out {shlex.quote(f'{directory}-2')} -- COMMAND",
+                fix=f"--out {shlex.quote(f'{directory}-2')}",
             ) from error
         if self._is_at_path(descriptor):
             return descriptor

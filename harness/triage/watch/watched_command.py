@@ -212,7 +212,7 @@ def _started(
         )  # fmt: skip
     except OSError as error:
         without_shebang = error.errno == errno.ENOEXEC
-        fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
+        fix = shlex.join(["--", "bash", *command]) if without_shebang else None
         raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
 
 
@@ -403,7 +403,7 @@ def _code(returncode: int) -> int:
 
 def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     if not command:
-        raise BadInput("there is no command to watch", fix="harness watch -- python train.py")
+        raise BadInput("there is no command to watch", fix="-- python train.py")
     executable = shutil.which(command[0], path=environment.get("PATH"))
     if executable is None:
         exists = os.path.exists(command[0])
@@ -412,17 +412,18 @@ def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
         what = "is not found"
         fix = f"which {name}"
         if exists:
-            what, fix = _unrunnable(command[0], word)
+            what, fix = _unrunnable(command, word)
         if os.path.isdir(command[0]):
             what, fix = "is a directory", f"ls {word}   # and name the program in it"
         if re.match(r"[A-Za-z_]\w*=", command[0]) and not exists:  # only a shell would read it as a variable
-            fix = f"-- env {word} …"
+            fix = shlex.join(["--", "env", *command])
         raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if exists else NOT_FOUND, fix)
     return executable
 
 
-def _unrunnable(file: str, word: str) -> tuple[str, str]:
-    """For a file that cannot be executed: what it is, and how to watch its job."""
+def _unrunnable(command: Sequence[str], word: str) -> tuple[str, str]:
+    """For a command whose file cannot be executed: what that is, and how to start it."""
+    file = command[0]
     try:
         with open(file, "rb") as stream:
             begin = stream.read(4)
@@ -432,8 +433,8 @@ def _unrunnable(file: str, word: str) -> tuple[str, str]:
         return "is not executable", f"chmod +x {word}"
     for suffix, interpreter in ((".py", "python"), (".sh", "bash")):
         if file.endswith(suffix):
-            return "is not executable", f"harness watch -- {interpreter} {word} …"
-    return "is a file and no program", "harness watch -- python train.py   # the command of the job"
+            return "is not executable", shlex.join(["--", interpreter, *command])
+    return "is a file and no program", "-- python train.py   # the command of the job"
 
 
 def sockets() -> str:
@@ -466,11 +467,10 @@ def _begin(directory: Path, command: Sequence[str], *, indexed: bool) -> None:
         (directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events", *SIDES)
     )
     of_no_watch = (directory / MANIFEST).exists() and not (directory / BEATS).exists()
-    words = command if command[:1] == ["--pid"] else ["--", *command]
     if filled or of_no_watch or (directory / VERDICT).exists():
         raise BadInput(
             f"{directory} holds another recording",
-            fix=f"harness watch --out {shlex.quote(f'{directory}-2')} {shlex.join(redaction.arguments(words))}",
+            fix=f"--out {shlex.quote(f'{directory}-2')}",
         )
     manifest = {"command": redact.command(command), "started": dates.now(), "watch": True, "index": indexed}
     write_manifest(directory, manifest)

@@ -334,9 +334,9 @@ def test_a_bomb_and_a_crowd_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("words", "told", "fix"),
     [
-        (["diff", "junk.zip"], "junk.zip is a file, and no bundle", "harness diff RUN RUN"),
-        (["diff", "junk.zip/baseline", "run"], "junk.zip is a file, and no bundle", "harness diff RUN RUN"),
-        (["report", "junk.zip"], "junk.zip is neither a verdict, which is JSON, nor a bundle", "harness report RUN"),
+        (["diff", "junk.zip"], "junk.zip is a file, and no bundle", "harness record -- COMMAND"),
+        (["diff", "junk.zip/baseline", "run"], "junk.zip is a file, and no bundle", "ls ."),
+        (["report", "junk.zip"], "junk.zip is neither a verdict, which is JSON, nor a bundle", "harness record"),
         (
             ["bundle", "junk.zip"],
             "junk.zip is a file, and a bundle is made of a directory",

@@ -11,6 +11,7 @@ from harness import cli, glossary
 from harness.parity.causes import registry
 from harness.parity.causes.family import CauseFamily
 from reports.model import HANGS, VERDICTS
+from scenarios.engines.canonical import BY_NAME
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -24,6 +25,29 @@ def test_a_cause_as_a_verdict_prints_it_has_its_meaning_fix_and_rivals(capsys: p
     assert told.startswith(f"STALE_WEIGHTS cause {family.meaning} fix: {family.fix}")
     for rival in family.rivals:
         assert f"looks the same: {rival.cause} not if {rival.excluded_by[0]}" in told
+
+
+def test_a_detail_is_explained_where_a_registry_knows_it() -> None:
+    def detail(name: str, part: str) -> str:
+        [entry] = [entry for entry in glossary.find(f"{name}({part})") if entry.kind == "cause"]
+        return entry.details[part]
+
+    [(part, fix), *_] = registry.families()["baseline-itself"].fixes.items()
+    assert detail("baseline-itself", part) == fix
+    assert BY_NAME["temperature"].concept in detail("SAMPLING_PARAM", "temperature")
+    assert detail("SAMPLING_PARAM", "tempratur") == detail("STALE_WEIGHTS", "lm_head.weight")  # of a run, or of nothing
+    assert glossary.find("SAMPLING_PARAM")[0].details == {}
+
+
+@pytest.mark.parametrize("name", ["K4(foo)", "weight-sync(foo)", "HUNG(foo)"])
+def test_what_has_no_details_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "K10", name]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "'foo'" in first and second == f"  fix: harness explain K10 {name.partition('(')[0]}"
+
+
+def test_an_exit_code_behind_a_verdict_is_no_detail() -> None:
+    assert glossary.find("INSUFFICIENT (exit code 3)") == glossary.find("INSUFFICIENT")
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_an_engine_that_the_framework_cannot_run_is_refused_before_anything_is_t
 def test_without_a_command_the_fix_keeps_the_framework(framework: str, word: str) -> None:
     with pytest.raises(BadInput) as refused:
         plan("vllm", "vllm", [], framework)
-    assert f"--framework {word} -- COMMAND" in str(refused.value.fix)
+    assert f"--framework {word} -- python train.py" in str(refused.value.fix)
 
 
 @pytest.mark.slow

@@ -285,7 +285,7 @@ def test_a_file_that_cannot_be_called_is_an_error(checked, source: str, message:
     ("line", "message", "fix"),
     [
         ("arg['x']", "users.py:2 f raised NameError: name 'arg' is not defined", "sed -n 2p "),
-        ("args['backend']", "users.py:2 f raised KeyError: 'backend'", " --engine sglang --with backend=VALUE"),
+        ("args['backend']", "users.py:2 f raised KeyError: 'backend'", "--with backend=VALUE"),
     ],
 )
 def test_an_error_of_a_function_is_its_line(checked, line: str, message: str, fix: str) -> None:
@@ -301,11 +301,19 @@ def test_an_error_of_a_function_is_its_line(checked, line: str, message: str, fi
         ("my_mapping --engine vllm", "did you mean my_mapping.py?", "harness mapping my_mapping.py --engine vllm"),
         (". --engine sglang", ". is a directory", "ls .   # and name the file"),
         ("none --engine sglang", "there is no such file", "ls ."),
-        ("my_mapping.py --engine sgl", "did you mean sglang?", "--engine sglang"),
-        ("my_mapping.py --engine none", "there are: hf, vllm, sglang", "--engine sglang"),
-        ("my_mapping.py --engine sglang --from vlm", "did you mean vllm?", "--from vllm"),
+        ("my_mapping.py --engine sgl", "did you mean sglang?", "harness mapping my_mapping.py --engine sglang"),
+        ("my_mapping.py --engine none", "there are: hf, vllm, sglang", "harness mapping my_mapping.py --engine sglang"),
+        (
+            "my_mapping.py --engine sglang --from vlm",
+            "did you mean vllm?",
+            "harness mapping my_mapping.py --engine sglang --from vllm",
+        ),
         ("my_mapping.py", "needs --engine", "harness mapping my_mapping.py --engine sglang"),
-        ("my_mapping.py --engine sglang --ignore enforce_eagr", "no such setting", "--ignore enforce_eager"),
+        (
+            "my_mapping.py --engine sglang --ignore enforce_eagr",
+            "no such setting",
+            "harness mapping my_mapping.py --engine sglang --ignore enforce_eager",
+        ),
     ],
 )
 def test_a_wrong_word_has_a_fix_that_can_be_typed(

@@ -31,10 +31,10 @@ def test_whatever_can_be_called_with_two_is_taken(tmp_path: Path, how: str) -> N
     [
         (None, "does not exist"),
         (b"\xff\xfe", "cannot be read"),
-        (b"def sglang_engine(asked, ours)\n    return ours\n", "is not Python, line 1"),
+        (b"def sglang_engine(asked, ours)\n    return ours\n", "users.py:1 is not Python"),
         (b"x = 1\n", "defines no function of a mapping; for sglang it must define sglang_engine or sglang_sampling"),
         (b"def vllm_engine(asked, ours): return ours\n", "defines only vllm_engine; for sglang"),
-        (b"def sglang_engine(asked): return asked\n", "line 1: sglang_engine takes 1 arguments"),
+        (b"def sglang_engine(asked): return asked\n", "users.py:1: sglang_engine takes 1 arguments"),
         (b"def sglang_engine(a, b, c): return a\n", "takes 3 arguments"),
     ],
 )

@@ -210,10 +210,10 @@ def test_the_fix_for_the_dump_of_one_rank_names_what_belongs_to_it(dumps, tmp_pa
 @pytest.mark.parametrize(
     ("word", "fix"),
     [
-        ("nothere/", "harness triage nother"),
-        ("./stack.txt", "harness triage stacks.txt"),
+        ("nothere/", "nother"),
+        ("./stack.txt", "stacks.txt"),
         ("far/away/", "ls ."),
-        ("empty.txt", "harness triage --help"),
+        ("empty.txt", "py-spy dump --pid PID | harness triage -"),
     ],
 )
 def test_the_fix_for_a_path_that_is_not_there_or_empty(tmp_path, monkeypatch, word, fix):

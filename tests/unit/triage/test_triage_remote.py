@@ -120,7 +120,7 @@ def test_the_option_for_another_token_is_printed(
     Path("other").write_bytes(OTHER)
     with serving() as url:
         assert cli.main(["triage", url, "--token-file", "other"]) == 2
-    assert "fix: --token-file FILE   # the one of the watch" in capsys.readouterr().err
+    assert "--token-file FILE   # the one of the watch" in capsys.readouterr().err
 
 
 def test_no_proof_is_good_twice() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from triage_trial import late
 
+from harness.amended_command import amended
 from harness.errors import BadInput
 from harness.triage.judge import triage
 from harness.triage.watch.watched_command import (
@@ -104,7 +105,8 @@ def test_a_directory_that_is_taken_has_a_fix_that_can_be_typed(tmp_path: Path) -
     (out / "events" / "1.jsonl").touch()
     with pytest.raises(BadInput, match="holds another recording") as refused:
         claimed(out, command)
-    fix = shlex.split(refused.value.fix or "")
+    words = ["watch", "--out", str(out), "--", *command]
+    fix = shlex.split(amended(words, refused.value.fix or ""))
     assert fix[:-1] == ["harness", "watch", "--out", f"{out}-2", "--", *command[:-1]] and "hf_secret" not in fix
 
 
@@ -121,9 +123,9 @@ def test_a_directory_that_another_watch_writes_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "content", "fix"),
     [
-        ("job.log", "step 1\n", "harness watch -- python train.py   #"),
-        ("train.py", "print(2)\n", "harness watch -- python {} …"),
-        ("train.sh", "true\n", "harness watch -- bash {} …"),
+        ("job.log", "step 1\n", "-- python train.py   #"),
+        ("train.py", "print(2)\n", "-- python {} --steps 3"),
+        ("train.sh", "true\n", "-- bash {} --steps 3"),
         ("train", "#!/bin/sh\n", "chmod +x {}"),
     ],
 )
@@ -133,7 +135,7 @@ def test_a_file_that_cannot_be_run_is_told_how_its_job_is_watched(
     file = tmp_path / name
     file.write_text(content)
     with pytest.raises(CommandNotRun) as refused:
-        _program([str(file)], {"PATH": "/bin"})
+        _program([str(file), "--steps", "3"], {"PATH": "/bin"})
     assert refused.value.exit_code == 126 and str(refused.value.fix).startswith(fix.format(file))
 
 

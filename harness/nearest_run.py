@@ -1,0 +1,53 @@
+"""What to type in place of a path that holds no run. Only the file system is needed."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from pathlib import Path
+
+from harness.errors import BadInput
+from probes.format import MANIFEST
+
+MAKES = (
+    "harness record -- COMMAND   # makes a run of your own job; harness run and harness parity make those of a "
+    "scenario, and harness triage PID evidence of a hang"
+)
+
+
+def not_a_run(message: str, path: Path, named: str | os.PathLike[str] = "") -> BadInput:
+    """Return the error for a path without a run. Its fix is the command with the run that was probably meant, else a
+    look at what there is, else the command that makes a run.
+
+    `named`: the user's name for the path, where it differs.
+    """
+    name = str(named or path)
+    if (meant := _nearest(path)) is not None:
+        return BadInput(message, fix=shlex.quote(str(meant)), instead=name)
+    if not os.path.lexists(path):
+        folder = next((folder for folder in path.parents if os.path.isdir(folder)), Path("/"))
+        return BadInput(message, fix=f"ls {shlex.quote(str(folder))}   # holds no run of a similar name")
+    return BadInput(message, fix=MAKES)
+
+
+def _nearest(path: Path) -> Path | None:
+    """The run in which the path lies, else one right below it, else a neighbour with a similar name."""
+    if within := [folder for folder in path.parents if _is_run(folder)]:
+        return within[0]
+    if below := [folder for folder in _folders(path) if _is_run(folder)]:
+        return below[0]
+    neighbours = {folder.name: folder for folder in _folders(path.parent) if _is_run(folder) and folder != path}
+    near = difflib.get_close_matches(path.name, neighbours, n=1)
+    return neighbours[near[0]] if near else None
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in path.iterdir() if entry.is_dir())
+    except (OSError, ValueError):  # no folder, or a name that no path can have
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    return os.path.isfile(folder / MANIFEST)
