@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+from _pytest import runner
 
 # One thread for NumPy: the other threads of OpenBLAS spin after each small matrix product, which was 60 of the 150 ms
 # of CPU time that judging a small pair with a native stage took. OpenBLAS reads the variable when it is loaded; the
@@ -56,6 +57,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("engines") is None)
 
 
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Let a worker of pytest-xdist report of a test what the result and `--durations` show: its call, and whatever
+    else failed, was skipped or took 5 ms. The other four messages were a fifth of what a trivial test costs."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runner.runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.duration >= 0.005:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
 def pytest_collection_finish() -> None:
     """Freeze what imports and collection made: garbage collections, and Python's end, took 4 s a process over it."""
     gc.freeze()
@@ -85,33 +97,38 @@ def _fixes() -> Iterator[Any]:
         yield recorder
 
 
-@pytest.fixture(autouse=True)
-def _fixes_work_when_typed(_fixes: Any) -> Iterator[None]:
-    """Every fix that a test makes for the first time is read as tests/support/printed_judge.py reads it."""
-    yield
-    if faults := _fixes.faults():
-        pytest.fail("\n".join(faults), pytrace=False)
+@pytest.fixture(scope="session")
+def _answers() -> Iterator[MutableSequence[Any]]:
+    import headlines
+
+    with headlines.answers() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
-def _secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test teaches the scrubber to withhold ends with it: a value of one test may be a word of another."""
+def _whatever_a_test_is_about(
+    monkeypatch: pytest.MonkeyPatch, _fixes: Any, _answers: MutableSequence[Any]
+) -> Iterator[None]:
+    """What holds in every test; in one fixture, since three cost thousands of small tests seconds.
+
+    What a test teaches the scrubber to withhold ends with it: a value of one test may be a word of another. Every
+    answer that the harness makes begins with a line of few words. Every fix that is made for the first time is read
+    as tests/support/printed_judge.py reads it.
+    """
+    import headlines
+
     from probes import redaction
 
     monkeypatch.setattr(redaction, "_secrets", {})
     monkeypatch.setattr(redaction, "_known_pattern", None)
     redaction._cached.cache_clear()
     redaction._harmless.clear()
-
-
-@pytest.fixture(autouse=True)
-def _headlines_are_short() -> Iterator[None]:
-    """Every answer that the harness makes in any test begins with a line of few words."""
-    import headlines
-
-    with headlines.answers() as made:
-        yield
-    assert not headlines.too_long(made), f"first lines of more than {headlines.headline.MOST} words"
+    _answers.clear()
+    yield
+    faults = _fixes.faults()
+    assert not headlines.too_long(_answers), f"first lines of more than {headlines.headline.MOST} words"
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +36,7 @@ def too_long(subjects: Iterable[Any]) -> list[str]:
 
 
 @contextmanager
-def answers(package: str = "harness.") -> Iterator[Sequence[Any]]:
+def answers(package: str = "harness.") -> Iterator[MutableSequence[Any]]:
     """The last answers that modules of this package make within the block.
 
     What a test writes down itself is not listed.
