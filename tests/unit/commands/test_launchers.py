@@ -757,6 +757,7 @@ def test_the_watches_of_nodes_that_share_no_folder_serve_their_evidence(folder: 
     assert served == {"plain": (False, False), "local": (True, True), "ray": (False, True)}
 
 
+@pytest.mark.slow
 def test_why_a_look_at_all_nodes_is_unclear_is_said_once(folder: Path) -> None:
     """With the node that gave no evidence; and again when the reason is another one."""
     script = rendered("torchrun", folder, "--nodes", "2", "--", "true").read_text()

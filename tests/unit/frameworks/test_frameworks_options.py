@@ -303,6 +303,7 @@ def test_a_trainer_is_float32_only_without_mixed_precision(trl: Job, tmp_path: P
     assert [type(one) for one in trap("trl-dtype", asked(trl, *command, HOME=str(tmp_path)))] == [kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [

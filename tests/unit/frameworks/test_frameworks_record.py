@@ -96,6 +96,7 @@ class GMPOTrainer(GRPOTrainer): ...
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "refused"), [
     ("from trl import RLOOTrainer as Other\nOther().train()", "RLOOTrainer"),
     ("import trl.trainer.rloo\ntrl.trainer.rloo.RLOOTrainer().train()", "RLOOTrainer"),

@@ -118,6 +118,7 @@ def kinds(found: Mapping) -> dict[str, str]:
     return {item.parameter: item.kind for item in found.findings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameter", "written", "kind"),
     [
@@ -494,6 +495,7 @@ def sampling_arguments(params):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "parameter"),
     [
@@ -517,6 +519,7 @@ def test_the_ends_and_the_special_values_of_a_setting_are_tried(line: str, param
     assert list(kinds(found)) == ([parameter] if parameter else []), found.findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "parameter"),
     [
@@ -634,6 +637,7 @@ def test_a_function_is_judged_in_place_of_the_names_that_it_uses(checked) -> Non
     assert alone.functions == {"engine": "NAMES"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", ["vars(args)", "args.__dict__", "dict(args)", "{**vars(args)}", "dict(vars(args).items())"]
 )
@@ -644,6 +648,7 @@ def test_settings_can_be_read_from_an_object_in_each_way(way: str, checked) -> N
     assert {"dtype", "seed"} <= {*found.arrived["engine"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "value"),
     [("False", False), ("false", False), ("None", None), ("1", 1), ("sglang", "sglang"), ("'x'", "x"), ("[1]", [1]),

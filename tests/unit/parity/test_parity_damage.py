@@ -201,6 +201,7 @@ def test_settings_that_nobody_reads_are_said_and_those_that_are_absent(tmp_path:
     assert not any("baseline's run.json" in line for line in verdict.missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "value"), [("steps", 1e9), ("steps", 2.5), ("seed", 0.5)])
 def test_counts_of_earlier_formats_are_whole_numbers_too(key: str, value: float, tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)

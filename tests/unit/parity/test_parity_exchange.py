@@ -102,6 +102,7 @@ def test_a_process_that_began_before_its_run_json_names_none(tmp_path: Path) -> 
     assert Run(tmp_path).complete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [MANIFEST, INDEX])
 @pytest.mark.parametrize("change", [
     lambda data: data[:-1], lambda data: data + b"\n", lambda data: data + b" ", lambda data: b" " + data,
@@ -124,6 +125,7 @@ def test_every_byte_of_a_json_file_has_a_meaning(change: object, name: str, tmp_
             Run(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2**64, -(2**80), 10**400])
 @pytest.mark.parametrize(("kind", "where"), [("learner", "step"), ("open", "ppid"), ("sampling", "canonical")])
 def test_a_number_of_more_than_64_bits_in_an_event_is_damage(

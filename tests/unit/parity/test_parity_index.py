@@ -171,6 +171,7 @@ def test_without_an_index_a_copy_is_told_by_when_its_process_began(tmp_path: Pat
     assert len(list(recording.events())) == events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

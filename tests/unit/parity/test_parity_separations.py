@@ -120,6 +120,7 @@ def test_a_property_that_some_others_share_is_given_as_a_ratio_with_its_interval
     assert only.name in ("end tokens of samples that stopped", "special tokens")
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_ratio_holds_the_true_ratio_where_tokens_of_a_sample_go_together() -> None:
     """Of 200 recordings whose samples differ as a whole or not at all, with a true ratio of 1 for first tokens."""
     outside = 0

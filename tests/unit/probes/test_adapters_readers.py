@@ -900,6 +900,7 @@ def test_verls_lengths_are_fetched_at_once_for_all_columns(desk: Any, monkeypatc
     assert (event["real_tokens"], event["longest"], event["samples"]) == (6, 3, 3)
 
 
+@pytest.mark.slow
 def test_verls_jagged_columns_of_the_host_are_described_too(desk: Any) -> None:
     one = desk(verl.ADAPTER)
     ids = torch.nested.nested_tensor([torch.ones(3), torch.ones(1)], layout=torch.jagged)

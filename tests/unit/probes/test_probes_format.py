@@ -454,6 +454,7 @@ def test_numbers_out_of_json(value: Any, expected: float) -> None:
 # Checksums, from format 3 on
 
 
+@pytest.mark.slow
 @given(st.lists(FIELDS, min_size=1, max_size=4), st.data())
 def test_no_changed_bit_of_a_journal_is_read(events: list[dict[str, Any]], data: st.DataObject) -> None:
     whole = events_of(*(("note", fields) for fields in events))

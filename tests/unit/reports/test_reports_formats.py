@@ -107,6 +107,7 @@ def test_any_verdict_renders_as_html(verdict):
     assert page.rstrip().endswith("</html>") and "<script" not in page
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=list(HealthCheck))
 @given(verdicts)
 def test_any_verdict_is_well_formed_junit(verdict):
