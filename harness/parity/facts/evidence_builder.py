@@ -147,6 +147,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
         self.other_tokens: list[int] = []
         self.not_identical: dict[str, int] = {}
         self.apart: dict[str, tuple[float, float]] = {}
+        self.differing: dict[str, list[np.ndarray]] = {}  # column -> arrays of (step, sample)
         self.frozen_means: dict[str, dict[int, Clusters]] = {}  # column -> step -> sums of the differences
         self.untested_means: dict[str, str] = {}
         # weights
@@ -298,6 +299,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             other_tokens=tuple(self.other_tokens),
             not_identical=read_only(self.not_identical),
             apart=read_only(self.apart),
+            differing=read_only({name: np.concatenate(items) for name, items in self.differing.items()}),
             untested=read_only(self.untested_means),
         )
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.proof import recorded
-from harness.parity.facts.divergence import Kind, keys
+from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explained, Explanation, from_step, when
+from harness.parity.facts.explanation import Explained, Explanation, Where, among, and_runs, from_step, when
+from harness.parity.subjects.learner.observed_experience import FROZEN
 from harness.parity.subjects.ranks.observed_answers import odd_rank
 from harness.parity.subjects.ranks.observed_faults import RankFault, What
 from reports.model import Cause
@@ -28,6 +29,44 @@ _WORDS = {
     What.ANSWERS: "the {side}'s ranks answer in another order than their samples",
     What.ADVANTAGES: "the {side}'s advantages are normalised over each rank's samples",
 }
+
+_LOGPROBS = ("actor_logprob", "kl", "return")  # what a wrong log-probability changes in its own sample
+_WHOLE_BATCH = ("advantage",)  # what it changes in every sample of its batch, where advantages are normalised
+
+
+def scored_wrongly(
+    e: Evidence,
+    cause: Cause,
+    against_learner: tuple[DivergenceKey, ...],
+    affected: np.ndarray,
+    *,
+    partial: bool = False,
+) -> Explanation:
+    """Return what follows from a learner's wrong log-probabilities of the `affected` (step, sample) rows.
+
+    `against_learner`: kinds that are measured with those numbers; only the affected samples show them. The learners
+    then differ, and all that they make of later samples follows. Rewards and the reference's numbers never do.
+    """
+    first = int(affected[:, 0].min())
+    selected = and_runs(affected)
+    beyond: dict[DivergenceKey, Where] = {key: lambda items: ~selected(items) for key in against_learner}
+    beyond[Kind.EXPERIENCE.of()] = lambda items: ~_follows(e, items, affected)
+    return Explanation(
+        cause, (*against_learner, Kind.EXPERIENCE.of(), Kind.LEARNER.of()), from_step(first), partial, beyond
+    )
+
+
+def _follows(e: Evidence, items: np.ndarray, affected: np.ndarray) -> np.ndarray:
+    """Return a mask of differences of the experience that follow from wrong log-probabilities of these rows."""
+    parted = e.learners.parted
+    later = items[:, 0] > parted if parted is not None else np.zeros(len(items), bool)
+    own, batch = among(affected)(items), np.isin(items[:, 0], affected[:, 0])
+    follows: np.ndarray = items[:, 1] >= 0  # without a sample: a mean of what frozen models make
+    for column, rows in e.experience.differing.items():
+        may_differ = np.zeros(len(items), bool) if column in FROZEN else later.copy()
+        may_differ |= own & (column in _LOGPROBS) | batch & (column in _WHOLE_BATCH)
+        follows &= may_differ | ~among(rows)(items)
+    return follows
 
 
 def ranks(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
