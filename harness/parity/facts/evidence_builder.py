@@ -17,6 +17,7 @@ from harness.parity.facts.divergence import Divergence, DivergenceKey
 from harness.parity.facts.evidence import Counts, Evidence, Side, SideCounts
 from harness.parity.facts.plain import read_only
 from harness.parity.subjects.engines.observed_lifecycle import Lifecycle
+from harness.parity.subjects.learner.observed_learner_faults import AppliedLosses, Returns
 from harness.parity.subjects.learner.observed_learners import Experience, Learners
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
 from harness.parity.subjects.log_probabilities.observed_metrics import MismatchSums
@@ -70,6 +71,8 @@ class SideBuilder(RecordedSide):
         self.witnesses = Witnesses()
         self.lifecycle: Lifecycle | None = None
         self.rank_faults: tuple[RankFault, ...] = ()
+        self.returns = Returns()
+        self.applied_losses = AppliedLosses()
 
     def build(self) -> Side:
         return Side(
@@ -94,6 +97,8 @@ class SideBuilder(RecordedSide):
             witnesses=self.witnesses,
             lifecycle=self.lifecycle,
             rank_faults=self.rank_faults,
+            returns=self.returns,
+            applied_losses=self.applied_losses,
         )
 
 
