@@ -39,7 +39,7 @@ EVENT_KEYS: dict[str, frozenset[str] | None] = {
     "group": _keys("name backend rank world_size members torch_name timeout_s"),
     "hook_off": _keys("hook error"),
     "hooks": _keys("framework version tested installed moved"),
-    "learner": _keys("step actor critic batch norms"),
+    "learner": _keys("step actor critic batch norms first"),
     "model": _keys("tensors"),
     "note": None,
     "open": _keys("role rank pid wall_ns host ppid start_ticks world_size python packages env run format manifest"),

@@ -161,7 +161,17 @@ RULES: tuple[Rule | Slot, ...] = (
         alone=True,
     ),
     # What learners make of the same rollouts.
+    Rule(
+        learner.returns,
+        "a run's own records show it; ranks that answer otherwise change what returns are made of, not how",
+        alone=True,
+    ),
     Rule(learner.one_rank, "it takes what learners make of rollouts that nothing above explains"),
+    Rule(
+        learner.applied_losses,
+        "a run's own records show it; gradients of two runs say less than the losses that they are of",
+        alone=True,
+    ),
     Rule(learner.scaled_gradients, "a gradient's norm says less than the samples that it is made of"),
     Rule(
         causes_shapes.shapes, "unequal shares change only how sums round; a fault that changes gradients is named first"

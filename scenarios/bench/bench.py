@@ -356,7 +356,7 @@ class Bench(Undo):
         `names`.
         """
         stand = self._stands[side]
-        return readback.compare(stand.session, stand.policy, self._rotary(side), names)
+        return readback.compare(stand.session, stand.policy, self._references[side].model, names)
 
     def digests(self, side: str, names: list[str]) -> dict[str, str]:
         """Return digests of these tensors as the engine holds them, in the form in which a sync records them."""
@@ -376,10 +376,7 @@ class Bench(Undo):
 
     def write_buffers(self, side: str, names: list[str]) -> None:
         """Write into these buffers of one engine what the model's configuration computes."""
-        readback.write_buffers(self._stands[side].session, self._rotary(side), names)
-
-    def _rotary(self, side: str) -> Any:
-        return getattr(getattr(self._references[side].model, "model", None), "rotary_emb", None)
+        readback.write_buffers(self._stands[side].session, self._references[side].model, names)
 
     def prompts_used(self, side: str, numbers: list[int]) -> dict[int, tuple[int, ...]]:
         """Return the prompt ids that the engine's forward passes received, for the samples where they are not what

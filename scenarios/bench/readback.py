@@ -27,6 +27,7 @@ DECODED = 4  # tokens drawn to see what attention reads: one after the prompt, t
 # Kinds of rotary embedding whose cache depends on the length of the input, so that the configuration alone does not
 # determine it.
 UNKNOWN_ROTARY = ("dynamic", "longrope")
+CACHE_SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale")  # as vLLM and SGLang name them
 
 
 class Learned:
@@ -55,7 +56,7 @@ class Learned:
         return tensor
 
 
-def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = None) -> HeldReport:
+def compare(session: Actor, policy: str, model: Any, names: list[str] | None = None) -> HeldReport:
     """Compare every tensor (or `names`) with the learner's, and also the buffers where no names are given."""
     learned, dtype = Learned(policy), _dtype(session)
     shapes = learned.shapes()
@@ -71,7 +72,7 @@ def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = 
         equal=len(read) - len(differences),
         otherwise=differences,
         unreadable=unreadable,
-        buffers=_worst([_buffers(answer.get("buffers", {}), rotary) for answer in answers]),
+        buffers=_worst([_buffers(answer.get("buffers", {}), model) for answer in answers]),
     )
 
 
@@ -135,10 +136,10 @@ def keys_read(session: Actor, request: Request, version: int) -> list[tuple[int,
     return [(position, keys) for position, keys in forward_passes["keys"]] or None
 
 
-def write_buffers(session: Actor, rotary: Any, names: list[str]) -> None:
+def write_buffers(session: Actor, model: Any, names: list[str]) -> None:
     """Write what the configuration computes into these buffers."""
     buffers = (_worker_answers(session, {"buffers": 1 << 30}) or [{}])[0]["buffers"]
-    right = {name: _expected(name, buffers[name], rotary) for name in names}
+    right = {name: _expected(name, buffers[name], model) for name in names}
     _worker_answers(session, {"write": {name: buffer for name, buffer in right.items() if buffer is not None}})
 
 
@@ -231,11 +232,11 @@ def _worst(workers: list[dict[str, tuple[str, torch.Tensor | None]]]) -> dict[st
     return states
 
 
-def _buffers(buffers: dict[str, torch.Tensor], rotary: Any) -> dict[str, tuple[str, torch.Tensor | None]]:
+def _buffers(buffers: dict[str, torch.Tensor], model: Any) -> dict[str, tuple[str, torch.Tensor | None]]:
     """Return name -> (equal, differs or not tested, what the configuration computes)."""
     states: dict[str, tuple[str, torch.Tensor | None]] = {}
     for name, buffer in buffers.items():
-        right = _expected(name, buffer, rotary)
+        right = _expected(name, buffer, model)
         if right is None:
             states[name] = ("not tested", None)
             continue
@@ -249,23 +250,27 @@ def _buffers(buffers: dict[str, torch.Tensor], rotary: Any) -> dict[str, tuple[s
     return states
 
 
-def _expected(name: str, buffer: torch.Tensor, rotary: Any) -> torch.Tensor | None:
+def _expected(name: str, buffer: torch.Tensor, model: Any) -> torch.Tensor | None:
     """Return what the model's configuration computes for a buffer; None where that is unknown.
 
-    `rotary`: the Transformers module that was made from the same configuration.
+    `model`: the learner's, which Transformers made of the same configuration.
     """
     last = name.rpartition(".")[2]
-    if last.endswith("_scale") and buffer.numel() == 1:
+    if last.lstrip("_") in CACHE_SCALES and buffer.numel() == 1:
         return torch.ones_like(buffer)  # of an unquantized cache; other scales are parameters of a checkpoint
-    frequencies = getattr(rotary, "inv_freq", None)
-    if frequencies is None or getattr(rotary, "rope_type", "default") in UNKNOWN_ROTARY:
-        return None
-    # Made again, because a reference may have computed with other frequencies.
-    frequencies = type(rotary)(rotary.config).inv_freq.float().cpu()
-    if last in ("inv_freq", "original_inv_freq") and buffer.shape == frequencies.shape:
-        return frequencies.to(buffer.dtype)
-    if last == "cos_sin_cache" and buffer.ndim == 2 and buffer.shape[1] == 2 * len(frequencies):
-        angles = torch.outer(torch.arange(len(buffer), dtype=torch.float32), frequencies)
-        scaling = float(getattr(rotary, "attention_scaling", 1.0))
-        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling).to(buffer.dtype)
+    rotary = getattr(getattr(model, "model", None), "rotary_emb", None)
+    types = getattr(rotary, "rope_type", "default")
+    if rotary is not None and not {*(types.values() if isinstance(types, dict) else [types])} & {*UNKNOWN_ROTARY}:
+        # Made again, because a reference may have computed with other frequencies.
+        made = dict(type(rotary)(rotary.config).named_buffers(remove_duplicate=False))
+        if last in made and made[last].shape == buffer.shape:
+            return made[last].float().cpu().to(buffer.dtype)
+        frequencies = made["inv_freq"].float().cpu() if "inv_freq" in made else None
+        if frequencies is not None and last == "cos_sin_cache" and buffer.shape[1:] == (2 * len(frequencies),):
+            angles = torch.outer(torch.arange(len(buffer), dtype=torch.float32), frequencies)
+            scaling = float(getattr(rotary, "attention_scaling", 1.0))
+            return (torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling).to(buffer.dtype)
+    own = None if model is None or "rotary" in name else dict(model.named_buffers()).get(name)
+    if own is not None and own.shape == buffer.shape and own.is_floating_point():
+        return own.detach().cpu().to(buffer.dtype)
     return None

@@ -1,7 +1,8 @@
-"""The reference: Transformers at a policy's recorded weights. It draws as requested, or with one thing changed.
+"""The reference: the learner's model at a policy's recorded weights. It draws as requested, or with one thing changed.
 
 Its own draw is the guide of every reading. Given the guide, one teacher-forced forward pass yields the logits of
-every position. So a change of the sampling costs a draw from existing logits and no forward pass.
+every position. So a change of the sampling costs a draw from existing logits and no forward pass. The embedded engine
+only draws the guide, over modules of its own: an engine's mistake must not be the reference's too.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from scenarios.engines.coupling import EDGE, Draw, gumbel, perturbed
 from scenarios.engines.engine_interface import Completion, Request
 from scenarios.engines.hf.engine import HFEngine, ids_of
 from scenarios.engines.hidden_states import HiddenStates
+from scenarios.engines.layers import shown
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.engines.sampling import OUTSIDE_HALF, barred, filtered
 from scenarios.golden_section import peak
 from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
-from scenarios.settings import Sampling, Scenario
+from scenarios.settings import Mode, Sampling, Scenario
 
 ROUNDS = 4  # of every guided reading; flips after the fourth of a sample are not looked at
 FITTED_LOGITS = 10_000_000  # most numbers to which sampling parameters are fitted
@@ -41,6 +43,18 @@ NEAREST = 0.25  # the share of positions whose two best tokens count as close
 PRECISE_TEMPERATURE = 1e-8  # the relative precision of a fitted temperature
 
 
+class _Drawer(HFEngine):
+    """The embedded engine over a loaded model: the modules are its own, the tensors are the model's."""
+
+    def __init__(self, model: Any, policy: str, scenario: Scenario, *, mode: Mode, device: str) -> None:
+        self._given = model
+        super().__init__(policy, scenario, mode=mode, device=device)
+
+    def _loaded(self, path: str, dtype: str) -> Any:
+        shared = {id(tensor): tensor for tensor in (*self._given.parameters(), *self._given.buffers())}
+        return copy.deepcopy(self._given, shared)
+
+
 class Reference:
     """One reference. `scenario`: what was requested. Coupled and greedy modes only: native draws have no common
     randomness.
@@ -49,10 +63,9 @@ class Reference:
     def __init__(self, policy: str, scenario: Scenario, *, device: str) -> None:
         self.scenario = scenario
         self._policy, self._device = policy, device
-        # Always one batch: the reference is not an engine whose batch sizes could matter.
-        self._engine = HFEngine(policy, scenario, mode=scenario.rollout.mode, device=device)
+        self.model: Any = models.load_policy(policy, dtype=scenario.model.dtype, device=device)
         self._tokenizer: Any = models.load_tokenizer(policy)
-        self._eos = ids_of(self._engine.model.generation_config.eos_token_id)
+        self._eos = ids_of(self.model.generation_config.eos_token_id)
         self._exact: Any = None  # the same weights in float32, made when first needed
         self._rows: dict[tuple[int, ...], Tensor] = {}
         self._samples: dict[int, CaseSample] = {}
@@ -69,15 +82,13 @@ class Reference:
         reach = 2 * OUTSIDE_HALF / (self.scenario.sampling.temperature or 1.0)
         return -reach, reach
 
-    @property
-    def model(self) -> Any:
-        return self._engine.model
-
     def take(self, samples: list[CaseSample]) -> None:
         """Draw the case as requested: this is the guide of every reading that follows."""
         self._samples = {sample.number: sample for sample in samples}
         self._rows = {}
-        drawn = self._engine.generate(self.requests(), self.scenario.sampling, seed=self.scenario.seed)
+        # Always one batch: the reference is not an engine whose batch sizes could matter.
+        engine = _Drawer(self.model, self._policy, self.scenario, mode=self.scenario.rollout.mode, device=self._device)
+        drawn = engine.generate(self.requests(), self.scenario.sampling, seed=self.scenario.seed)
         self.guide = {completion.sample: (completion.output_ids, completion.finish_reason) for completion in drawn}
 
     def holding(self, tensors: dict[str, Tensor]) -> Reference:
@@ -88,8 +99,11 @@ class Reference:
             saved.restore(reference.model, {name: tensor.to(reference.model.dtype) for name, tensor in tensors.items()})
         return reference
 
+    @torch.no_grad()
     def layers(self, sequence: tuple[int, ...]) -> HiddenStates:
-        return self._engine.layers(sequence)
+        """Return the hidden states of a forward pass."""
+        states = self.model(input_ids=torch.tensor([sequence], device=self.model.device), output_hidden_states=True)
+        return shown([layer_states[0] for layer_states in states.hidden_states])
 
     @torch.no_grad()
     def scores_of_states(self, sequence: tuple[int, ...], last: list[list[float]]) -> list[float] | None:
@@ -109,9 +123,11 @@ class Reference:
 
         handle = norm.register_forward_hook(replaced)
         try:
-            [row] = self._engine.rescore([sequence])
+            ids = torch.tensor([sequence], device=self.model.device)
+            logprobs = self.model(input_ids=ids).logits[0, :-1].float().log_softmax(-1)
         finally:
             handle.remove()
+        row: list[float] = logprobs.gather(-1, ids[0, 1:, None])[:, 0].tolist()
         return row[len(sequence) - len(states) :]
 
     def requests(self) -> list[Request]:

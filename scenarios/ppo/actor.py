@@ -260,6 +260,7 @@ class ActorRole(Role):
                     self._shapes("actor_minibatch", step, batch, logits=logits)
                     self.optimizer.backward(loss.total)
                     report.add(loss)
+                report.losses.append(self.optimizer.take_loss())
                 report.grad_norms.append(self.optimizer.step(self.recorder.own_time))
         with self.recorder.own_time():
             self._digests = weights.digests(saved.tensors(self.model))

@@ -101,13 +101,17 @@ def make(
     ppo: PPO,
     *,
     whiten: Callable[[Rows], Rows] = advantages.whiten,
+    rewarded: Callable[[NDArray[np.float32]], NDArray[np.float32]] = lambda rewards: rewards,
 ) -> Experience:
-    """Compute the KL penalty (k1) at every token, the reward at the last, GAE, and whitening by `whiten`."""
+    """Compute the KL penalty (k1) at every token, the reward at the last, GAE, and whitening by `whiten`.
+
+    `rewarded`: the rewards that the returns are made of.
+    """
     kl = [
         logprobs - reference_logprobs
         for logprobs, reference_logprobs in zip(scores.actor.logprob, scores.reference, strict=True)
     ]
-    per_token = advantages.token_rewards(kl, scores.reward, ppo.kl_coef)
+    per_token = advantages.token_rewards(kl, rewarded(scores.reward), ppo.kl_coef)
     advantage, returns = advantages.gae(per_token, scores.value, gamma=ppo.gamma, lam=ppo.gae_lambda)
     if ppo.normalize_advantages:
         advantage = whiten(advantage)

@@ -27,6 +27,10 @@ class Hooks:
         """Return what the trainer uses as the actor's log-probabilities (arrays, one for each of `samples`)."""
         return rows
 
+    def rewarded(self, rewards: NDArray[np.float32], finish: Sequence[str], step: int) -> NDArray[np.float32]:
+        """Return the rewards that the returns are made of, one for each sample, given why each ended."""
+        return rewards
+
     def bounds(self, items: int, ranks: int) -> list[int]:
         """Return where the shares of `ranks` begin and end among `items` samples."""
         return [items * rank // ranks for rank in range(ranks + 1)] if ranks else []

@@ -44,10 +44,17 @@ class Optimizer:
         self._parallel = parallel
         self._adam = torch.optim.AdamW(self._masters, lr=lr, weight_decay=0.0)
         self.log = UpdateLog(list(named), self._masters) if parallel.world_size > 1 else None
+        self.loss: Tensor | None = None  # of the update so far: what this rank's gradients are of
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of one micro-batch's loss."""
         (loss * self._scale).backward()
+        self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+
+    def take_loss(self) -> float:
+        """Return this rank's loss of the update, and begin the next one."""
+        loss, self.loss = self.loss, None
+        return 0.0 if loss is None else float(loss)
 
     def step(self, own_time: Callable[[], AbstractContextManager[None]] = nullcontext) -> float:
         """Sum gradients across ranks, clip, update and clear them; return the norm before clipping. Raises

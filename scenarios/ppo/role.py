@@ -43,10 +43,13 @@ class MiniBatch:
 
 @dataclass(frozen=True)
 class Trained:
-    """Sums over this rank's tokens, gradient norms of each update, and one digest of all weights after the last one."""
+    """Sums over this rank's tokens, gradient norms and this rank's loss of each update, and one digest of all weights
+    after the last one.
+    """
 
     sums: dict[str, float]
     grad_norms: list[float]
+    losses: list[float]
     digest: str
 
 
@@ -162,6 +165,7 @@ class Report:
 
     sums: dict[str, float] = field(default_factory=dict)
     grad_norms: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
 
     def add(self, loss: Loss) -> None:
         """Add the sums of one micro-batch."""
@@ -170,4 +174,4 @@ class Report:
 
     def close(self, digests: Mapping[str, str]) -> Trained:
         """Return the total, with one digest of all weights."""
-        return Trained(self.sums, self.grad_norms, weights.combine(digests))
+        return Trained(self.sums, self.grad_norms, self.losses, weights.combine(digests))

@@ -133,6 +133,7 @@ class CriticRole(Role):
                     self._shapes("critic_minibatch", step, batch, value=value)
                     self.optimizer.backward(loss.total)
                     report.add(loss)
+                report.losses.append(self.optimizer.take_loss())
                 report.grad_norms.append(self.optimizer.step(self.recorder.own_time))
         with self.recorder.own_time():
             digests = weights.digests(self.model.state_dict())

@@ -243,6 +243,7 @@ class Trainer:
                 role_scores,
                 self.scenario.ppo,
                 whiten=lambda rows: self._hooks.whiten(rows, len(self._roles["actor"])),
+                rewarded=lambda rewards: self._hooks.rewarded(rewards, finish, step),
             )
         self._shapes("experience", step, samples, {
             "actor_logprob": np.concatenate(made.scored.logprob), "reference_logprob": np.concatenate(made.reference),
@@ -257,6 +258,7 @@ class Trainer:
         plan = list(mini_batches(len(made.samples), ppo.epochs, ppo.train_batch_size, self.scenario.seed, step))
         lengths = made.lengths
         futures: dict[str, list[Future]] = {}
+        micro_batches: list[list[int]] = []  # samples of each, in the first update
         for name, old, target in (("actor", made.scored.logprob, made.advantage), ("critic", made.value, made.returns)):
             actors = self._roles[name]
             shares: list[list[MiniBatch]] = [[] for _ in actors]
@@ -266,10 +268,18 @@ class Trainer:
                     divisor = self._hooks.count(count, int(lengths[part].sum()), len(actors))
                     shares[number].append(made.share(part, old, target, divisor))
             futures[name] = [actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)]
+            first_shares = [[sample.number for sample in share[0].samples] for share in shares]
+            micro_batches = [
+                share[part] for share in first_shares for part in batches.micro(share, ppo.micro_batch_size)
+            ]
         trained: dict[str, list[Trained]] = {name: gather(waiting) for name, waiting in futures.items()}
         self.digests = {name: ranks[0].digest for name, ranks in trained.items()} | {"batch": made.digest()}
         grad_norms = {name: ranks[0].grad_norms for name, ranks in trained.items()}
-        self._recorder.event("learner", step=step, **self.digests, norms=grad_norms)
+        first = {
+            "parts": micro_batches,
+            "losses": {name: sum(rank.losses[0] for rank in ranks) for name, ranks in trained.items()},
+        }
+        self._recorder.event("learner", step=step, **self.digests, norms=grad_norms, first=first)
         trained_tokens = float(sum(lengths[mini].sum() for mini in plan))
         sums: dict[str, float] = {}
         for ranks in trained.values():

@@ -35,6 +35,7 @@ from reports.model import Cause, Proof, Verdict
 from scenarios import models
 from scenarios.bench.case import Alteration, HeadReport, HeldReport, Symptoms
 from scenarios.engines.engine_interface import EngineError
+from scenarios.engines.hf.engine import HFEngine
 from scenarios.engines.mapping import ParameterMap
 from scenarios.models.quiet import quiet
 from scenarios.settings import Sampling, Scenario
@@ -50,6 +51,23 @@ def test_an_engine_without_a_fault_has_no_symptom(lab: Lab) -> None:
     found = lab.situation(ASKED).symptoms
     assert (found.total, found.noise) == (0, 0)
     assert found.compared["tokens"] == found.compared["scores"] > 50 and found.compared["prompts"] == 8
+
+
+@pytest.mark.parametrize("method", ["generate", "rescore"])
+def test_a_mistake_in_the_engines_code_is_not_the_references_too(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The embedded engine changes whatever model it computes with, and it draws the guide of the reference, too."""
+    original = getattr(HFEngine, method)
+
+    def changed(self: HFEngine, *args: Any, **options: Any) -> Any:
+        self.model.model.layers[1].self_attn.scaling = 0.5  # twice the right one
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(HFEngine, method, changed)
+    s = lab.situation(ASKED)
+    assert s.symptoms.of("scores") > 0
+    assert "first in layer 1" in live.narrowest(s)[0]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,10 @@ from __future__ import annotations
 from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.subjects.engines.observed_against_learner import rollout_of_side
+from harness.parity.subjects.learner import observed_returns
+from harness.parity.subjects.learner.observed_applied_loss import LossSums
 from harness.parity.subjects.learner.observed_experience import experiences
+from harness.parity.subjects.learner.observed_returns import ReturnSums
 from harness.parity.subjects.order import observed as order_observed
 from harness.parity.subjects.recording.observed_missing_steps import TOKENS, note_experience
 from harness.parity.subjects.recording.observed_step_consistency import StepTables, StepWitnesses
@@ -26,6 +29,8 @@ def compare(e: EvidenceBuilder, tell: Told = nobody) -> None:
     e.steps = sorted(set.intersection(*recorded))
     all_steps = sorted(set.union(*recorded))
     contradictions = {side.name: StepWitnesses(side.recording, side.boundaries) for side in e.sides}
+    returns = {side.name: ReturnSums() for side in e.sides}
+    losses = {side.name: LossSums.of(side) for side in e.sides}
     _trained_only(e, set(all_steps), contradictions)
     for number, step in enumerate(all_steps, 1):
         tell(f"comparing step {number} of {len(all_steps)}")
@@ -35,14 +40,20 @@ def compare(e: EvidenceBuilder, tell: Told = nobody) -> None:
         ]
         for side, of_side in zip(e.sides, tables, strict=True):
             contradictions[side.name].add(of_side)
+            scored_before = side.to_learner.tokens
             if of_side.rollout is not None:
                 rollout_of_side(e, side, of_side.rollout, of_side.experience)
+            if contradictions[side.name].batch_agrees.get(step, True):  # else the experience is not what it was
+                observed_returns.note(e, side, returns[side.name], of_side)
+                losses[side.name].add(e, side, of_side, side.to_learner.tokens - scored_before)
         if e.alone:
             _alone(e, tables[0])
         else:
             _pair(e, tables[0], tables[1])
     for side in e.sides:
         side.witnesses = contradictions[side.name].witnesses()
+        side.returns = returns[side.name].returns(e, side)
+        side.applied_losses = losses[side.name].losses(e, side)
 
 
 def _alone(e: EvidenceBuilder, tables: StepTables) -> None:

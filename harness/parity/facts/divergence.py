@@ -59,6 +59,8 @@ class Kind(Enum):
     REWARD = ("reward", "reward")
     LEARNER = ("learner", "another learner")
     LOSS = ("loss", "other losses")
+    RETURNS = ("returns", "returns of the {side}'s learner that its rewards do not give")
+    APPLIED_LOSS = ("applied loss", "losses of the {side}'s learner that its experience does not give")
     RANKS = ("ranks", "ranks of the {side}'s learner")
     TRAINER_DRIFT = ("trainer drift", "a learner away from what float32 makes of its weights")
     # the lifted stage, and the native one
@@ -94,7 +96,7 @@ class Kind(Enum):
     @property
     def of_trainer(self) -> bool:
         """Whether the trainer is what differs."""
-        return self.downstream or self in (Kind.TRAINER_DRIFT, Kind.RANKS)
+        return self.downstream or self in (Kind.TRAINER_DRIFT, Kind.RANKS, Kind.RETURNS, Kind.APPLIED_LOSS)
 
     @property
     def systematic(self) -> bool:

@@ -18,6 +18,7 @@ from harness.parity.facts.divergence import Divergence, DivergenceKey
 from harness.parity.facts.tally import Tally
 from harness.parity.subjects.engines.observed_lifecycle import Lifecycle
 from harness.parity.subjects.engines.observed_memory import Held, recorded
+from harness.parity.subjects.learner.observed_learner_faults import AppliedLosses, Returns
 from harness.parity.subjects.learner.observed_learners import Experience, Learners
 from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
 from harness.parity.subjects.log_probabilities.observed_results import LogProbabilities
@@ -95,6 +96,8 @@ class Side(RecordedSide):
     witnesses: Witnesses  # its contradictions step by step
     lifecycle: Lifecycle | None  # the sleep of its engines; None where they should stay awake and did
     rank_faults: tuple[RankFault, ...]
+    returns: Returns  # of its learner, held against its rewards
+    applied_losses: AppliedLosses  # of its learner, held against its experience
 
     @cached_property
     def memory(self) -> tuple[Held, ...]:

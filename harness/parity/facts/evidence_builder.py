@@ -17,6 +17,7 @@ from harness.parity.facts.divergence import Divergence, DivergenceKey
 from harness.parity.facts.evidence import Counts, Evidence, Side, SideCounts
 from harness.parity.facts.plain import read_only
 from harness.parity.subjects.engines.observed_lifecycle import Lifecycle
+from harness.parity.subjects.learner.observed_learner_faults import AppliedLosses, Returns
 from harness.parity.subjects.learner.observed_learners import Experience, Learners
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
 from harness.parity.subjects.log_probabilities.observed_metrics import MismatchSums
@@ -70,6 +71,8 @@ class SideBuilder(RecordedSide):
         self.witnesses = Witnesses()
         self.lifecycle: Lifecycle | None = None
         self.rank_faults: tuple[RankFault, ...] = ()
+        self.returns = Returns()
+        self.applied_losses = AppliedLosses()
 
     def build(self) -> Side:
         return Side(
@@ -94,6 +97,8 @@ class SideBuilder(RecordedSide):
             witnesses=self.witnesses,
             lifecycle=self.lifecycle,
             rank_faults=self.rank_faults,
+            returns=self.returns,
+            applied_losses=self.applied_losses,
         )
 
 
@@ -147,6 +152,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
         self.other_tokens: list[int] = []
         self.not_identical: dict[str, int] = {}
         self.apart: dict[str, tuple[float, float]] = {}
+        self.differing: dict[str, list[np.ndarray]] = {}  # column -> arrays of (step, sample)
         self.frozen_means: dict[str, dict[int, Clusters]] = {}  # column -> step -> sums of the differences
         self.untested_means: dict[str, str] = {}
         # weights
@@ -298,6 +304,7 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             other_tokens=tuple(self.other_tokens),
             not_identical=read_only(self.not_identical),
             apart=read_only(self.apart),
+            differing=read_only({name: np.concatenate(items) for name, items in self.differing.items()}),
             untested=read_only(self.untested_means),
         )
 

@@ -13,6 +13,7 @@ from harness.parity.facts.evidence import Evidence
 from probes.plugins import PluginError
 from reports.model import Cause, Proof
 
+Where = Callable[[np.ndarray], np.ndarray]  # (step, sample) rows -> mask
 _SAMPLES = 1 << 40  # sample numbers are below it: step * _SAMPLES + sample is one integer for both
 
 

@@ -6,17 +6,15 @@ the pairs do not tell, the party is "unknown".
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Where
 
 TRAINER, UNKNOWN = "trainer", "unknown"
 # Kinds that hold an engine against its learner: either of the two may have moved.
 AGAINST_LEARNER = (Kind.ENGINE, Kind.CHOICE, Kind.SYNC, Kind.DRIFT, Kind.NATIVE_LEARNER)
-Where = Callable[[np.ndarray], np.ndarray]
 
 
 def everywhere(items: np.ndarray) -> np.ndarray:

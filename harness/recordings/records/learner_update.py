@@ -13,6 +13,25 @@ DIGESTED = ("actor", "critic", "batch")
 
 
 @dataclass(frozen=True)
+class FirstUpdate:
+    """The first update of a step. `parts`: the samples of each micro-batch; None where they were not recorded.
+    `losses`: what each role's gradients were of, over all ranks."""
+
+    parts: tuple[tuple[int, ...], ...] | None
+    losses: Mapping[str, float]
+
+    @classmethod
+    def of(cls, section: Parameters) -> FirstUpdate:
+        parts = section.get("parts")
+        numbers = [sample_numbers(part) for part in parts] if isinstance(parts, list) else [None]
+        losses = parameters(section.get("losses"))
+        return cls(
+            parts=None if None in numbers else tuple(part for part in numbers if part is not None),
+            losses={role: number(loss) for role, loss in losses.items()},
+        )
+
+
+@dataclass(frozen=True)
 class LearnerUpdate:
     """One `learner` event, after the update of a step. `digests`: of the actor's weights, the critic's and the batch,
     by these names, those that were recorded; `norms`: of each role's gradients before they were clipped."""
@@ -21,6 +40,7 @@ class LearnerUpdate:
     step: int | None
     digests: Mapping[str, str]
     norms: Mapping[str, tuple[float, ...]]
+    first: FirstUpdate
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> LearnerUpdate:
@@ -30,6 +50,7 @@ class LearnerUpdate:
             step=integer(event.get("step")),
             digests={part: digest for part in DIGESTED if (digest := filled_text(event.get(part)))},
             norms={role: tuple(map(number, sizes)) for role, sizes in norms.items() if isinstance(sizes, list)},
+            first=FirstUpdate.of(parameters(event.get("first"))),
         )
 
     def agreeing(self, update: LearnerUpdate) -> LearnerUpdate:

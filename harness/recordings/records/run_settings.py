@@ -80,6 +80,11 @@ class LearnerSettings:
     epochs: int | None
     train_batch_size: int | None
     normalize_advantages: bool | None
+    gamma: float
+    gae_lambda: float
+    kl_coef: float
+    entropy_coef: float
+    value_coef: float
 
     @classmethod
     def of(cls, section: Parameters) -> LearnerSettings:
@@ -88,6 +93,11 @@ class LearnerSettings:
             epochs=whole_number(section.get("epochs")),
             train_batch_size=whole_number(section.get("train_batch_size")),
             normalize_advantages=flag(section.get("normalize_advantages")),
+            gamma=number(section.get("gamma")),
+            gae_lambda=number(section.get("gae_lambda")),
+            kl_coef=number(section.get("kl_coef")),
+            entropy_coef=number(section.get("entropy_coef")),
+            value_coef=number(section.get("value_coef")),
         )
 
 

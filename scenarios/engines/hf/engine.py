@@ -82,9 +82,7 @@ class HFEngine:
         )
         self._arguments, self._described = map_engine(mapping, "hf", requested, parameters.engine, lambda _: {})
         dtype = str(self._arguments.get("dtype", "auto"))
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            model_path, dtype=dtype if dtype == "auto" else getattr(torch, dtype)
-        )
+        model = self._loaded(model_path, dtype)
         widen(model, model.dtype)
         self._model = model.to(self._device).eval()
         self._model_ends = ids_of(self._model.generation_config.eos_token_id)
@@ -95,6 +93,10 @@ class HFEngine:
         self._seed = torch.Generator().seed() if mapped_seed is None else int(mapped_seed)
         self._group: Any = None
         self.load = Load()
+
+    def _loaded(self, path: str, dtype: str) -> Any:
+        wanted = dtype if dtype == "auto" else getattr(torch, dtype)
+        return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=wanted)
 
     @property
     def model(self) -> Any:

@@ -82,6 +82,7 @@ TRAINER: dict[str, Shape] = {
     "scale": NUMBER,
     "shift": int,
     "pads": NUMBER,
+    "unrewarded": ("stop", "length"),
     "first_share": NUMBER,
     "first_step": int,
     "rank": int,

@@ -40,6 +40,7 @@ class TrainerPlants(Hooks):
     `alter_from` on, see `altered`. behind_from: from the sync of this version on, each sync sends what the previous
     one should have sent. scale: factor of the actor's log-probabilities. shift: positions by which they are late.
     pads: added to the actor's log-probabilities of samples whose prompt is shorter than the longest of the step.
+    unrewarded: the finish reason of samples whose returns are made without their reward.
     first_share: the share of the samples that the first rank gets (0 to 1). first_step: earlier steps are right.
     awake_in: steps after whose rollout the engine is not put to sleep. wakes: {weight version: how the engine wakes
     for it}.
@@ -67,6 +68,7 @@ class TrainerPlants(Hooks):
     first_share: float = 0.0
     first_step: int = 0
     pads: float = 0.0
+    unrewarded: str = ""
     awake_in: tuple[int, ...] = ()
     wakes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     rank: int = 1
@@ -101,6 +103,12 @@ class TrainerPlants(Hooks):
             return super().bounds(items, ranks)
         lead = round(items * self.first_share)
         return [0, *(lead + (items - lead) * rank // (ranks - 1) for rank in range(ranks))]
+
+    def rewarded(self, rewards: Any, finish: Sequence[str], step: int) -> Any:
+        """Return the rewards that the returns are made of, one for each sample (array), given why each ended."""
+        if not self.unrewarded or step < self.first_step:
+            return rewards
+        return rewards * [reason != self.unrewarded for reason in finish]
 
     def inside(self, role: str, rank: int) -> Injection | None:
         if rank == self.rank and role == "actor" and self.update:

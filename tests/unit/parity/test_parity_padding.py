@@ -90,3 +90,50 @@ def test_an_engine_that_moved_in_short_prompts_is_no_learner_that_reads_pads(tmp
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "DIVERGENT" and not of_padding(verdict.causes)
     assert all(cause.party == "candidate" for cause in verdict.causes)
+
+
+FIRST = 1  # the first step of PLAN in which a batch pads
+
+
+@pytest.fixture
+def reads_pads() -> tuple[Recording, Recording]:
+    """A pair whose candidate's learner reads pads, normalises all advantages of that batch otherwise, and so makes
+    another first update.
+    """
+    baseline, candidate = make("baseline", PLAN, native=False), make("candidate", PLAN, native=False, parted=FIRST + 1)
+    plant(candidate, "experience", "actor_logprob", padded)
+    _column(candidate.frame("experience", FIRST), "advantage").values *= 0.99
+    return baseline, candidate
+
+
+def test_what_a_batch_and_its_update_make_of_the_pads_is_no_second_cause(
+    reads_pads: tuple[Recording, Recording], tmp_path: Path
+) -> None:
+    verdict = put(tmp_path, *reads_pads)
+    assert verdict.verdict == "DIVERGENT"
+    assert [(cause.name, cause.party) for cause in verdict.causes] == [("PADDING", "trainer")]
+
+
+@pytest.mark.parametrize("column", ["value", "return", "reference_logprob", "reward"])
+@pytest.mark.parametrize("rows", [padded, lambda lengths: ~padded(lengths)])
+def test_a_second_fault_beside_the_pads_stays_open(
+    column: str, rows: Rows, reads_pads: tuple[Recording, Recording], tmp_path: Path
+) -> None:
+    baseline, candidate = reads_pads
+    numbers = candidate.frame("experience", FIRST).arrays[column]
+    mask = rows(_column(candidate.frame("rollout", FIRST), "prompt").lengths)
+    if isinstance(numbers, Jagged):
+        numbers.values[np.repeat(mask, numbers.lengths)] += 0.5
+    else:
+        numbers[mask] += 0.5
+    causes = [cause.name for cause in put(tmp_path, baseline, candidate).causes]
+    follows = column == "return" and rows is padded  # of other log-probabilities
+    assert causes == (["PADDING"] if follows else ["PADDING", "UNEXPLAINED"])
+
+
+def test_an_engine_that_moved_beside_the_pads_is_not_covered(
+    reads_pads: tuple[Recording, Recording], tmp_path: Path
+) -> None:
+    baseline, candidate = reads_pads
+    plant(candidate, "rollout", "logprob", lambda lengths: ~padded(lengths))
+    assert {cause.name for cause in put(tmp_path, baseline, candidate).causes} != {"PADDING"}

@@ -18,6 +18,7 @@ from recordings import (
     TENSORS,
     VOCABULARY,
     FrameRecord,
+    Jagged,
     Log,
     Recording,
     batch_digest,
@@ -780,6 +781,17 @@ def test_a_trainer_whose_numbers_are_shifted_is_the_trainers_fault(tmp_path: Pat
     for frame in candidate.frames("experience"):
         change(frame, "actor_logprob", lambda i, row: np.roll(row, 1))
     settled(put(tmp_path, baseline, candidate), "ALIGNMENT", "trainer")
+
+
+@pytest.mark.parametrize("second", ["value", "reference_logprob", "reward"])
+def test_a_second_fault_beside_a_trainer_whose_numbers_are_scaled_stays_open(tmp_path: Path, second: str) -> None:
+    baseline, candidate = plain()
+    for frame in candidate.frames("experience"):
+        frame.arrays["actor_logprob"].values = frame.arrays["actor_logprob"].values / np.float32(0.7)
+        column = frame.arrays[second]
+        (column.values if isinstance(column, Jagged) else column)[:5] += 0.5
+    found = causes(put(tmp_path, baseline, candidate))
+    assert found == ["TRAINER(log-probabilities scaled)", "UNEXPLAINED"]
 
 
 # --- an engine against itself -----------------------------------------------------------------------

@@ -54,6 +54,18 @@ def syncs(run: Run) -> dict[int, dict[str, Any]]:
     return {event["version"]: event for event in run.events(kind="sync")}
 
 
+def test_returns_lack_the_rewards_of_samples_that_end_so(recorded: Any, sound: Run) -> None:
+    wrong = recorded("unrewarded", unrewarded="length")
+    np.testing.assert_array_equal(experience(wrong, 0, "reward"), experience(sound, 0, "reward"))
+    frame = next(frame for frame in sound.frames(kind="experience") if frame.step == 0)
+    rollout = next(frame for frame in sound.frames(kind="rollout") if frame.step == 0)
+    cut = np.array(rollout.fields["finish"]) == "length"
+    rows = frame.arrays["return"]
+    differs = experience(wrong, 0, "return") != experience(sound, 0, "return")
+    changed = [bool(differs[start:end].any()) for start, end in zip(rows.offsets, rows.offsets[1:], strict=False)]
+    assert cut.any() and changed == cut.tolist()
+
+
 def test_log_probabilities_are_scaled_from_a_step_on(recorded: Any, sound: Run) -> None:
     wrong = recorded("scaled", scale=2.0, first_step=1)
     np.testing.assert_array_equal(experience(wrong, 0, "actor_logprob"), experience(sound, 0, "actor_logprob"))

@@ -171,6 +171,7 @@ FIELDS: list[tuple[str, str, Any, Callable[[Any], Any], tuple[Any, ...]]] = [
     ("learner", "step", 3, lambda update: update.step, WHOLE),
     ("learner", "actor", "00", lambda update: update.digests, (*TEXT, "")),
     ("learner", "norms", {"actor": [1.0]}, lambda update: update.norms, (*NAMED, {"actor": 1.0})),
+    ("learner", "first", {"parts": [[3]]}, lambda update: update.first.parts, (*NAMED, {"parts": 3}, {"parts": [3]})),
     ("step", "step", 3, lambda record: record.step, WHOLE),
     ("step", "metrics", {"tokens": 3}, lambda record: record.metrics, NAMED),
     ("open", "host", "a", lambda start: start.host, TEXT),

@@ -10,12 +10,15 @@ import numpy as np
 
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.proof import recorded
-from harness.parity.facts.divergence import Kind, keys
+from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explained, Explanation, from_step, when
+from harness.parity.facts.explanation import Explained, Explanation, Where, among, and_runs, from_step, when
+from harness.parity.subjects.learner.observed_experience import FROZEN
+from harness.parity.subjects.learner.observed_learner_faults import Reading
 from harness.parity.subjects.ranks.observed_answers import odd_rank
 from harness.parity.subjects.ranks.observed_faults import RankFault, What
-from reports.model import Cause
+from reports.model import Cause, Proof
+from reports.text import counted
 
 MADE = (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of(), Kind.LOSS.of())
 SCORED = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT, Kind.BEHIND)  # divergences of the samples of a rank with wrong weights
@@ -28,6 +31,53 @@ _WORDS = {
     What.ANSWERS: "the {side}'s ranks answer in another order than their samples",
     What.ADVANTAGES: "the {side}'s advantages are normalised over each rank's samples",
 }
+
+_LOGPROBS = ("actor_logprob", "kl", "return")  # what a wrong log-probability changes in its own sample
+_RETURNS = ("return",)
+_LACK = {
+    Reading.NO_REWARD: "lack their rewards",
+    Reading.NO_PENALTY: "lack the KL penalty",
+    None: "do not follow from their rewards",
+}
+ANY_RETURNS, ANY_LOSS = "returns", "loss"  # of which no reading tells what is wrong with them
+_WHOLE_BATCH = ("advantage",)  # what it changes in every sample of its batch, where advantages are normalised
+
+
+def scored_wrongly(
+    e: Evidence,
+    cause: Cause,
+    against_learner: tuple[DivergenceKey, ...],
+    affected: np.ndarray,
+    *,
+    partial: bool = False,
+    own: tuple[str, ...] = _LOGPROBS,
+) -> Explanation:
+    """Return what follows from a learner's wrong numbers of the `affected` (step, sample) rows: its log-probabilities.
+
+    `against_learner`: kinds that are measured with those numbers; only the affected samples show them. `own`: columns
+    that then differ in these samples. The learners part, and all that they make of later samples follows. Rewards and
+    the reference's numbers never do.
+    """
+    first = int(affected[:, 0].min())
+    selected = and_runs(affected)
+    beyond: dict[DivergenceKey, Where] = {key: lambda items: ~selected(items) for key in against_learner}
+    beyond[Kind.EXPERIENCE.of()] = lambda items: ~_follows(e, items, affected, own)
+    return Explanation(
+        cause, (*against_learner, Kind.EXPERIENCE.of(), Kind.LEARNER.of()), from_step(first), partial, beyond
+    )
+
+
+def _follows(e: Evidence, items: np.ndarray, affected: np.ndarray, own_columns: tuple[str, ...]) -> np.ndarray:
+    """Return a mask of differences of the experience that follow from wrong numbers of these rows."""
+    parted = e.learners.parted
+    later = items[:, 0] > parted if parted is not None else np.zeros(len(items), bool)
+    own, batch = among(affected)(items), np.isin(items[:, 0], affected[:, 0])
+    follows: np.ndarray = items[:, 1] >= 0  # without a sample: a mean of what frozen models make
+    for column, rows in e.experience.differing.items():
+        may_differ = np.zeros(len(items), bool) if column in FROZEN else later.copy()
+        may_differ |= own & (column in own_columns) | batch & (column in _WHOLE_BATCH)
+        follows &= may_differ | ~among(rows)(items)
+    return follows
 
 
 def ranks(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -56,9 +106,10 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
     summary = f"{_WORDS[what].format(side=side.name)}{who} {when(e, steps)}"
     apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # such ranks score with other weights than those sent
     beyond = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
+    shown = keys((Kind.RANKS, Kind.APPLIED_LOSS), side.name)
     return Explanation(
         Cause.of(TRAINER.key(what), "trainer", summary, evidence, details),
-        (Kind.RANKS.of(side.name), *MADE, *beyond, *((Kind.TRAINER_DRIFT.of(),) if apart else ())),
+        (*shown, *MADE, *beyond, *((Kind.TRAINER_DRIFT.of(),) if apart else ())),
         from_step(steps[0]),
         beyond=beyond,
     )
@@ -86,6 +137,60 @@ def _not_of_others(side: Side) -> Callable[[np.ndarray], np.ndarray]:
     rank_0_samples = {(step, sample) for (step, role), by in side.ranks.shares.items() if role == "actor" and 0 in by
            for sample in by[0].samples}  # fmt: skip
     return lambda items: np.array([tuple(pair) in rank_0_samples for pair in items.tolist()], bool)
+
+
+def returns(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Find returns that a learner's own rewards do not give, in one run or in both."""
+    wrong = [side for side in e.sides if len(side.returns.items)]
+    for reading in dict.fromkeys(side.returns.reading for side in wrong):
+        sides = [side for side in wrong if side.returns.reading is reading]
+        whose = "both learners'" if len(sides) > 1 else f"the {sides[0].name}'s"
+        count = sum(len(side.returns.items) for side in sides)
+        affected = np.unique(np.concatenate([side.returns.items for side in sides]), axis=0)
+        kinds = tuple(Kind.RETURNS.of(side.name) for side in sides)
+        place = e.earliest(*kinds)
+        where = next((each.in_words() for side in sides for each in side.returns.separations if each.complete), "")
+        proofs = []
+        if reading is not None:
+            proofs = [Proof(f"make the returns again: {reading}", count, 0, "samples")]
+        cause = Cause.of(
+            TRAINER.key(reading or ANY_RETURNS),
+            "trainer",
+            f"{whose} returns {_LACK[reading]} {when(e, affected[:, 0])}",
+            "; ".join(filter(None, [counted(count, "sample"), where, place.context if place is not None else ""])),
+            {"sides": [side.name for side in sides], "samples": count, "steps": np.unique(affected[:, 0]).tolist()},
+            proofs,
+        )
+        yield scored_wrongly(e, cause, kinds, affected, own=_RETURNS)
+
+
+def applied_losses(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Find losses that a learner's own experience does not give: they are divided by something else."""
+    nothing = np.empty((0, 2), np.int64)
+
+    def before_they_part(items: np.ndarray) -> np.ndarray:
+        return ~_follows(e, items, nothing, ())
+
+    for side in e.sides:
+        key, losses = Kind.APPLIED_LOSS.of(side.name), side.applied_losses
+        if not len(so_far.left(key)):
+            continue
+        place, roles = e.first[key].place, " and the ".join(losses.roles)
+        text, proofs = f"the {side.name}'s {roles} applies another loss than its experience gives", list[Proof]()
+        if losses.divisor is not None:
+            text = f"the {side.name}'s loss of the {roles} depends on the {losses.divisor.removesuffix(' in the loss')}"
+            proofs = [Proof(f"divide again: {losses.divisor}", losses.wrong, 0, "losses")]
+        details = {"side": side.name, "roles": list(losses.roles), "steps": list(losses.steps)}
+        cause = Cause.of(
+            TRAINER.key(losses.divisor or ANY_LOSS),
+            "trainer",
+            f"{text} {when(e, losses.steps)}",
+            place.context,
+            details,
+            proofs,
+        )
+        kinds = (key, Kind.EXPERIENCE.of(), Kind.LEARNER.of())
+        yield Explanation(cause, kinds, from_step(losses.steps[0]), beyond={Kind.EXPERIENCE.of(): before_they_part})
 
 
 def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -126,7 +231,7 @@ TRAINER = CauseFamily(
     fix="look at the trainer's code and settings: the rollouts are not the cause",
     alone="it is read off the trainer's own records: one factor gives every number again, which no engine reports, or "
     "its ranks say what each was asked, trained on, summed and applied",
-    proof=recorded("one factor, or another sample's response, gives every number of the learner again"),
+    proof=recorded("one factor, another sample's response, or a term left out gives every number of the learner again"),
 )
 
 FAMILIES = (TRAINER,)

@@ -14,9 +14,9 @@ from harness.parity.causes.family import CauseFamily, Rival, Seen
 from harness.parity.causes.proof import supported
 from harness.parity.facts.divergence import Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, when
+from harness.parity.facts.explanation import Explained, Explanation, among, when
 from harness.parity.facts.odd_one import TRAINER, odd_one
-from harness.parity.subjects.learner.causes import MADE, SCORED
+from harness.parity.subjects.learner.causes import SCORED, scored_wrongly
 from harness.parity.subjects.log_probabilities.observed_properties import PADDED
 from harness.parity.subjects.log_probabilities.observed_readings import Readings
 from harness.parity.subjects.log_probabilities.observed_separations import Separation
@@ -47,7 +47,7 @@ def padded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             observed=[Seen.PADS_ALONE] * _pads_alone(e.log_probabilities.readings[Kind.ENGINE.of(side.name)]),
         )
         scored = (key for each, _ in separated for key in keys(SCORED, each.name))
-        yield Explanation(cause, (*scored, *MADE, Kind.TRAINER_DRIFT.of()), and_runs(affected))
+        yield scored_wrongly(e, cause, (*scored, Kind.TRAINER_DRIFT.of()), affected)
 
 
 def _separated(e: Evidence, side: Side, so_far: Explained) -> Separation | None:

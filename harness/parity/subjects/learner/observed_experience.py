@@ -20,7 +20,7 @@ import numpy as np
 from harness.parity.facts.align import Grid, Match, around, equal_rows, first_difference, shared
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Counts
-from harness.parity.facts.evidence_builder import EvidenceBuilder
+from harness.parity.facts.evidence_builder import EvidenceBuilder, items_of
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, prompts, student
 from harness.parity.subjects.log_probabilities.observed_systematic import ALLOWED_BIAS, FALSE_ALARM
 from harness.parity.subjects.precision.observed_floor import EPSILON, RESOLUTION
@@ -154,9 +154,11 @@ def _same_numbers(e: EvidenceBuilder, kind: Kind, values: _PairedValues, *, exac
     if len(beyond):
         rows, at = values.rows_of(beyond), int(beyond[0])
         row = int(rows[0])
+        differing = values.sample[np.unique(rows)]
+        e.differing.setdefault(name, []).append(items_of(values.step, differing))
         e.note_divergence(
             kind.of(),
-            values.sample[np.unique(rows)],
+            differing,
             Place(
                 step=values.step,
                 phase="experience",

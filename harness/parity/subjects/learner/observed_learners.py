@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from harness.parity.subjects.ranks.observed_faults import What
 from reports.model import Finding
 
@@ -47,4 +49,5 @@ class Experience:
     other_tokens: tuple[int, ...] = ()  # steps that were trained on other tokens
     not_identical: Mapping[str, int] = field(default_factory=dict)  # the first step without bit-identical values
     apart: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # largest |Δ| within the allowed one, and it
+    differing: Mapping[str, np.ndarray] = field(default_factory=dict)  # column -> (step, sample) beyond what is allowed
     untested: Mapping[str, str] = field(default_factory=dict)  # why no mean difference was tested

@@ -22,7 +22,7 @@ from harness.parity.facts.explanation import (
     when,
 )
 from harness.parity.facts.history import later_steps, right_before
-from harness.parity.subjects.learner.causes import TRAINER
+from harness.parity.subjects.learner.causes import TRAINER, scored_wrongly
 from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
 from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
 from harness.parity.subjects.log_probabilities.observed_properties import ZERO
@@ -71,7 +71,6 @@ def _with_short_ones(readings: Readings, open_: np.ndarray, good: np.ndarray, si
 # Divergences that are measured as an engine's distance from its learner, and so appear when the learner's numbers are
 # wrong.
 _FROM_THE_LEARNER = (Kind.TRAINER_DRIFT.of(), *(kind.of(side) for kind in (Kind.BEHIND, Kind.DRIFT) for side in SIDES))
-_MADE = (Kind.EXPERIENCE.of(), Kind.LEARNER.of())
 # Words for a pair of engine and learner that disagree, where nothing else shows which of the two is wrong.
 _EITHER = "which of the two is off no equal token of a second run shows"
 
@@ -119,7 +118,7 @@ def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     kinds = (kind,)
                 elif learner:  # the engines agree with each other
                     text = f"log-probabilities of the learner are shifted by {abs(shift)} {where}"
-                    kinds = (kind, *_MADE, *_FROM_THE_LEARNER)
+                    kinds = (kind, *_FROM_THE_LEARNER)
                 elif trainer:
                     text = (
                         f"the tokens trained on are those rolled out, shifted by {abs(shift)} (a mask is off) {where}"
@@ -134,19 +133,18 @@ def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     f"read {shift:+d} position, {figure(proof.after)} of {figure(proof.before)} {proof.unit} are left"
                 )
                 evidence += "; what is left has another cause" if partial else ""
-                yield Explanation(
-                    Cause.of(
-                        ALIGNMENT.key(),
-                        "trainer" if trainer or learner else side.name,
-                        text,
-                        evidence,
-                        {"shift": shift, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
-                        [proof],
-                    ),
-                    kinds,
-                    and_runs(affected),
-                    partial,
+                cause = Cause.of(
+                    ALIGNMENT.key(),
+                    "trainer" if trainer or learner else side.name,
+                    text,
+                    evidence,
+                    {"shift": shift, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+                    [proof],
                 )
+                if learner:
+                    yield scored_wrongly(e, cause, kinds, affected, partial=partial)
+                else:
+                    yield Explanation(cause, kinds, and_runs(affected), partial)
 
 
 def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
@@ -248,20 +246,13 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if whose == "either":
             text = f"log-probabilities of the {side.name}'s learner are {figure(factor)} times its engine's "
             text += f"{when(e, affected[:, 0])}; {_EITHER}"
-        yield Explanation(
-            Cause.of(
-                key,
-                party,
-                text,
-                evidence,
-                details,
-                [proof],
-            ),
-            (kind, *_MADE, *_FROM_THE_LEARNER)
-            if trainer
-            else (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)),
-            and_runs(np.concatenate([affected, _quiet(readings, rows, remaining)])),
-        )
+        cause = Cause.of(key, party, text, evidence, details, [proof])
+        affected = np.concatenate([affected, _quiet(readings, rows, remaining)])
+        if trainer:
+            yield scored_wrongly(e, cause, (kind, *_FROM_THE_LEARNER), affected)
+        else:
+            kinds = (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name))
+            yield Explanation(cause, kinds, and_runs(affected))
 
 
 def _quiet(readings: Readings, rows: np.ndarray, remaining: np.ndarray) -> np.ndarray:
@@ -310,7 +301,7 @@ def as_the_reference(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         elif learner <= RESIDUE * beyond < engine:
             text = f"the learner's log-probabilities are the reference's {where}, not those of the weights drawn with"
             cause = Cause.of(TRAINER.key("scored with the reference"), "trainer", text, evidence, details)
-            yield Explanation(cause, (kind, *_MADE, *_FROM_THE_LEARNER), and_runs(affected))
+            yield scored_wrongly(e, cause, (kind, *_FROM_THE_LEARNER), affected)
 
 
 def slipped(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

@@ -49,8 +49,16 @@ FAULTS = (
     Fault(
         "trainer-reads-pads",
         "the trainer's forward pass reads the pads in front of every prompt but the longest ones",
+        pair=("vllm", "sglang"),  # the embedded engine pads, too: the party is unknown there
         trainer={"pads": -0.05},
         causes=("PADDING",),
+        party="trainer",
+    ),
+    Fault(
+        "trainer-loses-rewards",
+        "the trainer makes the returns of samples that stopped without their reward",
+        trainer={"unrewarded": "stop"},
+        causes=("TRAINER(rewards left out of the returns)",),
         party="trainer",
     ),
     Fault(

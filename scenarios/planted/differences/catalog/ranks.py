@@ -148,7 +148,14 @@ FAULTS = (
         "the same of a learner that packs its samples, which the other does not",
         settings=(*MICRO, "ppo.packing=true"),
         trainer={"divisor": "mean of micro-batches"},
-        causes=("TRAINER(cut of the batch in the loss)",),
+        causes=("TRAINER(size of micro-batches in the loss)",),
+        party="trainer",
+    ),
+    Fault(
+        "loss-of-equal-micro-batch-means",
+        "one of two learners of equal micro-batches applies the mean of their means, and records the right divisor",
+        trainer={"divisor": "mean of micro-batches"},
+        causes=("TRAINER(size of micro-batches in the loss)",),
         party="trainer",
     ),
     Fault(

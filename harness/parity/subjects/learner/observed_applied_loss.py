@@ -1,0 +1,157 @@
+"""Whether the losses that a learner applies are what its own experience gives.
+
+In the first update of a step the policy has not moved yet. The ratio is one, and the new values are the old ones: so
+the loss of each token follows from its advantage, or from its value and return (`scenarios.ppo.losses`). The loss is
+their mean over the tokens of the mini-batch. Only runs of the harness's own trainer record that loss.
+
+Where a learner and its engine disagree, or have few tokens in common, the log-probabilities that it recorded may not
+be those of its weights. The ratio is then not one, and the actor's loss of that step tells nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
+from harness.parity.subjects.learner.observed_learner_faults import AppliedLosses, Divisor
+from harness.parity.subjects.recording.observed_step_consistency import StepTables
+from harness.recordings.records.learner_update import FirstUpdate
+from harness.recordings.records.run_settings import LearnerSettings
+from harness.recordings.tables import Table
+from reports.model import Place
+from reports.text import figure
+
+SUMS = 1e-6  # relative: float32 sums over a mini-batch in another order
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The losses of one role's tokens in a mini-batch, and how far rounding may move each. `part`, `sample`: numbers
+    of the micro-batch and of the sample that a token is of.
+    """
+
+    loss: np.ndarray
+    rounding: np.ndarray
+    part: np.ndarray
+    sample: np.ndarray
+
+    def mean(self) -> float:
+        return float(self.loss.mean())
+
+    def mean_of(self, group: np.ndarray) -> float:
+        """Return the mean over groups of their own means."""
+        counts = np.bincount(group)
+        return float((np.bincount(group, self.loss)[counts > 0] / counts[counts > 0]).mean())
+
+    @property
+    def allowed(self) -> float:
+        return float((self.rounding + SUMS * np.abs(self.loss)).max())
+
+
+_READINGS: Mapping[Divisor, Callable[[_Tokens, int], float]] = {
+    Divisor.MICRO_BATCHES: lambda tokens, ranks: tokens.mean_of(tokens.part),
+    Divisor.SAMPLES: lambda tokens, ranks: tokens.mean_of(tokens.sample),
+    Divisor.RANKS: lambda tokens, ranks: tokens.mean() / ranks,
+}
+
+
+@dataclass
+class LossSums:
+    """What the steps of one side have shown so far. `fitting`: readings that give every loss that does not follow."""
+
+    updates: Mapping[int, FirstUpdate]
+    compared: int = 0
+    roles: set[str] = field(default_factory=set)
+    places: list[Place] = field(default_factory=list)
+    fitting: set[Divisor] = field(default_factory=lambda: set(Divisor))
+
+    @staticmethod
+    def of(side: SideBuilder) -> LossSums:
+        records = side.recording.records
+        return LossSums({update.step: update.first for update in records.updates if update.step is not None})
+
+    def add(self, e: EvidenceBuilder, side: SideBuilder, tables: StepTables, scored: int) -> None:
+        """Compare the losses of one step's first update with its experience, where both are recorded.
+
+        `scored`: tokens of the step at which the learner's log-probabilities were compared with its engine's.
+        """
+        first, table = self.updates.get(tables.step), tables.experience
+        if first is None or first.parts is None or table is None or side.recording.records.manifest.framework:
+            return
+        settings = side.recording.records.settings.learner
+        trained, moved = table.rows("tokens"), tables.step in e.places.get(Kind.ENGINE.of(side.name), {})
+        right = trained is not None and 2 * scored >= len(trained.values) and not moved
+        for role, loss in first.losses.items():
+            if role == "actor" and not right:
+                continue  # its log-probabilities may be wrong: then the ratio is not one
+            tokens = _tokens(role, settings, table, first.parts, e.tolerance.value)
+            if tokens is None or not np.isfinite(loss):
+                continue
+            expected, allowed = tokens.mean(), tokens.allowed
+            otherwise = {divisor: read(tokens, settings.world_size or 1) for divisor, read in _READINGS.items()}
+            if abs(loss - expected) <= allowed:  # it tells something only where another divisor would show
+                self.compared += any(abs(other - expected) > 2 * allowed for other in otherwise.values())
+                continue
+            self.compared += 1
+            self.fitting -= {divisor for divisor, other in otherwise.items() if abs(loss - other) > allowed}
+            self.roles.add(role)
+            self.places.append(_place(side, table, role, loss, expected))
+
+    def losses(self, e: EvidenceBuilder, side: SideBuilder) -> AppliedLosses:
+        """Return what the run showed, and note its divergences."""
+        for place in self.places:
+            e.note_divergence(Kind.APPLIED_LOSS.of(side.name), [], place)
+        fitting = next(iter(self.fitting)) if self.places and len(self.fitting) == 1 else None
+        steps = tuple(sorted({place.step for place in self.places}))
+        return AppliedLosses(self.compared, len(self.places), steps, tuple(sorted(self.roles)), fitting)
+
+
+def _tokens(
+    role: str, settings: LearnerSettings, table: Table, parts: tuple[tuple[int, ...], ...], rounding: float
+) -> _Tokens | None:
+    """Return the losses of a mini-batch's tokens; None where a column, a sample or a setting is missing.
+
+    `rounding`: how far a number of the same weights may be off in another batch.
+    """
+    columns = [table.rows(name) for name in ("advantage", "value", "return")]
+    rows = {int(sample): row for row, sample in enumerate(table.sample)}
+    samples = [sample for part in parts for sample in part]
+    if not samples or not set(samples) <= set(rows):
+        return None
+    advantage, value, returns = (
+        None if column is None else [column.row(rows[sample]).astype(np.float64) for sample in samples]
+        for column in columns
+    )
+    if role == "actor" and advantage is not None and settings.entropy_coef == 0.0:
+        loss = -np.concatenate(advantage)
+        moved = np.abs(loss) * np.expm1(rounding)
+        lengths = [len(row) for row in advantage]
+    elif role == "critic" and value is not None and returns is not None and np.isfinite(settings.value_coef):
+        error = np.concatenate(value) - np.concatenate(returns)
+        loss = settings.value_coef * error**2 / 2
+        moved = settings.value_coef * (np.abs(error) + rounding) * rounding
+        lengths = [len(row) for row in value]
+    else:
+        return None
+    if not len(loss) or not np.isfinite(loss).all() or not np.isfinite(rounding):
+        return None
+    part = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return _Tokens(loss, moved, np.repeat(part, lengths), np.repeat(np.arange(len(samples)), lengths))
+
+
+def _place(side: SideBuilder, table: Table, role: str, applied: float, expected: float) -> Place:
+    return Place(
+        step=table.step,
+        phase="train",
+        rank=0,
+        sample=-1,
+        position=-1,
+        field=f"loss of the {role}'s first update",
+        **side.paired(applied, expected),
+        context=f"the {side.name}'s {role} applied a loss of {figure(applied)} in the first update of step "
+        f"{table.step}; the experience of its samples gives {figure(expected)}",
+    )

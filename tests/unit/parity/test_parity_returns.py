@@ -1,0 +1,183 @@
+"""Returns that a learner's own rewards do not give are its fault, in one run and in both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recordings import Jagged, Recording, check, jagged, make, put, scenario
+
+from harness.parity.audit import audit
+from reports.model import Verdict
+from scenarios.ppo import advantages
+
+PLAN = scenario(steps=3)
+Rewards = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rewards, samples that stopped -> the rewards of the returns
+
+
+def column(arrays: dict[str, np.ndarray | Jagged], name: str) -> Jagged:
+    numbers = arrays[name]
+    assert isinstance(numbers, Jagged)
+    return numbers
+
+
+def learned(
+    side: str, rewards: Rewards = lambda reward, stopped: reward, *, penalty: float = PLAN.ppo.kl_coef, first: int = 0
+) -> Recording:
+    """A run whose returns are made of its rewards, from a step on of others."""
+    made = make(side, PLAN, native=False)
+    for frame in made.frames("experience"):
+        wrong, arrays = frame.step >= first, frame.arrays
+        stopped = np.array(made.frame("rollout", frame.step).fields["finish"]) == "stop"
+        reward = np.asarray(arrays["reward"])
+        per_token = advantages.token_rewards(
+            column(arrays, "kl").rows(),
+            rewards(reward, stopped) if wrong else reward,
+            penalty if wrong else PLAN.ppo.kl_coef,
+        )
+        ppo, values = PLAN.ppo, column(arrays, "value").rows()
+        advantage, returns = advantages.gae(per_token, values, gamma=ppo.gamma, lam=ppo.gae_lambda)
+        arrays["return"], arrays["advantage"] = jagged(returns), jagged(advantages.whiten(advantage))
+    return made
+
+
+def lost_where_stopped(reward: np.ndarray, stopped: np.ndarray) -> np.ndarray:
+    return np.where(stopped, 0.0, reward).astype(np.float32)
+
+
+def doubled_where_stopped(reward: np.ndarray, stopped: np.ndarray) -> np.ndarray:
+    return np.where(stopped, 2 * reward, reward).astype(np.float32)
+
+
+def named(verdict: Verdict) -> list[tuple[str, str, bool]]:
+    return [(cause.name, cause.party, bool(cause.proofs)) for cause in verdict.causes]
+
+
+LOST = ("TRAINER(rewards left out of the returns)", "trainer", True)
+
+
+def test_returns_that_follow_are_ruled_out(tmp_path: Path) -> None:
+    verdict = put(tmp_path, learned("baseline"), learned("candidate"))
+    assert (verdict.verdict, check(verdict, "returns").state) == ("EQUIVALENT", "ruled out"), verdict.reason
+
+
+def test_rewards_that_both_learners_lose_are_found(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *(learned(side, lost_where_stopped) for side in ("baseline", "candidate")))
+    assert verdict.verdict == "DIVERGENT" and named(verdict) == [LOST]
+    assert "end tokens of samples that stopped" in verdict.causes[0].evidence
+
+
+@pytest.mark.parametrize("side", ["baseline", "candidate"])
+def test_rewards_that_one_learner_loses_explain_what_differs(side: str, tmp_path: Path) -> None:
+    recordings = [learned(name, *[lost_where_stopped] * (name == side)) for name in ("baseline", "candidate")]
+    verdict = put(tmp_path, *recordings)
+    assert verdict.verdict == "DIVERGENT" and named(verdict) == [LOST]
+
+
+def test_one_run_by_itself_shows_lost_rewards(tmp_path: Path) -> None:
+    verdict = audit(learned("baseline", lost_where_stopped, first=1).write(tmp_path / "one"))
+    assert verdict.verdict == "UNSOUND" and named(verdict) == [LOST]
+
+
+def test_a_penalty_that_is_left_out_is_named(tmp_path: Path) -> None:
+    verdict = audit(learned("baseline", penalty=0.0).write(tmp_path / "one"))
+    assert named(verdict) == [("TRAINER(KL penalty left out of the returns)", "trainer", True)]
+
+
+def test_returns_that_no_reading_gives_prove_nothing(tmp_path: Path) -> None:
+    verdict = audit(learned("baseline", doubled_where_stopped).write(tmp_path / "one"))
+    assert verdict.verdict == "UNSOUND" and named(verdict) == [("TRAINER(returns)", "trainer", False)]
+
+
+def test_returns_that_are_made_in_another_way_are_not_tested(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *(make(side, PLAN, native=False) for side in ("baseline", "candidate")))
+    assert (verdict.verdict, check(verdict, "returns").state) == ("EQUIVALENT", "not tested"), verdict.reason
+
+
+# --- losses against the experience ------------------------------------------------------------------
+
+Mean = Callable[[np.ndarray, np.ndarray, np.ndarray], float]  # losses, micro-batch, sample of each token -> the loss
+
+
+def over_tokens(loss: np.ndarray, part: np.ndarray, sample: np.ndarray) -> float:
+    return float(loss.mean())
+
+
+def over_parts(loss: np.ndarray, part: np.ndarray, sample: np.ndarray) -> float:
+    return float(np.mean([loss[part == number].mean() for number in np.unique(part)]))
+
+
+def over_samples(loss: np.ndarray, part: np.ndarray, sample: np.ndarray) -> float:
+    return float(np.mean([loss[sample == number].mean() for number in np.unique(sample)]))
+
+
+def tripled(loss: np.ndarray, part: np.ndarray, sample: np.ndarray) -> float:
+    return 3 * float(loss.mean())
+
+
+def trained(side: str, mean: Mean = over_tokens, *, size: int = 4, parted: bool = False) -> Recording:
+    """A run that records the losses of its first updates: the actor's is a mean of this kind."""
+    made = learned(side)
+    for event in made.events("learner"):
+        arrays = made.frame("experience", event["step"]).arrays
+        numbers = np.asarray(arrays["sample"]).tolist()[:8]  # half of the step: all its advantages have the mean zero
+        parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+        lengths = column(arrays, "tokens").lengths[: len(numbers)]
+        sample = np.repeat(np.arange(len(lengths)), lengths)
+        advantage, value, returns = (
+            column(arrays, name).values[: len(sample)].astype(np.float64) for name in ("advantage", "value", "return")
+        )
+        losses = {
+            "actor": mean(-advantage, sample // size, sample),
+            "critic": over_tokens(PLAN.ppo.value_coef * (value - returns) ** 2 / 2, sample // size, sample),
+        }
+        event["first"] = {"parts": parts, "losses": losses}
+        event["actor"] = f"another-{event['step']}" if parted else event["actor"]
+    return made
+
+
+def test_losses_that_follow_are_ruled_out_whatever_the_micro_batches(tmp_path: Path) -> None:
+    verdict = put(tmp_path, trained("baseline"), trained("candidate", size=8))
+    assert (verdict.verdict, check(verdict, "applied-losses").state) == ("EQUIVALENT", "ruled out"), verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("mean", "name", "proven"),
+    [
+        (over_parts, "TRAINER(size of micro-batches in the loss)", True),
+        (over_samples, "TRAINER(length of samples in the loss)", True),
+        (tripled, "TRAINER(loss)", False),
+    ],
+)
+def test_another_divisor_is_named_and_explains_the_update(mean: Mean, name: str, proven: bool, tmp_path: Path) -> None:
+    verdict = put(tmp_path, trained("baseline"), trained("candidate", mean, parted=True))
+    assert verdict.verdict == "DIVERGENT" and named(verdict) == [(name, "trainer", proven)]
+    assert verdict.causes[0].details["side"] == "candidate"
+
+
+def test_one_run_by_itself_shows_another_divisor(tmp_path: Path) -> None:
+    verdict = audit(trained("baseline", over_parts).write(tmp_path / "one"))
+    assert verdict.verdict == "UNSOUND"
+    assert named(verdict) == [("TRAINER(size of micro-batches in the loss)", "trainer", True)]
+
+
+def test_a_loss_of_wrong_log_probabilities_is_no_second_cause(tmp_path: Path) -> None:
+    """With them the ratio of the first update is not one."""
+    candidate = trained("candidate", tripled)
+    for frame in candidate.frames("experience"):
+        logprob = column(frame.arrays, "actor_logprob")
+        logprob.values = logprob.values / np.float32(0.7)
+    verdict = put(tmp_path, trained("baseline"), candidate)
+    assert [name for name, _, _ in named(verdict)] == ["TRAINER(log-probabilities scaled)"]
+
+
+def test_parts_of_equal_lengths_tell_no_divisor(tmp_path: Path) -> None:
+    verdict = audit(trained("baseline", over_parts, size=1).write(tmp_path / "one"))
+    assert not verdict.causes or not verdict.causes[0].proofs  # each part is a sample: two divisors give the same
+
+
+def test_losses_that_one_run_does_not_record_are_not_tested(tmp_path: Path) -> None:
+    verdict = put(tmp_path, learned("baseline"), trained("candidate"))
+    assert check(verdict, "applied-losses").state == "not tested"
