@@ -16,7 +16,7 @@ from probes.limits import RANKS, bounded, check_whole
 
 FOLDER = "beats"
 MAX_BYTES = 1 << 16  # chosen: a beat has a few KiB, its stack included
-MAX_LOST, MAX_TEXT = 16, 300  # lost threads of a beat, and characters of what it says of one
+MAX_LOST, LOST_TEXT = 16, 300  # lost threads of a beat, and characters of what it says of one
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # what `parse` raises
 
 
@@ -147,7 +147,7 @@ def _state(now_ns: int, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lost(now_ns: int, thread: dict[str, Any]) -> LostThread:
-    name, error = (redact.text(str(thread.get(key) or ""), MAX_TEXT) for key in ("name", "error"))
+    name, error = (redact.text(str(thread.get(key) or ""), LOST_TEXT) for key in ("name", "error"))
     return LostThread(name, error, _age(now_ns, thread["t_ns"]))
 
 
