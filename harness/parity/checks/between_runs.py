@@ -93,7 +93,12 @@ def finish_reasons(e: Evidence) -> Outcome:
         where = f"the first in step {min(given_up)}"
         text = f"both engines gave up {number}, {where}: where they would have ended is unknown"
         return outcome("finish-reasons", "not tested", text)
-    return outcome("finish-reasons", "ruled out", f"equal in {counted(e.counts.finish_reasons, 'sample')}")
+    text = f"equal in {counted(e.counts.finish_reasons, 'sample')}"
+    if parted := e.counts.reasons_parted:
+        text += f"; not compared in {parted:,} of {e.counts.samples:,}, whose tokens or lengths differ"
+    if absent := e.counts.reasons_not_recorded:
+        text += f"; not recorded in {absent:,} of {e.counts.samples:,}"
+    return outcome("finish-reasons", "ruled out", text)
 
 
 @check("ends", applies=lambda e: e.alone, alone=True)
