@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from probes.format import PREFIX, FormatError, Frame, decode_header, frame_of, number, read_extents
 from reports import displayed_paths
-from reports.text import clean, counted
+from reports.text import clean, part_of
 
 if TYPE_CHECKING:
     import numpy
@@ -76,7 +76,7 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     kept = _kept(keys, baseline, candidate, first, most_bytes)
     note = ""
     if len(kept) < len(keys):
-        note = f"{len(kept):,} of {counted(len(keys), 'sample')}: those that differ most; more would take over "
+        note = f"{part_of(len(kept), len(keys), 'sample')}: those that differ most; more would take over "
         note += f"{most_bytes:,} bytes"
     tolerance = number(parity.floor.get("tolerance between engines", parity.floor.get("tolerance")))
     tolerance = tolerance if 0 < tolerance < 1 else 1e-4
@@ -174,10 +174,8 @@ def _first_places(baseline: _Sample, candidate: _Sample, tolerance: float) -> tu
 
     shared = min(len(baseline.ids), len(candidate.ids))
     other = np.flatnonzero(baseline.ids[:shared] != candidate.ids[:shared])
-    if len(other):
-        other_at = int(other[0])
-    else:
-        other_at = -1 if len(baseline.ids) == len(candidate.ids) else shared
+    end = -1 if len(baseline.ids) == len(candidate.ids) else shared
+    other_at = int(other[0]) if len(other) else end
     before = slice(other_at if other_at >= 0 else shared)
     beyond = np.flatnonzero(np.abs(candidate.logprobs[before] - baseline.logprobs[before]) > tolerance)
     return other_at, int(beyond[0]) if len(beyond) else -1

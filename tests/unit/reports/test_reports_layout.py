@@ -45,7 +45,9 @@ MEASURE = r"""<script>addEventListener("load", () => setTimeout(() => {
   }), "*");
 }, 200));</script>"""
 FRAME = f"""<iframe src="report.html" width="{WIDTH}" height="2000" style="border: 0"></iframe><pre></pre>
-<script>addEventListener("message", (event) => {{ document.querySelector("pre").textContent = event.data; }});</script>"""
+<script>addEventListener("message", (event) => {{
+  document.querySelector("pre").textContent = event.data;
+}});</script>"""
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +62,7 @@ def measured(verdict: Verdict, folder: Path) -> dict:
     (folder / "phone.html").write_text(FRAME, encoding="utf-8")  # a window itself has at least 500 pixels
     command = [*HEADLESS, "--hide-scrollbars", "--dump-dom", "phone.html"]
     dom = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=120).stdout
-    (figures,) = re.findall(r'<pre>(.*?)</pre>', dom, re.S)
+    (figures,) = re.findall(r"<pre>(.*?)</pre>", dom, re.S)
     return json.loads(unescape(figures))
 
 
@@ -69,7 +71,9 @@ def hang() -> Verdict:
     verdict = triage(*trial.late(8, 3, "main:10 step:44 keep_alive"))
     assert verdict.triage is not None
     nodes = [
-        dataclasses.replace(node, label=f"torchrun:1/0 sglang::scheduler {node.label}", state="in default_pg, detokenizer")
+        dataclasses.replace(
+            node, label=f"torchrun:1/0 sglang::scheduler {node.label}", state="in default_pg, detokenizer"
+        )
         for node in verdict.triage.nodes
     ]
     return dataclasses.replace(verdict, triage=dataclasses.replace(verdict.triage, nodes=nodes))
@@ -95,7 +99,7 @@ def test_the_list_of_samples_is_whole_on_a_phone_and_marks_the_first_divergence(
     figures = measured(of(tmp_path, Place(0, "rollout", 0, 0, 1, "token", 6, 9)), tmp_path)
     assert figures["broken"] == [] and figures["page"] <= WIDTH
     assert len(figures["cells"]) == 4 + 1 + 4
-    assert all(0 <= cell["left"] and cell["right"] <= WIDTH for cell in figures["cells"])
+    assert all(cell["left"] >= 0 and cell["right"] <= WIDTH for cell in figures["cells"])
     assert [pair["text"] for pair in figures["first"]] == ["69"]  # position 1, not the equal tokens at 0
     assert "another token at position 1" in figures["rows"][0] and "token at position 1" in figures["rows"][0]
 

@@ -60,7 +60,7 @@ def test_both_runs_are_embedded_as_the_page_reads_them(pair: Path) -> None:
     assert (head["samples"], head["prompts"], head["tokens"], head["first"]) == (2, 1, 10, [0, 0, 1, "token"])
     assert head["finish"] == ["stop"]
     integers = np.frombuffer(data, "<i4", 9 * 2 + 1 + 3 + 10)
-    columns = [list(column) for column in integers[:18].reshape(9, 2)]  # step, sample, prompt, lengths, ends, first places
+    columns = [list(column) for column in integers[:18].reshape(9, 2)]  # step, sample, prompt, lengths, ends, firsts
     assert columns == [[0, 0], [0, 1], [0, 0], [3, 2], [3, 2], [0, 0], [0, 0], [1, -1], [-1, -1]]
     assert list(integers[19:22]) == [1, 2, 3]
     assert list(integers[22:]) == [5, 6, 2, 0, 3, 0, 7, 2, 0, 0]  # the candidate's ids less the baseline's
