@@ -37,8 +37,9 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         affected = np.array([(step, sample) for step, exchange in steps for sample in exchange.samples], np.int64)
         compared = sum(exchange.compared for _, exchange in steps)
-        evidence = f"{part_of(len(affected), compared, 'sample')} were trained on with the response "
-        evidence += "that an engine recorded for another one of the step, token for token and one to one, after these samples' own prompts"
+        trained = f"{part_of(len(affected), compared, 'sample')} were trained on"
+        evidence = f"{trained} with the response that an engine recorded for another one of the step, token for token "
+        evidence += "and one to one, after these samples' own prompts"
         if all(exchange.by_engine for _, exchange in steps):
             evidence += "; they stand one engine after the other, and are numbered by place"
         differing = np.unique(keys_of(np.concatenate([affected, e.found(Kind.TRAINED.of(side.name))])))
