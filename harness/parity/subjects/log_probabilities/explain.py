@@ -241,7 +241,7 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         temperature = e.tolerance.temperature
         matching = [text for text, value in (("T", temperature), ("1/T", 1 / temperature)) if temperature != 1.0
                     and abs(factor - value) < SAME_SCALE]  # fmt: skip
-        evidence = f"after an exact linear fit {part_of(proof.after, proof.before, 'token')} still differ"
+        evidence = f"after an exact linear fit {part_of(int(proof.after), int(proof.before), 'token')} still differ"
         evidence += f"; the factor is the {matching[0]} of the run" if matching else ""
         text = f"log-probabilities of the {'learner' if trainer else side.name} are scaled by "
         text += f"{figure(factor if trainer else 1 / factor)} {when(e, affected[:, 0])}"
