@@ -25,7 +25,7 @@ from probes.format import number
 from probes.redaction import scrub
 from reports.nightly_model import LABELS, to_read
 from reports.sections import nightly as arrange
-from reports.text import clean, counted, show
+from reports.text import clean, counted, figure
 
 MARKER = "index.html"
 SPARKS = ("max_delta_logprob", "k1", "compared_tokens", "seconds")
@@ -155,8 +155,8 @@ def _cell(
         values = [night[metric] for night in metrics]
         if spark := _spark(values, 360, 40):
             finite = [value for value in values if math.isfinite(value)]
-            span = f"{show(min(finite))} to {show(max(finite))}"
-            cells = f'<td>{show(values[-1])}</td><td class="muted">{span}</td>'
+            span = f"{figure(min(finite))} to {figure(max(finite))}"
+            cells = f'<td>{figure(values[-1])}</td><td class="muted">{span}</td>'
             parts.append(f"<tr><th>{_text(LABELS.get(metric, metric))}</th><td>{spark}</td>{cells}</tr>\n")
     parts.append("</table>\n<h2>Nights</h2>\n<table>\n")
     for index in range(len(course) - 1, -1, -1):

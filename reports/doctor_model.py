@@ -92,7 +92,7 @@ class Report:
         summary = ", ".join(counts) or "nothing found that will break a run"
         made = {item.check for item in self.hazards} | {item.check for item in self.passed}
         unchecked = {item.check for item in self.unchecked}
-        return f"{summary}; {counted(len(made), 'check')} made, {len(unchecked)} not checked"
+        return f"{summary}; {counted(len(made), 'check')} made, {len(unchecked):,} not checked"
 
     def _differences(self) -> str:
         # What breaks one command by itself is no difference between the two.
@@ -105,7 +105,7 @@ class Report:
             f"{makes} setting{'s make' if makes > 1 else ' makes'} them other runs" if makes else "",
             f"{may} may" if may else "",
             f"{nothing} {'change' if nothing > 1 else 'changes'} nothing" if nothing else "",
-            f"{len(self.unchecked)} not compared" if self.unchecked else "",
+            f"{len(self.unchecked):,} not compared" if self.unchecked else "",
             f"{' and '.join(failing)} will fail" if failing else "",
         ]
         return ", ".join(filter(None, parts)) or "no setting differs"

@@ -117,7 +117,7 @@ class Night:
         counts = ", ".join(f"{count} {status}" for status, count in named) or "no cell ran"
         counts += f", {unnamed_cells} others" if unnamed_cells else ""
         cut = "" if self.finished else "; the night was cut"
-        return counts + (f"; {len(self.left_out)} not run" if self.left_out else "") + cut
+        return counts + (f"; {len(self.left_out):,} not run" if self.left_out else "") + cut
 
     def to_json(self) -> str:
         values = codec.builtins(self)

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from reports.layout import to_ascii
 from reports.pipe import outlive_reader
-from reports.text import clean, show
+from reports.text import clean, figure
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _LABELS = {"reward_mean": "reward", "kl_mean": "KL", "kl": "KL"}
@@ -162,7 +162,7 @@ def _figures(metrics: Mapping[str, float], most: int) -> list[tuple[str, str]]:
     """Return at most `most` metrics as (label, value), reward and KL first."""
     first = [name for name in _FIRST if name in metrics]
     names = [*first, *(name for name in metrics if name not in first)][:most]
-    return [(_LABELS.get(name, clean(name)), show(metrics[name])) for name in names]
+    return [(_LABELS.get(name, clean(name)), figure(metrics[name])) for name in names]
 
 
 def _unicode(console: Console) -> bool:

@@ -97,6 +97,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def part_of(part: int, whole: int, noun: str) -> str:
+    """Return `7,971 of 8,801 samples`. `noun`: in the singular."""
+    return f"{part:,} of {counted(whole, noun)}"
+
+
 def listed(ranks: Sequence[int]) -> str:
     """Return the first eight, and how many there are."""
     return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")

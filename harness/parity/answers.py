@@ -22,7 +22,7 @@ from probes.format import SIDES
 from reports.headline import headline
 from reports.model import Cause, Check
 from reports.sections.parity import exceeded
-from reports.text import counted, figure
+from reports.text import counted, figure, part_of
 
 NOTHING = "nothing recorded explains what differs"
 
@@ -147,9 +147,9 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
         more = f", and {len(outside) - 1} more" if len(outside) > 1 else ""
         evidence.append(f"beyond published limits all the same: {outside[0]}{more}")
     if coupled(e) or e.native is None or e.mode == REPLAY:
-        return Answer(f"{compared - counts.flips:,} of {compared:,} tokens equal", evidence)
+        return Answer(f"{part_of(compared - counts.flips, compared, 'token')} equal", evidence)
     outcomes = list(e.native.outcomes.values())
-    return Answer(f"{outcomes.count(EQUAL)} of {len(outcomes)} distributions equal", evidence)
+    return Answer(f"{part_of(outcomes.count(EQUAL), len(outcomes), 'distribution')} equal", evidence)
 
 
 def _bound(e: Evidence) -> str:

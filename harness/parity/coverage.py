@@ -215,7 +215,9 @@ def failed_calls(e: Evidence) -> list[Finding]:
         failed = _failed(side)
         if failed:
             first = failed[0]
-            text = f"{len(failed)} engine calls failed, the first is {first.get('name')} in step {first.get('step')}: "
+            text = (
+                f"{len(failed):,} engine calls failed, the first is {first.get('name')} in step {first.get('step')}: "
+            )
             text += str(first.get("message"))
             findings.append(Finding("engine calls", text, where=side.name, severity="warning"))
     return findings

@@ -26,6 +26,7 @@ from reports.text import clean
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
     from reports.model import Parity, Triage, Verdict
     from reports.renderers import Subject
@@ -182,8 +183,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["groupby_order"] = _grouped
+    environment.filters |= {"groupby_order": _grouped, "whole": _whole}
     return environment
+
+
+def _whole(text: str) -> Markup:
+    """Return text as markup in which no line ends inside |Δ|; a browser may break a line behind the first bar."""
+    from markupsafe import Markup, escape
+
+    return Markup(str(escape(clean(text))).replace("|Δ|", '<span class="whole">|Δ|</span>'))
 
 
 def _digest(text: str) -> str:

@@ -24,7 +24,7 @@ from reports.model import (
     RunSummary,
     Verdict,
 )
-from reports.text import clean, flatten, reads_same, show, show_apart
+from reports.text import clean, figure, flatten, reads_same, show, show_apart
 
 MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○", "undecided": "?"}  # mark of a check, by its state
 _NAMES = ("seed",)  # rows whose integer is an identifier, not an amount
@@ -176,7 +176,7 @@ def tally(checks: list[Check]) -> str:
     """Return text such as `1 confirmed, 2 not tested, 8 ruled out`, without states that do not occur."""
     states = dict.fromkeys(["confirmed", "undecided", "not tested", "ruled out", *(check.state for check in checks)])
     counts = [(sum(check.state == state for check in checks), state) for state in states]
-    return ", ".join(f"{count} {clean(state)}" for count, state in counts if count)
+    return ", ".join(f"{count:,} {clean(state)}" for count, state in counts if count)
 
 
 NOT_AS_ASKED, NOT_SHOWN, WARNINGS = "Not as you asked", "Faults that could not have shown", "Warnings"
@@ -212,9 +212,9 @@ def _proof(proof: Proof) -> str:
     removed, total = proof.before - proof.after, number(proof.before)
     word = "proven" if proof.removed >= PROVEN else "in part" if removed > 0 else "not proven"
     amount = (
-        f"removed {show(removed)} of {show(total)} {clean(proof.unit)}"
+        f"removed {figure(removed)} of {figure(total)} {clean(proof.unit)}"
         if removed > 0
-        else (f"left {show(proof.after)} of {show(total)} {clean(proof.unit)}")
+        else (f"left {figure(proof.after)} of {figure(total)} {clean(proof.unit)}")
     )
     where = "live" if proof.on == "live engines" else "on the recordings"
     seconds = f", {show(round(proof.seconds, 2))} s" if proof.seconds else ""

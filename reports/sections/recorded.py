@@ -36,5 +36,5 @@ def table(run: RecordedRun, *, all_metrics: bool = False) -> tuple[list[str], li
     names = list(dict.fromkeys(name for step in run.steps for name in step))
     key_metrics = [name for name in SHOWN if name in names]
     chosen = names if all_metrics or len(key_metrics) < 2 else key_metrics
-    rows = [[show(step[name]) if name in step else "" for name in chosen] for step in run.steps]
+    rows = [[show(step[name], group=name != "step") if name in step else "" for name in chosen] for step in run.steps]
     return [clean(name) for name in chosen], rows

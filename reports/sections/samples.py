@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from probes.format import PREFIX, FormatError, Frame, decode_header, frame_of, number, read_extents
 from reports import displayed_paths
-from reports.text import clean, counted
+from reports.text import clean, part_of
 
 if TYPE_CHECKING:
     import numpy
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 9_000_000  # of packed samples: at most 12 MB of the page, which a browser opens within a second
 MOST_RECORDED = 2 << 30  # bytes of token logs; reading more would delay the verdict
 SCALE = 1024  # with this factor, a half-precision difference keeps three digits from 6e-8 to 60 nats
-SAMPLE_BYTES, TOKEN_BYTES = 28, 6  # packed sizes: seven integers per sample; an id and a number per token
+SAMPLE_BYTES, TOKEN_BYTES = 36, 6  # packed sizes: nine integers per sample; an id and a number per token
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,14 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     kept = _kept(keys, baseline, candidate, first, most_bytes)
     note = ""
     if len(kept) < len(keys):
-        note = f"{len(kept):,} of {counted(len(keys), 'sample')}: those that differ most; more would take over "
+        note = f"{part_of(len(kept), len(keys), 'sample')}: those that differ most; more would take over "
         note += f"{most_bytes:,} bytes"
-    tolerance = number(parity.floor.get("tolerance"))
+    tolerance = number(parity.floor.get("tolerance between engines", parity.floor.get("tolerance")))
+    tolerance = tolerance if 0 < tolerance < 1 else 1e-4
     head = {
         "sides": [f"{clean(run.side)} {clean(run.backend)}".strip() for run in parity.runs],
-        "tolerance": tolerance if 0 < tolerance < 1 else 1e-4,
-        "first": [place.step, place.sample, place.position] if place else None,
+        "tolerance": tolerance,
+        "first": [place.step, place.sample, place.position, clean(place.field)] if place else None,
         "scale": SCALE,
     }
     return _packed(kept, baseline, candidate, head, note)
@@ -165,6 +166,21 @@ def _difference(baseline: _Sample | None, candidate: _Sample | None) -> float:
     return float(np.nanmax(delta)) if len(delta) and not np.all(np.isnan(delta)) else 0.0
 
 
+def _first_places(baseline: _Sample, candidate: _Sample, tolerance: float) -> tuple[int, int]:
+    """Return the first position with another token, and the first one before it whose log-probabilities differ by more
+    than `tolerance`; -1 where there is none. The end of one side alone counts as another token.
+    """
+    import numpy as np
+
+    shared = min(len(baseline.ids), len(candidate.ids))
+    other = np.flatnonzero(baseline.ids[:shared] != candidate.ids[:shared])
+    end = -1 if len(baseline.ids) == len(candidate.ids) else shared
+    other_at = int(other[0]) if len(other) else end
+    before = slice(other_at if other_at >= 0 else shared)
+    beyond = np.flatnonzero(np.abs(candidate.logprobs[before] - baseline.logprobs[before]) > tolerance)
+    return other_at, int(beyond[0]) if len(beyond) else -1
+
+
 def _packed(
     keys: list[tuple[int, int]],
     baseline: dict[tuple[int, int], _Sample],
@@ -186,7 +202,6 @@ def _packed(
             len(side.ids) if key in run else -1
             for side, run in ((baseline_sample, baseline), (candidate_sample, candidate))
         ]
-        table.append([*key, prompt, *lengths, *ends])
         shared_length = min(len(baseline_sample.ids), len(candidate_sample.ids))
         equal_ids = baseline_sample.ids[:shared_length] == candidate_sample.ids[:shared_length]
         drawn = candidate_sample.ids.copy()
@@ -199,6 +214,9 @@ def _packed(
         ) * SCALE
         ids += [baseline_sample.ids, drawn]
         numbers += [baseline_sample.logprobs, values]
+        in_both = key in baseline and key in candidate
+        first = _first_places(baseline_sample, candidate_sample, head["tolerance"]) if in_both else (0, -1)
+        table.append([*key, prompt, *lengths, *ends, *first])
     lengths = [len(prompt) // 4 for prompt in prompts]
     parts = [
         np.array(table, "<i4").T.tobytes(),

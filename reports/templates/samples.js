@@ -19,7 +19,7 @@
   let at = 0;
   const ints = (n) => { const a = new Int32Array(bytes, at, n); at += 4 * n; return a; };
   const N = head.samples;
-  const [step, sample, prompt, lenA, lenB, endA, endB] = Array.from({ length: 7 }, () => ints(N));
+  const [step, sample, prompt, lenA, lenB, endA, endB, tokenAt, logprobAt] = Array.from({ length: 9 }, () => ints(N));
   const promptLength = ints(head.prompts), promptIds = ints(head.prompt_tokens), ids = ints(head.tokens);
   const half = new Uint16Array(bytes, at, head.tokens);
   const decode = (h) => {
@@ -29,20 +29,23 @@
   };
   const promptAt = new Int32Array(head.prompts + 1);
   promptLength.forEach((n, i) => { promptAt[i + 1] = promptAt[i] + n; });
-  const start = new Int32Array(N), most = new Float64Array(N), firstAt = new Int32Array(N).fill(-1);
-  const T = head.tolerance, [F0, F1, F2] = head.first || [null, null, null];
+  const start = new Int32Array(N), most = new Float64Array(N), firstAt = new Int32Array(N), reasonsDiffer = new Uint8Array(N);
+  const T = head.tolerance, [F0, F1, F2, FIELD] = head.first || [null, null, -1, ""];
+  const verdictsFirst = (i) => step[i] === F0 && sample[i] === F1;
   for (let i = 0, p = 0; i < N; i++) {
     start[i] = p;
     const a = Math.max(0, lenA[i]), b = Math.max(0, lenB[i]), both = Math.min(a, b);
     for (let t = 0; t < both; t++) {
-      const flip = ids[p + a + t] !== 0, d = flip ? Infinity : Math.abs(decode(half[p + a + t])) / head.scale;
+      const d = ids[p + a + t] !== 0 ? 0 : Math.abs(decode(half[p + a + t])) / head.scale;
       if (d > most[i]) most[i] = d;
-      if (d > T && firstAt[i] < 0) firstAt[i] = t;
     }
-    if (a !== b) { most[i] = Infinity; if (firstAt[i] < 0) firstAt[i] = both; }
-    if (lenA[i] < 0 || lenB[i] < 0) firstAt[i] = 0;
+    // The verdict's place where this is its sample; else the first other token, before any difference of numbers.
+    const reasons = head.finish[endA[i]] && head.finish[endB[i]] && endA[i] !== endB[i];
+    reasonsDiffer[i] = reasons && tokenAt[i] < 0 ? 1 : 0;
+    firstAt[i] = verdictsFirst(i) && F2 >= 0 ? F2 : tokenAt[i] >= 0 ? tokenAt[i] : logprobAt[i] >= 0 ? logprobAt[i] : reasonsDiffer[i] ? a - 1 : -1;
     p += a + b;
   }
+  const count = (n) => n.toLocaleString("en-US");
   const number = (x) => Number.isFinite(x) ? (Math.abs(x) < 1e-3 && x ? x.toExponential(1) : x.toPrecision(3)) : String(x);
   const token = (i, t) => {
     const a = Math.max(0, lenA[i]), b = Math.max(0, lenB[i]), p = start[i];
@@ -55,16 +58,23 @@
   const level = (x) => !x.same ? "flip" : !(Math.abs(x.delta) > T) ? "" : `l${Math.min(4, 1 + Math.floor(Math.log10(Math.abs(x.delta) / T)))}`;
 
   // the list: only the rows in sight exist
-  const list = get("list"), ROW = 28;
+  const list = get("list");
+  let ROW = 28;
   const inner = make("div", "rows");
   list.append(inner);
   let shown = [], chosen = -1;
   const describe = (i) => {
-    const length = (n, end) => n < 0 ? "absent" : `${n}${head.finish[end] ? ` ${head.finish[end]}` : ""}`;
-    const what = firstAt[i] < 0 ? `max |Δ| ${number(most[i])}` : `differs from position ${firstAt[i]}`;
-    return [`step ${step[i]}`, `sample ${sample[i]}`, `${length(lenA[i], endA[i])} / ${length(lenB[i], endB[i])}`, what];
+    const length = (n, end) => n < 0 ? "absent" : `${count(n)}${head.finish[end] ? ` ${head.finish[end]}` : ""}`;
+    const what = [];
+    if (lenA[i] < 0 || lenB[i] < 0) what.push("recorded in one run only");
+    else if (tokenAt[i] >= 0) what.push(`${tokenAt[i] < Math.min(lenA[i], lenB[i]) ? "another token" : "one side ends"} at position ${tokenAt[i]}`);
+    if (logprobAt[i] >= 0) what.push(`|Δ log-probability| beyond the tolerance from position ${logprobAt[i]}`);
+    if (reasonsDiffer[i]) what.push("another finish reason");
+    return [`step ${step[i]}`, `sample ${sample[i]}`, `${length(lenA[i], endA[i])} / ${length(lenB[i], endB[i])}`, what.join("; ") || `max |Δ| ${number(most[i])}`];
   };
   const draw = () => {
+    ROW = parseFloat(getComputedStyle(list).getPropertyValue("--row")); // larger in a narrow window
+    inner.style.height = `${shown.length * ROW}px`;
     const from = Math.max(0, Math.floor(list.scrollTop / ROW) - 4), to = Math.min(shown.length, from + Math.ceil(list.clientHeight / ROW) + 8);
     const rows = [];
     for (let r = from; r < to; r++) {
@@ -76,7 +86,7 @@
       row.setAttribute("aria-setsize", String(shown.length));
       row.style.top = `${r * ROW}px`;
       for (const text of describe(i)) row.append(make("span", "", text));
-      if (step[i] === F0 && sample[i] === F1) row.append(make("b", "", "first divergence"));
+      if (verdictsFirst(i)) row.append(make("b", "", `first divergence: ${FIELD}${F2 < 0 ? "" : ` at position ${F2}`}`));
       row.addEventListener("click", () => choose(r));
       rows.push(row);
     }
@@ -107,10 +117,10 @@
     const begin = from ?? Math.max(0, Math.floor(Math.max(0, firstAt[i]) / WINDOW) * WINDOW);
     const end = Math.min(length, begin + WINDOW);
     const title = make("h3", "", `Step ${step[i]}, sample ${sample[i]}`);
-    title.append(make("small", "", `positions ${begin} to ${Math.max(begin, end - 1)} of ${length}`));
+    title.append(make("small", "", `positions ${begin} to ${Math.max(begin, end - 1)} of ${count(length)}`));
     const ask = make("details");
     const p = prompt[i];
-    ask.append(make("summary", "", `prompt: ${promptLength[p]} ids`));
+    ask.append(make("summary", "", `prompt: ${count(promptLength[p])} ids`));
     ask.append(make("code", "", Array.from(promptIds.subarray(promptAt[p], promptAt[p + 1])).join(" ") || "not recorded"));
     const line = make("p", "muted said", "");
     line.setAttribute("aria-live", "polite");
@@ -158,12 +168,11 @@
       if (differing.checked && firstAt[i] < 0) continue;
       shown.push(i);
     }
-    inner.style.height = `${shown.length * ROW}px`;
-    status.textContent = `${shown.length} of ${N} samples`;
+    status.textContent = `${count(shown.length)} of ${count(N)} samples`;
     list.scrollTop = 0;
     chosen = -1;
     draw();
-    const first = shown.findIndex((i) => step[i] === F0 && sample[i] === F1), other = shown.findIndex((i) => firstAt[i] >= 0);
+    const first = shown.findIndex(verdictsFirst), other = shown.findIndex((i) => firstAt[i] >= 0);
     choose(first >= 0 ? first : Math.max(0, other));
   };
   for (const control of [steps, text, differing]) control.addEventListener("input", filter);

@@ -13,7 +13,7 @@ from harness.parity.interventions.trial import Trial, same, shown
 from harness.parity.subjects.sampling.causes import SAMPLING_PARAM, sampling_key
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from harness.parity.subjects.sampling.causes_sampler import SPORADIC, excluded
-from reports.text import counted, figure
+from reports.text import figure, part_of
 from scenarios.bench.case import Fitted
 from scenarios.engines import canonical
 
@@ -155,7 +155,7 @@ def _passed_over(s: Situation) -> Iterator[Trial]:
     if len(choices.places) < LEAST or not exclusions:
         return
     share = len(choices.places) / choices.compared
-    what = f"{len(choices.places)} of {counted(choices.compared, 'token')}"
+    what = part_of(len(choices.places), choices.compared, "token")
     yield Trial(
         SPORADIC,
         f"the reference takes its second best token at {what}",

@@ -32,7 +32,7 @@ from harness.parity.subjects.weights.live_tensors import (
     weights_key,
 )
 from reports.model import RESIDUE, CauseKey
-from reports.text import counted
+from reports.text import counted, part_of
 from scenarios.bench.case import HeadReport, Symptoms
 
 REGROUP = "draw the case again in other batches"
@@ -209,7 +209,7 @@ def attention_lengths(s: Situation) -> str:
     position, keys = unequal_reads[0]
     return (
         f"drawing sample {number}, attention reads {counted(keys, 'key')} at position {position}, where there are "
-        f"{position + 1}, and so at {len(unequal_reads)} of {counted(len(read), 'token')}"
+        f"{position + 1}, and so at {part_of(len(unequal_reads), len(read), 'token')}"
     )
 
 

@@ -29,7 +29,7 @@ from harness.parity.verdict import Judged
 from probes.format import SIDES
 from probes.plugins import PluginError
 from reports.model import RESIDUE, Cause, CauseKey, Finding, Verdict
-from reports.text import figure
+from reports.text import figure, part_of
 
 T = TypeVar("T")
 
@@ -309,7 +309,7 @@ def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
         kinds = ", ".join(f"{count} {kind}" for kind, count in remaining.counts.items()) or "nothing"
         place = next((f"; first sample {p[0][0]}, position {p[0][1]}" for p in remaining.places.values() if p), "")
         parts.append(
-            f"the {side} differs from the reference, {len(attribution.tried)} interventions leave {kinds}{place}"
+            f"the {side} differs from the reference, {len(attribution.tried):,} interventions leave {kinds}{place}"
         )
     party = differing[0] if len(differing) == 1 and cause.party == "unknown" else cause.party
     note = "; ".join([*parts, *attribution.layers.values()])
@@ -369,7 +369,7 @@ def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:
 def _remainder(side: str, causes: list[Cause], attribution: Attribution) -> Cause:
     first, remaining = attribution.first[side].total, attribution.left[side].total
     names = " and ".join(cause.name for cause in causes if _side(cause) == side)
-    return Cause.of(UNEXPLAINED.key(), side, f"{remaining} of {first} differences are left without {names}", "")
+    return Cause.of(UNEXPLAINED.key(), side, f"{part_of(remaining, first, 'difference')} are left without {names}", "")
 
 
 def _nothing_left(attribution: Attribution) -> Cause:
@@ -394,7 +394,7 @@ def _findings(attribution: Attribution, failed: list[PluginError]) -> list[Findi
         return []
     removed = [attempt for attempt in attribution.tried if attempt.removed]
     summary = (
-        f"{len(attribution.tried)} in {figure(attribution.seconds)} s, {len(removed)} of them removed a difference"
+        f"{len(attribution.tried)} in {figure(attribution.seconds)} s, {len(removed):,} of them removed a difference"
     )
     if notes:
         summary += f"; {'; '.join(notes[:3])}"

@@ -12,7 +12,7 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.log_probabilities.observed_outliers import Tail, outliers
 from harness.parity.subjects.log_probabilities.observed_systematic import FALSE_ALARM
 from reports.model import Finding
-from reports.text import counted, figure, show
+from reports.text import counted, figure, part_of, show
 
 LIFTED = "lifted-precision"  # the check of both engines in float32
 
@@ -36,27 +36,27 @@ def tokens(e: Evidence) -> Outcome:
         return outcome("tokens", "not tested", "no token could be compared", **details)
     if beyond:
         sides = e.counts.flips_for_candidate
-        text = f"{beyond:,} of {compared:,} tokens differ beyond the margin of {figure(e.tolerance.margin)} nats "
-        text += f"(the learner sides with the baseline in {beyond - sides}, with the candidate in {sides}); "
-        text += f"{benign} benign flips"
+        text = f"{part_of(beyond, compared, 'token')} differ beyond the margin of {figure(e.tolerance.margin)} nats "
+        text += f"(the learner sides with the baseline in {beyond - sides:,}, with the candidate in {sides:,}); "
+        text += counted(benign, "benign flip")
         return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
     if e.flips.too_many:
-        text = f"{flips:,} of {compared:,} tokens differ, {unjudged:,} of them where no margin says how close the "
+        text = f"{part_of(flips, compared, 'token')} differ, {unjudged:,} of them where no margin says how close the "
         text += f"choice was: engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
         return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
     if e.flips.too_many_ties:
-        text = f"{benign:,} of {compared:,} tokens differ where the learner's margins say that the choice was tied: "
+        text = f"{part_of(benign, compared, 'token')} differ where the learner's margins say that the choice was tied: "
         text += f"engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
         return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
     if unjudged:
-        text = f"{unjudged} of {flips:,} flips cannot be judged: no margin of the learner was recorded at them"
+        text = f"{part_of(unjudged, flips, 'flip')} cannot be judged: no margin of the learner was recorded at them"
         return outcome("tokens", "not tested", text, **details)
     return outcome(
         "tokens",
         "ruled out",
         f"{counted(compared, 'token')} compared, {counted(flips, 'flip')}, all benign"
         if flips
-        else f"{compared:,} of {compared:,} tokens equal",
+        else f"{part_of(compared, compared, 'token')} equal",
         **details,
     )
 
@@ -68,7 +68,7 @@ def lengths(e: Evidence) -> Outcome:
         return outcome(
             "lengths",
             "confirmed",
-            f"{len(e.found(Kind.LENGTH.of()))} samples have other lengths though their tokens agree",
+            f"{len(e.found(Kind.LENGTH.of())):,} samples have other lengths though their tokens agree",
             kinds=(Kind.LENGTH.of(),),
         )
     if not e.counts.samples or not coupled(e):
@@ -83,7 +83,7 @@ def finish_reasons(e: Evidence) -> Outcome:
     if Kind.FINISH.of() in e.first:
         place = e.first[Kind.FINISH.of()].place
         first = f"{place.baseline} against {place.candidate}"
-        text = f"{len(e.found(Kind.FINISH.of()))} samples end for another reason, the first {first}"
+        text = f"{len(e.found(Kind.FINISH.of())):,} samples end for another reason, the first {first}"
         return outcome("finish-reasons", "confirmed", text, kinds=(Kind.FINISH.of(),))
     if not e.counts.finish_reasons or not coupled(e):
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
@@ -93,7 +93,12 @@ def finish_reasons(e: Evidence) -> Outcome:
         where = f"the first in step {min(given_up)}"
         text = f"both engines gave up {number}, {where}: where they would have ended is unknown"
         return outcome("finish-reasons", "not tested", text)
-    return outcome("finish-reasons", "ruled out", f"equal in {counted(e.counts.finish_reasons, 'sample')}")
+    text = f"equal in {counted(e.counts.finish_reasons, 'sample')}"
+    if parted := e.counts.reasons_parted:
+        text += f"; not compared in {parted:,} of {e.counts.samples:,}, whose tokens or lengths differ"
+    if absent := e.counts.reasons_not_recorded:
+        text += f"; not recorded in {absent:,} of {e.counts.samples:,}"
+    return outcome("finish-reasons", "ruled out", text)
 
 
 @check("ends", applies=lambda e: e.alone, alone=True)
@@ -107,7 +112,9 @@ def ends(e: Evidence) -> Outcome:
     count, key = counted(side.counts.reasons_held, "sample"), Kind.REASON.of(side.name)
     if key in e.first:
         place = e.first[key].place
-        text = f"{len(e.found(key))} of {count} ended otherwise than the engine says: the first says {place.baseline}, "
+        text = (
+            f"{len(e.found(key)):,} of {count} ended otherwise than the engine says: the first says {place.baseline}, "
+        )
         return outcome(name, "confirmed", text + place.context, kinds=(key,))
     return outcome(name, "ruled out", f"the last token agrees with the reason in {count}")
 
@@ -134,7 +141,7 @@ def logprobs(e: Evidence) -> Outcome:
         return outcome("logprobs", "confirmed", text, kinds=(Kind.LOGPROB.of(),), **details)
     unsure = e.counts.beyond_ten_floors
     if unsure > outliers(n):
-        text = f"{unsure:,} of {n:,} tokens lie between ten floors, {figure(e.tolerance.within)} nats, and the cap: "
+        text = f"{part_of(unsure, n, 'token')} lie between ten floors, {figure(e.tolerance.within)} nats, and the cap: "
         text += "the floor is of engines against themselves, whose kernels round alike each time, and the learner's "
         text += f"own rounding in {e.tolerance.dtype} was not recorded; {largest}"
         return outcome("logprobs", "not tested", text, settled_by=LIFTED, **details)
@@ -294,5 +301,5 @@ def learner(e: Evidence) -> Outcome:
         Finding("losses", f"{name} differs in its last digits from step {step} on", where="learner")
         for name, step in losses.items()
     ]
-    text = f"bit-identical after {len(equal)} of {len(equal)} updates"
+    text = f"bit-identical after {part_of(len(equal), len(equal), 'update')}"
     return outcome("learner", "ruled out", text, findings=findings, **details)

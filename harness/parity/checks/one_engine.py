@@ -121,7 +121,7 @@ def _harmless_absence(side: str, record: SyncRecord) -> Finding:
     """Return a finding on tensors that were not sent, where no divergence came of it."""
     return Finding(
         "weight sync",
-        f"{side}: {len(record.absent)} tensors are not sent in a sync, the first is {next(iter(record.absent))}",
+        f"{side}: {len(record.absent):,} tensors are not sent in a sync, the first is {next(iter(record.absent))}",
         "none measured: the proof stays within the tolerance",
         where=side,
         details={"tensors": dict(record.absent)},
@@ -294,7 +294,7 @@ def _compared_with(floor: EngineFloor, again: SecondRun | None) -> list[str]:
         level = figure(floor.sharded.level)
         comparisons.append(f"its learner with the layers cut as the engine's are: {level} nats")
     if again is not None and not again.useless:
-        comparisons.append(f"the whole job against its own second run, equal in all of {len(again.pairs)} steps")
+        comparisons.append(f"the whole job against its own second run, equal in all of {len(again.pairs):,} steps")
     return comparisons
 
 

@@ -72,6 +72,8 @@ class Counts(Tally):
     flips_for_candidate: int = 0  # those in which the learner agrees with the candidate
     length_differences: int = 0  # samples
     finish_reasons: int = 0  # samples
+    reasons_not_recorded: int = 0  # samples
+    reasons_parted: int = 0  # samples whose tokens or lengths part, so that their ends cannot be compared
     experience_samples: int = 0
     rewards: int = 0  # samples
 

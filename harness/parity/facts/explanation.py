@@ -12,6 +12,7 @@ from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from probes.plugins import PluginError
 from reports.model import Cause, Proof
+from reports.text import part_of
 
 Where = Callable[[np.ndarray], np.ndarray]  # (step, sample) rows -> mask
 _SAMPLES = 1 << 40  # sample numbers are below it: step * _SAMPLES + sample is one integer for both
@@ -108,7 +109,7 @@ def when(e: Evidence, steps: Iterable[int]) -> str:
         return f"from step {affected_steps[0]} on"
     if len(affected_steps) == 1:
         return f"in step {affected_steps[0]}"
-    return f"in {len(affected_steps)} of {len(compared):,} steps, the first is {affected_steps[0]}"
+    return f"in {part_of(len(affected_steps), len(compared), 'step')}, the first is {affected_steps[0]}"
 
 
 @dataclass

@@ -29,7 +29,7 @@ def _processes(page: Page, triage: Triage) -> None:
     if not rows:
         return
     more = len(triage.nodes) - min(len(rows), SHOWN)
-    page.heading("Processes", f"{len(triage.nodes)} in all" + (f", {more} not shown" if more else ""))
+    page.heading("Processes", f"{len(triage.nodes):,} in all" + (f", {more} not shown" if more else ""))
     label = min(32, max(len(row[1]) for row in rows[:SHOWN]))
     widths = [1, 9, label, page.columns - 1 - 9 - label - 3]
     for party, name, key, state in rows[:SHOWN]:

@@ -6,6 +6,7 @@ Written before the judge. The worst defect of a judge is to pass what it did not
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,22 @@ def test_a_tied_flip_is_benign_and_counted(tmp_path: Path) -> None:
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     assert verdict.coverage["benign_flips"] == 1 and verdict.coverage["flips_beyond_margin"] == 0
     assert verdict.parity.series["flips"][1] == 1
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_sample_that_ends_at_a_flip_is_counted_beside_the_finish_reasons(tmp_path: Path, last: bool) -> None:
+    baseline, candidate = pair()
+    frame, truth = candidate.frame("rollout", 1), baseline.frame("experience", 1).arrays
+    cut = frame.fields["finish"].index("length")  # its last token is no end token
+    at = int(frame.arrays["output"].offsets[cut + 1]) - (1 if last else 2)
+    for recording in (baseline, candidate):
+        recording.frame("experience", 1).arrays["margin"].values[at] = 3e-7
+    frame.arrays["output"].values[at] = truth["runner_up"].values[at]
+    verdict = put(tmp_path, baseline, candidate)
+    finish, samples = check(verdict, "finish-reasons"), verdict.coverage["samples"]
+    assert finish.state == "ruled out"
+    counts = list(map(int, re.findall(r"\d+", finish.evidence)))
+    assert counts == ([samples - 1, 1, samples] if last else [samples])  # equal in, not compared in, of
 
 
 @pytest.mark.slow

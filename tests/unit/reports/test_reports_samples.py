@@ -57,17 +57,37 @@ def embedded(page: str) -> tuple[dict, bytes]:
 
 def test_both_runs_are_embedded_as_the_page_reads_them(pair: Path) -> None:
     head, data = embedded(render(of(pair, Place(0, "rollout", 0, 0, 1, "token", 6, 9)), "html"))
-    assert (head["samples"], head["prompts"], head["tokens"], head["first"]) == (2, 1, 10, [0, 0, 1])
+    assert (head["samples"], head["prompts"], head["tokens"], head["first"]) == (2, 1, 10, [0, 0, 1, "token"])
     assert head["finish"] == ["stop"]
-    integers = np.frombuffer(data, "<i4", 7 * 2 + 1 + 3 + 10)
-    columns = [list(column) for column in integers[:14].reshape(7, 2)]  # step, sample, prompt, lengths, ends
-    assert columns == [[0, 0], [0, 1], [0, 0], [3, 2], [3, 2], [0, 0], [0, 0]]
-    assert list(integers[15:18]) == [1, 2, 3]
-    assert list(integers[18:]) == [5, 6, 2, 0, 3, 0, 7, 2, 0, 0]  # the candidate's ids less the baseline's
-    numbers = np.frombuffer(data, "<f2", 10, 4 * 28)
+    integers = np.frombuffer(data, "<i4", 9 * 2 + 1 + 3 + 10)
+    columns = [list(column) for column in integers[:18].reshape(9, 2)]  # step, sample, prompt, lengths, ends, firsts
+    assert columns == [[0, 0], [0, 1], [0, 0], [3, 2], [3, 2], [0, 0], [0, 0], [1, -1], [-1, -1]]
+    assert list(integers[19:22]) == [1, 2, 3]
+    assert list(integers[22:]) == [5, 6, 2, 0, 3, 0, 7, 2, 0, 0]  # the candidate's ids less the baseline's
+    numbers = np.frombuffer(data, "<f2", 10, 4 * 32)
     assert numbers[:3] == pytest.approx([-0.5, -1.0, -0.1], rel=1e-3)
     assert numbers[3:6] == pytest.approx([0, -3.0, 0], rel=1e-3)  # another token: its own log-probability
     assert numbers[9] / head["scale"] == pytest.approx(1e-6, rel=0.1)
+
+
+def first_places(folder: Path, floor: dict[str, float]) -> list[list[int]]:
+    """The first other token and the first log-probability beyond the tolerance, of each sample."""
+    verdict = of(folder)
+    assert verdict.parity is not None
+    browser = samples.of(dataclasses.replace(verdict.parity, floor=floor))
+    assert isinstance(browser, samples.Samples)
+    count = json.loads(browser.head)["samples"]
+    table = np.frombuffer(zlib.decompress(base64.b64decode(browser.payload)), "<i4", 9 * count).reshape(9, count)
+    return [list(column) for column in table[7:].T]
+
+
+def test_equal_tokens_are_not_called_other_tokens(tmp_path: Path) -> None:
+    """A log-probability beyond the tolerance at position 0 is a place of its own, beside another token at 1."""
+    record(tmp_path / "baseline", [[273, 6, 2], [7, 2], [4]], [[-0.5, -1.0, -0.1], [-2.0, -0.2], [-1.0]])
+    record(tmp_path / "candidate", [[273, 9, 2], [7, 2], [4, 2]], [[-0.7, -3.0, -0.9], [-2.0, -0.2], [-1.0, -0.5]])
+    assert first_places(tmp_path, {"tolerance": 1e-4}) == [[1, 0], [-1, -1], [1, -1]]
+    assert first_places(tmp_path, {"tolerance": 0.3}) == [[1, -1], [-1, -1], [1, -1]]
+    assert first_places(tmp_path, {"tolerance": 0.3, "tolerance between engines": 1e-4})[0] == [1, 0]
 
 
 def test_the_policy_admits_exactly_the_one_script_and_nothing_is_fetched(pair: Path) -> None:
@@ -136,4 +156,4 @@ def test_recordings_that_cannot_be_read_cost_the_browser_only(pair: Path, damage
     page = render(of(pair), "html")
     assert ("no sample browser" in page) == (damage == "gone")
     if damage != "gone":  # the baseline's samples are shown, the candidate's absent
-        assert list(np.frombuffer(embedded(page)[1], "<i4", 14).reshape(7, 2)[4]) == [-1, -1]
+        assert list(np.frombuffer(embedded(page)[1], "<i4", 18).reshape(9, 2)[4]) == [-1, -1]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, Cause, Check, Parity, Proof, RunSummary
 from reports.sections import parity as arrange
-from reports.text import clean, flatten, reads_same, show, show_apart
+from reports.text import clean, flatten, part_of, reads_same, show, show_apart
 
 
 @given(st.text())
@@ -28,6 +28,12 @@ def test_clean_text_is_one_visible_line_that_encodes(text):
 def test_clean_escapes_what_could_drive_a_terminal_or_hide():
     assert clean("a\x1b[31m\n\u202e\ud800\ufffe") == "a\\x1b[31m\\n\\u202e\\ud800\\ufffe"
     assert clean("Ünïcode, 日本語, Δ ≤ 3") == "Ünïcode, 日本語, Δ ≤ 3"
+
+
+def test_counts_have_separators_whether_they_are_integers_or_not() -> None:
+    assert part_of(7971, 8801, "token") == "7,971 of 8,801 tokens" and part_of(1, 1, "sample") == "1 of 1 sample"
+    cause = of("RNG", "candidate", "", proofs=[Proof("sync again", 8801, 830)])
+    assert "7,971 of 8,801" in arrange.proofs(cause)[0]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from harness.parity.subjects.precision.observed_floor import HEADROOM, implausib
 from harness.parity.subjects.prefix_cache.causes import untried_cache
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from reports.model import Cause, CauseKey
-from reports.text import figure
+from reports.text import figure, part_of
 
 if TYPE_CHECKING:
     from harness.parity.interventions.situation import Tried
@@ -118,7 +118,9 @@ def itself(side: str, part: str = "") -> CauseKey:
 
 
 def _in_words(tried: Tried) -> str:
-    return f"{tried.intervention}: {tried.after} of {tried.before} tokens and log-probabilities come out otherwise"
+    return (
+        f"{tried.intervention}: {part_of(tried.after, tried.before, 'token')} and log-probabilities come out otherwise"
+    )
 
 
 def _repeats_itself(bench: OnBench) -> str:

@@ -18,7 +18,7 @@ from harness.parity.subjects.engines.observed import (
     rows,
 )
 from reports.model import Finding
-from reports.text import counted
+from reports.text import counted, part_of
 from scenarios.fleet import engine_of
 
 
@@ -48,9 +48,7 @@ def one_of_several(e: Evidence) -> Outcome:
             astray += _astray(side, by, *rule)
         apart, drew = differing(e, side), Counter(by.values())
         numbers = numbered(side) if routed(side) else sorted(drew)
-        shares = ", ".join(
-            f"engine {engine}: {apart[engine]:,} of {counted(drew[engine], 'sample')}" for engine in numbers
-        )
+        shares = ", ".join(f"engine {engine}: {part_of(apart[engine], drew[engine], 'sample')}" for engine in numbers)
         texts.append(f"{side.name}, samples that differ: {shares}")
         lone_engine = _alone(apart, drew)
         if lone_engine is not None:

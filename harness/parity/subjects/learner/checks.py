@@ -13,7 +13,7 @@ from harness.parity.subjects.learner.observed_passes import Passes, other_passes
 from harness.parity.subjects.ranks.observed_shapes import unequal_ranks
 from harness.parity.subjects.recording.checks import effect
 from reports.model import SUSPICIONS, Finding
-from reports.text import counted, figure, show
+from reports.text import counted, figure, part_of, show
 
 Shapes = dict[int, dict[str, Any]]  # step -> shape (is compared), sizes (of each rank)
 
@@ -69,7 +69,7 @@ def _other_shapes(e: Evidence, by_side: list[Shapes], steps: list[int], wrong: l
     first = wrong[0]
     parts = _apart(*(shapes[first]["shape"] for shapes in by_side))
     why = " (the runs trained on other tokens)" if first in e.experience.other_tokens else ""
-    return f"shapes differ in {len(wrong)} of {len(steps):,} steps, first step {first}{why}: {parts}"
+    return f"shapes differ in {part_of(len(wrong), len(steps), 'step')}, first step {first}{why}: {parts}"
 
 
 def _other_batches(passes: Passes) -> str:
@@ -81,7 +81,7 @@ def _other_batches(passes: Passes) -> str:
 def _apart(baseline_batches: list[dict[str, Any]], candidate_batches: list[dict[str, Any]]) -> str:
     """Return in words the first few entries that differ, of the first batch that has any."""
     if len(baseline_batches) != len(candidate_batches):
-        return f"{len(baseline_batches)} against {len(candidate_batches)} batches"
+        return f"{len(baseline_batches):,} against {len(candidate_batches):,} batches"
     a, b = next(
         (pair for pair in zip(baseline_batches, candidate_batches, strict=True) if pair[0] != pair[1]), ({}, {})
     )

@@ -52,7 +52,7 @@ def systematic_differences(e: Evidence) -> Outcome:
     text = "; ".join(
         _power(means, mean_tests) for means, mean_tests in results.items() if means.compared is not Compared.TRAINER
     )
-    text += f"; {len(tests)} tests, false alarms {systematic.FALSE_ALARM:g} together, power {systematic.POWER:g}"
+    text += f"; {len(tests):,} tests, false alarms {systematic.FALSE_ALARM:g} together, power {systematic.POWER:g}"
     unmeasured = _unmeasured_size(e)
     missing = [f"systematic: the size of differences was not held against {unmeasured}"] if unmeasured else []
     return outcome("systematic", "ruled out", text, missing=missing, **details)

@@ -35,7 +35,7 @@ from harness.parity.subjects.weights.causes import STALE_WEIGHTS
 from harness.parity.subjects.weights.causes_mixed_version import MIXED_VERSION
 from probes.format import SIDES
 from reports.model import RESIDUE, Cause, Proof
-from reports.text import figure
+from reports.text import figure, part_of
 
 BESIDE = 0.25  # and at most this share of a sample next to tokens that differ themselves
 CLEAR = 5  # tokens from which a sample decides by itself; shorter samples follow those of their step
@@ -239,7 +239,7 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         temperature = e.tolerance.temperature
         matching = [text for text, value in (("T", temperature), ("1/T", 1 / temperature)) if temperature != 1.0
                     and abs(factor - value) < SAME_SCALE]  # fmt: skip
-        evidence = f"after an exact linear fit {proof.after} of {proof.before:,} tokens still differ"
+        evidence = f"after an exact linear fit {part_of(int(proof.after), int(proof.before), 'token')} still differ"
         evidence += f"; the factor is the {matching[0]} of the run" if matching else ""
         text = f"log-probabilities of the {'learner' if trainer else side.name} are scaled by "
         text += f"{figure(factor if trainer else 1 / factor)} {when(e, affected[:, 0])}"
@@ -328,7 +328,7 @@ def slipped(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             Cause.of(
                 RETOKENIZATION.key(),
                 side.name,
-                f"from one place on the numbers of {len(affected)} samples belong to other ids: as if their text had "
+                f"from one place on the numbers of {len(affected):,} samples belong to other ids: as if their text had "
                 f"been encoded again {when(e, affected[:, 0])}",
                 f"read {slips} positions further behind that place, {figure(float(before[rows].sum()))} nats become "
                 f"{figure(float(after[rows].sum()))}",

@@ -32,7 +32,7 @@ from harness.parity.subjects.sampling.causes_sampler import JOINT, SPORADIC
 from harness.parity.subjects.sampling.observed import engines_sampling
 from harness.parity.subjects.stop_conditions.causes import FEWEST, LENGTH, STOP, end_ids
 from reports.model import Cause, Proof
-from reports.text import counted, figure
+from reports.text import counted, figure, part_of
 from scenarios.engines import canonical
 from scenarios.engines.native import apart
 
@@ -234,7 +234,9 @@ def seeds(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if repeat["state"] == EXCHANGED:
             key, text = ORDER.key(), "the same requests with the same seeds draw the samples of others"
             proofs = [Proof("match samples by their tokens", samples, samples - repeat["exchanged"], "samples")]
-        evidence_text = f"{repeat['alike']} of {samples} samples alike, {figure(repeat['expected'])} expected by chance"
+        evidence_text = (
+            f"{part_of(repeat['alike'], samples, 'sample')} alike, {figure(repeat['expected'])} expected by chance"
+        )
         yield Explanation(Cause.of(key, side.name, text, evidence_text, details, proofs), (kind,))
 
 

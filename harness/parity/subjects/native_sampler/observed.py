@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from harness.parity.facts.plain import plain
 from reports.model import Finding
-from reports.text import figure
+from reports.text import figure, part_of
 
 FINISH = "finish"  # a quantity: the share of the most common finish reason
 NOT_RUN = "not run"  # in the coverage, for a stage that neither run has
@@ -217,7 +217,7 @@ class NativeResult:
         """Return how much was drawn, and a sentence for each quantity."""
         drawn = " and ".join(f"{count:,}" for count in self.samples)
         most = f", at most {self.most:,} a side" if len(self.looks) < self.draws else ""
-        lines = [f"{drawn} samples of {self.prompts:,} prompts in {len(self.looks)} of {self.draws} draws{most}"]
+        lines = [f"{drawn} samples of {self.prompts:,} prompts in {part_of(len(self.looks), self.draws, 'draw')}{most}"]
         lines += [f"{self._clause(name)} ({self._means(name)})" for name in self.quantities]
         return lines + [f"{name} not tested: it was not recorded for every sample" for name in self.absent]
 

@@ -68,7 +68,7 @@ def compared(
     if total > MOST_SAMPLES:
         shared_prompts = shared_prompts[: max(1, len(shared_prompts) * MOST_SAMPLES // total)]
         comparison.not_compared.append(
-            f"native samples beyond the first {len(shared_prompts)} prompts: the permutations would not fit in memory"
+            f"native samples beyond the first {len(shared_prompts):,} prompts: the permutations would not fit in memory"
         )
     comparison.prompts = len(shared_prompts)
     number_of = {prompt: index for index, prompt in enumerate(shared_prompts)}
@@ -76,7 +76,7 @@ def compared(
     for side, samples, kept in zip(SIDES, pair, keep, strict=True):
         if len(kept) < len(samples):
             comparison.not_compared.append(
-                f"{side}: {len(samples) - len(kept)} native samples of prompts that the other run does not have"
+                f"{side}: {len(samples) - len(kept):,} native samples of prompts that the other run does not have"
             )
     # The stratum of a sample is its prompt, within which labels are permuted.
     stratum = np.concatenate(

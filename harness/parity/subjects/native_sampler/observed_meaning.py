@@ -22,7 +22,7 @@ from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling.observed import engine_infos
 from harness.recordings.records.engine_info import NOTHING_REPORTED
 from reports.model import RESIDUE, Finding, Place
-from reports.text import figure
+from reports.text import figure, part_of
 from scenarios.engines import registry
 
 RAW, TEMPERED, RENORMALISED = "raw", "tempered", "renormalised"
@@ -194,7 +194,7 @@ def _as_drawn(
         return False
     engine = stage.result.semantics[side.name]["engine"]
     text = f"the {side.name} reports native log-probabilities after temperature, as {engine} documents, and after "
-    text += f"the one that they show: {outside} of {tokens} tokens lie outside of the bounds that {figure(drawn)} sets"
+    text += f"the one that they show: {part_of(outside, tokens, 'token')} lie outside of the bounds of {figure(drawn)}"
     stage.add("findings", Finding("native log-probabilities", text, where=side.name))
     return True
 
@@ -249,7 +249,7 @@ def _note(e: EvidenceBuilder, side: RecordedSide, part: Tokens) -> None:
         position=int(part.grid.position[first]),
         field="native logprob against the learner",
         **side.paired(float(part.reported[first]), float(part.learner[first])),
-        context=f"{len(weighed.beyond)} of {part.grid.size:,} tokens",
+        context=part_of(len(weighed.beyond), part.grid.size, "token"),
     )
     e.note_differences(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
 
@@ -270,6 +270,6 @@ def evidence(result: NativeResult, side: str) -> str:
     facts, largest = result.semantics[side], figure(result.learner_delta[side])
     beyond_count = facts["beyond"].get(facts["column"], 0)
     return (
-        f"{beyond_count} of {facts['tokens']} tokens beyond the tolerance in that meaning; "
+        f"{part_of(beyond_count, facts['tokens'], 'token')} beyond the tolerance in that meaning; "
         f"read as raw, the largest is {largest}"
     )

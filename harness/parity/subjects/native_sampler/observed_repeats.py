@@ -23,7 +23,7 @@ from harness.parity.subjects.native_sampler.observed_samples import Samples, tab
 from harness.parity.subjects.sampling.observed import engine_infos
 from harness.recordings.tables import Table
 from reports.model import CauseKey, Finding, Place
-from reports.text import figure
+from reports.text import figure, part_of
 
 _SEED = CauseKey("CONFIG", ("seed",))  # the same cause as in the check `engine-parameter-map`, for one setting
 COLLISION = 1e-6  # least probability at which equal samples of a prompt can be chance
@@ -142,7 +142,7 @@ def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: Nat
     if state == TOO_FEW:
         few = f"{twice.compared} drawn twice are too few to tell"
         stage.add("not_compared", f"does the {side.name}'s sampler repeat itself: {few}")
-    text = f"{twice.alike} of {twice.compared:,} samples drawn alike under the same seed, "
+    text = f"{part_of(twice.alike, twice.compared, 'sample')} drawn alike under the same seed, "
     text += f"{figure(twice.expected)} expected by chance"
     if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
         place = Place(
@@ -214,7 +214,7 @@ def _seed(side: RecordedSide, stage: NativeStage) -> None:
     repeat = stage.result.repeats[side.name]
     effect = "the samples are repeated within a session all the same"
     if repeat["state"] != "repeated":
-        effect = f"{repeat['alike']} of {repeat['samples']} samples repeat: this run cannot be drawn again"
+        effect = f"{part_of(repeat['alike'], repeat['samples'], 'sample')} repeat: this run cannot be drawn again"
     text = f"the engine's seed was asked as {requested_seed} and resolved as {resolved}"
     stage.add(
         "findings",

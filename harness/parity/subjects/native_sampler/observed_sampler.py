@@ -20,6 +20,7 @@ from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.native_sampler.observed import NativeStage, Statistic, Tests
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens, tables
 from reports.model import Place
+from reports.text import part_of
 
 SLACK = 1e-3  # nats, at least: rounding may let in a token this near to the boundary of the support
 NEEDED = ("entropy", "varentropy", "mass_before", "outside")
@@ -128,6 +129,6 @@ def _outside(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], readin
         position=int(first.grid.position[at]),
         field="a token outside of the support",
         **side.paired(int(first.output[at]), None),
-        context=f"{len(reading.outside)} of {reading.tokens:,} tokens that the sampler could not have drawn as asked",
+        context=f"{part_of(len(reading.outside), reading.tokens, 'token')} that the sampler could not draw as asked",
     )
     e.note_divergence(Kind.NATIVE_SAMPLER.of(side.name), [], place)

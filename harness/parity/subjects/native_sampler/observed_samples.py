@@ -166,7 +166,7 @@ def _scored(side: RecordedSide, table: Table, output: Rows, score: Table | None,
     match = Match.of(table.sample, score.sample)
     for samples, what in ((match.only_a, "drawn but not scored"), (match.only_b, "scored but not drawn")):
         if len(samples):
-            missing.append(f"{side.name}: {len(samples)} native samples {what}, the first is {int(samples[0])}")
+            missing.append(f"{side.name}: {len(samples):,} native samples {what}, the first is {int(samples[0])}")
     # Samples of which not every token was scored cannot be aligned.
     complete = learner.lengths[match.b] == output.lengths[match.a]
     ia, ib = match.a[complete], match.b[complete]

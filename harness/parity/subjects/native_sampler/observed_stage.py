@@ -22,6 +22,7 @@ from harness.parity.subjects.native_sampler.observed_sampler import sampler, sam
 from harness.parity.subjects.native_sampler.observed_samples import Samples, draws_of, samples_of, tables
 from harness.parity.subjects.prompts import observed as prompts_observed
 from harness.recordings.tables import Table
+from reports.text import part_of
 
 
 def native_stage(e: EvidenceBuilder) -> None:
@@ -106,7 +107,7 @@ def in_doubt(e: Evidence) -> list[str]:
     if e.native is None or not e.native.doubtful:
         return []
     doubtful_tests = ranked(e.native.doubtful, e.native.tests)
-    draws = f"{len(e.native.looks)} of {e.native.draws} draws were recorded"
+    draws = f"{part_of(len(e.native.looks), e.native.draws, 'draw')} were recorded"
     return [f"the engines' own samplers: a difference that may be chance, {doubtful_tests}; only {draws}"]
 
 

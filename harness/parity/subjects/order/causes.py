@@ -18,6 +18,7 @@ from harness.parity.subjects.learner.causes import MADE, SCORED
 from harness.parity.subjects.order.observed import TOLD, Source
 from harness.parity.subjects.prompts.observed import PERMUTED
 from reports.model import RESIDUE, Cause, Proof
+from reports.text import part_of
 from scenarios.bench.case import Symptoms
 
 MOST = 0.98  # share of a step's differing responses that must have another owner
@@ -36,10 +37,9 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         affected = np.array([(step, sample) for step, exchange in steps for sample in exchange.samples], np.int64)
         compared = sum(exchange.compared for _, exchange in steps)
-        evidence = (
-            f"{len(affected)} of {compared} samples were trained on with the response that an engine recorded for "
-        )
-        evidence += "another one of the step, token for token and one to one, after these samples' own prompts"
+        trained = f"{part_of(len(affected), compared, 'sample')} were trained on"
+        evidence = f"{trained} with the response that an engine recorded for another one of the step, token for token "
+        evidence += "and one to one, after these samples' own prompts"
         if all(exchange.by_engine for _, exchange in steps):
             evidence += "; they stand one engine after the other, and are numbered by place"
         differing = np.unique(keys_of(np.concatenate([affected, e.found(Kind.TRAINED.of(side.name))])))
@@ -98,9 +98,9 @@ def _permuted(
         [Proof("match responses by their tokens", compared, compared - len(affected), "samples")] if affected else []
     )
     proofs += [Proof("match prompts by their ids", len(exchanged), 0, "prompts")] if exchanged else []
-    parts = [f"{len(affected)} of {compared} differing responses are another sample's of the same step, token for "
+    parts = [f"{len(affected):,} of {compared:,} differing responses are another sample's of the same step, token for "
              "token and with its log-probabilities"] if affected else []  # fmt: skip
-    parts += [f"{len(exchanged)} prompts that the engine saw are another sample's"] if exchanged else []
+    parts += [f"{len(exchanged):,} prompts that the engine saw are another sample's"] if exchanged else []
     return Explanation(
         Cause.of(
             ORDER.key(),

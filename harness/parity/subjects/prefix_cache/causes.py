@@ -17,7 +17,7 @@ from harness.parity.facts.explanation import Explained, Explanation, among, keys
 from harness.parity.interventions.situation import Situation, Tried, improves
 from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from reports.model import Cause, Proof
-from reports.text import counted, figure
+from reports.text import counted, figure, part_of
 
 CHANCE = 1e-3  # greatest probability that so many differing samples all have cached tokens by chance
 FEWEST = 3  # samples that each part of a comparison needs
@@ -36,7 +36,7 @@ def stale_cache(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 party=side.name,
                 summary="the engine differs from its learner on samples with cached tokens only, "
                 f"{when(e, affected[:, 0])}",
-                evidence=f"{len(affected)} of {warm:,} samples with cached tokens, 0 of {cold} others",
+                evidence=f"{part_of(len(affected), warm, 'sample')} with cached tokens, 0 of {cold:,} others",
                 details={
                     "samples": len(affected),
                     "steps": np.unique(affected[:, 0]).tolist(),

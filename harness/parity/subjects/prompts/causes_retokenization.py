@@ -20,6 +20,7 @@ from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.prompts.observed import ENCODED_AGAIN
 from harness.parity.subjects.prompts.observed_text import by_sample
 from reports.model import Cause, Proof
+from reports.text import part_of
 
 FEWEST = 2  # flips with recorded text that must read the same
 MOST = 0.9  # share of the flips with recorded text that must read the same
@@ -66,8 +67,8 @@ def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             RETOKENIZATION.key(),
             party,
             f"the {party}'s responses were decoded and encoded again {when(e, affected[:, 0])}",
-            f"{equal} of {read:,} tokens that differ, and whose text was recorded, are other ids of the same text, the "
-            f"first are {' and '.join(map(str, sorted(pairs)[0]))}",
+            f"{part_of(equal, read, 'token')} that differ, and whose text was recorded, are other ids of the same "
+            f"text, the first are {' and '.join(map(str, sorted(pairs)[0]))}",
             {"samples": len(affected), "tokens": sorted(pairs)[:20]},
             [Proof("compare texts instead of ids", read, read - equal)],
         ),

@@ -31,7 +31,7 @@ def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 VOCAB.key(),
                 side.name,
                 f"the engine draws ids that the tokenizer does not know {when(e, affected[:, 0])}",
-                f"{len(rows)} tokens in {len(affected)} samples, the first is {int(rows[0, column])}; "
+                f"{len(rows):,} tokens in {len(affected):,} samples, the first is {int(rows[0, column])}; "
                 f"the tokenizer has {int(size)} ids",
                 {"ids": np.unique(rows[:, column]).tolist()[:20], "size": int(size)},
                 proofs,

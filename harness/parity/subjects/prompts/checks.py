@@ -17,7 +17,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.prompts.observed_boundaries import OUTPUT_ENDS, PROMPT_ENDS
 from harness.parity.subjects.recording.checks import effect
 from reports.model import SUSPICIONS, Finding
-from reports.text import counted
+from reports.text import counted, part_of
 
 
 @check(SUSPICIONS[1], 1, alone=True)
@@ -40,15 +40,15 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
             side.name: {kind: len(where) for kind, where in side.prompts.kinds.items()} for side in e.sides
         }
         text = "; ".join(
-            f"{side}: {', '.join(f'{kind} in {count} samples' for kind, count in counts.items())}"
+            f"{side}: {', '.join(f'{kind} in {count:,} samples' for kind, count in counts.items())}"
             for side, counts in counts_by_side.items()
             if counts
         )
         return outcome(name, "confirmed", f"{bad} {text}", number=number, kinds=kinds, **counts_by_side)
     silent = [side for side in e.sides if side.counts.seen_samples < side.counts.samples or not side.counts.samples]
     if silent:
-        counts = f"{silent[0].counts.seen_samples} of {silent[0].counts.samples}"
-        text = f"the {silent[0].name}'s engine said of {counts} samples which prompt it saw"
+        counts = part_of(silent[0].counts.seen_samples, silent[0].counts.samples, "sample")
+        text = f"the {silent[0].name}'s engine said of {counts} which prompt it saw"
         return outcome(name, "not tested", text, number=number)
     counts = " and ".join(f"{side.counts.seen_samples:,} of {side.counts.samples:,}" for side in e.sides)
     return outcome(name, "ruled out", f"{good} in {counts} samples", number=number)
@@ -65,7 +65,7 @@ def token_boundaries(e: Evidence) -> Outcome:
     samples, skipped = compared.samples, compared.outputs_skipped
     if compared.wrong:
         (step, sample), field, a, b = compared.wrong[0]
-        text = f"{len(compared.wrong)} of {samples:,} samples differ, first step {step}, sample {sample}, "
+        text = f"{part_of(len(compared.wrong), samples, 'sample')} differ, first step {step}, sample {sample}, "
         text += f"{field}: {a} against {b}"
         details = {"samples": [list(key) for key, *_ in compared.wrong[:50]]}
         finding = Finding("token boundaries", text, effect(e), details=details)

@@ -16,7 +16,7 @@ import numpy as np
 from harness.recordings.store import Recording
 from harness.recordings.tables import FrameArrays
 from probes.limits import RANKS
-from reports.text import counted
+from reports.text import part_of
 
 # Role -> phase in which it scores samples, and the column of the experience that holds its answers.
 ANSWERS = {
@@ -106,7 +106,7 @@ class Ranks:
                 for role in roles:
                     rank_count = len(records.get((step, role), ()))
                     if rank_count != self.world:
-                        return f"{what} of {rank_count} of {counted(self.world, 'rank')} of the {role} in step {step}"
+                        return f"{what} of {part_of(rank_count, self.world, 'rank')} of the {role} in step {step}"
         return ""
 
 

@@ -13,7 +13,7 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.engines.observed import LEAST_OTHERS
 from harness.parity.subjects.ranks.observed import ANSWERS
 from harness.recordings.tables import Table
-from reports.text import counted
+from reports.text import part_of
 
 FROZEN = ("reference", "reward")  # their answers depend on no update
 
@@ -52,9 +52,7 @@ def odd_rank(e: Evidence) -> Iterator[OddRank]:
         differing_ranks = [rank for rank in sizes if apart[rank]]
         if len(differing_ranks) == 1 and sizes.total() - sizes[differing_ranks[0]] >= LEAST_OTHERS:
             (rank,) = differing_ranks
-            text = (
-                f"{name} differs in {apart[rank]:,} of {counted(sizes[rank], 'sample')} that rank {rank} of the {role} "
-            )
+            text = f"{name} differs in {part_of(apart[rank], sizes[rank], 'sample')} that rank {rank} of the {role} "
             text += f"answered for, and in none of {sizes.total() - sizes[rank]:,} of the other ranks"
             yield OddRank(_side(e, rank) if role == "reference" else "", role, rank, tuple(sorted(where)), text)
             return

@@ -17,7 +17,7 @@ from harness.parity.facts.explanation import Explained
 from harness.parity.subjects.prefix_cache.causes import only_cached
 from harness.parity.subjects.recording.observed_confounders import differences, learner_devices, learner_packages, show
 from reports.model import SUSPICIONS, CheckState, Finding
-from reports.text import counted, figure
+from reports.text import counted, figure, part_of
 from scenarios.engines import registry
 
 _LEARNERS = {"trainer", "actor", "critic", "reference", "reward"}
@@ -57,7 +57,7 @@ def collective_backend(e: Evidence) -> Outcome:
     wrong = [key for key in shared_keys if baseline_groups[key] != candidate_groups[key]]
     if wrong:
         role, group = wrong[0]
-        text = f"{len(wrong)} of {len(shared_keys)} groups differ, first {group} of {role}: "
+        text = f"{part_of(len(wrong), len(shared_keys), 'group')} differ, first {group} of {role}: "
         text += f"{_group(baseline_groups[wrong[0]])} against {_group(candidate_groups[wrong[0]])}"
         return outcome(
             name,
@@ -74,14 +74,14 @@ def collective_backend(e: Evidence) -> Outcome:
     )
     if alone and as_many:
         role, group = alone[0]
-        text = f"{len(alone)} of the learners' groups were recorded in one run only, first {group} of {role}, in the "
+        text = f"{len(alone):,} of the learners' groups were recorded in one run only, first {group} of {role}, in the "
         text += "baseline" if alone[0] in baseline_groups else "candidate"
         return outcome(name, "not tested", text, number=number)
     backends = sorted({backend for key in shared_keys for backend, _ in baseline_groups[key]})
     return outcome(
         name,
         "ruled out",
-        f"{', '.join(backends)} in both runs, {len(shared_keys)} groups{' of equal size' if as_many else ''}",
+        f"{', '.join(backends)} in both runs, {len(shared_keys):,} groups{' of equal size' if as_many else ''}",
         number=number,
     )
 
@@ -189,8 +189,8 @@ def environment(e: Evidence) -> Outcome:
     variables = differences(*(_variables(side) for side in e.sides))
     differing = (_of_engines(e, engine), _of_variables(e, variables), _of_nodes(e))
     findings = [finding for finding in differing if finding is not None]
-    summary = f"{len(learners)} differences of the learners, {len(engine)} of the engines' packages, "
-    summary += f"{len(variables)} of variables"
+    summary = f"{len(learners):,} differences of the learners, {len(engine):,} of the engines' packages, "
+    summary += f"{len(variables):,} of variables"
     state: CheckState = "ruled out"
     if learners:
         state, text = "confirmed", f"the learners' environments differ: {', '.join(learners)}; {summary}"

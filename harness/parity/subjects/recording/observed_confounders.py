@@ -303,7 +303,7 @@ def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Conf
     weights = Weights(baseline, candidate)
     if weights.initial() is False:
         names = weights.differing(*weights.begin())
-        summary = f"the learners began with other weights: {len(names)} tensors differ, the first is {names[0]}"
+        summary = f"the learners began with other weights: {len(names):,} tensors differ, the first is {names[0]}"
         yield Confounder(
             Finding("initial weights", summary, where="learner", details={"tensors": names[:50]}), "everything"
         )

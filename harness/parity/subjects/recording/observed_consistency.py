@@ -65,7 +65,7 @@ def _weights(recording: Recording) -> Iterator[str]:
         digests = sent.get((update.file, step + 1))
         if digests and actor is not None and weights.combine(digests) != actor:
             yield (
-                f"the {len(digests)} tensors of weight version {step + 1} are not those of which the learner has the "
+                f"the {len(digests):,} tensors of weight version {step + 1} are not those of which the learner has the "
                 f"digest after step {step}"
             )
 

@@ -14,6 +14,7 @@ from harness.parity.subjects.recording.observed_promises import unkept_promises
 from harness.recordings.records.values import parameters
 from harness.recordings.store import Recording
 from probes.format import INDEX, number
+from reports.text import part_of
 from scenarios.settings import Sampling
 
 
@@ -156,7 +157,9 @@ def _short_steps(e: Evidence, side: Side) -> list[str]:
     promised = (rollout.prompts_per_step or 0) * (rollout.samples_per_prompt or 0)
     counts = side.counts.samples, promised * len(side.recording.steps("rollout"))
     return (
-        [f"the {side.name} recorded {counts[0]} of {counts[1]} samples"] if promised and counts[0] < counts[1] else []
+        [f"the {side.name} recorded {part_of(counts[0], counts[1], 'sample')}"]
+        if promised and counts[0] < counts[1]
+        else []
     )
 
 

@@ -26,7 +26,7 @@ from harness.parity.subjects.engines.observed import engines, routed
 from harness.parity.subjects.order.causes import MOST
 from harness.recordings.tables import Rows, Table
 from reports.model import Cause, Proof
-from reports.text import figure
+from reports.text import figure, part_of
 from scenarios.fleet import engine_of
 
 
@@ -83,8 +83,8 @@ def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 RNG_COLLISION.key(),
                 side.name,
                 f"samples of one prompt are clones {when(e, affected[:, 0])}: their advantages are zero",
-                f"all samples of {tally.alike} of {tally.groups} prompts {what}, where {figure(tally.expected)} are "
-                "expected",
+                f"all samples of {part_of(tally.alike, tally.groups, 'prompt')} {what}, where {figure(tally.expected)} "
+                "are expected",
                 {"stage": "rollouts", "samples": len(affected)},
                 [proof],
             ),

@@ -77,7 +77,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     if not result.adequate:
         return outcome(name, "undecided", text, number=number)
     smallest = min(test["p_holm"] for test in result.tests.values())
-    text = f"parameters agree; native stage: {len(result.tests)} tests, smallest corrected p {figure(smallest)}"
+    text = f"parameters agree; native stage: {len(result.tests):,} tests, smallest corrected p {figure(smallest)}"
     return outcome(name, "ruled out", text, number=number)
 
 

@@ -22,6 +22,7 @@ from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling.observed_flips import same_draw
 from harness.parity.subjects.sampling.observed_margin_counts import Margins
 from harness.recordings.tables import Table
+from reports.text import part_of
 
 MOST_COMMON = 0.1  # share of the finite margins that may be one number: of a real density, one pair in a million is
 # The same for greedy margins in half precision, whose logits come in steps of 2^-4 between 8 and 16. Not measured.
@@ -81,5 +82,5 @@ def odd_margins(e: Evidence) -> list[str]:
             sentences.append(f"{counts.narrow:,} of {counts.probable:,} {whose} are smaller than the choice is likely")
     if e.flips.margins_apart is not None:
         step, apart, compared = e.flips.margins_apart
-        sentences.append(f"{apart:,} of {compared:,} margins of step {step} are not the same in both learners")
+        sentences.append(f"{part_of(apart, compared, 'margin')} of step {step} are not the same in both learners")
     return sentences

@@ -26,7 +26,7 @@ from harness.parity.subjects.stop_conditions import observed as stop_conditions_
 from harness.recordings.tables import Table
 from probes.format import number, whole
 from reports.model import Finding, Place
-from reports.text import counted, figure
+from reports.text import counted, figure, part_of
 
 SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
 
@@ -133,10 +133,8 @@ def _judged_rows(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> np.nda
         differing = int(np.count_nonzero(~judged))
         e.counts += Counts(other_prompts=differing)
         if not any(confounder.finding.name == "data" for confounder in e.confounders):
-            summary = (
-                f"in step {b.step} the prompts of {differing} of {len(judged)} samples differ, first that of sample "
-            )
-            summary += str(int(match.sample[~judged][0]))
+            summary = f"in step {b.step} the prompts of {part_of(differing, len(judged), 'sample')} differ, "
+            summary += f"first that of sample {int(match.sample[~judged][0])}"
             e.confounders.append(Confounder(Finding("data", summary, details={"steps": [b.step]}), "prompts", b.step))
     return judged
 
@@ -172,7 +170,7 @@ def _logprobs(e: EvidenceBuilder, tokens: AlignedTokens, pairs: LogprobPairs, lo
     margin, _ = lookup.at(grid.row[first], grid.position[first], tokens.tokens_a[first])
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
     context = f"of token {int(tokens.tokens_a[first[0]])}; "
-    context += f"{len(weighed.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
+    context += f"{len(weighed.beyond):,} tokens of this step differ by more than {figure(e.of_engines.value)}"
     place = _logprob_place(tokens, pairs, first[0], gap, context)
     if e.note_differences(key, weighed, tokens.match.sample[np.unique(grid.row[weighed.deciding])], place):
         observed_rereading.reread(e, key, tokens, pairs)

@@ -76,7 +76,11 @@ def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs:
     # Finish reasons are comparable only where tokens and lengths are equal.
     reasons_recorded = (finish != "") & (finish2 != "")
     comparable = judged & reasons_recorded & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
-    e.counts += Counts(finish_reasons=int(np.count_nonzero(comparable)))
+    e.counts += Counts(
+        finish_reasons=int(np.count_nonzero(comparable)),
+        reasons_not_recorded=int(np.count_nonzero(judged & ~reasons_recorded)),
+        reasons_parted=int(np.count_nonzero(judged & reasons_recorded & ~comparable)),
+    )
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):
         row, output = int(wrong[0]), tokens.column_a

@@ -69,7 +69,7 @@ def _stale(
     record = side.sync
     jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
     stale_tensors = [name for name in tensors if name in record.stale]
-    digest_text = "its digest is" if len(stale_tensors) == 1 else f"{len(stale_tensors)} digests are"
+    digest_text = "its digest is" if len(stale_tensors) == 1 else f"{len(stale_tensors):,} digests are"
     evidence = f"{digest_text} not the learner's at version {versions[0]}" if stale_tensors else ""
     evidence += ("; " if evidence else "") + f"the proof jumps to {figure(jump)} nats" if jump else ""
     steps = steps_of(e, side, versions)

@@ -77,7 +77,7 @@ def weights_in_use(e: Evidence) -> Outcome:
     text = "; ".join(
         f"the {side} is nearer to its learner's weights than to those before the last update by "
         f"{figure(usage.best.errors)} standard errors ({figure(usage.best.critical)} would tell), in {usage.alone} of "
-        f"{len(usage.steps)} steps by themselves"
+        f"{len(usage.steps):,} steps by themselves"
         for side, usage in results.items()
     )
     return outcome(name, "ruled out", text, **details)

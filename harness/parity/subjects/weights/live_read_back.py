@@ -16,7 +16,7 @@ from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
 from harness.parity.subjects.weights.causes_derived import BUFFER, STALE_DERIVED
 from harness.parity.subjects.weights.live_tensors import LISTED, of_version, other, sent_or_not, weights_key
 from reports.model import Proof
-from reports.text import counted
+from reports.text import counted, part_of
 from scenarios.bench.case import HeldOtherwise, HeldReport
 
 HELD = "the reference computes with {} as the engine holds it"
@@ -38,10 +38,10 @@ def in_words(report: HeldReport) -> str:
     parts = [f"{counted(report.equal, 'tensor')} equal to the learner's"]
     if report.otherwise:
         parts.append(
-            f"{len(report.otherwise)} other: {', '.join(_in_words(tensor) for tensor in report.otherwise[:LISTED])}"
+            f"{len(report.otherwise):,} other: {', '.join(_in_words(tensor) for tensor in report.otherwise[:LISTED])}"
         )
     for name, why in list(report.unreadable.items())[:1]:
-        parts.append(f"{len(report.unreadable)} not readable, {name} for one: {why}")
+        parts.append(f"{len(report.unreadable):,} not readable, {name} for one: {why}")
     states = ((state, report.of_buffers(state)) for state in ("equal", "differs", "not tested"))
     parts += [f"{counted(len(names), 'buffer')} {state}" for state, names in states if names]
     return ", ".join(parts)
@@ -49,7 +49,7 @@ def in_words(report: HeldReport) -> str:
 
 def _in_words(tensor: HeldOtherwise) -> str:
     detail = ", ".join(filter(None, (tensor.where, tensor.how)))
-    return f"{tensor.name} in {tensor.rows} of {counted(tensor.of, 'row')}{f' ({detail})' if detail else ''}"
+    return f"{tensor.name} in {part_of(tensor.rows, tensor.of, 'row')}{f' ({detail})' if detail else ''}"
 
 
 def _tensors(s: Situation, report: HeldReport) -> None:
@@ -98,7 +98,7 @@ def _name_taken(
     exclusions = (Seen.HELD_OTHERWISE, Seen.TAKEN)
     names = [tensor.name for tensor in taken_tensors]
     if len(names) > LISTED:
-        what = f"{len(names)} of {len(names) + report.equal + len(report.unreadable):,} tensors"
+        what = part_of(len(names), len(names) + report.equal + len(report.unreadable), "tensor")
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again removes it"
         shared_exclusions = versions[names[0]] if len({versions[name] for name in names}) == 1 else ()
         key = dataclasses.replace(weights_key(s, names[:1], shared_exclusions), parts=(what,), many=True)
@@ -143,7 +143,7 @@ def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Pro
         exclusions = [Seen.HELD_OTHERWISE, Seen.REFUSED if kind is STALE_WEIGHTS else Seen.CHANGED]
         exclusions += [Seen.REARRANGED] * (kind is WEIGHTS and all(tensor.how for tensor in group))
         if len(group) > LISTED:
-            what = f"{len(group)} of {report_after.equal + report.equal + len(group):,} tensors"
+            what = part_of(len(group), report_after.equal + report.equal + len(group), "tensor")
             summary = f"the {s.side}'s engine {'refuses' if kind is STALE_WEIGHTS else 'alters'} {what}"
             s.named.append(
                 Named(
@@ -223,7 +223,7 @@ def past(s: Situation) -> tuple[Seen, ...]:
 
 def _summary(s: Situation, tensor: HeldOtherwise) -> str:
     detail = "".join(f", {part}" for part in (tensor.where, tensor.how) if part)
-    return f"{other(s, tensor.name)}: {tensor.rows} of {counted(tensor.of, 'row')} differ{detail}"
+    return f"{other(s, tensor.name)}: {part_of(tensor.rows, tensor.of, 'row')} differ{detail}"
 
 
 def _first_names(names: list[str]) -> str:

@@ -11,6 +11,7 @@ from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
 from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
 from reports.model import CauseKey, Proof
+from reports.text import part_of
 
 LISTED = 8  # up to this many stale tensors are named one by one; more are one cause
 
@@ -115,7 +116,7 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
     count = sum(map(len, names))
     # Too many tensors to name, or none that helped alone.
     if not names or count > LISTED:
-        what = f"{count} of {tensor_count:,} tensors" if names else "no tensor of its own"
+        what = f"{part_of(count, tensor_count, 'tensor')}" if names else "no tensor of its own"
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again fixes it"
         # No tensor helped alone: those that a recording names are reported.
         if not names and recorded_names:

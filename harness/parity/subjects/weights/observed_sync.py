@@ -23,7 +23,7 @@ from harness.parity.subjects.weights.observed_sync_record import SyncNotes, Sync
 from harness.recordings.records.weight_sync import LEARNER, RECEIVED, SyncProof, WeightSync
 from probes.format import number, whole
 from reports.model import Place
-from reports.text import counted, figure
+from reports.text import counted, figure, part_of
 
 # An engine that a sync did not change keeps its distance from the learner, up to the noise of its own numbers. The
 # proofs of sound engines were 1e-7 nats off on average (measured), which is this share of 1e-4 nats.
@@ -153,9 +153,9 @@ def _note_transport(record: SyncNotes, sync: _Sync, every_tensor: set[str]) -> N
     came = sum(name in arrived for name in learner if name not in absent)
     record.tensors = came if record.tensors is None else min(record.tensors, came)
     if arrived and learner and came < sent:
-        partly = f"{sent - came} of {sent} tensors"
+        partly = part_of(sent - came, sent, "tensor")
     elif learner and len(learner) < len(every_tensor):
-        partly = f"{len(every_tensor) - len(learner)} of {len(every_tensor)} tensors"
+        partly = part_of(len(every_tensor) - len(learner), len(every_tensor), "tensor")
     else:
         return
     unsaid = [name for name in sorted(every_tensor) if name not in learner or name not in {*arrived, *absent}]
