@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, check, outcome
-from harness.parity.facts.divergence import Stage
+from harness.parity.facts.divergence import DivergenceKey, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines.observed import engines, numbered
 from harness.parity.subjects.native_sampler.observed_stage import samplers_said
@@ -61,8 +61,9 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
         summaries = "; ".join(finding.summary for finding in findings[:3])
         text = summaries + moved(e)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effect(e, findings))
-    if any(key.kind.stage is Stage.NATIVE for key in e.first):
-        text = "parameters agree, but the engines' own samplers do not draw alike (see native)"
+    if native_kinds := [key for key in e.first if key.kind.stage is Stage.NATIVE]:
+        native_places = "; ".join(_native_place(e, key) for key in native_kinds[:3])
+        text = f"parameters agree, but the native stage differs: {native_places}"
         return outcome(name, "confirmed", text, number=number, decides=False)
     if silent:
         return outcome(name, "not tested", f"no sampling parameters {silent} were recorded", number=number)
@@ -79,6 +80,12 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     smallest = min(test["p_holm"] for test in result.tests.values())
     text = f"parameters agree; native stage: {len(result.tests):,} tests, smallest corrected p {figure(smallest)}"
     return outcome(name, "ruled out", text, number=number)
+
+
+def _native_place(e: Evidence, key: DivergenceKey) -> str:
+    """Return what differs in the native stage, of which side, and how."""
+    place = e.first[key].place
+    return f"{place.field}{f' of the {key.side}' if key.side else ''}: {place.context}"
 
 
 def _silent(e: Evidence) -> str:
