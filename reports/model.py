@@ -563,7 +563,7 @@ class Verdict:
     triage: Triage | None = None
     reproduce: str = ""  # the command that reproduces this verdict
     paths: dict[str, str] = field(default_factory=dict)
-    fix: str = ""  # what to do where nothing could be compared, or a run was cut short
+    fix: str = ""  # what to do where nothing could be compared, a run was cut short, or a mapping lost parameters
     evidence: list[str] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 

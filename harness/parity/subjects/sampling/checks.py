@@ -20,8 +20,10 @@ from harness.parity.subjects.sampling.causes_sampler import JOINT
 from harness.parity.subjects.sampling.checks_findings import (
     finding_of_both,
     moved,
+    not_passed_on,
     of_engines,
     parameter_finding,
+    unmet,
     with_effect,
 )
 from harness.parity.subjects.sampling.checks_meaning import lost, title
@@ -58,8 +60,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     result = e.native
     silent = _silent(e)
     if findings:
-        summaries = "; ".join(finding.summary for finding in findings[:3])
-        text = summaries + moved(e)
+        text = "; ".join([*unmet(findings), *(finding.summary for finding in findings[:3])]) + moved(e)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effect(e, findings))
     if native_kinds := [key for key in e.first if key.kind.stage is Stage.NATIVE]:
         native_places = "; ".join(_native_place(e, key) for key in native_kinds[:3])
@@ -146,9 +147,9 @@ def _sampled(
         reported_names.add(key)
         text = (
             lost(key, engine, requested[key], request.effective.get(key), native, dropped=True)
-            + "; it is what was asked here"
+            + "; it is what was asked here, by chance"
         )
-        details = {"name": key, "asked": requested[key]}
+        details = {"name": key, "asked": requested[key], **not_passed_on(is_known=True)}
         yield parameter_finding(side, sampling_key(key), text, details, "info", about="")
     # Parameters that mean something else in this engine.
     for key, what in request.unlike.items():
