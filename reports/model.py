@@ -112,6 +112,7 @@ TRIAGE_VERDICTS = {
 EXIT_CODES = {name: answer.exit_code for name, answer in VERDICTS.items()}
 PASSES = ("EQUIVALENT", "SOUND")
 STRICT = 3  # exit code of a pass with reservations, with --strict
+UNDECIDED = -1  # in place of an exit code while a watched command runs on, whose own code decides; it is not printed
 AUDIT_EXIT_CODES = {name: answer.exit_code for name, answer in AUDIT_VERDICTS.items()}
 TRIAGE_EXIT_CODES = {name: answer.exit_code for name, answer in TRIAGE_VERDICTS.items()}
 
