@@ -25,7 +25,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from harness import exit_cleanup, extras
+from harness import exit_cleanup, extras, pydantic_errors
 from harness.amended_command import amended
 from harness.commands import (
     adapters,
@@ -160,10 +160,16 @@ def _scrubbed() -> Iterator[None]:
             getattr(click_error, "message", None), str
         ):  # an error of click or of Typer
             redaction.learn(os.environ)
-            click_error.message = clean_lines(click_error.message).removeprefix(
-                "Value error, "
-            )  # the prefix that pydantic puts before our text
+            click_error.message = clean_lines(_without_pydantic(click_error))
         raise
+
+
+def _without_pydantic(click_error: Any) -> str:
+    """The message with the value that pydantic refused, and what it expected; its prefix of our own text is removed."""
+    refusal = click_error.__cause__
+    if hasattr(refusal, "errors") and refusal.errors()[0]["type"] not in ("value_error", "assertion_error"):
+        return pydantic_errors.problem(refusal)
+    return str(click_error.message).removeprefix("Value error, ")
 
 
 app = typer.Typer(

@@ -18,7 +18,8 @@ import nightly_support as support
 import pytest
 
 from harness import cli
-from harness.nightly import cells, matrix
+from harness.errors import BadInput
+from harness.nightly import cells, known, matrix
 
 pytestmark = pytest.mark.slow
 
@@ -503,3 +504,13 @@ def test_every_text_is_escaped_on_its_way_out(folder: Path, capsys: pytest.Captu
         assert "<script" not in page.read_text() and "\x1b" not in page.read_text()
     assert "<script" not in Path("runs/nightly/night-00001/night.md").read_text()
     assert cli.main(["history", "html", str(folder)]) == 2
+
+
+def test_a_file_of_known_differences_that_is_not_there_is_made_empty(tmp_path: Path) -> None:
+    """The example of `harness nightly --help` names one."""
+    file = tmp_path / "known.toml"
+    with pytest.raises(BadInput) as refusal:
+        known.load(file)
+    assert refusal.value.fix and refusal.value.fix.partition("   # ")[0] == f"touch {file}"
+    subprocess.run(["touch", str(file)], check=True)
+    assert known.load(file) == ()
