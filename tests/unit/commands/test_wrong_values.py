@@ -65,3 +65,26 @@ def test_json_that_is_no_verdict_is_not_judged_again(tmp_path: Path, capsys: pyt
     file.write_text("{}")
     sentence, fix = refused(capsys, "report", str(file))
     assert str(file) in sentence and fix.startswith("harness report RUN")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("report", "x", "--format", "line", "--format", "md"), "--format"),
+        (("watch", "--stall", "5s", "--stall=6s", "--", "true"), "--stall"),
+        (("faults", "list", "--suite", "hang", "--suite", "hang"), "--suite"),
+    ],
+)
+def test_an_option_of_one_value_is_given_once(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], option: str
+) -> None:
+    sentence, fix = refused(capsys, *words)
+    assert sentence.startswith(f"harness: {option} ") and option in fix
+
+
+def test_what_may_be_repeated_may_be_given_twice() -> None:
+    """Options of several values, flags, and whatever the watched command takes."""
+    assert cli.parsed("mapping", ["f.py", "--function", "a", "--function", "b"]).params["function"] == ["a", "b"]
+    assert cli.parsed("report", ["x", "--verbose", "--verbose"]).params["verbose"] is True
+    command = ["train.py", "--stall", "1", "--stall", "2"]
+    assert cli.parsed("watch", ["--stall", "5s", "--", *command]).params["command"] == command

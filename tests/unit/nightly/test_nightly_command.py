@@ -444,7 +444,7 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
             'name = "x"\n[[faults]]\nsuite = "parity"\npair = ["hf", "hf"]\nnames = ["kv-pool"]',
             "none of these faults can be had with hf and hf: they need vllm sglang",
         ),
-        ('name = "x"\nknown = "none.toml"\n[matrix]\npairs = [["hf", "hf"]]', "none.toml cannot be read"),
+        ('name = "x"\nknown = "none.toml"\n[matrix]\npairs = [["hf", "hf"]]', "none.toml does not exist"),
     ],
 )
 def test_a_matrix_that_cannot_be_is_one_sentence(
