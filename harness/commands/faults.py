@@ -201,9 +201,12 @@ def _refuse_other_suite(suite: Suite, names: Sequence[str]) -> None:
     unknown = [name for name in names if not _in_suite(suite, name)]
     strays = [name for name in unknown if _in_suite(other, name)]
     if strays:
+        names_of_other = shlex.join(strays)
         raise BadInput(
             f"{' and '.join(strays)}: of the {other} suite of planted faults, not of the {suite} suite",
-            fix=f"harness faults run --suite {other} {shlex.join(strays)}",
+            fix=f"harness faults run --suite hang {names_of_other}"
+            if other == "hang"
+            else f"harness faults run --suite parity {names_of_other}",
         )
 
 

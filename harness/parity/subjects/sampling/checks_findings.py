@@ -100,11 +100,9 @@ def mapping_command(e: Evidence, findings: list[Finding]) -> str:
     """
     for side in e.sides:
         records = side.recording.records
-        files = {
-            record.mapping
-            for record in (*records.engines, *records.sampling)
-            if record.mapped_by_others and str(record.mapping).endswith(".py")
-        }
+        mappings = [info.mapping for info in records.engines if info.mapped_by_others]
+        mappings += [request.mapping for request in records.sampling if request.mapped_by_others]
+        files = {mapping for mapping in mappings if str(mapping).endswith(".py")}
         engines = {info.engine for info in records.engines if info.engine}
         is_named = any(
             finding.where == side.name and (finding.about == "setting" or NOT_PASSED_ON in finding.details)
