@@ -276,7 +276,10 @@ def _parser_of_single_options(make_parser: Any, context: Any) -> Any:
         for option, times in Counter(single).items():
             if times > 1 and not context.resilient_parsing:
                 name = max(option.opts, key=len)
-                raise BadInput(f"{name} is given {times} times and takes one value", fix=f"give {name} once")
+                raise BadInput(
+                    f"{name} is given {times} times and takes one value",
+                    fix=f"{name} {shlex.quote(str(values[option.name]))}",
+                )
         return values, rest, order
 
     parser.parse_args = parse_once

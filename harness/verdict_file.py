@@ -33,7 +33,7 @@ def read(path: Path) -> Verdict:
     try:
         values = json.loads(limits.read_file(file).decode())
         if not isinstance(values, dict) or "schema_version" not in values:
-            raise BadInput(f"{file} is JSON, but no verdict: it has no schema_version", fix=takes)
+            raise not_a_run(f"{file} is JSON, but no verdict: it has no schema_version", file)
         verdict = Verdict.from_dict(values)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"holds neither a verdict ({NAME}) nor a run (run.json)" if path.is_dir() else "does not exist"
