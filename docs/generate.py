@@ -147,11 +147,11 @@ def doctor_checks() -> str:
 def hang_kinds() -> str:
     from reports.model import HANGS
 
-    rows = [(f"`{key}`", kind.name, kind.shows, kind.named) for key, kind in HANGS.items()]
+    rows = [(f"`{key}`", kind.name, kind.shows, kind.named, kind.fix) for key, kind in HANGS.items()]
     return (
         "# Hang kinds\n\nA `HUNG` verdict names one kind. `harness explain KIND` prints what stands here. [The wait "
         "graph](../explanation/wait-graph.md#how-it-decides) says how it is found.\n\n"
-        + _table(("kind", "name", "what shows it", "who is named"), rows)
+        + _table(("kind", "name", "what shows it", "who is named as the culprit", "what to do"), rows)
     )
 
 

@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 from types import FrameType
@@ -25,7 +26,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from harness import exit_cleanup, extras
+from harness import exit_cleanup, extras, pydantic_errors
 from harness.amended_command import amended
 from harness.commands import (
     adapters,
@@ -160,10 +161,16 @@ def _scrubbed() -> Iterator[None]:
             getattr(click_error, "message", None), str
         ):  # an error of click or of Typer
             redaction.learn(os.environ)
-            click_error.message = clean_lines(click_error.message).removeprefix(
-                "Value error, "
-            )  # the prefix that pydantic puts before our text
+            click_error.message = clean_lines(_without_pydantic(click_error))
         raise
+
+
+def _without_pydantic(click_error: Any) -> str:
+    """The message with the value that pydantic refused, and what it expected; its prefix of our own text is removed."""
+    refusal = click_error.__cause__
+    if hasattr(refusal, "errors") and refusal.errors()[0]["type"] not in ("value_error", "assertion_error"):
+        return pydantic_errors.problem(refusal)
+    return str(click_error.message).removeprefix("Value error, ")
 
 
 app = typer.Typer(
@@ -227,6 +234,7 @@ def commands() -> Any:
     """The parser of the command line. It is built of all signatures once per process: 65 ms of CPU time."""
     group = typer.main.get_command(app)
     _refuse_empty_words(group)
+    _refuse_repeated_options(group)
     return group
 
 
@@ -248,6 +256,34 @@ def _nonempty(further: Any, context: Any, parameter: Any, value: Any) -> Any:
             f"the argument {parameter.name!r} is empty: is a variable not set?", fix=f"{context.command_path} --help"
         )
     return further(context, parameter, value) if further is not None else value
+
+
+def _refuse_repeated_options(command: Any) -> None:
+    """Refuse an option that takes one value and is given twice: the last would win, and nothing would say so."""
+    for child in getattr(command, "commands", {}).values():
+        _refuse_repeated_options(child)
+    command.make_parser = functools.partial(_parser_of_single_options, command.make_parser)
+
+
+def _parser_of_single_options(make_parser: Any, context: Any) -> Any:
+    parser = make_parser(context)
+    parse = parser.parse_args
+
+    def parse_once(args: list[str]) -> Any:
+        values, rest, order = parse(args=args)
+        options = [parameter for parameter in order if parameter.param_type_name == "option"]
+        single = [option for option in options if not (option.multiple or option.count or option.is_flag)]
+        for option, times in Counter(single).items():
+            if times > 1 and not context.resilient_parsing:
+                name = max(option.opts, key=len)
+                raise BadInput(
+                    f"{name} is given {times} times and takes one value",
+                    fix=f"{name} {shlex.quote(str(values[option.name]))}",
+                )
+        return values, rest, order
+
+    parser.parse_args = parse_once
+    return parser
 
 
 def parsed(command: str, words: Sequence[str]) -> Any:

@@ -12,7 +12,7 @@ from harness.errors import BadInput, closest
 from harness.exit_codes import EXITS
 from harness.extras import need
 from probes.plugins import PluginError
-from reports.model import AUDIT_VERDICTS, HANGS, TRIAGE_VERDICTS, VERDICTS, Answer
+from reports.model import AUDIT_VERDICTS, HANGS, TRIAGE_VERDICTS, VERDICTS, Answer, HangKind
 from scenarios.engines.canonical import BY_NAME
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ Kind = Literal["verdict", "audit verdict", "triage verdict", "cause", "check", "
 
 @dataclass(frozen=True)
 class Entry:
-    """The meaning of one name. `fix`: what to do about a cause or a verdict. `rivals`: the causes that would look
-    the same, and what excludes each. `details`: of a cause, what is known of each detail that was asked for.
+    """The meaning of one name. `fix`: what to do about a cause, a hang or a verdict. `rivals`: the causes that would
+    look the same, and what excludes each. `details`: of a cause, what is known of each detail that was asked for.
     """
 
     name: str
@@ -44,7 +44,7 @@ def entries() -> list[Entry]:
         *_of_comparisons(),
         *(Entry(check.name, "doctor check", check.rule) for check in doctor.CHECKS),
         *(Entry(comparison.name, "doctor check", comparison.rule) for comparison in doctor.COMPARISONS),
-        *(Entry(name, "hang", f"{hang.name}: {hang.shows}. Named: {hang.named}") for name, hang in HANGS.items()),
+        *(Entry(name, "hang", _hang(hang), hang.fix) for name, hang in HANGS.items()),
         *(_exit_code(code) for code in dict.fromkeys(row.code for row in EXITS) if code.isdigit()),
     ]
 
@@ -76,6 +76,10 @@ def lacking() -> ModuleNotFoundError | None:
 def _verdicts(kind: Kind, answers: Mapping[str, Answer]) -> Iterator[Entry]:
     for name, answer in answers.items():
         yield Entry(name, kind, f"{answer.meaning} Exit code {answer.exit_code}.", answer.fix)
+
+
+def _hang(hang: HangKind) -> str:
+    return f"{hang.name}: {hang.shows}. Who is named as the culprit: {hang.named}."
 
 
 def _exit_code(code: str) -> Entry:

@@ -1,4 +1,4 @@
-"""Turns pydantic's error about a user's file into one sentence."""
+"""Turns pydantic's error about a user's file or option into one sentence."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def sentence(error: pydantic.ValidationError, where: str, valid_keys: Iterable[s
     if kind == "extra_forbidden":
         last = str(first["loc"][-1])  # the key may be known in another section
         return f"{where}: unknown key {name}{closest(last, sorted({*valid_keys} - {last}))}"
-    expected = _EXPECTED.get(kind.partition("_")[0])
-    problem = f"{expected} was expected" if expected else first["msg"].replace("Input should be", "it should be")
-    return f"{where}: {name} = {first['input']!r}: {problem}"
+    return f"{where}: {name} = {problem(error)}"
+
+
+def problem(error: pydantic.ValidationError) -> str:
+    """The value that the first error is about, and what was expected in its place."""
+    first = error.errors()[0]
+    expected = _EXPECTED.get(first["type"].partition("_")[0])
+    wanted = f"{expected} was expected" if expected else first["msg"].replace("Input should be", "it should be")
+    return f"{first['input']!r}: {wanted}"

@@ -16,7 +16,9 @@ def seconds(text: str, option: str = "--stall") -> float:
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|sec|min|m|h|)", text.strip())
     value = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 0 < value < math.inf:
-        raise BadInput(f"{option} {text!r} is not a duration", fix=f"{option} 90s   # or 5m, 1h")
+        raise BadInput(
+            f"{option} {text!r} is not a duration{' above 0' if match else ''}", fix=f"{option} 90s   # or 5m, 1h"
+        )
     return value
 
 

@@ -31,7 +31,10 @@ def read(path: Path) -> Verdict:
     """
     file = path / NAME if path.is_dir() else path
     try:
-        verdict = Verdict.from_dict(json.loads(limits.read_file(file).decode()))
+        values = json.loads(limits.read_file(file).decode())
+        if not isinstance(values, dict) or "schema_version" not in values:
+            raise not_a_run(f"{file} is JSON, but no verdict: it has no schema_version", file)
+        verdict = Verdict.from_dict(values)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"holds neither a verdict ({NAME}) nor a run (run.json)" if path.is_dir() else "does not exist"
         sides = [side for side in SIDES if os.path.isfile(path / side / "run.json")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -17,10 +18,15 @@ LEAST_BYTES = 1 << 20  # that must fit where a recording begins; one of ppo-tiny
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Make a folder that only its owner may enter, and the missing ones above it."""
+    """Make a folder that only its owner may enter, and the missing ones above it.
+
+    Raises NotADirectoryError, whose text names the file, where one of them is a file, and OSError.
+    """
     path = Path(folder)
     if path.is_dir():
         return
+    if path.exists():
+        raise NotADirectoryError(errno.ENOTDIR, f"{path} is a file, not a folder", str(path))
     make_folder(path.parent)
     path.mkdir(mode=FOLDER_MODE, exist_ok=True)
 

@@ -76,6 +76,7 @@ __all__ = [
 
 AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
 EARLIER = "earlier"  # key of run.json: checksums of those that it replaced
+NOTHING_RECORDED = "no process has recorded anything"
 UNWRITTEN = "the run did not write it, by its index: it was not read"
 # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json; 1 to 3: no index of the files
 FORMAT_VERSION = 4
@@ -219,12 +220,17 @@ class Run:
         self._journals = sorted((self._scan_events(file) for file in events), key=lambda index: index.order)
         self._logs = sorted((self._scan_frames(file) for file in tokens), key=lambda index: index.order)
         if not self._journals:
-            self._damage(EVENTS, "no process has recorded anything")
+            self._damage(EVENTS, NOTHING_RECORDED, dropped=False)
         self._drop_copies()
         self._compare_with_close()
         self._compare_with_version()
         self._compare_with_manifest()
         self._compare_with_index()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no process of the run has recorded anything."""
+        return (EVENTS, NOTHING_RECORDED) in self.torn
 
     @property
     def hashed_by(self) -> str:
@@ -408,10 +414,10 @@ class Run:
             if not index.of_cut_stage(name, self._index):
                 self.torn.append((name, UNWRITTEN))
 
-    def _damage(self, name: str, reason: str) -> None:
+    def _damage(self, name: str, reason: str, *, dropped: bool = True) -> None:
         if self.strict:
             raise FormatError(f"{self.path / name}: {reason}", fix=AGAIN)
-        self.torn.append((name, f"{reason}; what follows in this file was dropped"))
+        self.torn.append((name, f"{reason}; what follows in this file was dropped" if dropped else reason))
 
     def _drop_copies(self) -> None:
         """Leave out the files of a process that are there under a second name."""

@@ -112,6 +112,7 @@ TRIAGE_VERDICTS = {
 EXIT_CODES = {name: answer.exit_code for name, answer in VERDICTS.items()}
 PASSES = ("EQUIVALENT", "SOUND")
 STRICT = 3  # exit code of a pass with reservations, with --strict
+UNDECIDED = -1  # in place of an exit code while a watched command runs on, whose own code decides; it is not printed
 AUDIT_EXIT_CODES = {name: answer.exit_code for name, answer in AUDIT_VERDICTS.items()}
 TRIAGE_EXIT_CODES = {name: answer.exit_code for name, answer in TRIAGE_VERDICTS.items()}
 
@@ -304,11 +305,12 @@ class Parity:
 
 @dataclass(frozen=True)
 class HangKind:
-    """One kind of hang, in words: what shows it, and which process is named as the culprit."""
+    """One kind of hang, in words: what shows it, which process is named as the culprit, and what to do about it."""
 
     name: str
     shows: str
     named: str
+    fix: str
 
 
 HANGS = {
@@ -317,22 +319,30 @@ HANGS = {
         "at one place of a group's sequence the ranks run different operations, or a rank has left the loop in which "
         "the others still wait",
         "the minority; nobody where there is none (two against two)",
+        "count the batches, microbatches and parameters with a gradient of one step on each rank, and make "
+        "them equal: torch.distributed.algorithms.join.Join, or drop_last of the loader",
     ),
     "K2": HangKind(
         "order inversion",
         "a ring of waits over several groups, or every rank of the world stands in a collective or a receive for "
         "longer than a stall",
-        "nobody: it is a cycle; but the one that alone departs from what it did every time before",
+        "nobody, since it is a cycle, unless one rank alone departs from what it did every time before",
+        "compare the two places that the members of the cycle show, and use the groups in one order on every "
+        "rank: order by name, not by arrival",
     ),
     "K3": HangKind(
         "rank-local branch",
         "some ranks of one engine are in a collective, the others in their scheduler loop",
         "the fewer; of two ranks, the one that stays in its loop",
+        "compare what the branch decides on (clocks, queue lengths, free memory) on both ranks; decide on one "
+        "rank and broadcast the decision",
     ),
     "K4": HangKind(
         "absent peer",
         "a rank has ended, or is alive outside any collective and does nothing that would end the wait",
         "the rank with the first local error, not those whose waits timed out",
+        "read the first error of the rank that ended, or `harness stacks PID` of the rank that did not come; "
+        "let an error on one rank end the job, so that no peer waits for it",
     ),
     "K5": HangKind(
         "group never forms",
@@ -340,17 +350,29 @@ HANGS = {
         "members are not, mean another group, or give it another name",
         "the members that have not come, also those that never started; of ranks that mean different groups the fewer; "
         "nobody where they are as many, or where two claim one rank",
+        "compare the ranks, the size, the name and the address of the group on every member, and why those "
+        "that are named have not come; make the groups in one order on every rank",
     ),
     "K6": HangKind(
         "control-plane cycle",
         "a ring of ray.get, HTTP or engine requests; or a child that is joined before its full pipe is read",
-        "nobody: it is a cycle; or who joins too soon",
+        "nobody, since it is a cycle, or the process that joins too soon",
+        "break one call of the cycle: make it asynchronous, give the callee a thread of its own (Ray: "
+        "max_concurrency), or read a child's pipe before it is joined",
     ),
-    "K7": HangKind("slow, not hung", "the job advances between two looks", "nobody; the straggler is shown"),
+    "K7": HangKind(
+        "slow, not hung",
+        "the job advances between two looks",
+        "nobody; the straggler is shown",
+        "wait, or profile the straggler: nothing is to be ended. `harness triage PID` again in a minute shows "
+        "what has moved",
+    ),
     "K8": HangKind(
         "sleep or wake stuck",
         "an open span, or a stack, of an engine's sleep or wake-up",
         "the process that is in it",
+        "look at what the frame waits for, such as a lock that a failed call kept; drain or abort requests "
+        "before the engine sleeps. Restart the engine to go on",
     ),
     "K9": HangKind(
         "process state",
@@ -358,27 +380,41 @@ HANGS = {
         "lock file of a build of torch's extensions that nobody runs, or its device does not start what its "
         "host enqueued",
         "that process; of a build that stands still, the process that builds",
+        "continue a stopped process (kill -CONT PID), or free what it waits for: the disk behind an "
+        "uninterruptible sleep, the lock file of a build, the thread that keeps the interpreter lock, the "
+        "device",
     ),
     "K10": HangKind(
         "rank-conditional collective",
         "a collective inside a checkpoint, an evaluation, or an `if` on the rank, while the others are in the next one",
         "the ranks in it",
+        "take the collective out of the branch, or let every rank run it",
     ),
-    "K11": HangKind("environment mismatch", "`harness doctor` finds it before the run", "nobody"),
+    "K11": HangKind(
+        "environment mismatch",
+        "`harness doctor` finds it before the run",
+        "nobody",
+        "run `harness doctor` on each machine, and do what it says of each problem, before the job starts",
+    ),
     "K12": HangKind(
         "symmetric wedge",
         "all members are in the same operation, and none comes out",
         "no process: the fabric, or a device",
+        "look for errors of the fabric and of the devices on every host: nvidia-smi, dmesg; `harness doctor "
+        "--nodes DIR` compares the hosts",
     ),
     "K13": HangKind(
         "refused call",
         "an engine's last call failed at once, the engine is idle, and somebody waits for it",
         "the engine that refused, with its message",
+        "fix what the engine's message says, and let the sender read each answer before it starts the next collective",
     ),
     "K14": HangKind(
         "no resources",
         "tasks, actors or placement groups of Ray ask for resources that no node has, or whose holders all wait",
         "nobody; what is asked, what the cluster has, and who holds it",
+        "ask for less, or start the nodes that are lacking; let a holder give its resources back before it "
+        "waits for others: ray status, ray list actors",
     ),
 }
 
@@ -528,7 +564,7 @@ class Verdict:
     triage: Triage | None = None
     reproduce: str = ""  # the command that reproduces this verdict
     paths: dict[str, str] = field(default_factory=dict)
-    fix: str = ""  # what to do where nothing could be compared, or a run was cut short
+    fix: str = ""  # what to do where nothing could be compared, a run was cut short, or a mapping lost parameters
     evidence: list[str] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -111,8 +112,10 @@ def run(
 
     \b
     Example:
-      harness faults run min-tokens-dropped
+      harness faults run --suite parity min-tokens-dropped
     """
+    if not source:
+        _refuse_other_suite(suite, names or [])
     if suite == "parity":
         _parity(names=names or [], source=source, backends=backends, dtype=dtype, out=out, cold=cold, format=format)
     from harness.planted.hangs import hang_selection, lab, tables
@@ -177,6 +180,7 @@ def refuse_unknown(
 ) -> None:
     """Raises BadInput for what `harness faults run` would refuse: a fault that is not there, or not with this pair, and
     an engine that cannot start."""
+    _refuse_other_suite(suite, names)
     if suite == "hang":
         from harness.planted.hangs import hang_selection
 
@@ -189,6 +193,32 @@ def refuse_unknown(
     for backend in backends:
         preflight(_scenario(dtype), backend)
         check_environment(backend, _scenario(dtype))
+
+
+def _refuse_other_suite(suite: Suite, names: Sequence[str]) -> None:
+    """Raises BadInput for names that only the other suite has."""
+    other: Suite = "parity" if suite == "hang" else "hang"
+    unknown = [name for name in names if not _in_suite(suite, name)]
+    strays = [name for name in unknown if _in_suite(other, name)]
+    if strays:
+        names_of_other = shlex.join(strays)
+        raise BadInput(
+            f"{' and '.join(strays)}: of the {other} suite of planted faults, not of the {suite} suite",
+            fix=f"harness faults run --suite hang {names_of_other}"
+            if other == "hang"
+            else f"harness faults run --suite parity {names_of_other}",
+        )
+
+
+def _in_suite(suite: Suite, name: str) -> bool:
+    """Whether a fault of the suite begins with this name."""
+    if suite == "hang":
+        from harness.planted.hangs import hang_selection
+
+        return any(hang.name.startswith(name) for hang in hang_selection.hangs())
+    from harness.planted.differences import files
+
+    return any(fault.name.startswith(name) for fault in files.faults())
 
 
 def _scenario(dtype: str) -> Scenario:

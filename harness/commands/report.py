@@ -64,6 +64,11 @@ def report(
             f"--out belongs to --export; {format} goes to stdout",
             fix=f"{shlex.join(['harness', 'report', run, '--format', format])} > {shlex.quote(str(out))}",
         )
+    if out is not None and not export and not (path / "run.json").is_file():
+        raise BadInput(
+            "--out belongs to --export, which takes a recorded run; a verdict goes to stdout",
+            fix=f"{shlex.join(['harness', 'report', run])} > {shlex.quote(str(out))}",
+        )
     if export or out:
         if not (path / "run.json").is_file():
             raise not_a_run(f"{run} is not a recorded run: it has no run.json", path, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,11 +13,15 @@ import typer
 from harness.commands.options import TokenFile
 from harness.commands.showing import format_option, say, show_aside
 from harness.errors import BadInput
+from harness.exit_codes import STALLED
 from harness.quantities import seconds, size
 from harness.triage.remote import token
+from reports.model import UNDECIDED
 
 if TYPE_CHECKING:
     from harness.triage.watch import Stall
+    from harness.triage.watch.watched_command import OnStall
+    from reports.model import Verdict
 
 
 def watch(
@@ -111,7 +116,7 @@ def watch(
         attached = f"a stall: nothing has moved for {stall.seconds:.0f} s of looking"
         started = f"a stall, {stall.seconds:.0f} s after the last progress"
         say(f"{started if pid is None else attached}; evidence: {stall.evidence}")
-        show_aside(stall.verdict, format)
+        show_aside(_with_code_of_watch(stall.verdict, on_stall, format), format)
 
     notices = Notices(on_verdict, say) if on_verdict else None
     hand_on = notices.put if notices else (lambda verdict: None)
@@ -158,3 +163,13 @@ def watch(
     if hang := hang_of(result, Path(out) if out else None):
         say(hang)
     raise typer.Exit(result.exit_code)
+
+
+def _with_code_of_watch(verdict: Verdict, on_stall: OnStall, format: str) -> Verdict:
+    """Return the verdict with the exit code that this watch will have, for a person to read.
+
+    Formats for programs keep the verdict's own code, which their schemas bind to it.
+    """
+    if format not in ("text", "md"):
+        return verdict
+    return dataclasses.replace(verdict, exit_code=UNDECIDED if on_stall == "report" else STALLED)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import pydantic
 
+from harness.errors import BadInput
 from harness.nightly.matrix import Strict, parsed, read
 from reports.nightly_model import Change
 
@@ -42,7 +45,12 @@ class _File(Strict):
 
 
 def load(path: Path) -> tuple[Known, ...]:
-    """Read a file of known differences. Raises BadInput."""
+    """Read a file of known differences, which may be empty. Raises BadInput."""
+    if not os.path.lexists(path):
+        raise BadInput(
+            f"{path} does not exist, which the matrix names as `known`",
+            fix=f"touch {shlex.quote(str(path))}   # an empty one, or leave out the line `known`",
+        )
     return parsed(_File, read(path), str(path)).known
 
 

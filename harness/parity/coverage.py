@@ -43,7 +43,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "compared_tokens": e.counts.compared_tokens,
         "benign_flips": e.counts.benign_flips,
         "flips_beyond_margin": e.counts.flips_beyond_margin,
-        "logprobs_beyond_tolerance": e.beyond(Kind.LOGPROB.of()),
+        "logprobs_beyond_tolerance_between_engines": e.beyond(Kind.LOGPROB.of()),
         "tokens_after_first_difference": e.counts.after_first_difference,
         **({"repeated": again} if again else {}),
         **({"native_samples": list(native.samples), "native_draws": len(native.looks)} if native is not None else {}),

@@ -246,6 +246,7 @@ def _decide(
         figures={},
         parity=body,
         paths={side.name: str(side.recording.path) for side in e.sides},
+        fix=checks_findings.mapping_command(e, findings),
         evidence=[*answer.evidence, *_by_nature(not_applicable)],
     )
     return confirm_suspicions(bounded(full_verdict))

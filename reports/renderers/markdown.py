@@ -44,7 +44,7 @@ def _verdict(verdict: Verdict) -> list[str]:
     beyond = [f"- {escape(sentence)}" for sentence in parity.beyond_limits(verdict)]
     lines = ["### Beyond published limits", "", *beyond, ""] if beyond else []
     lines += [
-        f"## {escape(triage.title(verdict))} (exit code {verdict.exit_code})",
+        f"## {answer.coded(escape(triage.title(verdict)), verdict.exit_code)}",
         "",
         escape(verdict.reason),
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.model import Cause, Verdict
+from reports.model import UNDECIDED, Cause, Verdict
 from reports.sections import parity, triage
 from reports.text import clean, show_apart
 
@@ -50,6 +50,11 @@ def of(subject: Verdict | Report) -> Answer:
     filled_parts = tuple((label, text) for label, text in parts if text)
     evidence = tuple(map(clean, subject.evidence)) if isinstance(subject, Verdict) else ()
     return Answer(title, subject.exit_code, clean(subject.reason), evidence, filled_parts, tone)
+
+
+def coded(title: str, exit_code: int) -> str:
+    """Return the title with the exit code of the command, where that is decided."""
+    return title if exit_code == UNDECIDED else f"{title} (exit code {exit_code})"
 
 
 def _parity(verdict: Verdict) -> list[tuple[str, str]]:

@@ -53,7 +53,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Step:
-    """One edge of a cycle."""
+    """One edge of a cycle. `because`: what proves it, or what the waiter is in where no layer names its target."""
 
     waiter: str
     target: str
@@ -119,10 +119,12 @@ def cycle(triage: Triage) -> list[Step]:
     if not triage.cycle:
         return []
     labels = {node.key: clean(node.label) for node in triage.nodes}
+    states = {node.key: clean(node.state) for node in triage.nodes}
     steps = []
     for key, next_key in zip(triage.cycle, [*triage.cycle[1:], *triage.cycle[:1]], strict=True):
         wait = next((edge for edge in triage.waits if (edge.waiter, edge.target) == (key, next_key)), None)
-        steps.append(Step(labels.get(key, clean(key)), labels.get(next_key, clean(next_key)), _because(wait)))
+        because = states.get(key, "") if wait is None else _because(wait)
+        steps.append(Step(labels.get(key, clean(key)), labels.get(next_key, clean(next_key)), because))
     return steps
 
 
@@ -155,9 +157,7 @@ def left_out(triage: Triage) -> int:
     return max(0, len(triage.nodes) - SHOWN_NODES)
 
 
-def _because(wait: Wait | None) -> str:
-    if wait is None:
-        return "waits"
+def _because(wait: Wait) -> str:
     since = f", {wait.since_s:.0f} s" if wait.since_s else ""
     return clean(f"{wait.layer}: {wait.because}{since}")
 

@@ -32,11 +32,13 @@ class SelfCheck:
     least: str  # the requirement: "at least 0.3", "more than 0"
     hides: str
     applies: bool = True
+    unit: str = ""
 
     @property
     def summary(self) -> str:
         """Return what was measured, and what is needed for the fault to show."""
-        return f"{self.name}: {self.value:.3g}; it takes {self.least} for {self.hides} to show"
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.name}: {self.value:.3g}{unit}; it takes {self.least}{unit} for {self.hides} to show"
 
 
 def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> list[SelfCheck]:
@@ -54,14 +56,8 @@ def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> l
         cached += sum(frame.arrays["cached"].tolist()) if "cached" in frame.arrays else 0
     engines = {str(event.get("engine")) for event in run.events(kind="engine_info")}
     bare = {name for name, spec in registry.specs().items() if "prefix_caching" not in spec.engine_arguments}
-    steps = [event.get("metrics") or {} for event in run.events(kind="step")]
-    shifts = [float(metrics["update_logprob_shift"]) for metrics in steps if "update_logprob_shift" in metrics]
     # What the proof of each sync would have measured with the old weights: the control of every proof that passed.
     stale = [float(event["proof_stale"]) for event in run.events(kind="sync") if "proof_stale" in event]
-    dtype = run.manifest.get("scenario", {}).get("model", {}).get("dtype")
-    trains = bool(run.manifest.get("scenario", {}).get("train", bool(shifts)))
-    # In half precision, the check `weights-in-use` measures itself whether updates of this size would have shown.
-    is_update_visible = trains and dtype not in HALF
     spread = statistics.pstdev(lengths) / statistics.fmean(lengths) if lengths else 0.0
     cached_at_all = not engines or bool(engines - bare)
     return [
@@ -69,15 +65,34 @@ def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> l
         _at_least("coefficient of variation of length", spread, 0.3, "a fault of padding or lengths"),
         _above("samples cut at the limit", _fraction(finish, "length"), 0.0, "a fault at the limit"),
         _above("tokens served from the prefix cache", float(cached), 0.0, "a stale cache", applies=cached_at_all),
-        _at_least(
-            "smallest log-probability move of an update", min(shifts, default=0.0), 100 * floor, "stale weights",
-            applies=is_update_visible,
-        ),
+        update_moves(run, floor=floor),
         _above(
             "smallest proof of weights that did not arrive", min(stale, default=0.0), tolerance,
-            "weights that did not arrive", applies=trains,
+            "weights that did not arrive", applies=_trains(run), unit="nats",
         ),
     ]  # fmt: skip
+
+
+def update_moves(run: Any, *, floor: float = FLOOR) -> SelfCheck:
+    """Check whether each update moves the log-probabilities so far that an engine with the weights before it shows.
+
+    `floor`: of the engine that drew `run`, in nats.
+    """
+    # In half precision, the check `weights-in-use` measures itself whether updates of this size would have shown.
+    is_half = run.manifest.get("scenario", {}).get("model", {}).get("dtype") in HALF
+    return _at_least(
+        "smallest log-probability move of an update", min(_shifts(run), default=0.0), 100 * floor, "stale weights",
+        applies=_trains(run) and not is_half, unit="nats",
+    )  # fmt: skip
+
+
+def _shifts(run: Any) -> list[float]:
+    steps = [event.get("metrics") or {} for event in run.events(kind="step")]
+    return [float(metrics["update_logprob_shift"]) for metrics in steps if "update_logprob_shift" in metrics]
+
+
+def _trains(run: Any) -> bool:
+    return bool(run.manifest.get("scenario", {}).get("train", bool(_shifts(run))))
 
 
 def _fraction(finish: Iterable[str], reason: str) -> float:
@@ -85,9 +100,9 @@ def _fraction(finish: Iterable[str], reason: str) -> float:
     return reasons.count(reason) / len(reasons) if reasons else 0.0
 
 
-def _at_least(name: str, value: float, least: float, hides: str, *, applies: bool = True) -> SelfCheck:
-    return SelfCheck(name, value >= least, value, f"at least {least:.3g}", hides, applies)
+def _at_least(name: str, value: float, least: float, hides: str, *, applies: bool = True, unit: str = "") -> SelfCheck:
+    return SelfCheck(name, value >= least, value, f"at least {least:.3g}", hides, applies, unit)
 
 
-def _above(name: str, value: float, bound: float, hides: str, *, applies: bool = True) -> SelfCheck:
-    return SelfCheck(name, value > bound, value, f"more than {bound:.3g}", hides, applies)
+def _above(name: str, value: float, bound: float, hides: str, *, applies: bool = True, unit: str = "") -> SelfCheck:
+    return SelfCheck(name, value > bound, value, f"more than {bound:.3g}", hides, applies, unit)

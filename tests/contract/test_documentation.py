@@ -226,3 +226,25 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
+
+
+FIRST_LINE = re.compile(
+    rf"^(?:{'|'.join(sorted({*EXIT_CODES, *TRIAGE_EXIT_CODES, *AUDIT_EXIT_CODES}))})\b.*  \S", re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))], ids=str)
+def test_a_verdict_that_is_shown_in_part_is_marked(page: Path) -> None:
+    """The first and the last line of a verdict are its answer: a reader of a shortened block would miss the last."""
+    parts = re.split(r"^```.*\n", page.read_text("utf-8"), flags=re.MULTILINE)
+    for before, block, after in zip(parts[0::2], parts[1::2], parts[2::2], strict=False):
+        if FIRST_LINE.search(block) and not re.search(r"\(exit code \d+\): .*\n*\Z", block):
+            around = f"{before.rstrip().splitlines()[-1:]} {block.splitlines()[0]} {after.strip().splitlines()[:1]}"
+            assert "shortened" in around.casefold(), block
+
+
+def test_a_block_in_part_is_seen() -> None:
+    assert FIRST_LINE.search("EQUIVALENT  3 of 3 tokens equal\n") and FIRST_LINE.search(
+        "HUNG K2 order inversion  nobody\n"
+    )
+    assert not FIRST_LINE.search("harness parity vllm sglang\n")

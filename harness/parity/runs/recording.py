@@ -16,7 +16,7 @@ from harness.parity.runs.run_options import LaunchOptions
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
 from probes.files import folder_or_nothing, try_writing, write_whole
-from probes.format import FormatError
+from probes.format import EVENTS, FormatError
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
 
@@ -102,7 +102,7 @@ def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path
         try:
             yield folder
         except KeyboardInterrupt as error:
-            if any(folder.glob("**/run.json")):
+            if any(folder.glob(f"**/{EVENTS}/*.jsonl")):
                 error.add_note(f"what was recorded until then is in {folder}")
             raise
 

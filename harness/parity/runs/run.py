@@ -84,7 +84,7 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
         cut, attribution, lifting = _record_pair(pair, guarded(folder, options), lift=lift, figures=figures)
         verdict = _concluded(pair, cut, attribution, lifting)
         if cut is None:
-            verdict = with_scenario(verdict, library.open(baseline_side.run_dir))
+            verdict = with_scenario(verdict, library.open(baseline_side.run_dir), library.open(candidate_side.run_dir))
         compacted(baseline_side.run_dir, candidate_side.run_dir, library=library)
     figures["total_s"] = round(time.monotonic() - started, 1)
     verdict = dataclasses.replace(verdict, figures=verdict.figures | figures, reproduce=reproduce)
@@ -222,7 +222,7 @@ def diff(
     second: dict[str, Path | str] = {"baseline": runs[2]} if again is not None else {}
     verdict = judged_pair(runs[0], runs[1], cap=cap, further=FurtherEvidence(second), library=library).verdict
     if verdict.verdict == "EQUIVALENT":
-        verdict = with_scenario(verdict, library.open(Path(runs[0])))
+        verdict = with_scenario(verdict, *map(library.open, runs[:2]))
     again_path = None if again is None else Path(again)
     return dataclasses.replace(
         verdict.strict if strict else verdict,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from reports.layout import Page
-from reports.model import Verdict
+from reports.model import UNDECIDED, Verdict
 from reports.sections import answer
 from reports.sections import parity as arrange
 from reports.sections.terminal import doctor, parity
@@ -79,6 +79,7 @@ def _last(page: Page, summary: answer.Answer) -> None:
     if page.console.is_terminal:
         page.prose(Text(summary.reason, "bold"))
         badge = (f" {summary.title} ", f"bold reverse {summary.tone}")
-        page.line(Text.assemble(badge, (f"  exit code {summary.exit_code}", f"bold {summary.tone}")))
+        code = "" if summary.exit_code == UNDECIDED else f"  exit code {summary.exit_code}"
+        page.line(Text.assemble(badge, (code, f"bold {summary.tone}")))
     else:
-        page.line(f"{summary.title} (exit code {summary.exit_code}): {summary.reason}")
+        page.line(f"{answer.coded(summary.title, summary.exit_code)}: {summary.reason}")

@@ -18,7 +18,8 @@ import nightly_support as support
 import pytest
 
 from harness import cli
-from harness.nightly import cells, matrix
+from harness.errors import BadInput
+from harness.nightly import cells, known, matrix
 
 pytestmark = pytest.mark.slow
 
@@ -300,16 +301,17 @@ def _full(out: Path) -> None:
     out.symlink_to("/dev/full")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"), [(_file, "File exists"), (_full, "File exists")], ids=["a file", "a device"]
-)
+@pytest.mark.parametrize("spoil", [_file, _full], ids=["a file", "a device"])
 def test_an_out_that_is_no_folder_is_refused_before_the_night(
-    folder: Path, spoil: Callable[[Path], None], words: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, spoil: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoil(folder / "out")
     assert run("--out", "out") == 2
     said = capsys.readouterr().err
-    assert said.startswith("harness: --out out: recordings cannot be written there: " + words) and "fix: --out" in said
+    assert (
+        said.startswith("harness: --out out: recordings cannot be written there: out is a file, ")
+        and "fix: --out" in said
+    )
     assert not Path(HISTORY).exists()
 
 
@@ -443,7 +445,7 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
             'name = "x"\n[[faults]]\nsuite = "parity"\npair = ["hf", "hf"]\nnames = ["kv-pool"]',
             "none of these faults can be had with hf and hf: they need vllm sglang",
         ),
-        ('name = "x"\nknown = "none.toml"\n[matrix]\npairs = [["hf", "hf"]]', "none.toml cannot be read"),
+        ('name = "x"\nknown = "none.toml"\n[matrix]\npairs = [["hf", "hf"]]', "none.toml does not exist"),
     ],
 )
 def test_a_matrix_that_cannot_be_is_one_sentence(
@@ -503,3 +505,13 @@ def test_every_text_is_escaped_on_its_way_out(folder: Path, capsys: pytest.Captu
         assert "<script" not in page.read_text() and "\x1b" not in page.read_text()
     assert "<script" not in Path("runs/nightly/night-00001/night.md").read_text()
     assert cli.main(["history", "html", str(folder)]) == 2
+
+
+def test_a_file_of_known_differences_that_is_not_there_is_made_empty(tmp_path: Path) -> None:
+    """The example of `harness nightly --help` names one."""
+    file = tmp_path / "known.toml"
+    with pytest.raises(BadInput) as refusal:
+        known.load(file)
+    assert refusal.value.fix and refusal.value.fix.partition("   # ")[0] == f"touch {file}"
+    subprocess.run(["touch", str(file)], check=True)
+    assert known.load(file) == ()

@@ -254,3 +254,15 @@ def test_kinds_and_names_of_frames_that_nobody_reads_are_said(tmp_path: Path) ->
     assert any("rollout.finich, rollout.logprop" in line for line in verdict.missing)
     assert any("frames of kinds" in line and "roll0ut" in line for line in verdict.missing)
     assert not any("baseline" in line and "not read" in line for line in verdict.missing)
+
+
+def test_of_a_run_that_ended_before_it_recorded_anything_one_sentence_is_said(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    baseline.logs.clear()
+    verdict = put(tmp_path, baseline, candidate)
+    assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3)
+    [about_baseline] = [line for line in (verdict.reason, *verdict.evidence, *verdict.missing) if "baseline" in line][
+        :1
+    ]
+    assert about_baseline == "the baseline recorded nothing: it has a run.json, and no process of it wrote an event"
+    assert not any("dropped" in line for line in (verdict.account, *verdict.missing))

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recordings import jagged, pair, put
+from recordings import check, jagged, pair, put
 
 from harness.parity.facts.align import around
+from harness.parity.runs.scenario_check import with_scenario
 from harness.parity.subjects.recording.observed_replay import ROLLOUTS, TRAINING, answer
+from harness.recordings.store import Recording as Stored
+from probes.format import SIDES
 from reports.model import Finding, Verdict
 from reports.sections.parity import warnings
 from scenarios.ppo.selfcheck import _above, _at_least
@@ -73,3 +76,53 @@ def test_a_scenario_says_what_is_needed_and_which_fault_it_hides() -> None:
     assert not few.ok and "at least 0.3" in few.summary
     assert _at_least("samples that end by themselves", 0.3, 0.3, "").ok
     assert dataclasses.replace(nothing, ok=True).value == 0.0
+
+
+def _stale_weights(verdict: Verdict) -> dict[str, str]:
+    return {item.where: item.summary for item in verdict.findings if item.name == "stale weights"}
+
+
+def _with_floors(verdict: Verdict, **floors: float) -> Verdict:
+    assert verdict.parity is not None
+    return dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, floor=verdict.parity.floor | floors))
+
+
+def test_each_side_is_checked_for_stale_weights_against_the_floor_of_its_own_engine(tmp_path: Path) -> None:
+    move, runs = 0.01, pair(native=False)
+    for run in runs:
+        for event in run.events("step"):
+            event["metrics"] = {**event["metrics"], "update_logprob_shift": move}
+    verdict = put(tmp_path, *runs)
+    stored = [Stored(tmp_path / side) for side in SIDES]
+    shown = {
+        floors: _stale_weights(with_scenario(_with_floors(verdict, baseline=floors[0], candidate=floors[1]), *stored))
+        for floors in ((move / 200, move), (move, move / 200), (move / 200, move / 200))
+    }
+    assert [list(sides) for sides in shown.values()] == [["candidate"], ["baseline"], []]
+    assert f"at least {100 * move:.3g} nats" in shown[move / 200, move]["candidate"]
+
+
+def test_a_verdict_that_calls_nothing_equal_says_nothing_of_what_could_not_have_shown(tmp_path: Path) -> None:
+    """The floor of a diverging engine is in doubt, and no equality is claimed that could say less than it seems to."""
+    verdict = put(tmp_path, *pair(native=False))
+    runs = [Stored(tmp_path / side) for side in SIDES]
+    divergent = dataclasses.replace(
+        _with_floors(verdict, baseline=1.0, candidate=1.52), verdict="DIVERGENT", exit_code=1
+    )
+    shown = with_scenario(divergent, *runs)
+    assert shown.findings == divergent.findings
+    assert shown.coverage["scenario"]
+
+
+def test_suspicion_7_names_what_failed_in_the_native_stage(tmp_path: Path) -> None:
+    """The samplers draw alike; only the log-probabilities that the candidate reports are off."""
+    baseline, candidate = pair()
+    for frame in candidate.frames("native"):
+        values = frame.arrays["logprob"]
+        values.values = values.values + 0.3
+    verdict = put(tmp_path, baseline, candidate)
+    native, suspicion = check(verdict, "native"), check(verdict, "sampling-parameter-map")
+    assert set(native.details["outcomes"].values()) == {"equal"}
+    assert suspicion.state == "confirmed"
+    assert "logprob" in suspicion.evidence and "candidate" in suspicion.evidence
+    assert "draw" not in suspicion.evidence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,28 @@ def test_a_users_mapping_is_told_apart_parameter_by_parameter(tmp_path: Path) ->
     assert fewest.severity == "info"
     for name in ("engine-parameter-map", "sampling-parameter-map"):
         assert check(verdict, name).state == "confirmed"
+    assert verdict.fix == f"harness mapping {USERS} --engine sglang"
+
+
+def _listed(verdict: Verdict, number: int) -> dict[str, list[str]]:
+    """Return the groups of parameters in the evidence of suspicion 6 or 7, as they are counted there."""
+    [suspicion] = [item for item in verdict.parity.checks if item.number == number]  # type: ignore[union-attr]
+    groups = re.findall(r"([a-z, ]+): (\d+) parameters? \(([^)]*)\)", suspicion.evidence)
+    assert all(int(count) == len(names.split(", ")) for _, count, names in groups)
+    return {group.strip(): names.split(", ") for group, _, names in groups}
+
+
+def test_suspicions_6_and_7_name_each_setting_that_the_headline_counts(tmp_path: Path) -> None:
+    """What a mapping drops, and what was asked all the same, is no setting that did not reach the engine."""
+    baseline, candidate = pair(native=False)
+    mapped(baseline, {}, engine="vllm")
+    mapped(candidate, {"file": str(USERS)}, sampling=Sampling(**vars(scenario().sampling) | {"min_tokens": 0}))
+    verdict = put(tmp_path, baseline, candidate)
+    engine, sampling = _listed(verdict, 6), _listed(verdict, 7)
+    counted = next(len(item.items) for item in verdict.reservations if item.kind == "setting")
+    assert {name.split()[0] for name in engine["not as asked"]} == {"max_model_len", "enforce_eager", "graph_padding"}
+    assert counted == len(engine["not as asked"]) and "not as asked" not in sampling
+    assert "min_tokens of the candidate" in sampling["not passed on, and as asked by chance"]
 
 
 def test_both_sides_alike_in_not_being_as_asked_are_counted_in_the_first_line(tmp_path: Path) -> None:

@@ -286,13 +286,19 @@ def test_an_interrupt_says_where_the_recording_is(
     def interrupted(self: Experiment, *arguments: Any, **options: Any) -> Any:
         raise interrupt
 
-    monkeypatch.setattr(Experiment, "record", interrupted)
+    def interrupted_later(self: Experiment, *arguments: Any, **options: Any) -> Any:
+        (tmp_path / "it" / "events").mkdir()
+        (tmp_path / "it" / "events" / "driver.jsonl").write_text("{}\n")
+        raise interrupt
+
+    monkeypatch.setattr(Experiment, "record", interrupted_later)
     assert cli.main(["run", "ppo-tiny", "--out", "it"]) == code
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == f"harness: interrupted; what was recorded until then is in {tmp_path / 'it'}"
-    monkeypatch.setattr(Experiment, "begin", interrupted)
-    assert cli.main(["run", "ppo-tiny", "--out", "other"]) == code
-    assert capsys.readouterr().err.splitlines()[-1] == "harness: interrupted"
+    for step, out in (("record", "settings-alone"), ("begin", "other")):
+        monkeypatch.setattr(Experiment, step, interrupted)
+        assert cli.main(["run", "ppo-tiny", "--out", out]) == code
+        assert capsys.readouterr().err.splitlines()[-1] == "harness: interrupted"
 
 
 def test_an_unknown_mode_names_the_modes(capsys: pytest.CaptureFixture[str]) -> None:

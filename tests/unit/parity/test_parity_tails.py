@@ -33,7 +33,7 @@ def test_a_few_ill_conditioned_positions_are_rounding(tmp_path: Path) -> None:
     moved(candidate, 4, [3], -8e-5)
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "EQUIVALENT", verdict.reason
-    assert verdict.coverage["logprobs_beyond_tolerance"] == 2
+    assert verdict.coverage["logprobs_beyond_tolerance_between_engines"] == 2
     assert "2 beyond" in check(verdict, "logprobs").evidence
 
 

@@ -7,12 +7,12 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from harness import config
-from harness.commands.faults import list_, run
+from harness.commands.faults import list_, refuse_unknown, run
 from harness.errors import BadInput
 from harness.parity.causes.registry import families
 from harness.planted.differences import files, tables
@@ -396,3 +396,26 @@ def test_what_a_fault_changes_in_an_engine_keeps_it_from_those_that_are_up() -> 
         "two-engines": "the fault two-engines is for another engine (engine.engines=2)",
     }.items():
         assert inside_engines([chosen["loss-divided-unsaid"], chosen[name]]) == why
+
+
+@pytest.mark.parametrize(
+    ("suite", "other", "name"), [("hang", "parity", "min-tokens-dropped"), ("parity", "hang", "trip-")]
+)
+def test_a_name_of_the_other_suite_is_answered_with_the_command_that_runs_it(
+    suite: Literal["hang", "parity"], other: str, name: str
+) -> None:
+    with pytest.raises(BadInput) as refusal:
+        refuse_unknown(suite, [name], ("vllm", "sglang"), engines=False, conditions=False)
+    assert refusal.value.fix == f"harness faults run --suite {other} {name}"
+
+
+def test_a_name_of_neither_suite_is_looked_up_in_the_list() -> None:
+    with pytest.raises(BadInput) as refusal:
+        refuse_unknown("hang", ["no-such-fault"], ("vllm", "sglang"), engines=False, conditions=False)
+    assert refusal.value.fix == "harness faults list"
+
+
+def test_the_fault_in_the_example_of_the_command_is_of_its_suite() -> None:
+    [words] = [line.split() for line in (run.__doc__ or "").splitlines() if line.strip().startswith("harness ")]
+    assert words[words.index("--suite") + 1] == "parity"
+    assert named(words[-1]).name == words[-1]

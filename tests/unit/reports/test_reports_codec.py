@@ -79,4 +79,5 @@ def test_another_version_and_an_edited_file_are_refused(
     (tmp_path / "verdict.json").write_text(json.dumps(data))
     assert cli.main(["report", str(tmp_path)]) == 2
     line, fix = capsys.readouterr().err.splitlines()
-    assert "is no verdict of this version" in line and words in line and fix.startswith("  fix: ")
+    assert words.removeprefix("this is no verdict: ") in line and fix.startswith("  fix: ")
+    assert ("is no verdict of this version" in line) is ("schema_version" in data)

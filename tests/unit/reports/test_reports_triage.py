@@ -68,6 +68,14 @@ def test_a_cycle_is_drawn_in_order_and_names_nobody():
     assert "HUNG K2 order inversion" in text
 
 
+def test_a_step_of_a_cycle_without_a_known_edge_says_where_the_process_waits():
+    """Of two ranks that stand in different operations nothing shows for which peer each waits."""
+    states = ["in all_reduce, train.py:12 in step", "in recv, train.py:30 in last"]
+    nodes = [Node(f"h:{number}", f"rank {number}", state, "suspect") for number, state in enumerate(states)]
+    body = Triage("K2", [], [], ["h:0", "h:1"], nodes, [], [])
+    assert [step.because for step in triage_arrange.cycle(body)] == states
+
+
 def test_victims_are_counted_not_listed_one_by_one():
     parties = [Party(f"h:{n}", "all_reduce #17 of tp: rank 9 has not come", n) for n in (0, 1, 2, 5)]
     other = Party("h:77", "ray.get of step", role="driver")

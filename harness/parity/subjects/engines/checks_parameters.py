@@ -18,15 +18,16 @@ from harness.parity.subjects.sampling.causes import CONFIG, sampling_key
 from harness.parity.subjects.sampling.checks_findings import (
     finding_of_both,
     moved,
+    not_passed_on,
     of_engines,
     parameter_finding,
+    unmet,
     with_effect,
 )
 from harness.parity.subjects.sampling.checks_meaning import lost, title
 from harness.parity.subjects.sampling.observed import engine_given, engine_infos
 from harness.recordings.records.engine_info import NOTHING_REPORTED, EngineInfo
 from reports.model import SUSPICIONS, CauseKey, Finding, Subject
-from reports.text import counted
 from scenarios.engines import native_arguments as native_terms
 from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
@@ -46,15 +47,13 @@ def engine_parameter_map(e: Evidence) -> Outcome:
     unknown = [reason for parameters in by_side for reason in parameters.unknown]
     checked = sum(parameters.checked for parameters in by_side)
     findings = altered if e.alone else altered + list(_between(e))
-    unmet = [finding for finding in altered if finding.about == "setting"]
     absent = [str(finding.cause) for finding in altered if finding.details.get("default")]
     altered = [finding for finding in altered if not finding.details.get("default")]
     missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
     missing += [f"{name}: {text}" for text in unknown]
     wrong = _warnings(findings) or altered
     if wrong:
-        text = f"not as asked: {counted(len(unmet), 'parameter')}, {checked} compared; " if unmet else ""
-        text += wrong[0].summary + moved(e)
+        text = "; ".join([*unmet(altered), f"{checked} parameters compared", wrong[0].summary]) + moved(e)
         with_effects = with_effect(e, findings)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effects, missing=missing)
     if unknown:
@@ -160,10 +159,12 @@ def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -
         elif dropped or (wrong and got is not None):
             text = lost(key, engine, value, got, native, dropped=dropped)
             if not wrong and effective_value is not None:
-                text += "; it is what was asked here"
+                text += "; it is what was asked here, by chance"
             if resolved is not None and resolved != got:
                 text += f"; {title(engine)} resolved {resolved!r}"
             details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
+            if not wrong:
+                details |= not_passed_on(is_known=effective_value is not None)
             about: Subject = "setting" if wrong else ""
             yield parameter_finding(side, CONFIG.key(key), text, details, "warning" if wrong else "info", about=about)
     # Parameters that nobody asked for, and that the mapping sets.

@@ -445,7 +445,7 @@ class Tolerance:
             **(self.rounding.facts() if self.half else {"resolution": self.resolution}),
             "tolerance": self.value,
             "decided by": "the cap, not a floor" if self.capped else "the floor",
-            "no token beyond": self.extreme_drawn,
+            "bound of a single token": self.extreme_drawn,
             "flip margin": self.margin,
             "unit": "nats",
         }

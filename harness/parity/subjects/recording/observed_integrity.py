@@ -49,6 +49,8 @@ def integrity(recordings: Mapping[str, Recording]) -> list[str]:
 
 def damage(recording: Recording, name: str) -> list[str]:
     """Return the damage of one recording."""
+    if recording.is_empty:
+        return [f"the {name} recorded nothing: it has a run.json, and no process of it wrote an event"]
     return [
         *_unreadable(recording, name),
         *(f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, check, outcome
-from harness.parity.facts.divergence import Stage
+from harness.parity.facts.divergence import DivergenceKey, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines.observed import engines, numbered
 from harness.parity.subjects.native_sampler.observed_stage import samplers_said
@@ -20,8 +20,10 @@ from harness.parity.subjects.sampling.causes_sampler import JOINT
 from harness.parity.subjects.sampling.checks_findings import (
     finding_of_both,
     moved,
+    not_passed_on,
     of_engines,
     parameter_finding,
+    unmet,
     with_effect,
 )
 from harness.parity.subjects.sampling.checks_meaning import lost, title
@@ -58,11 +60,11 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     result = e.native
     silent = _silent(e)
     if findings:
-        summaries = "; ".join(finding.summary for finding in findings[:3])
-        text = summaries + moved(e)
+        text = "; ".join([*unmet(findings), *(finding.summary for finding in findings[:3])]) + moved(e)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effect(e, findings))
-    if any(key.kind.stage is Stage.NATIVE for key in e.first):
-        text = "parameters agree, but the engines' own samplers do not draw alike (see native)"
+    if native_kinds := [key for key in e.first if key.kind.stage is Stage.NATIVE]:
+        native_places = "; ".join(_native_place(e, key) for key in native_kinds[:3])
+        text = f"parameters agree, but the native stage differs: {native_places}"
         return outcome(name, "confirmed", text, number=number, decides=False)
     if silent:
         return outcome(name, "not tested", f"no sampling parameters {silent} were recorded", number=number)
@@ -79,6 +81,12 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     smallest = min(test["p_holm"] for test in result.tests.values())
     text = f"parameters agree; native stage: {len(result.tests):,} tests, smallest corrected p {figure(smallest)}"
     return outcome(name, "ruled out", text, number=number)
+
+
+def _native_place(e: Evidence, key: DivergenceKey) -> str:
+    """Return what differs in the native stage, of which side, and how."""
+    place = e.first[key].place
+    return f"{place.field}{f' of the {key.side}' if key.side else ''}: {place.context}"
 
 
 def _silent(e: Evidence) -> str:
@@ -139,9 +147,9 @@ def _sampled(
         reported_names.add(key)
         text = (
             lost(key, engine, requested[key], request.effective.get(key), native, dropped=True)
-            + "; it is what was asked here"
+            + "; it is what was asked here, by chance"
         )
-        details = {"name": key, "asked": requested[key]}
+        details = {"name": key, "asked": requested[key], **not_passed_on(is_known=True)}
         yield parameter_finding(side, sampling_key(key), text, details, "info", about="")
     # Parameters that mean something else in this engine.
     for key, what in request.unlike.items():

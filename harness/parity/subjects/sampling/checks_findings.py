@@ -6,6 +6,7 @@ Checks 6 (`harness.parity.subjects.engines.checks_parameters`) and 7 (`checks`) 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,9 @@ from harness.parity.subjects.recording.checks import effect
 from harness.parity.subjects.sampling.causes import CONFIG
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
 from reports.model import Cause, CauseKey, Finding, Subject
+from reports.text import counted
 
+NOT_PASSED_ON = "not passed on"  # key of a finding's details
 # Parameters that show under another name where they cut samples short.
 _ACTS_AS = {
     CONFIG.key("kv_cache_tokens"): CAPACITY.key("kv pool"),
@@ -60,10 +63,54 @@ def parameter_finding(
     )
 
 
+def unmet(findings: list[Finding]) -> list[str]:
+    """Return the parameters that are not as asked, and those that were not passed on, each group with its count.
+
+    The first group counts as a verdict's reservations do: once for each parameter and side.
+    """
+    groups: dict[str, dict[tuple[CauseKey | None, str], str]] = {}
+    for finding in findings:
+        group = "not as asked" if finding.about == "setting" else finding.details.get(NOT_PASSED_ON)
+        if group:
+            name = str(finding.details.get("name") or (finding.cause and finding.cause.parts[0]) or finding.name)
+            groups.setdefault(group, {})[finding.cause, finding.where] = f"{name} of the {finding.where}"
+    return [
+        f"{group}: {counted(len(parameters), 'parameter')} ({', '.join(parameters.values())})"
+        for group, parameters in groups.items()
+    ]
+
+
+def not_passed_on(*, is_known: bool) -> dict[str, str]:
+    """Return the detail of a parameter that a mapping dropped or fixed, and that is not known to differ from what was
+    asked.
+    """
+    chance = "not passed on, and as asked by chance" if is_known else "not passed on, and not reported by the engine"
+    return {NOT_PASSED_ON: chance}
+
+
 def finding_of_both(cause: CauseKey, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:
     return Finding(
         name=str(cause), summary=text, effect="", severity=severity, where="both", details=details, cause=cause
     )
+
+
+def mapping_command(e: Evidence, findings: list[Finding]) -> str:
+    """Return the command that checks a user's own mapping, where a finding is about a parameter that it mapped; "" for
+    none.
+    """
+    for side in e.sides:
+        records = side.recording.records
+        mappings = [info.mapping for info in records.engines if info.mapped_by_others]
+        mappings += [request.mapping for request in records.sampling if request.mapped_by_others]
+        files = {mapping for mapping in mappings if str(mapping).endswith(".py")}
+        engines = {info.engine for info in records.engines if info.engine}
+        is_named = any(
+            finding.where == side.name and (finding.about == "setting" or NOT_PASSED_ON in finding.details)
+            for finding in findings
+        )
+        if is_named and len(files) == len(engines) == 1:
+            return f"harness mapping {shlex.quote(str(files.pop()))} --engine {engines.pop()}"
+    return ""
 
 
 def moved(e: Evidence) -> str:
