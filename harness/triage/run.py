@@ -211,10 +211,7 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
     files = [path for word, path in zip(words, paths, strict=True) if word != pasted.STDIN]
     if not words or any(is_bundle(word) for word in words):
         return None
-    if evidence := [path for path in files if _recognised(path)]:
-        if plain := [path for path in files if path not in evidence and path.is_file()]:
-            raise BadInput(f"{evidence[0]} is evidence, and {plain[0]} was pasted: they are judged apart",
-                           fix=shlex.join(["harness", "triage", str(evidence[0])]))  # fmt: skip
+    if _are_evidence(files):
         return None
     if absent := [path for path in files if not path.exists()]:
         raise _absent(str(absent[0]))
@@ -229,10 +226,22 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
     return stacks
 
 
+def _are_evidence(files: list[Path]) -> bool:
+    """Whether these are something else than text. Raises BadInput where only some are."""
+    evidence = [path for path in files if _recognised(path)]
+    plain = [path for path in files if path not in evidence and path.is_file()]
+    if evidence and plain:
+        raise BadInput(
+            f"{evidence[0]} is evidence, and {plain[0]} was pasted: they are judged apart",
+            fix=shlex.join(["harness", "triage", str(evidence[0])]),
+        )
+    return bool(evidence)
+
+
 def _recognised_text(evidence: Evidence) -> bool:
     """Whether a stack, an error, a timeout or a table was found in what was pasted."""
-    found = (evidence.processes, evidence.errors, evidence.dumps, evidence.ras)
-    return any(found) or any((evidence.ray_actors, evidence.ray_tasks, evidence.ray_demands))
+    of_ray = evidence.ray_actors, evidence.ray_tasks, evidence.ray_demands
+    return any((evidence.processes, evidence.errors, evidence.dumps, evidence.ras, *of_ray))
 
 
 def _recognised(path: Path) -> bool:

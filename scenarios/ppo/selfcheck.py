@@ -101,8 +101,8 @@ def _fraction(finish: Iterable[str], reason: str) -> float:
 
 
 def _at_least(name: str, value: float, least: float, hides: str, *, applies: bool = True, unit: str = "") -> SelfCheck:
-    return SelfCheck(name, value >= least, value, f"at least {least:.3g}", hides, applies, unit)
+    return SelfCheck(name, value >= least, value, f"at least {least:.3g}", hides, applies=applies, unit=unit)
 
 
 def _above(name: str, value: float, bound: float, hides: str, *, applies: bool = True, unit: str = "") -> SelfCheck:
-    return SelfCheck(name, value > bound, value, f"more than {bound:.3g}", hides, applies, unit)
+    return SelfCheck(name, value > bound, value, f"more than {bound:.3g}", hides, applies=applies, unit=unit)
