@@ -46,7 +46,9 @@ MAX_DEPTH = 16  # nesting depth of a file
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
 _OF_RANKS = frozenset({"rank", "world_size", "expected_world"})  # fields with a rank, or how many there are
 T = TypeVar("T")
-READS = "harness triage PID   # of any process of the job, while it stands; --help lists what triage reads"
+READS = (
+    "harness triage --help   # what it reads: the pid of any process of the job while it stands, stacks, logs, dumps"
+)
 
 
 def write(evidence: Evidence, directory: str | os.PathLike[str], *, complete: bool = True) -> None:

@@ -46,7 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("triage -", "py-spy dump --pid PID | harness triage -"),
         ("stacks -", "py-spy dump --pid PID | harness stacks -"),
         ("triage void.txt", "py-spy dump --pid PID | harness triage -"),
-        ("triage empty", "harness triage PID"),
+        ("triage empty", "harness triage --help"),
         ("triage verdict.json", "harness report verdict.json"),
         ("stacks verdict.json", "harness report verdict.json"),
         ("stacks java.txt", "harness stacks PID"),

@@ -310,7 +310,7 @@ def test_an_out_that_is_no_folder_is_refused_before_the_night(
     said = capsys.readouterr().err
     assert (
         said.startswith("harness: --out out: recordings cannot be written there: out is a file, ")
-        and "fix: --out" in said
+        and "fix: harness nightly matrix.toml --out DIR" in said
     )
     assert not Path(HISTORY).exists()
 
@@ -366,7 +366,10 @@ def test_the_list_names_every_cell_and_runs_none(folder: Path, capsys: pytest.Ca
 
 def test_a_budget_that_is_no_duration_names_its_own_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--budget", "soon") == 2
-    assert capsys.readouterr().err == "harness: --budget 'soon' is not a duration\n  fix: --budget 90s   # or 5m, 1h\n"
+    assert (
+        capsys.readouterr().err
+        == "harness: --budget 'soon' is not a duration\n  fix: harness nightly matrix.toml --budget 90s   # or 5m, 1h\n"
+    )
 
 
 def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

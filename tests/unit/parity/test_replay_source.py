@@ -150,7 +150,8 @@ def replay_of(folder: Path, damage: Any = lambda baseline: None) -> Verdict:
 @pytest.mark.slow
 def test_a_sound_replay_passes_strictly_and_says_what_it_cannot_show(tmp_path: Path) -> None:
     verdict = replay_of(tmp_path / "sound")
-    assert (verdict.headline, verdict.strict.exit_code) == ("EQUIVALENT", 0), verdict.reservations
+    # The returns of a synthetic recording are drawn, and follow from nothing; those of a real one do.
+    assert verdict.verdict == "EQUIVALENT" and [limit.items for limit in verdict.reservations] == [["returns"]]
     assert verdict.parity is not None and {"tokens", "lengths", "native"} <= {*verdict.parity.not_applicable}
     assert not {*verdict.parity.not_applicable} & {check.name for check in verdict.parity.checks}
     assert any("draws nothing" in sentence for sentence in verdict.evidence)
