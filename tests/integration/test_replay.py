@@ -92,7 +92,7 @@ def test_a_sound_run_replays_bit_for_bit(recorded: Path) -> None:
     assert finding(verdict, "replay: training half").effect == "agrees"
     assert finding(verdict, "replay: rollout half").effect == "agrees"
     assert check(verdict, "logprobs").state == "ruled out" and "tokens" in verdict.parity.not_applicable
-    assert (verdict.headline, verdict.strict.exit_code) == ("EQUIVALENT", 0), "a replay cannot show draws"
+    assert (verdict.headline, verdict.strict.exit_code) == ("EQUIVALENT", 0), verdict.reservations
     frames = list(Run("replay").frames(kind="rollout"))
     assert {frame.fields["mode"] for frame in frames} == {"replay"}
     ours, theirs = (list(Run(one).frames(kind="rollout")) for one in ("replay", recorded))
@@ -179,7 +179,7 @@ def test_either_side_of_a_guided_pair_replays(plan: Scenario, recorded: Path, tm
     record(pair / "candidate", plan, hot, guide=pair / "baseline")
     with pytest.raises(BadInput, match="it holds the runs baseline and candidate") as refused:
         replayed(pair)
-    assert refused.value.fix == f"harness replay {pair / 'baseline'}"
+    assert refused.value.fix == str(pair / "baseline")  # in the place of what was typed
     verdict = replayed(pair / "candidate")
     assert learners(Path("replay")) == learners(recorded)  # the guide's tokens drove both
     assert check(verdict, "learner").state == "ruled out" and check(verdict, "logprobs").state == "ruled out"

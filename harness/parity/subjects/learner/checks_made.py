@@ -30,12 +30,12 @@ def returns(e: Evidence) -> Outcome:
     return outcome(RETURNS, "ruled out", f"the returns follow from the rewards; {', '.join(compared)}")
 
 
-def _records_losses(e: Evidence) -> bool:
-    updates = [update for side in e.sides for update in side.recording.records.updates]
-    return _applies(e) and any(update.first.losses for update in updates)
+def _losses_tell(e: Evidence) -> bool:
+    """Whether a loss was recorded that another divisor would change: of a small run all divisors may give one loss."""
+    return _applies(e) and any(side.applied_losses.compared for side in e.sides)
 
 
-@check(LOSSES, applies=_records_losses, alone=True)
+@check(LOSSES, applies=_losses_tell, alone=True)
 def applied_losses(e: Evidence) -> Outcome:
     """The loss of each step's first update, made again of the learner's own advantages, values and returns."""
     kinds = tuple(key for side in e.sides if (key := Kind.APPLIED_LOSS.of(side.name)) in e.first)
