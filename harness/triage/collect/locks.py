@@ -21,6 +21,7 @@ from harness.triage.collect.connections import PROC
 from harness.triage.evidence import FileLock
 
 MOST = 256  # of a host; a database has one or two
+WAKING_S = 1.5 / proc.TICKS  # whoever only wakes up and sleeps again may be charged one tick of the kernel's clock
 SLICE_S = 0.05  # inotify merges equal events, so they are read this often
 _LINE = re.compile(r"(\d+): (-> )?(?:FLOCK|POSIX|OFDLCK) +ADVISORY +WRITE +(-?\d+) (\S+) 0 EOF")
 _OPENED = 0x20  # IN_OPEN of linux/inotify.h
@@ -80,7 +81,8 @@ def _with_holder(
     cpu_s = spent_s - sum(look.cpu_s for look in before.values())
     moved = sum(look.io_bytes for look in after.values()) - sum(look.io_bytes for look in before.values())
     woken = any(look.switches != before[pid].switches or look.state != before[pid].state for pid, look in after.items())
-    works = f"{cpu_s:.2f} s of CPU and {moved / 1000:.0f} kB between two looks" if cpu_s > 0 or moved > 0 else ""
+    busy = cpu_s > WAKING_S or moved > 0
+    works = f"{cpu_s:.2f} s of CPU and {moved / 1000:.0f} kB between two looks" if busy else ""
     sockets = connections.Sockets()
     connected = any(sockets.of(pid).peers for pid in tree)
     parent = table.get(lock.pid, 0)
