@@ -19,7 +19,8 @@ def main() -> None:
             order = {"argv": argv, "environ": dict(os.environ), "folder": os.getcwd()}
             text = json.dumps(order).encode() + b"\n"
             sent = socket.send_fds(server, [text], [0, 1, 2])
-            server.sendall(text[sent:])
+            if text[sent:]:  # sending nothing fails as well where the script has ended already, and would run it again
+                server.sendall(text[sent:])
         except OSError:  # the server has ended, or an import of it failed
             os.execv(python, [python, *argv])
         server.recv(1)  # returns at the end of the process, which holds the other side

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.cluster.fork_servers import ForkServers, Preload
 from harness.triage.collect.roles import infrastructure
+from scenarios import forked
 
 pytestmark = pytest.mark.slow  # interpreters are started
 
@@ -79,6 +82,33 @@ def test_without_its_server_the_interpreter_runs_the_script(servers: ForkServers
     servers.end()
     facts, errors = _run(command, tmp_path)
     assert (facts["argv"], errors, facts["imported"]) == ([str(tmp_path / "script.py"), "a", "b c"], "in", False)
+
+
+def test_a_script_that_ends_before_its_order_is_said_to_be_sent_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = str(tmp_path / "server")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    send = socket.send_fds
+
+    def sent_and_ended(client: socket.socket, *order: Any) -> int:
+        length = send(client, *order)
+        server, _ = listener.accept()
+        received = b""
+        while not received.endswith(b"\n"):
+            received += server.recv(1 << 16)
+        server.close()
+        return length
+
+    run_again: list[str] = []
+    monkeypatch.setattr(socket, "send_fds", sent_and_ended)
+    monkeypatch.setattr(os, "execv", lambda python, argv: run_again.append(python))
+    monkeypatch.setattr(sys, "argv", ["forked.py", address, sys.executable, "script.py"])
+    with listener:
+        forked.main()
+    assert not run_again
 
 
 def test_an_interpreter_that_nothing_is_imported_for_is_its_own_command(servers: ForkServers) -> None:
