@@ -47,12 +47,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return bool(SLOW_AS_A_WHOLE.search(collection_path.read_text())) or None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """By day the tests marked `night` are skipped: what they show is shown in part by a shorter one beside them, or by
-    the main job, as that an environment draws."""
-    for item in items if not NIGHT else ():
+def _of_the_night(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """What is marked `night`, and of a test that is marked `by_day(N)` all cases but N, which are spread over all."""
+    cases: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        by_day = item.get_closest_marker("by_day")
         if item.get_closest_marker("night"):
-            item.add_marker(pytest.mark.skip(reason="at night only: TEST_PROFILE=nightly"))
+            yield item
+        elif by_day is not None:
+            cases.setdefault((item.nodeid.partition("[")[0], by_day.args[0]), []).append(item)
+    for (_, number), of_one_test in cases.items():
+        chosen = {place * len(of_one_test) // number for place in range(number)}
+        yield from (item for place, item in enumerate(of_one_test) if place not in chosen)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """By day the tests of the night are skipped: what they show is shown in part by a shorter one beside them, or by
+    the main job, as that an environment draws."""
+    for item in _of_the_night(items) if not NIGHT else ():
+        item.add_marker(pytest.mark.skip(reason="at night only: TEST_PROFILE=nightly"))
     # The longest files first: at the end no worker waits for one that the other has just begun.
     items.sort(key=lambda item: item.get_closest_marker("engines") is None)
 

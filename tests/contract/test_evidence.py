@@ -78,6 +78,7 @@ def judges() -> dict[Path, ast.Module]:
     return {path: ast.parse((FOLDER / path).read_text()) for path in FILES if not is_stage(path)}
 
 
+@pytest.mark.slow
 def test_only_stages_know_the_builder(judges: dict[Path, ast.Module]) -> None:
     for path, tree in judges.items():
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -66,6 +66,7 @@ def test_the_arguments_of_an_engine(
     assert document == takes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("item", schemas(), ids=lambda item: item.name)
 def test_each_is_a_schema_that_refuses_something(item: Schema) -> None:
     schema = item.json()

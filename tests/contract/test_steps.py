@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import harness.parity.subjects as subjects
 
 STEPS = ("observed", "causes", "explain", "checks", "live")
@@ -35,6 +37,7 @@ def test_every_file_of_a_subject_names_its_step() -> None:
     assert {path.parent.parent for path in FILES} == {FOLDER}
 
 
+@pytest.mark.slow
 def test_a_step_imports_only_from_those_before_it() -> None:
     for path in FILES:
         place = STEPS.index(step_of(path.stem))

@@ -42,6 +42,7 @@ def untyped_reads(source: str) -> list[str]:
     return reads
 
 
+@pytest.mark.slow
 def test_the_judge_reads_no_dictionary_of_a_record() -> None:
     for path in FILES:
         reads = untyped_reads(path.read_text())

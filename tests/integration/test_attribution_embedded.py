@@ -70,6 +70,7 @@ def test_a_mistake_in_the_engines_code_is_not_the_references_too(
     assert "first in layer 1" in live.narrowest(s)[0]
 
 
+@pytest.mark.by_day(7)
 @pytest.mark.parametrize(
     ("asked", "plants", "cause"),
     [

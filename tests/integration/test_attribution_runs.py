@@ -29,6 +29,7 @@ def test_a_sound_pair_is_left_as_it_is_and_its_baseline_is_clean(lab: Laboratory
     assert clean(tmp_path / "baseline")
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("fault", "cause", "party"),
     [
@@ -80,6 +81,7 @@ def test_the_cause_is_named_with_a_live_proof(
         assert not clean(tmp_path / "baseline")
 
 
+@pytest.mark.night
 def test_draws_that_depend_on_the_batch_are_no_noise(lab: Laboratory, tmp_path: Path) -> None:
     judged, bench = compared(lab, tmp_path, Fault("padded", engine={"padded_right": True}), BASE)
     verdict = attribute(judged, bench)

@@ -26,6 +26,7 @@ def named(lab: Lab, plants: dict[str, Any], asked: Sampling = ASKED) -> list[str
     return [str(one.cause) for one in s.named]
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("reported", ["raw", "penalised"])
 @pytest.mark.parametrize(
     "kind, value", [("repetition", 1.3), ("repetition", 0.8), ("presence", -4.0), ("frequency", -3.0)], ids=str

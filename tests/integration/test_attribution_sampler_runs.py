@@ -28,6 +28,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
         yield made
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("fault", "causes"),
     [

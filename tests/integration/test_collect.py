@@ -269,6 +269,7 @@ ray.get(step)
 """
 
 
+@pytest.mark.night
 def test_a_ray_cluster_without_a_dashboard(start: Start, tmp_path: Path) -> None:
     script, ready = tmp_path / "job.py", tmp_path / "ready"
     script.write_text(RAY)

@@ -93,6 +93,7 @@ def test_a_hang_is_triaged(core: Path, tmp_path: Path) -> None:
     assert expected.verdict == "HUNG" and [one["rank"] for one in verdict["triage"]["culprits"]] in ([0], [])
 
 
+@pytest.mark.night
 def test_two_runs_are_judged_with_an_extra_and_reported_without(core: Path, with_diff: Path, tmp_path: Path) -> None:
     baseline, candidate = pair()
     baseline.write(tmp_path / "a")
@@ -160,6 +161,7 @@ wait_for_the_other(lock)
 OTHERS = [path for path in map(python, ("3.10", "3.12", "3.13")) if path]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("interpreter", OTHERS, ids=lambda path: Path(path).name)
 def test_a_job_of_another_python_is_watched_and_triaged(core: Path, interpreter: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)

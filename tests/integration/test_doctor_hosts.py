@@ -43,6 +43,7 @@ def told(hosts: lab.Hosts, host: int, root: Path, *words: str, **environ: str) -
     return lines
 
 
+@pytest.mark.night
 def test_variables_that_a_nodes_workers_lost_are_told_with_its_host(hosts: lab.Hosts, tmp_path: Path) -> None:
     """Planted: a second host whose Ray was started without LD_LIBRARY_PATH, and with an interface that it has not."""
     path = {"LD_LIBRARY_PATH": "/opt/libraries"}

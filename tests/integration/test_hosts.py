@@ -35,6 +35,7 @@ CASES = ("hosts-stops", "hosts-cut", "hosts-dead", "hosts-wrong-nic", "hosts-rig
 BY_DAY = ("hosts-cut", "hosts-wrong-nic")
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "name", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.night) for name in CASES]
 )
@@ -182,6 +183,7 @@ def test_a_partition_is_the_networks_and_no_ranks(hosts: lab.Hosts, tmp_path: Pa
     assert "the network between hosta and hostb, not a rank" in verdict.reason, verdict.reason
 
 
+@pytest.mark.night
 def test_a_rank_that_stops_is_named_by_evidence_that_each_watch_serves(hosts: lab.Hosts, tmp_path: Path) -> None:
     """From the first host, which reads no file of the other one; then that one is cut off."""
     job = Job(hosts, tmp_path, "stops", 1000, "4s")

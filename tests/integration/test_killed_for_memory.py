@@ -89,6 +89,7 @@ def test_who_was_killed_is_named_with_what_everybody_held(tmp_path: Path, group:
     assert verdict.verdict == "INSUFFICIENT" and "killed by the kernel for memory" in verdict.reason
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("worker", ["small", "limited", "code"])
 def test_other_ends_are_no_kill_for_memory(tmp_path: Path, group: Path, worker: str) -> None:

@@ -78,6 +78,7 @@ def nights(tmp_path: Path, address: str) -> Nights:
     return Nights(tmp_path, address)
 
 
+@pytest.mark.night
 def test_cells_run_side_by_side_and_one_that_is_killed_ends_itself_only(nights: Nights) -> None:
     """The first two wait for each other."""
     support.play(nights.folder, hf_hf="meet", hf_vllm="meet", hf_sglang="orphans")

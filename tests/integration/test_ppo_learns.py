@@ -37,6 +37,7 @@ def run(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> recording.R
     return recording.Run(run_dir)
 
 
+@pytest.mark.night
 def test_the_reward_rises(run: recording.Run) -> None:
     rewards = [event["metrics"]["reward_mean"] for event in run.events(kind="step")]
     assert len(rewards) == 8

@@ -123,6 +123,7 @@ class Job:
         return Told.of(path)
 
 
+@pytest.mark.night
 def test_an_actor_that_is_stopped_is_named_with_its_host(hosts: lab.Hosts, tmp_path: Path) -> None:
     with ray_cluster(hosts, tmp_path) as address:
         job = Job(hosts, tmp_path, address, "works", watched=False)

@@ -74,6 +74,7 @@ def submitted(folder: Path, environ: dict[str, str], mode: str) -> tuple[int, st
     return done.returncode, (folder / "log").read_text()
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("mode", "code"),
     [

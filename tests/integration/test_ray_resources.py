@@ -59,6 +59,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], int]]:
         process.wait()
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("how", ["waits", pytest.param("idles", marks=pytest.mark.night), "ends"])
 def test_a_task_that_no_cpu_is_left_for(start: Callable[[str], int], tmp_path: Path, how: str) -> None:
     pid = start(how)

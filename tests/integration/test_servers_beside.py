@@ -112,6 +112,7 @@ def test_whoever_owns_the_port_of_a_request_is_its_server(tmp_path: Path, text: 
     assert any(str(server) in wait.target for wait in verdict.triage.waits)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("text", first_by_day(STUCK_LOOPS))
 def test_a_server_whose_event_loop_only_a_new_connection_can_wake_is_told_so(tmp_path: Path, text: str) -> None:
     verdict, _ = looked(text, tmp_path, after_s=PIECE_S + 1)
@@ -126,6 +127,7 @@ def test_a_server_that_may_still_answer_is_looked_at_and_not_named(tmp_path: Pat
     assert any(str(server) in wait.target for wait in verdict.triage.waits)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("text", first_by_day(LOOPS_NOT_NAMED))
 def test_a_server_whose_event_loop_something_may_wake_is_not_named(tmp_path: Path, text: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as outside:

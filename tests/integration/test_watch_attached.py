@@ -69,6 +69,7 @@ def test_a_running_job_that_works_is_left_alone(tmp_path: Path) -> None:
     assert (code, job.returncode) == (0, 0) and not [each for each in verdicts if each["verdict"] == "HUNG"]
 
 
+@pytest.mark.night
 def test_a_job_that_hangs_after_several_looks_is_ended(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LATER)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

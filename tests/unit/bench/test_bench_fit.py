@@ -111,6 +111,7 @@ def test_larger_sets_are_given_up_in_time() -> None:
     assert found and all(len(fitted.values) == 1 for fitted in found)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "positions"),
@@ -134,6 +135,7 @@ def test_rounding_at_the_edge_of_a_filter_is_laid_to_no_other_parameter(made: di
         assert value == pytest.approx(made[name], rel=0.3 if name == "top_k" else 0.1, abs=0.03)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "turned"),

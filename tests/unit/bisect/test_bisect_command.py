@@ -432,6 +432,7 @@ def test_an_engine_is_built_from_each_commit_over_the_environment_that_it_has(
     assert list((folder / "home" / "envs").iterdir()) == [] and not (folder / "out" / "tree").exists()
 
 
+@pytest.mark.night
 def test_a_commit_whose_build_fails_or_installs_nothing_is_skipped(
     repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def test_the_resolved_scenario_survives_json(toml) -> None:
     assert Scenario.from_json(json.loads(json.dumps(scenario.to_json()))) == scenario
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "overrides", "words"),
     [

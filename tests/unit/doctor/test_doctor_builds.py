@@ -94,6 +94,7 @@ def test_a_holder_that_may_be_elsewhere_is_a_doubt(doubt: dict[str, int]) -> Non
     assert isinstance(problem, Problem) and problem.severity == "warning" and "pgrep -a ninja" in problem.fix
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_commands_own_is_looked_at(tmp_path: Path) -> None:
     lock = tmp_path / "cpu_adam" / "lock"
     lock.parent.mkdir()

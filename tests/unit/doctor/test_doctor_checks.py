@@ -140,6 +140,7 @@ PLANTED: list[tuple[str, dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "planted", "severity", "word"), PLANTED)
 def test_a_planted_fact_trips_its_check(name: str, planted: dict[str, Any], severity: str, word: str) -> None:
     found = problems(name, healthy(**planted))

@@ -29,6 +29,7 @@ def test_the_project_pins_torch() -> None:
         bootstrap.torch_override("torch>=2\n", gpu=False)
 
 
+@pytest.mark.slow
 def test_it_runs_before_anything_is_installed() -> None:
     """-S: without site-packages, as on a machine with nothing but Python."""
     command = [sys.executable, "-S", "-m", "harness.envs.bootstrap", "--help"]

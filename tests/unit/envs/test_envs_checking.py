@@ -100,6 +100,7 @@ def test_another_ray_and_another_engine_are_found_and_stop_the_generation(mine: 
     assert checks["generation"].outcome == "not run"
 
 
+@pytest.mark.slow
 def test_shims_that_went_missing_are_found(mine: Environment) -> None:
     import dataclasses
 
@@ -121,6 +122,7 @@ def test_the_prompt_runs_in_the_engines_interpreter_with_the_bundle_alone(mine: 
     assert environ["VLLM_CPU_KVCACHE_SPACE"] == "1" and environ["PYTHONDONTWRITEBYTECODE"] == "1"
 
 
+@pytest.mark.slow
 def test_the_tables_show_every_environment_and_every_check(mine: Environment) -> None:
     text = io.StringIO()
     env_tables.print_environments([mine], Console(file=text, width=200))

@@ -48,6 +48,7 @@ class Steps(Silent):
             raise self._error
 
 
+@pytest.mark.slow
 def test_an_environment_is_made_and_described(uv: FakeUv, tmp_path: Path) -> None:
     made, new = make()
     assert new and left(tmp_path) == ["vllm"]
@@ -59,6 +60,7 @@ def test_an_environment_is_made_and_described(uv: FakeUv, tmp_path: Path) -> Non
     assert json.loads((made.folder / "env.json").read_text())["digest"] == made.digest
 
 
+@pytest.mark.slow
 def test_a_second_creation_finds_it_there(uv: FakeUv) -> None:
     made, _ = make()
     calls = len(uv.calls)
@@ -89,6 +91,7 @@ def test_a_broken_description_is_replaced(uv: FakeUv) -> None:
     assert make()[1]
 
 
+@pytest.mark.slow
 def test_a_version_has_an_environment_of_its_own(uv: FakeUv) -> None:
     made, _ = make(version="0.31")
     assert (made.name, made.asked) == ("vllm-0.31", "0.31")
@@ -119,6 +122,7 @@ def test_a_failed_creation_keeps_the_environment_that_was_there(
     assert environment.get("vllm") == made and snapshot(made.folder) == before and left(tmp_path) == ["vllm"]
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_imported_is_not_an_environment(
     uv: FakeUv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,12 +145,14 @@ def test_an_interrupt_leaves_nothing(
     assert left(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_defect_of_ours_is_not_dressed_up_and_leaves_nothing(uv: FakeUv, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         make(progress=Steps("importing", ZeroDivisionError))
     assert left(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_creation_left_is_cleared(uv: FakeUv, tmp_path: Path) -> None:
     for name in (".partial-vllm", ".removing-vllm@1", ".removing-.partial-vllm@1"):
         (tmp_path / "home" / "envs" / name / "venv").mkdir(parents=True)
@@ -160,6 +166,7 @@ def test_the_name_of_a_registered_interpreter_is_not_taken(uv: FakeUv, tmp_path:
         make()
 
 
+@pytest.mark.slow
 def test_two_creations_of_one_name_take_turns(uv: FakeUv) -> None:
     waiting, results = threading.Event(), []
 
@@ -177,6 +184,7 @@ def test_two_creations_of_one_name_take_turns(uv: FakeUv) -> None:
     assert [new for _, new in results] == [True]
 
 
+@pytest.mark.slow
 def test_a_creation_tells_its_steps(uv: FakeUv) -> None:
     progress = Steps()
     make(progress=progress)

@@ -83,6 +83,7 @@ def package(folder: Path, version: str, python: str = sys.executable) -> dict[st
     return {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder)}
 
 
+@pytest.mark.slow
 def test_a_version_outside_the_tested_range_is_said_and_no_import_happens(tmp_path: Path) -> None:
     train = script(tmp_path, "import trl\n")
     good = detect([sys.executable, train], environ=package(tmp_path / "good", "1.16.3"))

@@ -148,6 +148,7 @@ def test_pairs_that_cannot_be_run_are_refused(pair: tuple[str, str], command: li
         plan(*pair, command)
 
 
+@pytest.mark.slow
 def test_what_would_break_is_refused_before_anything_starts(tmp_path: Path) -> None:
     command = [*VERL, "actor_rollout_ref.rollout.full_determinism=True", "actor_rollout_ref.rollout.n=4"]
     with pytest.raises(BadInput, match="full_determinism"):

@@ -206,6 +206,7 @@ def test_a_job_that_ended_well_without_rollouts_does_not_pass(
     assert cli.main(["record", "--", "true"]) == (NOT_RECORDED if why else 0)
 
 
+@pytest.mark.slow
 def test_a_broken_table_does_not_break_the_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command, environ = job(tmp_path, "print(GRPOTrainer()._generate([[1]]))")
     told = {

@@ -468,6 +468,7 @@ def test_a_setting_that_both_parts_have_is_no_mapping_of_the_other_part(source: 
     assert "seed" in found.arrived["engine"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "part", "kind"),
     [
@@ -568,6 +569,7 @@ def test_one_function_for_both_parts_may_give_the_engines_seed_alone(checked) ->
 BOTH = "def sglang_engine(asked, ours): return dict(ours{})\ndef sglang_sampling(asked, ours): return dict(ours{})\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "sampling", "wrong"),
     [

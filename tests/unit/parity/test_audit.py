@@ -313,6 +313,7 @@ def test_a_reason_that_the_last_token_contradicts(
     assert found.state == "confirmed" and found.evidence.startswith(f"{count} of 96 samples"), found.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", ["end_ids", "finish", "ignore_eos"])
 def test_a_run_that_does_not_tell_its_ends_is_not_held_to_them(silent: str, tmp_path: Path) -> None:
     made = make("candidate", native=False)
@@ -335,6 +336,7 @@ def test_a_stop_at_a_text_shows_in_no_token(tmp_path: Path) -> None:
     assert check(audited(made, tmp_path), "ends").state == "ruled out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", [None, stale, double_bos, far])
 def test_no_check_of_one_run_compares_two_sides(plant: Callable[[Recording], None] | None, tmp_path: Path) -> None:
     made = make("candidate", native=False)

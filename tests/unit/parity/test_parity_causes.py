@@ -68,6 +68,7 @@ def test_a_proof_that_is_no_number_is_no_proof(tmp_path: Path, proof: str) -> No
     assert put(tmp_path, baseline, candidate).verdict == "DIVERGENT"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut, name", [("left", "TRUNCATION(left)"), ("right", "TRUNCATION(right)")])
 def test_a_truncated_prompt(tmp_path: Path, cut: str, name: str) -> None:
     baseline, candidate = plain()
@@ -100,6 +101,7 @@ def test_a_mask_shifted_by_one_in_the_trainer(tmp_path: Path) -> None:
     assert ("ALIGNMENT", "trainer") in {(one.name, one.party) for one in verdict.causes}
 
 
+@pytest.mark.slow
 def test_differences_on_cached_samples_only_are_a_stale_cache(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in candidate.frames("rollout"):
@@ -121,6 +123,7 @@ def test_permuted_responses(tmp_path: Path) -> None:
     assert "ORDER" in causes(verdict)
 
 
+@pytest.mark.slow
 def test_log_probabilities_of_the_engine_divided_by_the_temperature(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in candidate.frames("rollout"):
@@ -130,6 +133,7 @@ def test_log_probabilities_of_the_engine_divided_by_the_temperature(tmp_path: Pa
     assert cause(verdict, "LOGPROB_SEMANTICS(scaled)").details["scale"] == pytest.approx(0.7, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_log_probabilities_of_the_learner_divided_by_the_temperature(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -168,6 +172,7 @@ def test_where_no_token_is_equal_neither_the_engine_nor_its_learner_is_blamed(
     assert "trainer" not in {one.party for one in verdict.causes}
 
 
+@pytest.mark.slow
 def test_an_engine_that_moved_within_the_tolerance_is_no_scaled_learner(tmp_path: Path) -> None:
     """Its learner is the baseline's to the bit; a factor that brings the few tokens beyond back proves nothing."""
     pairs = pair(plan=scenario(dtype="bfloat16"), native=False)
@@ -184,6 +189,7 @@ def test_an_engine_that_moved_within_the_tolerance_is_no_scaled_learner(tmp_path
     assert [one.name for one in verdict.causes] == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 def test_the_context_less_two(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in candidate.frames("rollout"):
@@ -231,6 +237,7 @@ def test_another_finish_reason_for_the_same_tokens(tmp_path: Path) -> None:
     assert verdict.parity.first_divergence.field == "finish_reason"
 
 
+@pytest.mark.slow
 def test_a_noisy_baseline_is_the_baselines_fault(tmp_path: Path) -> None:
     verdict = put(tmp_path, make("baseline", noise=2e-3, native=False), make("candidate", native=False))
     assert causes(verdict) == ["baseline-itself"] and verdict.causes[0].party == "baseline"
@@ -245,6 +252,7 @@ def test_the_learner_says_which_engine_moved(tmp_path: Path) -> None:
     assert "step 3" in verdict.causes[0].evidence
 
 
+@pytest.mark.slow
 def test_a_baseline_that_draws_what_the_learner_would_not(tmp_path: Path) -> None:
     """Both engines alike, both against the learner: the same wrong temperature on both sides, say."""
     baseline, candidate = plain()

@@ -85,6 +85,7 @@ def test_other_data_of_runs_that_do_not_train_is_a_confounder_in_any_step(tmp_pa
     assert [one.name for one in put(tmp_path, baseline, candidate).confounders] == ["data"]
 
 
+@pytest.mark.slow
 def test_a_digest_of_no_prompts_that_were_rolled_out_is_damage_and_no_confounder(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.made = {}
@@ -94,6 +95,7 @@ def test_a_digest_of_no_prompts_that_were_rolled_out_is_damage_and_no_confounder
     assert any("step 3" in line for line in verdict.missing)
 
 
+@pytest.mark.slow
 def test_a_process_that_says_two_versions_of_a_package_is_damage_and_no_confounder(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     environment = next(candidate.events("environment"))
@@ -129,6 +131,7 @@ def test_settings_that_may_differ(tmp_path: Path, plan: Scenario) -> None:
     assert verdict.confounders == []
 
 
+@pytest.mark.slow
 def test_an_engine_parameter_that_differs_is_a_finding_with_its_effect(tmp_path: Path) -> None:
     verdict = put(tmp_path, *sides(changed(engine=dataclasses.replace(scenario().engine, seed=9))))
     finding = next(one for one in verdict.findings if one.name == "CONFIG(seed)")
@@ -155,6 +158,7 @@ def test_more_context_than_asked_is_no_finding_and_less_is(tmp_path: Path) -> No
         assert check(put(tmp_path / str(length), baseline, candidate), "engine-parameter-map").state == state
 
 
+@pytest.mark.slow
 def test_prompts_that_differ_from_a_step_on_leave_the_steps_before_judged(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for data in candidate.events("data"):
@@ -174,6 +178,7 @@ def test_prompts_that_differ_from_a_step_on_leave_the_steps_before_judged(tmp_pa
     assert verdict.verdict == "DIVERGENT" and verdict.parity.first_divergence.step == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_prompts_of_every_rank_are_compared(tmp_path: Path, rank: int) -> None:
     sides = pair(native=False)
@@ -201,6 +206,7 @@ def test_prompts_that_differ_without_a_digest_of_the_data_are_seen_in_the_frames
     assert verdict.verdict == "CONFOUNDED", verdict.reason
 
 
+@pytest.mark.slow
 def test_other_initial_weights_leave_each_engine_against_its_learner(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for weights in candidate.events("weights"):
@@ -249,6 +255,7 @@ def test_without_weight_digests_nothing_is_judged_after_a_confounder(tmp_path: P
     assert verdict.coverage["steps_not_compared"] == 5
 
 
+@pytest.mark.slow
 def test_a_thread_count_is_a_finding_and_a_device_a_confounder(tmp_path: Path) -> None:
     baseline, candidate = make("baseline", native=False), make("candidate", environment=8, native=False)
     verdict = put(tmp_path / "threads", baseline, candidate)

@@ -211,6 +211,7 @@ def test_counts_of_earlier_formats_are_whole_numbers_too(key: str, value: float,
     assert verdict.verdict == "INCONCLUSIVE" and f"scenario.{key}" in verdict.reason
 
 
+@pytest.mark.slow
 def test_kinds_and_keys_that_nobody_reads_are_said(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.logs["trainer"].event("bounlaries", step=0)
@@ -234,6 +235,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_read(name: str, tmp_path: Path) ->
     assert verdict.verdict in ("INCONCLUSIVE", "ERROR") and "not a regular file" in str(verdict)
 
 
+@pytest.mark.slow
 def test_journals_of_one_run_that_changed_names_are_noticed(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(sound(), tmp_path / "pair")) / "candidate" / "events"
     first, second = sorted(folder.iterdir())[:2]

@@ -102,6 +102,7 @@ PROMISES = [(role, kind) for role, kinds in OF_EACH_PROCESS.items() for kind in 
 PROMISES += [("trainer", kind) for kind in OF_EACH_STEP]
 
 
+@pytest.mark.by_day(9)
 @pytest.mark.slow
 @pytest.mark.parametrize(("role", "kind"), PROMISES)
 def test_what_a_process_always_records_is_missing_where_both_runs_lost_it(role: str, kind: str, tmp_path: Path) -> None:

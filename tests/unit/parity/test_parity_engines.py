@@ -48,6 +48,7 @@ def both() -> tuple[Recording, Recording]:
     return split(baseline), split(candidate)
 
 
+@pytest.mark.slow
 def test_two_sound_engines_are_equivalent(tmp_path: Path) -> None:
     verdict = put(tmp_path, *both())
     assert verdict.verdict == "EQUIVALENT", verdict.reason
@@ -71,6 +72,7 @@ def test_the_engine_that_differs_is_named(tmp_path: Path, engine: int) -> None:
     assert of_engine and all(engine_of(sample, TWO.rollout.samples_per_prompt, 2) == engine for _, sample in of_engine)
 
 
+@pytest.mark.slow
 def test_engines_that_differ_alike_are_not_told_apart(tmp_path: Path) -> None:
     baseline, candidate = both()
     for frame in candidate.frames("rollout"):
@@ -102,6 +104,7 @@ def test_samples_that_were_dealt_by_an_unknown_rule_are_not_tested(tmp_path: Pat
     assert "the candidate's scenario does not say" in check(verdict, "engines").evidence
 
 
+@pytest.mark.slow
 def test_a_sample_of_another_engine_than_the_rule_says_is_told(tmp_path: Path) -> None:
     baseline, candidate = both()
     frames = [
@@ -165,6 +168,7 @@ def test_a_request_that_is_answered_twice_is_told(tmp_path: Path, engine: int) -
     assert told + (" and engine 1;" if engine else ";") in check(verdict, "engines").evidence
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_sample_is_another_request(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=TWO, native=False)
     split(baseline), behind_router(candidate)
@@ -184,6 +188,7 @@ def test_a_sample_that_no_engine_says_it_drew_is_not_tested(tmp_path: Path) -> N
     assert told.state == "not tested" and "1 sample" in told.evidence
 
 
+@pytest.mark.slow
 def test_a_router_that_gives_one_engine_nothing_is_a_finding(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=TWO, native=False)
     split(baseline), behind_router(candidate)

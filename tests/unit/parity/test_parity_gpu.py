@@ -38,6 +38,7 @@ def test_engines_that_multiply_in_tf32_differ_by_their_finish_reasons_only(pair:
     assert [(str(cause.key), cause.party) for cause in verdict.causes] == [("STOP(finish reason)", "candidate")]
 
 
+@pytest.mark.slow
 def test_each_is_sound_by_itself_but_for_those_reasons(pair: Path) -> None:
     assert audit(pair / "baseline").verdict == "SOUND"
     assert confirmed(audit(pair / "candidate")) == {"ends"}

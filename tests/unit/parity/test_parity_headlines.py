@@ -20,6 +20,7 @@ from reports.sections.parity import warnings
 from scenarios.ppo.selfcheck import _above, _at_least
 
 
+@pytest.mark.slow
 def test_a_sound_pair_says_how_many_tokens_are_equal(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair())
     tokens = verdict.coverage["compared_tokens"]
@@ -114,6 +115,7 @@ def test_a_verdict_that_calls_nothing_equal_says_nothing_of_what_could_not_have_
     assert shown.coverage["scenario"]
 
 
+@pytest.mark.slow
 def test_suspicion_7_names_what_failed_in_the_native_stage(tmp_path: Path) -> None:
     """The samplers draw alike; only the log-probabilities that the candidate reports are off."""
     baseline, candidate = pair()

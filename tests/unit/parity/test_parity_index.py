@@ -106,6 +106,7 @@ def delete_each(pair: Path, folder: Path, cases: Iterator[tuple[set[str], list[P
         shutil.rmtree(damaged)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 def test_no_file_can_be_deleted(pair: Path, tmp_path: Path) -> None:
     delete_each(pair, tmp_path, deletions(pair))
@@ -202,6 +203,7 @@ def test_a_run_that_was_cut_short_is_said_to_be_that(tmp_path: Path) -> None:
     assert "has no close event" in audit(run).reason
 
 
+@pytest.mark.slow
 def test_an_edited_run_json_is_told_though_its_checksum_fits(recorded: Path, tmp_path: Path) -> None:
     for number, change in enumerate(({"index": False}, {"format_version": 3}, {"records": ["open"]}, {"command": "x"})):
         run = Path(shutil.copytree(recorded / "candidate", tmp_path / str(number)))

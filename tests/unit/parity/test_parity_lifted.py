@@ -111,6 +111,7 @@ def shifted(recording: Recording) -> Recording:
     return recording
 
 
+@pytest.mark.slow
 def test_a_cause_that_both_show_is_named_once(tmp_path: Path) -> None:
     runs = pair(plan=HALF, native=False)
     of_runs = stage("baseline"), shifted(stage("candidate"))

@@ -120,6 +120,7 @@ def test_a_sample_that_ends_for_a_flip_without_one_is_a_difference(tmp_path: Pat
     assert check(verdict, "finish-reasons" if length is None else "lengths").state == "confirmed"
 
 
+@pytest.mark.slow
 def test_a_flip_at_the_last_token_is_no_other_end(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     cut_at_a_flip(baseline, candidate, length=None, flipped=True)
@@ -197,6 +198,7 @@ def test_learners_that_took_equal_samples_in_another_order_round_otherwise(tmp_p
     assert verdict.verdict == ("DIVERGENT" if same else "INCONCLUSIVE")
 
 
+@pytest.mark.slow
 def test_too_few_native_samples_leave_each_quantity_undecided_with_the_number_that_would_decide_it(
     tmp_path: Path,
 ) -> None:
@@ -213,6 +215,7 @@ def test_too_few_native_samples_leave_each_quantity_undecided_with_the_number_th
     assert verdict.verdict == "EQUIVALENT", verdict.reason
 
 
+@pytest.mark.slow
 def test_a_native_stage_at_other_weights_is_not_compared(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in candidate.frames("native"):
@@ -250,6 +253,7 @@ def test_the_native_stage_can_be_left_out(tmp_path: Path) -> None:
     assert check(verdict, "native").state == "not tested"
 
 
+@pytest.mark.slow
 def test_a_sample_without_a_partner_is_missing_evidence_by_its_number(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     frame = candidate.frame("rollout", 2)
@@ -260,6 +264,7 @@ def test_a_sample_without_a_partner_is_missing_evidence_by_its_number(tmp_path: 
     assert any(str(lost) in item for item in verdict.missing)
 
 
+@pytest.mark.slow
 def test_a_sample_recorded_twice_is_no_evidence(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.frame("rollout", 2).arrays["sample"][3] = candidate.frame("rollout", 2).arrays["sample"][4]
@@ -286,6 +291,7 @@ def test_one_step_without_its_proof_is_not_passed(tmp_path: Path, event: str) ->
     assert verdict.verdict == "INCONCLUSIVE", verdict.reason
 
 
+@pytest.mark.slow
 def test_only_the_digest_of_the_batch_is_no_digest_of_the_learner(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for recording in (baseline, candidate):
@@ -355,6 +361,7 @@ def test_the_cap_and_the_minimum_can_be_set(tmp_path: Path) -> None:
     assert decided(evidence, Minimum(tokens=10**6)).verdict.verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_a_process_that_ended_badly_is_inconclusive(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     log = candidate.logs["actor"]
@@ -364,6 +371,7 @@ def test_a_process_that_ended_badly_is_inconclusive(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "OutOfMemory" in verdict.account
 
 
+@pytest.mark.slow
 def test_a_torn_run_json_is_inconclusive_and_a_newer_format_an_error(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     verdict = put(tmp_path, baseline, candidate)
@@ -463,6 +471,7 @@ def test_one_frame_of_another_mode_is_enough(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "native by the frames" in verdict.account
 
 
+@pytest.mark.slow
 def test_a_mode_that_only_one_place_says_is_enough(tmp_path: Path) -> None:
     sides = pair(plan=scenario(mode="greedy"), native=False)
     for recording in sides:
@@ -582,12 +591,14 @@ def test_a_close_event_that_counts_no_frames_is_torn(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "is not a number" in verdict.account
 
 
+@pytest.mark.slow
 def test_a_cap_of_nothing_is_no_default(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair(plan=scenario(steps=2), native=False), cap=0.0)
     assert verdict.verdict == "DIVERGENT" and verdict.parity.floor["cap"] == 0.0
     assert verdict.coverage["cap_set_by_user"] == 0.0
 
 
+@pytest.mark.slow
 def test_a_verdict_under_the_users_cap_says_so(tmp_path: Path) -> None:
     both = pair(plan=scenario(steps=2), native=False)
     (tmp_path / "own").mkdir()
@@ -629,6 +640,7 @@ def test_a_native_stage_that_nobody_read_rules_nothing_out(tmp_path: Path, which
         assert check(verdict, name).state == "not tested" and said in check(verdict, name).evidence
 
 
+@pytest.mark.slow
 def test_a_coupled_run_passes_without_a_native_stage_that_was_read_and_says_so(tmp_path: Path) -> None:
     sides = pair(plan=scenario(steps=2))
     for recording in sides:

@@ -121,6 +121,7 @@ def _of_the_day() -> list[Case]:
     return list(dict.fromkeys([*DECEPTIONS, *always, *once]))
 
 
+@pytest.mark.by_day(120)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name", "place"), CASES if NIGHT else _of_the_day())
 def test_a_tampering_ends_as_its_page_says(kind: str, name: str, place: str) -> None:
@@ -202,6 +203,7 @@ def test_one_engine_twice_may_draw_alike_in_every_bit(tmp_path: Path, what: str)
     assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
 
 
+@pytest.mark.slow
 def test_margins_may_be_without_bound_where_filters_leave_one_token(tmp_path: Path) -> None:
     runs = [make("baseline", native=False), make("candidate", native=False)]
     for run in runs:

@@ -71,6 +71,7 @@ def test_no_number_of_a_frame_is_explained(pair: Path, copy: Path, side: str) ->
     assert not wrong and len(tried) > 60
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES if NIGHT else SIDES[1:])
 def test_no_value_of_an_event_is_explained(pair: Path, copy: Path, side: str) -> None:
@@ -83,6 +84,7 @@ def test_no_value_of_an_event_is_explained(pair: Path, copy: Path, side: str) ->
     assert not wrong and len(tried) > 200
 
 
+@pytest.mark.by_day(12)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "new"),

@@ -88,6 +88,7 @@ def _listed(verdict: Verdict, number: int) -> dict[str, list[str]]:
     return {group.strip(): names.split(", ") for group, _, names in groups}
 
 
+@pytest.mark.slow
 def test_suspicions_6_and_7_name_each_setting_that_the_headline_counts(tmp_path: Path) -> None:
     """What a mapping drops, and what was asked all the same, is no setting that did not reach the engine."""
     baseline, candidate = pair(native=False)
@@ -101,6 +102,7 @@ def test_suspicions_6_and_7_name_each_setting_that_the_headline_counts(tmp_path:
     assert "min_tokens of the candidate" in sampling["not passed on, and as asked by chance"]
 
 
+@pytest.mark.slow
 def test_both_sides_alike_in_not_being_as_asked_are_counted_in_the_first_line(tmp_path: Path) -> None:
     """A prefix cache that an engine has and does not use changes no result, and is not as asked all the same."""
     baseline, candidate = pair(native=False)
@@ -158,6 +160,7 @@ def test_each_parameter_that_is_lost_is_named(tmp_path: Path, edits: dict[str, A
     assert verdict.verdict == "EQUIVALENT"
 
 
+@pytest.mark.slow
 def test_generation_config_that_leaks_names_the_files_value_and_is_the_cause(tmp_path: Path) -> None:
     baseline, candidate = drawn_otherwise()
     spec = {"edits": {"engine": {"generation_config": "auto"}, "sampling": {"temperature": None}}}
@@ -184,6 +187,7 @@ def drawn_otherwise() -> tuple[Recording, Recording]:
     return baseline, candidate
 
 
+@pytest.mark.slow
 def test_a_temperature_that_the_mapping_changed_is_the_mappings_fault(tmp_path: Path) -> None:
     baseline, candidate = drawn_otherwise()
     mapped(candidate, {"edits": {"sampling": {"temperature": 0.9}}})
@@ -198,6 +202,7 @@ def test_a_temperature_that_the_mapping_changed_is_the_mappings_fault(tmp_path: 
     assert "named cause" in finding.effect
 
 
+@pytest.mark.slow
 def test_a_temperature_that_the_candidate_asked_for_itself_is_the_candidates(tmp_path: Path) -> None:
     baseline, candidate = drawn_otherwise()
     for event in candidate.events("sampling"):
@@ -229,12 +234,14 @@ def test_another_data_type_than_was_asked_is_the_cause(tmp_path: Path, edits: di
     assert named(verdict, "CONFIG(dtype)")
 
 
+@pytest.mark.slow
 def test_noise_in_the_type_that_was_asked_is_no_other_data_type(tmp_path: Path) -> None:
     baseline, candidate = make("baseline", native=False), make("candidate", native=False, noise=0.008)
     mapped(candidate, {})
     assert "CONFIG(dtype)" not in causes(put(tmp_path, baseline, candidate))
 
 
+@pytest.mark.slow
 def test_a_largest_length_that_the_mapping_lost_is_proven_by_cutting_the_other_run_there(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for frame in candidate.frames("rollout"):
@@ -313,6 +320,7 @@ def test_each_of_several_engines_is_held_against_what_was_asked(tmp_path: Path) 
     assert named(verdict, "CONFIG(max_model_len)") and any("of engine 1" in one for one in verdict.missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), [("engine_info", "engine-parameter-map"), ("sampling", "sampling-parameter-map")]
 )

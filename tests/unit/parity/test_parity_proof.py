@@ -38,6 +38,7 @@ def in_bfloat16(values: np.ndarray) -> np.ndarray:
     return (((bits + 0x8000) >> 16) << 16).view(np.float32)
 
 
+@pytest.mark.slow
 def test_log_probabilities_that_are_rounded_are_no_noise(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate):
@@ -79,6 +80,7 @@ def test_end_tokens_with_other_numbers_are_no_placeholder(tmp_path: Path) -> Non
     assert "end tokens of samples that stopped" in verdict.account
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 1])
 def test_weights_change_in_mid_generation_only_after_a_sync(tmp_path: Path, first: int) -> None:
     baseline, candidate = plain()
@@ -161,6 +163,7 @@ def experience(recording: Recording, first: int) -> list[FrameRecord]:
     return [frame for frame in recording.frames("experience") if frame.step >= first]
 
 
+@pytest.mark.slow
 def test_an_engine_with_the_references_numbers_was_reached_by_no_update(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for drawn, made in zip(rolled(candidate, 1), experience(candidate, 1), strict=True):

@@ -112,6 +112,7 @@ def test_the_ranks_of_one_frameworks_job_are_not_the_others(tmp_path: Path) -> N
     assert check(put(tmp_path / "silent", *runs), "ranks").state == "not tested"
 
 
+@pytest.mark.slow
 def test_a_rank_that_trains_on_anothers_samples(tmp_path: Path) -> None:
     def plant(made: Recording) -> None:
         for own, other in zip(frames(made, 1), frames(made, 0), strict=True):
@@ -168,6 +169,7 @@ def test_losses_that_are_means_of_each_ranks_own_tokens(tmp_path: Path) -> None:
     named(judged(tmp_path, plant), What.DIVISOR, "each rank divides by its own", ranks=())
 
 
+@pytest.mark.slow
 def test_a_loss_that_one_rank_divides_otherwise(tmp_path: Path) -> None:
     def plant(made: Recording) -> None:
         for own in frames(made, 1):
@@ -182,6 +184,7 @@ def gradients(made: Recording) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return [one["own"] for one in each], [one["summed"] for one in each]  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_a_rank_that_applies_its_own_gradient(tmp_path: Path) -> None:
     def plant(made: Recording) -> None:
         own, applied = gradients(made)
@@ -190,6 +193,7 @@ def test_a_rank_that_applies_its_own_gradient(tmp_path: Path) -> None:
     named(judged(tmp_path, plant), What.GRADIENT, "rank 1", TENSORS[0], "applied its own")
 
 
+@pytest.mark.slow
 def test_a_rank_whose_gradient_is_missing_in_the_sum(tmp_path: Path) -> None:
     def plant(made: Recording) -> None:
         own, applied = gradients(made)
@@ -199,6 +203,7 @@ def test_a_rank_whose_gradient_is_missing_in_the_sum(tmp_path: Path) -> None:
     named(judged(tmp_path, plant), What.GRADIENT, "rank 1", TENSORS[3], "lacks that of rank 1")
 
 
+@pytest.mark.slow
 def test_gradients_that_are_averaged_where_losses_are_made_for_the_sum(tmp_path: Path) -> None:
     def plant(made: Recording) -> None:
         for one in gradients(made)[1]:
@@ -220,6 +225,7 @@ def test_a_sum_that_only_rounds_otherwise_is_one(share: float) -> None:
     assert bool(list(summed("actor", 0, group))) == (share > 1)
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_apply_an_update(tmp_path: Path) -> None:
     def plant(made: Recording) -> None:
         for own in frames(made, 1):
@@ -315,6 +321,7 @@ def test_a_role_of_which_one_rank_answers_otherwise(tmp_path: Path) -> None:
         assert (cause and cause.details["ranks"]) == ranks
 
 
+@pytest.mark.slow
 def test_two_runs_with_the_same_fault_are_both_named(tmp_path: Path) -> None:
     runs = [run(side) for side in ("baseline", "candidate")]
     for made in runs:
@@ -406,6 +413,7 @@ def test_gradients_that_no_ranks_own_tokens_explain(tmp_path: Path, how: dict[st
     assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 def test_gradients_on_another_batch_are_no_sign_of_ranks(tmp_path: Path) -> None:
     baseline, candidate = run("baseline"), run("candidate")
     normed(baseline, 3.0)

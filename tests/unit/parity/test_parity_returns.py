@@ -69,6 +69,7 @@ def test_rewards_that_both_learners_lose_are_found(tmp_path: Path) -> None:
     assert "end tokens of samples that stopped" in verdict.causes[0].evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
 def test_rewards_that_one_learner_loses_explain_what_differs(side: str, tmp_path: Path) -> None:
     recordings = [learned(name, *[lost_where_stopped] * (name == side)) for name in ("baseline", "candidate")]
@@ -143,6 +144,7 @@ def test_losses_that_follow_are_ruled_out_whatever_the_micro_batches(tmp_path: P
     assert (verdict.verdict, check(verdict, "applied-losses").state) == ("EQUIVALENT", "ruled out"), verdict.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mean", "name", "proven"),
     [

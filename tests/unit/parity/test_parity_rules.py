@@ -257,6 +257,7 @@ def end_at_the_limit(recording: Recording, token: int, said: str) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["baseline", "candidate"])
 def test_a_limit_that_is_tested_before_the_end_tokens(wrong: str, tmp_path: Path) -> None:
     pair = dict(zip(("baseline", "candidate"), plain(), strict=True))
@@ -319,6 +320,7 @@ def test_a_baseline_that_ignores_the_end_is_the_baselines_fault(tmp_path: Path) 
     assert cause(verdict, "STOP(ignore_eos)").party == "baseline"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("told", "party"), [(False, "candidate"), (True, "baseline")])
 def test_another_set_of_end_tokens(tmp_path: Path, told: bool, party: str) -> None:
     """The candidate stops at a token from which the baseline goes on, and is at fault unless both say that they have
@@ -386,6 +388,7 @@ def test_a_limit_beside_another_prompt_is_named_unless_the_prompt_is_longer_by_a
     assert not limit or f"{limit} tokens, prompt included" in cause(verdict, "LENGTH(context)").summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reason", "named"), [("length", "LENGTH(context)"), ("abort", "UNEXPLAINED")])
 def test_samples_that_an_engine_gave_up_hit_no_context(tmp_path: Path, reason: str, named: str) -> None:
     baseline, candidate = plain()
@@ -441,6 +444,7 @@ def test_ends_before_the_least_number_of_tokens(tmp_path: Path) -> None:
     assert proven(verdict, name)[1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [0, 2])
 def test_early_ends_that_nobody_forbade_are_unexplained(tmp_path: Path, asked: int) -> None:
     baseline, candidate = plain()
@@ -587,6 +591,7 @@ def test_a_floor_that_is_permuted_as_the_responses_are_is_no_noise(tmp_path: Pat
         assert causes(put(tmp_path / name, baseline, candidate)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each, expected", [(1, "DIVERGENT"), (16, "INCONCLUSIVE")])
 def test_tokens_outside_of_the_filters_differ_where_rounding_cannot_have_let_them_in(
     each: int, expected: str, tmp_path: Path
@@ -628,6 +633,7 @@ def split(frame: FrameRecord, position: int, by: float = 0.05, ahead: bool = Tru
     rows.values[(at < own) == ahead] -= by
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [True, False])
 def test_weights_that_change_in_mid_generation(tmp_path: Path, ahead: bool) -> None:
     baseline, candidate = plain()
@@ -638,6 +644,7 @@ def test_weights_that_change_in_mid_generation(tmp_path: Path, ahead: bool) -> N
     assert "from step 2 on" in verdict.causes[0].summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_change_at_one_position_of_all_samples_may_be_a_fault_of_the_position(tmp_path: Path, ahead: bool) -> None:
     baseline, candidate = plain()
@@ -686,6 +693,7 @@ def tempered(values: np.ndarray, temperature: float) -> np.ndarray:
     return a * values - np.log(p**a + 10 * ((1 - p) / 10) ** a)
 
 
+@pytest.mark.slow
 def test_log_probabilities_reported_after_temperature(tmp_path: Path) -> None:
     baseline, candidate = plain(temperature=0.7)
     for frame in rolled(candidate):
@@ -695,6 +703,7 @@ def test_log_probabilities_reported_after_temperature(tmp_path: Path) -> None:
     assert verdict.causes[0].proofs == []  # bounds remove nothing; a live engine proves it
 
 
+@pytest.mark.slow
 def test_log_probabilities_of_another_temperature_are_not_those_of_this_one(tmp_path: Path) -> None:
     baseline, candidate = plain(temperature=0.7)
     for frame in rolled(candidate):
@@ -713,6 +722,7 @@ def test_log_probabilities_renormalised_over_the_nucleus(tmp_path: Path) -> None
     assert causes(put(tmp_path, baseline, candidate)) == ["LOGPROB_SEMANTICS(renormalised)"]
 
 
+@pytest.mark.slow
 def test_a_factor_that_fits_a_few_samples_of_a_step_is_no_factor_of_it(tmp_path: Path) -> None:
     """Renormalised numbers of a few samples happen to be one factor times the learner's."""
     baseline, candidate = plain()
@@ -728,6 +738,7 @@ def test_a_factor_that_fits_a_few_samples_of_a_step_is_no_factor_of_it(tmp_path:
     assert "LOGPROB_SEMANTICS(scaled)" not in causes(put(tmp_path, baseline, candidate))
 
 
+@pytest.mark.slow
 def test_what_a_cause_of_a_step_does_to_a_short_sample_is_explained_too(tmp_path: Path) -> None:
     """Of half precision: too few tokens to speak against their learner, and more than that against the other run."""
     plan = scenario(steps=STEPS, dtype="bfloat16", temperature=0.7)
@@ -744,6 +755,7 @@ def test_what_a_cause_of_a_step_does_to_a_short_sample_is_explained_too(tmp_path
     assert [one.name for one in find(replace(e, items=short), found.kinds)] == ["LOGPROB_SEMANTICS(tempered)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("margin", "named"), [(1e-5, ["STOP(end token dropped)"]), (0.5, None)])
 def test_a_sample_that_ended_at_a_tie_has_lost_its_end_token_too(
     margin: float, named: list[str] | None, tmp_path: Path
@@ -765,6 +777,7 @@ def test_a_sample_that_ended_at_a_tie_has_lost_its_end_token_too(
     assert found == named if named else len(found) > 1 and "STOP(end token dropped)" in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_trainer_whose_numbers_are_scaled_from_a_step_on(tmp_path: Path, first: int) -> None:
     baseline, candidate = plain()
@@ -783,6 +796,7 @@ def test_a_trainer_whose_numbers_are_shifted_is_the_trainers_fault(tmp_path: Pat
     settled(put(tmp_path, baseline, candidate), "ALIGNMENT", "trainer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", ["value", "reference_logprob", "reward"])
 def test_a_second_fault_beside_a_trainer_whose_numbers_are_scaled_stays_open(tmp_path: Path, second: str) -> None:
     baseline, candidate = plain()
@@ -822,6 +836,7 @@ def test_a_shift_that_begins_at_a_step_says_so(tmp_path: Path) -> None:
     assert "from step 2 on" in verdict.causes[0].summary
 
 
+@pytest.mark.slow
 def test_tokens_of_its_own_do_not_make_any_reading_right(tmp_path: Path) -> None:
     """Half of the tokens are the candidate's own: what is left after a shift must not be put down to them."""
     baseline, candidate = plain()
@@ -937,6 +952,7 @@ def test_a_few_cached_samples_that_differ_may_be_chance(tmp_path: Path) -> None:
     assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 def test_another_parameter_does_not_explain_log_probabilities(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for sampling in candidate.events("sampling"):
@@ -1024,6 +1040,7 @@ def test_a_cache_is_not_suspected_where_samples_without_cached_tokens_differ_too
     assert named.name == "candidate-itself(decoding)" and "it draws otherwise than it scores" in named.evidence
 
 
+@pytest.mark.slow
 def test_a_nan_beside_a_shift(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate):

@@ -89,6 +89,7 @@ def test_a_job_that_repeats_itself_can_be_equivalent(tmp_path: Path) -> None:
     assert any("another" not in item and "batch, order, prefill" in item for item in verdict.missing)
 
 
+@pytest.mark.slow
 def test_without_it_nothing_passes(tmp_path: Path) -> None:
     one, two = job("baseline").write(tmp_path / "a"), job("candidate").write(tmp_path / "b")
     verdict = judge(one, two, native=False)
@@ -123,6 +124,7 @@ def test_many_other_tokens_of_the_candidate_are_no_ties(tmp_path: Path) -> None:
     assert verdict.parity.first_divergence.step == 2
 
 
+@pytest.mark.slow
 def test_one_other_token_without_a_margin_is_neither_a_pass_nor_a_fault(tmp_path: Path) -> None:
     def plant(recording: Recording) -> None:
         rows = recording.frame("rollout", 2).arrays["output"].rows()
@@ -135,17 +137,20 @@ def test_one_other_token_without_a_margin_is_neither_a_pass_nor_a_fault(tmp_path
     assert verdict.verdict == "INCONCLUSIVE" and check(verdict, "tokens").state == "not tested", verdict.reason
 
 
+@pytest.mark.slow
 def test_a_noisy_job_does_not_excuse_itself(tmp_path: Path) -> None:
     verdict = judged(tmp_path, again=shifted(2, 1e-2))
     assert verdict.verdict == "DIVERGENT" and causes(verdict) == ["baseline-itself"]
     assert check(verdict, "baseline-itself").state == "confirmed"
 
 
+@pytest.mark.slow
 def test_a_job_that_draws_other_tokens_each_time_has_no_seed(tmp_path: Path) -> None:
     verdict = judged(tmp_path, again=redrawn(2))
     assert verdict.verdict == "DIVERGENT" and causes(verdict) == ["RNG(seed ignored)"]
 
 
+@pytest.mark.slow
 def test_a_job_whose_learner_takes_another_order_is_not_reproducible_and_is_judged_before(tmp_path: Path) -> None:
     verdict = judged(tmp_path, candidate=reordered(2), again=reordered(2))
     assert verdict.verdict == "INCONCLUSIVE", verdict.reason
@@ -186,6 +191,7 @@ def test_what_the_job_does_not_repeat_by_itself_is_nobodys_fault(
     assert before.verdict == "DIVERGENT" and check(before, name).state == "confirmed"
 
 
+@pytest.mark.slow
 def test_a_second_run_with_other_settings_is_none(tmp_path: Path) -> None:
     def plant(recording: Recording) -> None:
         recording.manifest["scenario"] = {**recording.manifest["scenario"], "seed": 5}
@@ -195,6 +201,7 @@ def test_a_second_run_with_other_settings_is_none(tmp_path: Path) -> None:
     assert verdict.parity is not None and verdict.parity.floor["combined"] == "not measured"
 
 
+@pytest.mark.slow
 def test_a_second_run_with_other_prompts_says_from_where_on(tmp_path: Path) -> None:
     def plant(recording: Recording) -> None:
         recording.made = {}
@@ -221,6 +228,7 @@ def test_a_copy_of_the_first_run_measures_nothing(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "a copy of another recording" in verdict.account
 
 
+@pytest.mark.slow
 def test_the_candidate_is_no_second_run_of_the_baseline(tmp_path: Path) -> None:
     one, two = job("baseline").write(tmp_path / "a"), job("candidate").write(tmp_path / "b")
     verdict = judge(one, two, native=False, again={"baseline": two})
@@ -240,6 +248,7 @@ def engineless(recording: Recording) -> None:
     recording.drop("engine_info")
 
 
+@pytest.mark.slow
 def test_a_job_whose_configuration_nobody_recorded_does_not_pass(tmp_path: Path) -> None:
     runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9)}
     del runs["b"].manifest["scenario"]
@@ -304,6 +313,7 @@ def test_a_directory_that_is_no_recording_is_an_error(tmp_path: Path) -> None:
     assert judge(one, two, native=False, again={"baseline": tmp_path / "none"}).verdict == "ERROR"
 
 
+@pytest.mark.slow
 def test_samplers_of_the_engines_own_need_not_repeat_themselves(tmp_path: Path) -> None:
     """One engine, version and seeds: samples part as soon as requests meet in other batches, which proves nothing."""
     plan = dataclasses.replace(scenario(mode="native"), guided=False)
@@ -315,6 +325,7 @@ def test_samplers_of_the_engines_own_need_not_repeat_themselves(tmp_path: Path) 
 # --- weights of a framework's job -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_samples_prove_the_weights_that_they_were_drawn_with(tmp_path: Path) -> None:
     sync = check(judged(tmp_path), "weight-sync")
     assert sync.state == "ruled out" and "the samples that were drawn" in sync.evidence
@@ -336,11 +347,13 @@ def test_a_version_whose_samples_have_no_log_probabilities_is_not_proven(tmp_pat
     assert sync.state == "not tested" and f"weight version {version}" in sync.evidence
 
 
+@pytest.mark.slow
 def test_samples_away_from_the_learner_prove_no_weights(tmp_path: Path) -> None:
     verdict = judged(tmp_path, candidate=shifted(3, 1e-2))
     assert verdict.verdict == "DIVERGENT" and check(verdict, "weight-sync").state == "not tested"
 
 
+@pytest.mark.slow
 def test_a_version_between_two_syncs_needs_one_of_its_own(tmp_path: Path) -> None:
     def plant(recording: Recording) -> None:
         trainer = recording.logs["trainer"]

@@ -79,6 +79,7 @@ def test_a_prompt_that_one_process_of_the_engine_saw_cut_is_found_there(tmp_path
     assert verdict.verdict == "DIVERGENT" and causes(verdict)
 
 
+@pytest.mark.slow
 def test_a_request_that_comes_again_is_judged_by_its_first(tmp_path: Path) -> None:
     """A second turn under the same id: its prompt goes on where the first one ended."""
     baseline, candidate = plain()
@@ -90,6 +91,7 @@ def test_a_request_that_comes_again_is_judged_by_its_first(tmp_path: Path) -> No
     assert check(put(tmp_path, baseline, candidate), PROMPTS).state == "ruled out"
 
 
+@pytest.mark.slow
 def test_a_sample_whose_request_nobody_saw_is_not_tested(tmp_path: Path) -> None:
     baseline, candidate = plain()
     apart(baseline)
@@ -99,6 +101,7 @@ def test_a_sample_whose_request_nobody_saw_is_not_tested(tmp_path: Path) -> None
     assert found.state == "not tested" and "95 of 96" in found.evidence
 
 
+@pytest.mark.slow
 def test_an_engine_that_recorded_nothing_is_not_tested(tmp_path: Path) -> None:
     baseline, candidate = plain()
     apart(baseline)

@@ -74,6 +74,7 @@ def found(*steps: tuple[Drawn, np.ndarray]) -> tuple[Separation, ...]:
     return separations(sums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_the_property_that_was_planted_leads(name: str, share: float) -> None:
@@ -91,6 +92,7 @@ def test_the_property_that_was_planted_leads(name: str, share: float) -> None:
     assert first.name == name
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31), share=st.floats(0.05, 0.95))
 def test_differences_that_stand_anywhere_are_separated_by_nothing(seed: int, share: float) -> None:
@@ -98,6 +100,7 @@ def test_differences_that_stand_anywhere_are_separated_by_nothing(seed: int, sha
     assert found((it, np.random.default_rng(seed).random(len(it.ids)) < share)) == ()
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_samples_that_differ_by_chance_are_separated_by_nothing(seed: int) -> None:

@@ -127,6 +127,7 @@ def test_what_a_tensor_explains_on_the_bench_is_no_arithmetic_of_the_format(
     assert verdict.causes[-1].name == "STALE_WEIGHTS(model.norm.weight)" or stands
 
 
+@pytest.mark.slow
 def test_the_recordings_are_read_once_more_with_what_the_bench_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_another_special_token_at_a_boundary(tmp_path: Path) -> None:
     assert verdict.verdict == "EQUIVALENT"  # a finding: the ids themselves agree
 
 
+@pytest.mark.slow
 def test_boundaries_of_a_benign_flip_are_no_difference(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -88,6 +89,7 @@ def test_boundaries_of_a_benign_flip_are_no_difference(tmp_path: Path) -> None:
     assert check(verdict, "token-boundaries").state == "ruled out"
 
 
+@pytest.mark.slow
 def test_boundaries_say_of_how_many_samples_only_the_prompts_were_compared(tmp_path: Path) -> None:
     baseline, candidate = plain()
     shorter = 0
@@ -105,6 +107,7 @@ def test_boundaries_say_of_how_many_samples_only_the_prompts_were_compared(tmp_p
     assert f"output ends of {shorter:,} samples were not compared" in found.evidence
 
 
+@pytest.mark.slow
 def test_other_padding_of_the_same_tokens(tmp_path: Path) -> None:
     baseline, candidate = plain()
     next(candidate.events("shapes", step=2))["padded_tokens"] *= 2
@@ -210,12 +213,14 @@ def test_where_every_token_was_cached_the_learner_alone_can_rule_the_cache_out(w
     )
 
 
+@pytest.mark.slow
 def test_an_environment_that_differs_beside_a_divergence_is_not_ruled_out(tmp_path: Path) -> None:
     baseline, candidate = plain()
     candidate.frame("rollout", 1).arrays["logprob"].values[3] -= 0.5
     assert check(put(tmp_path, baseline, candidate), "environment").state == "not tested"
 
 
+@pytest.mark.slow
 def test_one_step_takes_an_hour(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("span", name="step", step=4):
@@ -226,6 +231,7 @@ def test_one_step_takes_an_hour(tmp_path: Path) -> None:
     assert verdict.verdict == "EQUIVALENT"
 
 
+@pytest.mark.slow
 def test_the_hit_rate_of_a_run_weighs_its_steps(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -256,6 +262,7 @@ def test_a_cache_that_nobody_asked_for_is_no_warning(tmp_path: Path, asked: bool
     assert [one.severity for one in found] == [severity]
 
 
+@pytest.mark.slow
 def test_variables_that_differ_are_named_and_their_values_are_details(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("open"):
@@ -267,6 +274,7 @@ def test_variables_that_differ_are_named_and_their_values_are_details(tmp_path: 
     assert found.details["rollout.SETTING_8"] == "absent against " + "x" * 50
 
 
+@pytest.mark.slow
 def test_variables_that_can_matter_come_before_an_engines_own(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("open"):
@@ -278,6 +286,7 @@ def test_variables_that_can_matter_come_before_an_engines_own(tmp_path: Path) ->
     assert "rollout.SGLANG_8" in found.details
 
 
+@pytest.mark.slow
 def test_what_one_engine_alone_reads_is_not_listed(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in baseline.events("open"):
@@ -316,6 +325,7 @@ def test_a_slow_step_and_whether_its_size_explains_it(tmp_path: Path, tokens: fl
     assert {"tokens", "longest", "padded_tokens", "rollout", "kv_usage"} <= set(slowest[0])
 
 
+@pytest.mark.slow
 def test_few_steps_do_not_tell_whether_a_size_explains_a_time(tmp_path: Path) -> None:
     baseline, candidate = plain()
     slow_step(candidate, 4, 20.0, 20_000.0)
@@ -323,6 +333,7 @@ def test_few_steps_do_not_tell_whether_a_size_explains_a_time(tmp_path: Path) ->
     assert "too few steps to tell" in found.evidence and found.details["candidate"]["seconds by tokens"] == {}
 
 
+@pytest.mark.slow
 def test_the_longest_sample_is_named(tmp_path: Path) -> None:
     baseline, candidate = plain()
     verdict = put(tmp_path, baseline, candidate)
@@ -333,11 +344,13 @@ def test_the_longest_sample_is_named(tmp_path: Path) -> None:
     assert skew["skew"] > 1 and len(skew["most padding"]) == 3
 
 
+@pytest.mark.slow
 def test_the_effect_of_the_cache_is_measured_on_both_kinds_of_tokens(tmp_path: Path) -> None:
     evidence = check(put(tmp_path, *plain()), SUSPICIONS[8]).evidence
     assert "tokens cached" in evidence and "tokens not cached" in evidence and "mean |Δ|" in evidence
 
 
+@pytest.mark.slow
 def test_an_engine_against_itself_says_what_that_does_not_cover(tmp_path: Path) -> None:
     found = check(put(tmp_path, *plain()), SUSPICIONS[4])
     assert "equal seeds" in found.evidence
@@ -366,6 +379,7 @@ def test_what_both_native_stages_were_asked_is_as_asked(tmp_path: Path) -> None:
     assert [one for one in put(again, baseline, candidate).findings if one.name == "SAMPLING_PARAM(repetition_penalty)"]
 
 
+@pytest.mark.slow
 def test_an_effect_counts_every_kind_of_divergence(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("engine_stats"):

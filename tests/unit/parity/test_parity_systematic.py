@@ -35,6 +35,7 @@ def test_a_bias_below_the_tolerance_is_found_in_float32(tmp_path: Path, by: floa
     assert check(verdict, "systematic").state == "confirmed"
 
 
+@pytest.mark.slow
 def test_zero_mean_noise_of_ten_floors_is_found_by_its_size(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=FLOAT32, native=False)
     rng = np.random.default_rng(8)
@@ -46,6 +47,7 @@ def test_zero_mean_noise_of_ten_floors_is_found_by_its_size(tmp_path: Path) -> N
     assert "times the floor's own mean" in check(verdict, "systematic").evidence
 
 
+@pytest.mark.slow
 def test_a_bias_of_both_engines_shows_against_their_learners(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=FLOAT32, native=False)
     add(baseline, 1e-5)

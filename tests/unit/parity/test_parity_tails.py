@@ -26,6 +26,7 @@ def moved(recording: Recording, step: int, positions: list[int], by: float) -> N
     recording.frame("rollout", step).arrays["logprob"].values[positions] += by
 
 
+@pytest.mark.slow
 def test_a_few_ill_conditioned_positions_are_rounding(tmp_path: Path) -> None:
     """Seen on real engines: one token in some thousands differs thirty times as much as the floor."""
     baseline, candidate = pair(native=False)
@@ -37,6 +38,7 @@ def test_a_few_ill_conditioned_positions_are_rounding(tmp_path: Path) -> None:
     assert "2 beyond" in check(verdict, "logprobs").evidence
 
 
+@pytest.mark.slow
 def test_one_token_far_beyond_the_cap_is_no_rounding(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     moved(candidate, 2, [17], 2e-3)
@@ -45,6 +47,7 @@ def test_one_token_far_beyond_the_cap_is_no_rounding(tmp_path: Path) -> None:
     assert (verdict.parity.first_divergence.step, verdict.parity.first_divergence.field) == (2, "logprob")
 
 
+@pytest.mark.slow
 def test_a_place_of_an_engine_against_its_learner_shows_both_numbers(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for recording in (baseline, candidate):
@@ -135,6 +138,7 @@ def test_a_proof_with_one_bad_position_holds_and_with_a_bad_mean_fails(tmp_path:
         assert put(tmp_path / name, baseline, candidate).verdict == wanted
 
 
+@pytest.mark.slow
 def test_shifted_log_probabilities_are_not_also_a_noisy_engine(tmp_path: Path) -> None:
     """A wrapper that shifts what decoding reports, not what scoring does, parts them in the floor too."""
     baseline, candidate = pair(native=False)

@@ -185,6 +185,7 @@ def test_a_tied_flip_is_benign_and_counted(tmp_path: Path) -> None:
     assert verdict.parity.series["flips"][1] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [True, False])
 def test_a_sample_that_ends_at_a_flip_is_counted_beside_the_finish_reasons(tmp_path: Path, last: bool) -> None:
     baseline, candidate = pair()
@@ -405,6 +406,7 @@ def test_other_prompts_and_other_initial_weights_are_confounded(tmp_path: Path) 
     assert {"seed", "data", "initial weights"} <= names
 
 
+@pytest.mark.slow
 def test_a_recording_against_itself_proves_nothing(tmp_path: Path) -> None:
     path = make("baseline").write(tmp_path / "run")
     verdict = judge(path, path)
@@ -418,6 +420,7 @@ def test_no_such_directory_is_an_error(tmp_path: Path) -> None:
     assert "nowhere" in verdict.account
 
 
+@pytest.mark.slow
 def test_native_stage_not_run_is_said_and_does_not_block(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair(native=False))
     assert verdict.verdict == "EQUIVALENT", verdict.reason
@@ -425,6 +428,7 @@ def test_native_stage_not_run_is_said_and_does_not_block(tmp_path: Path) -> None
     assert any("native" in item for item in verdict.missing)
 
 
+@pytest.mark.slow
 def test_a_native_sampler_at_another_temperature_is_a_divergence(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in candidate.frames("native_score"):

@@ -92,6 +92,7 @@ REQUIRED = {
 }
 
 
+@pytest.mark.by_day(8)
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 @pytest.mark.parametrize("what", REQUIRED)
 def test_what_is_missing_from_some_step_on_rules_nothing_out(tmp_path: Path, what: str, sides: str) -> None:

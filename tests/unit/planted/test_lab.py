@@ -191,6 +191,7 @@ def test_a_stand_in_that_cannot_be_compiled_is_one_sentence(tmp_path: Path, monk
         lab.build(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_stand_in_spins_until_its_flag_is_set(tmp_path: Path) -> None:
     library = ctypes.CDLL(str(lab.build(tmp_path)))
     done = ctypes.c_int(0)
@@ -397,6 +398,7 @@ def test_the_list_holds_both_suites_in_every_format() -> None:
     assert table.startswith("| name |") and "| stale-tensor |" in table and "trip-micro" not in table
 
 
+@pytest.mark.slow
 def test_a_run_prints_each_fault_and_a_score_and_leaves_with_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -431,6 +433,7 @@ def test_a_run_prints_each_fault_and_a_score_and_leaves_with_it(
     assert (tmp_path / "suite.md").read_text() == table
 
 
+@pytest.mark.slow
 def test_dumps_of_a_wedge_are_judged_without_a_process(tmp_path: Path) -> None:
     wedge = next(hang for hang in HANGS if hang.name == "dumps-wedge")
     small = dataclasses.replace(wedge, world=4, dumps=dataclasses.replace(wedge.dumps, entries=32, at=16))

@@ -45,6 +45,7 @@ def test_with_lambda_zero_advantages_are_the_td_errors() -> None:
     assert got[0].tolist() == pytest.approx([1 + 0.9 * 5 - 3, 2 - 5])
 
 
+@pytest.mark.slow
 def test_gae_and_whitening_are_trl_s_on_a_padded_batch() -> None:
     """trl/trainer/ppo_trainer.py, step 6 (the reversed loop) and its masked_whiten, on a full rectangle."""
     generator = torch.Generator().manual_seed(2)

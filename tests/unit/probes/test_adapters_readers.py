@@ -671,6 +671,7 @@ def test_verls_samples_are_coupled_only_where_each_request_carried_its_draw(desk
     assert sampling["mode"] == mode and sampling["given"]["top_p"] == 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "array"),
     [
@@ -926,6 +927,7 @@ def test_verls_settings_leave_out_what_a_comparison_of_engines_changes() -> None
 def make_verl(self: Any, config: Any) -> None: ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rollout", "processes", "missing"),
     [

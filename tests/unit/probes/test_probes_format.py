@@ -94,6 +94,7 @@ def prefix(reader: Any) -> list[Any]:
 # Lines
 
 
+@pytest.mark.slow
 @given(st.text(), FIELDS)
 def test_an_event_round_trips(kind: str, fields: dict[str, Any]) -> None:
     line = encode_line(3, 9, kind, fields)
@@ -428,6 +429,7 @@ def test_the_manifest_is_json_everywhere(tmp_path: Path) -> None:
     assert identity == run_id(tmp_path) != ""
 
 
+@pytest.mark.slow
 @given(FIELDS)
 def test_json_is_one_line_of_ascii(fields: dict[str, Any]) -> None:
     text = encode_json(fields)

@@ -49,6 +49,7 @@ def beating(then: str) -> str:
     return textwrap.dedent(began) + textwrap.dedent(then)
 
 
+@pytest.mark.slow
 def test_a_script_that_waits_for_all_other_threads_ends(tmp_path: Path) -> None:
     code = """
     while threading.active_count() > 1: time.sleep(0.01)
@@ -68,6 +69,7 @@ def test_a_signal_that_the_job_blocks_stays_pending(tmp_path: Path) -> None:
     assert python(beating(code), str(tmp_path), cwd=tmp_path) == "True\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_is_prepared_by_a_function_is_prepared_by_one_thread(tmp_path: Path) -> None:
     code = """
     def tell(): os.write(1, b"%d\\n" % len(os.listdir("/proc/self/task")))
@@ -99,6 +101,7 @@ def test_the_environment_is_described_without_a_late_import(tmp_path: Path) -> N
     assert python(code, cwd=tmp_path) == "[]\n"
 
 
+@pytest.mark.slow
 def test_what_a_signal_handler_raises_reaches_the_job(tmp_path: Path) -> None:
     code = """
     import signal, sys
@@ -287,6 +290,7 @@ def test_a_folder_of_the_frameworks_name_is_no_error(tmp_path: Path) -> None:
     assert python(code, cwd=tmp_path, **watched(tmp_path)) == plain == "True\n"
 
 
+@pytest.mark.slow
 def test_a_package_in_an_archive_is_imported(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("trl/__init__.py", "x = 1")
@@ -315,6 +319,7 @@ def test_a_finder_of_the_old_kind_is_passed_over(tmp_path: Path) -> None:
     assert python(code, cwd=tmp_path, **watched(tmp_path)) == "1\n"
 
 
+@pytest.mark.slow
 def test_nobody_inherits_the_hook_that_ray_asks_for(tmp_path: Path) -> None:
     folder = tmp_path / "ray" / "_private"
     folder.mkdir(parents=True)

@@ -34,6 +34,7 @@ def test_what_is_resident_is_what_the_kernel_says() -> None:
     assert memory.resident(2**22 + 1) == {}  # beyond the largest pid
 
 
+@pytest.mark.slow
 def test_memory_of_a_forked_child_is_its_own(tmp_path: Path) -> None:
     memory.own_resident()
     kept = b"x" * (64 * MIB)

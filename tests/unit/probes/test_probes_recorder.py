@@ -112,6 +112,7 @@ def test_a_role_must_be_able_to_name_a_file(tmp_path: Path, role: str) -> None:
         start(tmp_path, role=role)
 
 
+@pytest.mark.slow
 def test_sigkill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     writer = script(

@@ -238,6 +238,7 @@ def test_a_verdict_in_every_format(job: None, tmp_path: Path, capsys: pytest.Cap
     assert '"max_tokens": 512' in (tmp_path / "verdict.json").read_text()
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_a_verdict_file_of_a_stranger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A verdict.json that another version or another hand wrote is scrubbed when it is shown."""
@@ -269,6 +270,7 @@ def test_what_the_command_line_says_itself(
     assert shown.count("harness: ") >= 4 * len(SENTENCES) and not leaks(shown)
 
 
+@pytest.mark.slow
 def test_the_doctor_and_progress(job: None, tmp_path: Path) -> None:
     from rich.console import Console
 
@@ -287,6 +289,7 @@ def test_the_doctor_and_progress(job: None, tmp_path: Path) -> None:
     assert_clean(tmp_path, 3)
 
 
+@pytest.mark.slow
 def test_a_recorded_run_in_a_few_words(tmp_path: Path) -> None:
     """Also of a run.json that another framework wrote."""
     start(tmp_path, role="trainer").close()

@@ -48,6 +48,7 @@ def forms() -> dict[str, bytes]:
     return {"json": json.dumps(DUMP).encode(), "torch": said, "python": pickle.dumps(pickle.loads(said), protocol=4)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "torch", "python"])
 def test_a_dump_is_scrubbed_and_still_one(form: str) -> None:
     data = forms()[form]

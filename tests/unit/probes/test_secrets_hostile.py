@@ -359,6 +359,7 @@ def test_a_long_path_in_a_zip_is_refused(tmp_path: Path, name: str) -> None:
         archive.unpack(tmp_path / "bad.zip")
 
 
+@pytest.mark.slow
 def test_large_json_dumps_are_read_by_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.triage.flight import worker, workers
 

@@ -253,6 +253,7 @@ def test_the_secret_of_a_pair_is_withheld(pair: Pair) -> None:
         assert redaction.text(cleaned, 0) == cleaned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", LOOKALIKES)
 def test_a_lookalike_stays(text: str) -> None:
     assert redaction.text(text, 0) == text

@@ -17,6 +17,7 @@ from probes import redaction
 from probes.secret_names import is_secret
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.kind)
 def test_a_planted_secret_leaves_every_text(planted: Planted) -> None:
     for text in (planted.text, f"before {planted.text}", f"RuntimeError: {planted.text}\nafter", f"({planted.text})"):
@@ -40,6 +41,7 @@ def test_what_a_diagnosis_needs_stays(text: str) -> None:
         assert redaction.line(text.split(" ")) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.kind)
 def test_a_planted_secret_leaves_a_command_line(planted: Planted) -> None:
     shown = redaction.arguments(["python", "train.py", planted.text, "--steps", "10"])

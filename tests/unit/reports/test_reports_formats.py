@@ -118,6 +118,7 @@ def test_any_verdict_is_well_formed_junit(verdict):
     assert (len(cases[0].findall("failure")) + len(cases[0].findall("error"))) == bool(verdict.exit_code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", sorted({*formats("parity")} - {"html"}))  # test_reports_html has those
 @pytest.mark.parametrize("example", examples.ALL)
 def test_every_example_renders(example, format):

@@ -108,6 +108,7 @@ def test_identifiers_are_unique_and_every_reference_resolves(pages, name):
     assert {first or second for first, second in references} <= set(identifiers)
 
 
+@pytest.mark.slow
 def test_hostile_text_is_text(pages):
     page = Page(pages["hostile"])
     shown = "".join(page.text)
@@ -131,6 +132,7 @@ def test_drawings_hold_no_text_from_outside(pages):
     assert texts and all(re.fullmatch(r"[−0-9.e+-]+|step|baseline|candidate", text) for text in texts)
 
 
+@pytest.mark.slow
 def test_it_shows_what_the_verdict_holds(pages):
     text = " ".join("".join(Page(pages["stale_tensor"]).text).split())
     for part in (

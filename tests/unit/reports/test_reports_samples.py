@@ -145,6 +145,7 @@ def test_above_the_bound_the_samples_that_differ_most_stay_and_the_page_says_so(
     assert list(packed[:2]) == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["gone", "torn", "empty"])
 def test_recordings_that_cannot_be_read_cost_the_browser_only(pair: Path, damage: str) -> None:
     file = pair / "candidate" / "tokens" / "rollout-0-1.bin"

@@ -81,6 +81,7 @@ def test_the_answer_comes_first_and_the_tables_only_when_they_are_asked_for():
     assert all(check.name in brief for check in verdict.parity.checks if check.state == "confirmed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("example", [examples.equivalent, examples.torn, examples.confounded])
 def test_lines_keep_to_the_width(example, width):
@@ -205,6 +206,7 @@ def test_odd_widths(width):
     assert "DIVERGENT" in printed(examples.stale_tensor(), width)
 
 
+@pytest.mark.slow
 def test_a_reader_that_went_away_does_not_change_the_exit_code():
     program = """
 import sys

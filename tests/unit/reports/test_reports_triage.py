@@ -26,6 +26,7 @@ SLOW = triage(*next(iter(trial.controls(4, 1))).built)
 BLIND = triage(*next(iter(trial.wedge(2, 0))).built)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", formats("triage"))
 @pytest.mark.parametrize("verdict", [HUNG, RING, SLOW, BLIND], ids=["hung", "ring", "slow", "wedge"])
 def test_every_format_says_verdict_kind_and_reason(verdict, format):
@@ -110,6 +111,7 @@ def hostile(verdict: Verdict) -> Verdict:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", [HUNG, RING], ids=["hung", "ring"])
 def test_text_from_outside_stays_text(verdict):
     evil = hostile(verdict)

@@ -80,6 +80,7 @@ def test_a_folder_without_any_text_is_refused(tmp_path: Path, text: str) -> None
         triage([str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_the_ends_of_a_hostile_text_are_bounded(tmp_path: Path) -> None:
     lines = "".join(f"[rank{rank}]: says {rank * 7}\n" for rank in range(3_000))
     assert len(ends(tmp_path, "x" * 3 * MAX_TAIL + "\n" + lines)) == MAX_ENDS
@@ -118,6 +119,7 @@ def test_progress_bars_say_how_long_each_phase_took(tmp_path: Path) -> None:
     assert any(line.startswith("its longest phase: Epoch 1 has taken 1:00:12") for line in verdict.evidence)
 
 
+@pytest.mark.slow
 def test_the_bars_of_a_hostile_text_are_bounded(tmp_path: Path) -> None:
     text = "".join(f"bar {number}: 10%| {number}/9 [00:01<00:09, 1.0s/it]\n" for number in range(3_000))
     (tmp_path / "start.log").write_text("1% 1/1 [00:00<00:00, " * 20_000 + text + "%" * 100_000 + "[00:01<00:09, \n")

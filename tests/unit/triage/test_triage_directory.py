@@ -134,6 +134,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
         directory.read(tmp_path / "bad.zip")
 
 
+@pytest.mark.slow
 def test_a_zip_that_swells_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr("evidence.json", b"0" * 3_000_000)

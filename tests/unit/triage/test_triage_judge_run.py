@@ -152,6 +152,7 @@ def ended_run(folder: Path, *, well: bool) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("well", "verdict"), [(True, "HEALTHY"), (False, "INSUFFICIENT")])
 def test_a_run_that_has_ended_leaves_no_second_evidence(tmp_path, monkeypatch, well, verdict):
     monkeypatch.chdir(tmp_path)

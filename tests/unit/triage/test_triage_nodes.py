@@ -103,6 +103,7 @@ def test_the_directory_above_those_of_the_nodes_is_as_good(job: Callable[..., Cl
     )
 
 
+@pytest.mark.slow
 def test_zips_of_nodes(job: Callable[..., Cluster]) -> None:
     cluster = job()
     assert culprits(triage(*map(directory.pack, (cluster.node("a"), cluster.node("b"))))) == [(3, "b", 101)]

@@ -420,6 +420,7 @@ PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(PIECES, st.text(max_size=20)), max_size=12).map("\n".join))
 def test_no_text_raises(tmp_path: Path, pasted_text: str) -> None:

@@ -315,6 +315,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", HOSTILE)
 def test_a_hostile_archive_of_one_who_has_the_token_is_refused(

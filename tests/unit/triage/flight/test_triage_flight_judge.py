@@ -30,6 +30,7 @@ def test_the_culprit_is_named_and_nobody_else(kind: str, rank: int) -> None:
         assert "\n" not in found.reason and str(rank) in found.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["skip", "extra", "wrong-op", "wrong-size"])
 def test_a_tie_is_broken_by_the_sibling_groups(kind: str) -> None:
     """dp groups of two: rank 1 and rank 9 differ, and the other seven pairs did what rank 9 did."""

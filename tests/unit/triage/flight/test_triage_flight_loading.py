@@ -140,6 +140,7 @@ def test_pickles_that_would_eat_the_machine_are_refused(tmp_path: Path) -> None:
             load(tmp_path / name, deadline_s=deadline_s)
 
 
+@pytest.mark.slow
 def test_a_file_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "nccl_trace_rank_0.json"
     with path.open("wb") as file:
@@ -219,6 +220,7 @@ def test_a_directory_of_everything(tmp_path: Path) -> None:
     assert "rank 1 (fr_1.json" in compared.missing[0]
 
 
+@pytest.mark.slow
 def test_the_same_rank_in_two_forms_counts_once(tmp_path: Path) -> None:
     (tmp_path / "fr_1.json").write_bytes(JSON)
     (tmp_path / "fr_1").write_bytes(PICKLE)
