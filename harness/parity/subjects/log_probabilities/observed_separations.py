@@ -11,6 +11,7 @@ interval of a ratio takes samples as its units.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -239,7 +240,10 @@ def _ratio(trait: Property, counted: PropertySums, flags: int) -> Iterator[Separ
         return
     (without, without_differing), (having, having_differing) = counts.tolist()
     slope = np.array([-1 / having, 1 / having_differing, 1 / without, -1 / without_differing])
-    error = float(np.sqrt(slope @ counted.moments @ slope)) * stats.norm.isf((1 - CONFIDENCE) / 2 / flags)
+    variance = float(slope @ counted.moments @ slope)
+    if variance <= 0:  # one sample, or samples that are all alike: their spread is unknown
+        return
+    error = math.sqrt(variance) * stats.norm.isf((1 - CONFIDENCE) / 2 / flags)
     times = (having_differing / having) / (without_differing / without)
     low, high = float(times * np.exp(-error)), float(times * np.exp(error))
     if low >= TWICE:
