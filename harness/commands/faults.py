@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shlex
 import shutil
 import sys
@@ -103,6 +104,14 @@ def run(
         Literal["float32", "bfloat16", "float16"],
         typer.Option(help="the dtype of learner and engines in the parity suite"),
     ] = "float32",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="the policy in the parity suite: a directory, or builtin:NAME; rotate: for each fault another of the "
+            "built-in architectures, by its place and the day, and the control on all",
+            show_default=False,
+        ),
+    ] = "",
     cold: Annotated[
         bool, typer.Option("--cold", help="use no engine that `harness up` keeps, in the parity suite")
     ] = False,
@@ -117,7 +126,7 @@ def run(
     if not source:
         _refuse_other_suite(suite, names or [])
     if suite == "parity":
-        _parity(names=names or [], source=source, backends=backends, dtype=dtype, out=out, cold=cold, format=format)
+        _parity(names or [], source, backends=backends, dtype=dtype, model=model, out=out, cold=cold, format=format)
     from harness.planted.hangs import hang_selection, lab, tables
 
     need("torch")  # the programs of the lab are ranks
@@ -142,7 +151,15 @@ def run(
 
 
 def _parity(
-    names: list[str], source: str, backends: tuple[str, str], dtype: str, out: str, cold: bool, format: str
+    names: list[str],
+    source: str,
+    *,
+    backends: tuple[str, str],
+    dtype: str,
+    model: str,
+    out: str,
+    cold: bool,
+    format: str,
 ) -> None:
     """The planted faults of parity; leaves with 0 when the score passes."""
     import tempfile
@@ -150,14 +167,17 @@ def _parity(
     from harness.planted.differences import files, tables
     from harness.planted.differences.fault_runs import outcomes
     from harness.planted.differences.outcome import Outcome, score
+    from harness.planted.differences.rotation import ROTATE, rotated
 
     faults = files.chosen(files.faults(source), names)
     _refuse_impossible(faults, backends)
     rows: list[Outcome] = []
-    scenario = _scenario(dtype)
+    scenario = _scenario(dtype, model)
     planted = {fault.name: fault.at(dtype) for fault in faults}
     hidden = [name for name, fault in planted.items() if fault is None]
     faults = [fault for fault in planted.values() if fault is not None]
+    if model == ROTATE:
+        faults = rotated(faults, turn=datetime.date.today().toordinal())
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
         folder = _folder(out, fresh=True) or Path(scratch)
         options = LaunchOptions(cold=cold, progress=_print_message)
@@ -176,10 +196,17 @@ def _parity(
 
 
 def refuse_unknown(
-    suite: Suite, names: Sequence[str], backends: tuple[str, str], engines: bool, conditions: bool, dtype: str = ""
+    suite: Suite,
+    names: Sequence[str],
+    backends: tuple[str, str],
+    *,
+    engines: bool,
+    conditions: bool,
+    dtype: str = "",
+    model: str = "",
 ) -> None:
-    """Raises BadInput for what `harness faults run` would refuse: a fault that is not there, or not with this pair, and
-    an engine that cannot start."""
+    """Raises BadInput for what `harness faults run` would refuse: a fault that is not there, or not with this pair, a
+    model that is not there, and an engine that cannot start."""
     _refuse_other_suite(suite, names)
     if suite == "hang":
         from harness.planted.hangs import hang_selection
@@ -190,9 +217,10 @@ def refuse_unknown(
     from harness.planted.differences import files
 
     _refuse_impossible(files.chosen(files.faults(), names), backends)
+    scenario = _scenario(dtype, model)
     for backend in backends:
-        preflight(_scenario(dtype), backend)
-        check_environment(backend, _scenario(dtype))
+        preflight(scenario, backend)
+        check_environment(backend, scenario)
 
 
 def _refuse_other_suite(suite: Suite, names: Sequence[str]) -> None:
@@ -221,11 +249,13 @@ def _in_suite(suite: Suite, name: str) -> bool:
     return any(fault.name.startswith(name) for fault in files.faults())
 
 
-def _scenario(dtype: str) -> Scenario:
-    """That of the parity suite."""
+def _scenario(dtype: str, model: str = "") -> Scenario:
+    """That of the parity suite. `model`: another policy than the built-in one, or ROTATE: each fault has its own."""
     from harness import config
+    from harness.planted.differences.rotation import ROTATE
 
     changes = [f"model.dtype={dtype}"] if dtype else []
+    changes += [f"model.path={model}"] if model not in ("", ROTATE) else []
     return config.changed(config.load("ppo-tiny", steps=5), changes)
 
 

@@ -105,6 +105,7 @@ class Suite(Limits):
     suite: Literal["parity", "hang"]
     pair: Pair = ("vllm", "sglang")
     dtype: Dtype = ""
+    model: str = ""
     names: tuple[str, ...] = ()
     engines: bool = False
     conditions: bool = False
@@ -183,7 +184,8 @@ class Cell:
         """Return the words of the command line after `harness`. `pair`: engines that replace those of the cell."""
         what, written = self.what, dict[str, Any](format="json", out=str(out))
         if isinstance(what, Suite) and what.suite == "parity":
-            words = option_words({**written, "suite": what.suite, "dtype": what.dtype or None})
+            chosen = {"suite": what.suite, "dtype": what.dtype or None, "model": what.model or None}
+            words = option_words({**written, **chosen})
             return ["faults", "run", *what.names, *words, "--backends", *(pair or what.pair)]
         if isinstance(what, Suite):
             options = {**written, "suite": what.suite, "engines": what.engines, "conditions": what.conditions}
@@ -301,7 +303,7 @@ def _quantity(read: Callable[[str, str], Q], text: str, key: str, path: Path) ->
 def _name(what: Comparison | Suite | Job) -> str:
     pair = "-".join(what.pair)
     if isinstance(what, Suite):
-        parts = ["faults", what.suite, *([pair] if what.suite == "parity" else []), what.dtype, *what.names]
+        parts = ["faults", what.suite, *([pair] if what.suite == "parity" else []), what.dtype, what.model, *what.names]
         return "/".join(part for part in [*parts, "engines" * what.engines, "conditions" * what.conditions] if part)
     if isinstance(what, Job):
         return "/".join(part for part in (pair, what.name, what.mode) if part)
@@ -328,7 +330,15 @@ def _checked(cell: Cell, path: Path) -> Cell:
             _check_comparison(what)
         elif isinstance(what, Suite):
             _refuse_ignored(what)
-            refuse_unknown(what.suite, what.names, what.pair, what.engines, what.conditions, what.dtype)
+            refuse_unknown(
+                what.suite,
+                what.names,
+                what.pair,
+                engines=what.engines,
+                conditions=what.conditions,
+                dtype=what.dtype,
+                model=what.model,
+            )
         elif not re.fullmatch(r"[\w.-]+", what.name):
             raise BadInput(f"name {what.name!r} may hold letters, digits, '.', '_' and '-' only", fix='name = "grpo"')
         else:
@@ -382,8 +392,8 @@ def _refuse_contradiction(what: Comparison) -> None:
 
 def _refuse_ignored(what: Suite) -> None:
     """Raise BadInput for keys of the other suite, which would be ignored."""
-    suite_keys = ("engines", "conditions") if what.suite == "hang" else ("pair", "dtype")
-    for key in ("engines", "conditions", "pair", "dtype"):
+    suite_keys = ("engines", "conditions") if what.suite == "hang" else ("pair", "dtype", "model")
+    for key in ("engines", "conditions", "pair", "dtype", "model"):
         if key not in suite_keys and key in what.model_fields_set and getattr(what, key):
             raise BadInput(
                 f"{key} does not belong to the suite {what.suite!r}, which has {' and '.join(suite_keys)}",

@@ -126,7 +126,9 @@ def of_suite(result: Mapping[str, Any], folder: Path, *, seconds: float = 0.0) -
     `result` is the output of `harness faults run --format json`.
     """
     score, outcomes = result["score"], result["outcomes"]
-    checks = {outcome["name"]: "ruled out" if outcome["right"] else "confirmed" for outcome in outcomes}
+    checks = {
+        outcome.get("label", outcome["name"]): "ruled out" if outcome["right"] else "confirmed" for outcome in outcomes
+    }
     wrong = sorted(name for name, state in checks.items() if state == "confirmed")
     passed = bool(checks) and bool(score.get("passed", not wrong))  # the parity suite passes with a few misses
     return Observation(

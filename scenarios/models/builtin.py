@@ -9,6 +9,7 @@ CPU's vector extensions.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,10 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     GenerationConfig,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -35,7 +40,7 @@ from transformers import (
 from scenarios.models import grammar
 from scenarios.models import tokenizer as bpe
 from scenarios.models.quiet import quiet
-from scenarios.tiny import CONTEXT, POLICY, REWARD
+from scenarios.tiny import ARCHITECTURES, CONTEXT, POLICY, REWARD, Architecture
 
 RESPONSE = 36  # longest response trained on: longer than a rollout's 32, so that being cut off is not a habit
 PROMPT_WEIGHT = 0.2  # of the prompts in the policy's loss
@@ -44,9 +49,16 @@ POLICY_STEPS, POLICY_BATCH = 120, 10  # 10 s on one core; the loss is flat by th
 REWARD_STEPS, REWARD_BATCH = 120, 24  # 5 s on one core; correlation with the rule 0.96
 
 
-def build(seed: int, home: Path) -> Path:
-    """The built-in policy for `seed`: a Hugging Face directory under `home`, made on first use."""
-    return _cached(home, "tiny-policy", seed, _make_policy)
+def build(seed: int, home: Path, architecture: str = "") -> Path:
+    """The built-in policy for `seed`: a Hugging Face directory under `home`, made on first use.
+
+    `architecture`: one of `scenarios.tiny.ARCHITECTURES`; "" for the built-in policy's own.
+    """
+    if not architecture:
+        return _cached(home, "tiny-policy", seed, _make_policy)
+    made_of = ARCHITECTURES[architecture]
+    make = partial(_make_architecture, made_of)
+    return _cached(home, f"tiny-policy-{architecture}", seed, make, made_of=dataclasses.asdict(made_of))
 
 
 def build_reward(seed: int, home: Path) -> Path:
@@ -56,30 +68,70 @@ def build_reward(seed: int, home: Path) -> Path:
 
 def _make_policy(seed: int, path: Path) -> None:
     tokenizer = bpe.train(seed)
-    rng = random.Random(f"policy-{seed}")
     with _deterministic(seed):
         model = Qwen2ForCausalLM(_config(tokenizer, POLICY))
 
-        def loss() -> Tensor:
-            batch = [_conversation(rng, tokenizer) for _ in range(POLICY_BATCH)]
-            ids, answers, prompts = _padded(batch, tokenizer)
+        def scores(ids: Tensor) -> Callable[[Tensor], Tensor]:
             hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+            return lambda part: model.lm_head(hidden[part])
 
-            def cross_entropy(part: Tensor) -> Tensor:
-                part = part[:, 1:]
-                return torch.nn.functional.cross_entropy(model.lm_head(hidden[part]), ids[:, 1:][part])
+        _pretrain(model, tokenizer, seed, scores)
+    _save(model, tokenizer, path)
 
-            # Ids that were never learned get log-probabilities of -19, which float32 rounds by 1e-5: too near what
-            # the comparison of engines calls a defect. With the prompts learned it is 5e-6, and 3e-7 on average.
-            return cross_entropy(answers) + PROMPT_WEIGHT * cross_entropy(prompts)
 
-        _fit(model, loss, POLICY_STEPS, POLICY_RATE)
+def _make_architecture(architecture: Architecture, seed: int, path: Path) -> None:
+    tokenizer = bpe.train(seed)
+    vocabulary = {"vocab_size": len(tokenizer) + architecture.rows, **_special_ids(tokenizer)}
+    config = AutoConfig.for_model(architecture.model_type, dtype="float32", **architecture.configuration, **vocabulary)
+    with _deterministic(seed):
+        model = AutoModelForCausalLM.from_config(config).float()
+
+        def scores(ids: Tensor) -> Callable[[Tensor], Tensor]:
+            logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+            return lambda part: logits[part]
+
+        _pretrain(model, tokenizer, seed, scores)
+    _save(model, tokenizer, path)
+
+
+def _pretrain(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    scores: Callable[[Tensor], Callable[[Tensor], Tensor]],
+) -> None:
+    """Fit a policy to conversations of the grammar.
+
+    `scores`: of token ids [n, t] gives what gives, of a mask [n, t - 1], the logits [masked, vocabulary] there.
+    """
+    rng = random.Random(f"policy-{seed}")
+
+    def loss() -> Tensor:
+        batch = [_conversation(rng, tokenizer) for _ in range(POLICY_BATCH)]
+        ids, answers, prompts = _padded(batch, tokenizer)
+        logits_of = scores(ids)
+
+        def cross_entropy(part: Tensor) -> Tensor:
+            part = part[:, 1:]
+            return torch.nn.functional.cross_entropy(logits_of(part), ids[:, 1:][part])
+
+        # Ids that were never learned get log-probabilities of -19, which float32 rounds by 1e-5: too near what
+        # the comparison of engines calls a defect. With the prompts learned it is 5e-6, and 3e-7 on average.
+        return cross_entropy(answers) + PROMPT_WEIGHT * cross_entropy(prompts)
+
+    _fit(model, loss, POLICY_STEPS, POLICY_RATE)
+
+
+def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, path: Path) -> None:
     # Nothing but ids: a temperature or top_p in generation_config.json would leak into engines that read it.
-    model.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
+    model.generation_config = GenerationConfig(**_special_ids(tokenizer))
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {name: getattr(tokenizer, name) for name in names}
 
 
 def _make_reward(seed: int, path: Path) -> None:
@@ -105,10 +157,8 @@ def _config(tokenizer: PreTrainedTokenizerFast, size: dict[str, Any], **kwargs: 
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=False,
         use_sliding_window=False,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
+        **_special_ids(tokenizer),
         **size,
         **kwargs,
     )
@@ -163,7 +213,7 @@ def _deterministic(seed: int) -> Iterator[None]:
             torch.use_deterministic_algorithms(strict)
 
 
-def _key(seed: int) -> dict[str, str | int]:
+def _key(seed: int) -> dict[str, Any]:
     sources = hashlib.blake2b(digest_size=16)
     for module in (bpe.__file__, grammar.__file__, __file__):
         sources.update(Path(module).read_bytes())
@@ -178,9 +228,12 @@ def _key(seed: int) -> dict[str, str | int]:
     }
 
 
-def _cached(home: Path, name: str, seed: int, make: Callable[[int, Path], None]) -> Path:
-    """The directory of this key; made beside it and renamed, so that no reader ever sees a half-written model."""
-    key = _key(seed)
+def _cached(home: Path, name: str, seed: int, make: Callable[[int, Path], None], **facts: Any) -> Path:
+    """The directory of this key; made beside it and renamed, so that no reader ever sees a half-written model.
+
+    `facts`: what shapes the model beside the seed and the sources.
+    """
+    key = {**_key(seed), **facts}
     content = hashlib.blake2b(json.dumps([name, key], sort_keys=True).encode(), digest_size=8).hexdigest()
     target = home / f"{name}-{content}"
     if target.is_dir():

@@ -26,6 +26,7 @@ from scenarios.models import builtin
 from scenarios.models.quiet import quiet
 from scenarios.models.wide import widen
 from scenarios.settings import BUILTIN
+from scenarios.tiny import BUILTIN_POLICIES, PREFIX
 
 # Transformers changes the process's default dtype while it loads; of two threads at once, one would restore the
 # other's.
@@ -48,8 +49,10 @@ def _option(key: str) -> str:
 
 
 def policy_path(path: str, *, seed: int, home: Path) -> Path:
-    """Return the directory of `model.path`. The built-in policy is made where it is missing. Raises ModelError."""
-    return builtin.build(seed, home) if path == BUILTIN else _directory(path, "model.path")
+    """Return the directory of `model.path`. A built-in policy is made where it is missing. Raises ModelError."""
+    if path in BUILTIN_POLICIES:
+        return builtin.build(seed, home, "" if path == BUILTIN else path.removeprefix(PREFIX))
+    return _directory(path, "model.path")
 
 
 def reward_path(path: str, *, seed: int, home: Path) -> Path:
@@ -124,7 +127,8 @@ def _directory(path: str, key: str) -> Path:
     if directory.exists():
         raise ModelError(f"{key} = {path!r}: this is a file; a Hugging Face model is a directory", fix=_option(key))
     if path.startswith("builtin:"):
-        raise ModelError(f"{key} = {path!r}: no such built-in model; there is {BUILTIN!r}", fix=_option(key))
+        builtin_models = " or ".join(map(repr, BUILTIN_POLICIES if key == "model.path" else (BUILTIN,)))
+        raise ModelError(f"{key} = {path!r}: no such built-in model; there is {builtin_models}", fix=_option(key))
     cached = _downloaded(path)
     if cached is None:
         hint = f", nor a downloaded model (`hf download {path}` fetches it)" if _is_hub_name(path) else ""

@@ -43,8 +43,13 @@ def odd_one(e: Evidence, side: str, here: Where = everywhere) -> str:
 
 
 def engines_compared(e: Evidence) -> bool:
-    """Whether enough tokens were compared between the engines."""
-    return 2 * e.counts.compared_tokens >= min(side.counts.tokens for side in e.sides)
+    """Whether enough tokens were compared between the engines, of the steps in which they can be compared.
+
+    Learners that part in an update leave no later step in which the engines hold equal weights.
+    """
+    steps = len(e.steps) - len(e.unjudged_steps)
+    tokens = min(side.counts.tokens for side in e.sides)
+    return steps > 0 and 2 * e.counts.compared_tokens * len(e.steps) >= tokens * steps
 
 
 def repeat_themselves(e: Evidence) -> bool:

@@ -25,7 +25,7 @@ from scenarios.engines.accepted import Accepted
 from scenarios.engines.ahead import ANSWER, Ahead
 from scenarios.engines.canonical_request import engine_asked
 from scenarios.engines.spec import EngineSpec
-from scenarios.settings import BUILTIN, Scenario
+from scenarios.settings import Scenario
 
 PROGRAM = "scenarios.engines.ahead"
 TIMEOUT_S = 60.0  # chosen: a user's mapping may import torch, which takes 20 s from a cold disk
@@ -61,8 +61,8 @@ class Shape:
         """Return the sizes of a scenario's model: a directory, the built-in one, or one of the local cache. Raises
         BadInput.
         """
-        if path == BUILTIN:
-            return Shape.of({**tiny.POLICY, "max_position_embeddings": tiny.CONTEXT})
+        if (builtin := tiny.configuration(path)) is not None:
+            return Shape.of(builtin)
         file = Path(path).expanduser() / "config.json"
         if not file.is_file() and "/" in path:
             import huggingface_hub

@@ -47,7 +47,7 @@ def planned(faults: Sequence[Fault], pair: Pair) -> list[tuple[Pair, list[tuple[
     for fault in faults:
         wanted = fault.pair or pair
         if sorted(wanted) == sorted(pair):
-            plans.setdefault(wanted, {}).setdefault(fault.scenario, []).append(fault)
+            plans.setdefault(wanted, {}).setdefault(fault.of_both, []).append(fault)
     order = sorted(plans, key=lambda engine_pair: engine_pair != pair)
     return [
         (
@@ -73,8 +73,8 @@ def inside_engines(faults: Sequence[Fault]) -> str:
     for fault in faults:
         if fault.engine or "file" in fault.mapping or restarts(fault) or fault.stage not in ("coupled", "greedy"):
             return f"the fault {fault.name} changes an engine"
-        if any(setting.startswith(STARTED_WITH) for setting in fault.scenario):
-            return f"the fault {fault.name} is for another engine ({' '.join(fault.scenario)})"
+        if any(setting.startswith(STARTED_WITH) for setting in fault.of_both):
+            return f"the fault {fault.name} is for another engine ({' '.join(fault.of_both)})"
     return ""
 
 
@@ -146,9 +146,9 @@ def _spare(faults: Sequence[Fault], scenario: Scenario) -> int:
     These are one set of roles for each other number of ranks, and the engines of both sides for each scenario with
     another number of engines and for the return from it.
     """
-    engines = {fault.scenario: config.changed(scenario, fault.scenario).engine.engines for fault in faults}
+    engines = {fault.of_both: config.changed(scenario, fault.of_both).engine.engines for fault in faults}
     other_counts = [number for number in engines.values() if number != scenario.engine.engines]
-    sizes = {config.changed(scenario, [*fault.scenario, *fault.settings]).ppo.world_size for fault in faults} - {
+    sizes = {config.changed(scenario, [*fault.of_both, *fault.settings]).ppo.world_size for fault in faults} - {
         scenario.ppo.world_size
     }
     return 4 * sum(sizes) + 2 * sum(number + scenario.engine.engines for number in other_counts) + REVIVALS
@@ -163,7 +163,7 @@ def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> It
     recorded = False
     for fault in faults:
         started, before = time.monotonic(), experiment.engine_starts()
-        folder = out / fault.name
+        folder = out / fault.folder
         try:
             baseline = _side(
                 setting.baseline, fault, scenario, sound if fault.side == "candidate" else folder / "baseline"
@@ -197,7 +197,7 @@ def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> It
         if verdict.verdict == "DIVERGENT":
             engine = suspect(judgement.evidence)
             verdict = attribute(judgement, experiment.bench(baseline.name, candidate.name, engine=engine))
-        verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
+        verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model))
         seconds = round(judged_at - ran, 2), round(time.monotonic() - judged_at, 2)
         write_whole(folder / verdict_file.NAME, verdict.to_json().encode())
         starts = started_since(before, experiment.engine_starts())

@@ -22,7 +22,7 @@ from scenarios.planted.differences.catalog import FAULTS
 from scenarios.planted.differences.fault import Fault as Fault
 from scenarios.planted.differences.faulty_engine import PLANTS
 from scenarios.planted.differences.trainer import TrainerPlants
-from scenarios.settings import Scenario
+from scenarios.settings import BUILTIN, Model, Scenario
 
 EXAMPLE = 'FAULTS = [Fault("mine", "another seed", settings=("seed=1",))]   # of scenarios.planted.differences.fault'
 LISTS = ("scenario", "settings", "native", "causes", "findings", "absent", "confounders")  # fields of a Fault
@@ -66,14 +66,14 @@ def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
     return chosen_faults
 
 
-def reproduced_by(fault: Fault, pair: tuple[str, str], dtype: str) -> str:
+def reproduced_by(fault: Fault, pair: tuple[str, str], model: Model) -> str:
     """Return the command that plants the fault again between these engines; "" for a fault of a user's file."""
-    if fault not in [listed_fault.at(dtype) for listed_fault in FAULTS]:
+    of_the_suite = dataclasses.replace(fault, model="")
+    if of_the_suite not in [listed_fault.at(model.dtype) for listed_fault in FAULTS]:
         return ""
-    dtype_options = ["--dtype", dtype] if dtype != "float32" else []
-    return shlex.join(
-        ["harness", "faults", "run", "--suite", "parity", fault.name, "--backends", *pair, *dtype_options]
-    )
+    options = ["--dtype", model.dtype] if model.dtype != "float32" else []
+    options += ["--model", model.path] if model.path != BUILTIN else []
+    return shlex.join(["harness", "faults", "run", "--suite", "parity", fault.name, "--backends", *pair, *options])
 
 
 def problem(entry: object, path: Path) -> str:
@@ -157,7 +157,7 @@ def _dictionaries(fault: Fault) -> str:
 
 def _settings(fault: Fault, label: str) -> str:
     try:
-        config.changed(Scenario(), [*fault.scenario, *fault.native, *fault.settings])
+        config.changed(Scenario(), [*fault.of_both, *fault.native, *fault.settings])
     except BadInput as error:
         return f"{label}: {error.message}"
     return ""

@@ -40,7 +40,7 @@ def lifting(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Out
         started, before = time.monotonic(), experiment.engine_starts()
         settings = config.changed(scenario, fault.settings)
         candidate = dataclasses.replace(
-            setting.candidate, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
+            setting.candidate, scenario=settings, run_dir=out / fault.folder / "candidate", plants=fault.plants()
         )
         try:
             experiment.vary(candidate)
@@ -56,7 +56,7 @@ def lifting(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Out
         attributed_at = time.monotonic()
         further = FurtherEvidence(lifted=lifted_verdict)
         verdict = judged_pair(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap, further=further).verdict
-        verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
+        verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model))
         seconds = round(time.monotonic() - attributed_at, 2), round(attributed_at - ran, 2)
         write_whole(candidate.run_dir.parent / verdict_file.NAME, verdict.to_json().encode())
         starts = started_since(before, experiment.engine_starts())

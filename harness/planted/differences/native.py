@@ -52,7 +52,7 @@ def natively(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Ou
         started, before = time.monotonic(), experiment.engine_starts()
         settings = _natural(scenario, (*fault.native, *fault.settings))
         side = dataclasses.replace(
-            candidate, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
+            candidate, scenario=settings, run_dir=out / fault.folder / "candidate", plants=fault.plants()
         )
         try:
             shutil.copytree(candidate.run_dir, side.run_dir)
@@ -79,7 +79,7 @@ def natively(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Ou
             continue
         ran = time.monotonic()
         verdict = judged_pair(fault_baseline.run_dir, side.run_dir, native=True, cap=fault.cap).verdict
-        verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
+        verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model))
         judged_s = round(time.monotonic() - ran, 2)
         write_whole(side.run_dir.parent / verdict_file.NAME, verdict.to_json().encode())
         starts = started_since(before, experiment.engine_starts())
@@ -97,4 +97,4 @@ def _coupled(shared: Path) -> Path:
 
 
 def _baseline(out: Path, fault: Fault) -> Path:
-    return out / fault.name / "baseline"
+    return out / fault.folder / "baseline"

@@ -149,7 +149,8 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
         return {
-            "name": self.fault.name, "pair": list(self.pair), "side": self.fault.side, "expected": self.fault.expected,
+            "name": self.fault.name, "label": self.fault.label, "pair": list(self.pair),
+            "side": self.fault.side, "expected": self.fault.expected,
             "verdict": self.status, "causes": list(self.fault.causes), "parties": list(self.fault.parties),
             "named": [{"name": c.name, "party": c.party, "proofs": len(c.proofs)} for c in self.causes],
             "found": self.as_expected, "right": self.right, "missing": self.missing, "wrong": self.wrong,
@@ -242,9 +243,9 @@ def score(outcomes: Sequence[Outcome]) -> Score:
         parties=sum(row.party_right for row in causes),
         controls=len(controls),
         quiet=sum(row.right for row in controls),
-        alarms=[row.fault.name for row in controls if row.alarm],
-        misses=[row.fault.name for row in faults if not row.as_expected],
-        unnamed=[row.fault.name for row in causes if not row.named],
+        alarms=[row.fault.label for row in controls if row.alarm],
+        misses=[row.fault.label for row in faults if not row.as_expected],
+        unnamed=[row.fault.label for row in causes if not row.named],
         median_s=statistics.median(seconds) if seconds else None,
         slowest_s=max(seconds, default=None),
         started=sum(row.starts[0] > 0 for row in ran),

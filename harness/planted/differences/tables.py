@@ -31,7 +31,7 @@ def print_outcome(outcome: Outcome, *, aside: bool = False) -> None:
     causes = ", ".join(f"{c.name} ({c.party})" for c in outcome.causes) or "-"
     with outlive_reader(console):
         console.print(
-            f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(outcome.fault.name):30} {outcome.status:13} "
+            f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(outcome.fault.label):30} {outcome.status:13} "
             f"{outcome.seconds:5.1f} s  {escape(causes)}{_starts(outcome)}",
             soft_wrap=True,
             highlight=False,
@@ -85,7 +85,7 @@ def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
     """Return two tables for a report, by family and by fault, and the score."""
     cells = [
         [
-            row.fault.name, " ".join(row.pair), row.fault.expected, row.status,
+            row.fault.label, " ".join(row.pair), row.fault.expected, row.status,
             ", ".join(f"{c.name} ({c.party})" for c in row.causes) or "-", yes(row.right), f"{row.seconds:.1f}",
             f"{row.starts[1]:.1f}" if row.starts[0] else "-",
             f"{row.to_cause_s:.1f}" if row.to_cause_s is not None else "-",

@@ -35,6 +35,7 @@ class Fault:
     mapping: Mapping[str, Any] = field(default_factory=dict)  # edits of what the parameter mapping produces
     recording: Mapping[str, Any] = field(default_factory=dict)  # damage done to the recording afterwards
     stage: Literal["coupled", "native", "greedy", "lifted"] = "coupled"
+    model: str = ""  # the policy of both sides, as in `model.path`; "" for that of the suite
     pair: tuple[str, str] | None = None  # the backends that it needs; None: those of the suite
     cap: float | None = None  # the largest accepted floor, in nats; None: the dtype's own
     expected: str = "DIVERGENT"  # the right verdict
@@ -58,6 +59,21 @@ class Fault:
         ):
             return self
         return None if self.half is None else replace(self, half={}, **self.half)
+
+    @property
+    def of_both(self) -> tuple[str, ...]:
+        """Return the settings of both sides."""
+        return (*self.scenario, f"model.path={self.model}") if self.model else self.scenario
+
+    @property
+    def folder(self) -> str:
+        """Return the name of the folder of its runs."""
+        return f"{self.name}-{self.model.partition(':')[2]}" if self.model else self.name
+
+    @property
+    def label(self) -> str:
+        """Return the name, with the policy where it is not that of the suite."""
+        return f"{self.name} ({self.model})" if self.model else self.name
 
     @property
     def parties(self) -> tuple[str, ...]:

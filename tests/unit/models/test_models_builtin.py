@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from scenarios import models
 from scenarios.models import builtin, grammar
 from scenarios.models import tokenizer as bpe
+from scenarios.tiny import ARCHITECTURES
 
 pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
 
@@ -39,6 +40,19 @@ def test_one_seed_gives_the_same_bytes(policy: Path, tmp_path: Path) -> None:
     assert content(models.build(0, tmp_path)) == content(policy)
     assert content(models.build(1, tmp_path)) != content(policy)
     assert content(models.build_reward(0, tmp_path / "a")) == content(models.build_reward(0, tmp_path / "b"))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_can_be_built_and_lacks_the_tensors_that_it_says(
+    short: None, policy: Path, name: str, tmp_path: Path
+) -> None:
+    model = models.load_policy(models.build(0, tmp_path, name))
+    architecture = ARCHITECTURES[name]
+    tensors, of_policy = ({tensor for tensor, _ in loaded.named_parameters()} for loaded in
+                          (model, models.load_policy(policy)))  # fmt: skip
+    assert model.config.model_type == architecture.model_type
+    assert model.config.vocab_size == len(models.load_tokenizer(policy)) + architecture.rows
+    assert all(tensor.startswith(architecture.without) for tensor in of_policy - tensors if "bias" not in tensor)
 
 
 def test_a_built_model_is_found_again_and_nothing_half_made_stays(policy: Path) -> None:

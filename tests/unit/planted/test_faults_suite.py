@@ -19,13 +19,15 @@ from harness.planted.differences import files, tables
 from harness.planted.differences.damage import DAMAGES, damage
 from harness.planted.differences.fault_runs import inside_engines, planned
 from harness.planted.differences.outcome import Outcome, score, started_since
+from harness.planted.differences.rotation import rotated
 from probes.lines import check_seal, decode_line, encode_lines
 from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, Cause, Finding, Verdict
 from scenarios.planted.differences import shapes
 from scenarios.planted.differences.catalog import FAMILIES, FAULTS, Fault, family, matches, named
 from scenarios.planted.differences.faulty_engine import PLANTS
 from scenarios.planted.differences.trainer import TrainerPlants
-from scenarios.settings import Scenario
+from scenarios.settings import Model, Scenario
+from scenarios.tiny import ARCHITECTURES, PREFIX
 
 
 def verdict(word: str, *causes: Cause, findings: tuple[str, ...] = ()) -> Verdict:
@@ -62,9 +64,31 @@ def test_the_catalogue_is_sound(fault: Fault) -> None:
 
 
 def test_a_fault_of_the_catalogue_says_how_it_is_made_again() -> None:
-    line = files.reproduced_by(named("kv-pool"), ("sglang", "vllm"), "float32")
+    line = files.reproduced_by(named("kv-pool"), ("sglang", "vllm"), Model())
     assert line == "harness faults run --suite parity kv-pool --backends sglang vllm"
-    assert files.reproduced_by(dataclasses.replace(FAULTS[0], name="of-a-file"), ("vllm", "sglang"), "float32") == ""
+    assert files.reproduced_by(dataclasses.replace(FAULTS[0], name="of-a-file"), ("vllm", "sglang"), Model()) == ""
+
+
+def test_each_fault_moves_to_the_next_architecture_that_has_its_tensors_and_the_control_is_on_all() -> None:
+    turns = [rotated(FAULTS, turn) for turn in range(2)]
+    models = [PREFIX + name for name in ARCHITECTURES]
+    assert [fault.model for fault in turns[0] if fault.name == "control"] == models
+    moved = [(a, b) for a, b in zip(*turns, strict=True) if a.name != "control" and a.model]
+    assert len(moved) > 100 and all(a.model != b.model for a, b in moved)
+    stale = [rotated([named("stale-tensor")], turn)[0].model for turn in range(len(models))]
+    lacking = {"builtin:experts", "builtin:learned-positions"}  # no model.layers.0.mlp.down_proj.weight
+    assert set(stale) == set(models) - lacking
+
+
+def test_a_fault_on_another_architecture_is_its_own_family_folder_and_command() -> None:
+    [rotated_fault] = rotated([named("kv-pool")], 0)
+    assert family(rotated_fault) == family(named("kv-pool"))
+    settings = config.changed(Scenario(), rotated_fault.of_both)
+    assert settings.model.path == rotated_fault.model != ""
+    line = files.reproduced_by(rotated_fault, ("vllm", "sglang"), settings.model)
+    assert line.split()[-2:] == ["--model", rotated_fault.model]
+    folders = [fault.folder for fault in rotated(FAULTS, 0)]
+    assert len(set(folders)) == len(folders)
 
 
 def test_names_are_unique_and_an_unknown_one_is_refused() -> None:

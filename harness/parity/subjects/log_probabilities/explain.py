@@ -22,6 +22,7 @@ from harness.parity.facts.explanation import (
     when,
 )
 from harness.parity.facts.history import later_steps, right_before
+from harness.parity.facts.odd_one import engines_compared
 from harness.parity.subjects.learner.causes import TRAINER, scored_wrongly
 from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
 from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
@@ -91,7 +92,7 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
     other_side = next(each_side.name for each_side in e.sides if each_side.name != side)
     if here(e.found(Kind.EXPERIENCE.of())).any() or here(e.found(Kind.ENGINE.of(other_side))).any():
         return "trainer"  # the learners differ on the same tokens, or both engines differ from their learners
-    return "" if 2 * e.counts.compared_tokens >= min(each_side.counts.tokens for each_side in e.sides) else "either"
+    return "" if engines_compared(e) else "either"
 
 
 def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 
 from scenarios.planted.differences.catalog import (
     combined,
@@ -46,9 +47,15 @@ FAULTS: tuple[Fault, ...] = tuple(fault for faults in FAMILIES.values() for faul
 
 
 def family(fault: Fault) -> str:
-    """Return the family of a fault of the catalogue, in any dtype; "your own" for any other fault."""
+    """Return the family of a fault of the catalogue, whatever its dtype and policy; "your own" for another."""
+    of_the_suite = replace(fault, model="")
     return next(
-        (name for name, faults in FAMILIES.items() for planted in faults if fault in (planted, planted.at("bfloat16"))),
+        (
+            name
+            for name, faults in FAMILIES.items()
+            for listed in faults
+            if of_the_suite in (listed, listed.at("bfloat16"))
+        ),
         "your own",
     )
 
