@@ -141,10 +141,10 @@ def _with_details(matches: list[Entry], query: str) -> list[Entry]:
     from harness.parity.causes.registry import families
 
     parts = [part.strip() for part in text.split(",")]
-    return [_detailed(entry, families()[entry.name], parts) for entry in causes]
+    return [_detailed(entry, families()[entry.name], parts, query) for entry in causes]
 
 
-def _detailed(entry: Entry, family: CauseFamily, parts: list[str]) -> Entry:
+def _detailed(entry: Entry, family: CauseFamily, parts: list[str], query: str) -> Entry:
     """The entry of a cause with these parts of its key. Raises BadInput where it can have none of that name."""
     details = {}
     for part in parts:
@@ -152,7 +152,7 @@ def _detailed(entry: Entry, family: CauseFamily, parts: list[str]) -> Entry:
         if not meaning and family.details:
             near = closest(part, family.details)
             what = f"{family.name} has no detail {part!r}{near}"
-            raise BadInput(what, fix=f"harness explain {family.name}   # it has {', '.join(family.details)}")
+            raise BadInput(what, fix=f"{entry.name}   # it has {', '.join(family.details)}", instead=query)
         details[part] = meaning or "nothing is known of it"
     return replace(entry, details=details, fix=family.fix_of(family.key(*parts)))
 
