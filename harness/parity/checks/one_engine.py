@@ -39,7 +39,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     }
     distances_text = "; ".join(
         f"{side.name} max |Δ| {figure(side.to_learner.largest[0])} over {counted(side.to_learner.tokens, 'token')}, "
-        f"{e.beyond(Kind.ENGINE.of(side.name))} beyond the tolerance"
+        f"{e.beyond(Kind.ENGINE.of(side.name)):,} beyond the tolerance"
         for side in e.sides
     )
     if kinds:
