@@ -206,17 +206,24 @@ def old_sessions(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "logs of earlier Ray sessions are still there",
             measured,
             "Ray never removes them; they are what fills /tmp over the weeks",
-            _sessions_fix(storage.ray),
+            _sessions_fix(storage.ray, isolated=facts.shm is None or facts.shm.isolated),
         )
     else:
         yield Fine(measured)
 
 
-def _sessions_fix(folder: str) -> str:
-    """Remove the sessions that no process names in its command line, which every user may read, as a raylet does."""
+def _sessions_fix(folder: str, isolated: bool) -> str:
+    """Remove the sessions that no process names in its command line, which every user may read, as a raylet does. Where
+    not all processes are visible, only list them."""
+    action = "ls -ld" if isolated else "rm -r"
     return (
         f"command -v pgrep && for session in {shlex.quote(folder)}/session_2*; do "
-        'pgrep -f "${session##*/}" >/dev/null || rm -r -- "$session"; done'
+        f'pgrep -f "${{session##*/}}" >/dev/null || {action} -- "$session"; done'
+        + (
+            "   # no process that is visible here uses them: rm -r those that no other container does"
+            if isolated
+            else ""
+        )
     )
 
 

@@ -80,22 +80,25 @@ def test_without_the_program_that_asks_nothing_is_removed(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not shutil.which("pgrep"), reason="needs pgrep")
-def test_a_session_is_removed_that_no_command_line_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_session_is_removed_that_no_command_line_names(tmp_path: Path, isolated: bool) -> None:
     ray = tmp_path / "two words" / "ray"
-    for name in ("session_2026-01-01_00-00-00_000000_1", "session_2026-01-02_00-00-00_000000_2"):
+    left, living = "session_2026-01-01_00-00-00_000000_1", "session_2026-01-02_00-00-00_000000_2"
+    for name in (left, living):
         (ray / name / "logs").mkdir(parents=True)
-    (ray / "session_latest").symlink_to("session_2026-01-01_00-00-00_000000_1")
-    [problem] = problems("old-sessions", healthy(storage={"sessions": 90, "ray": str(ray)}))
+    (ray / "session_latest").symlink_to(left)
+    [problem] = problems("old-sessions", healthy(storage={"sessions": 90, "ray": str(ray)}, shm={"isolated": isolated}))
     raylet = subprocess.Popen(
-        [sys.executable, "-S", "-c", "print(flush=True); input()", f"{ray}/session_2026-01-02_00-00-00_000000_2"],
+        [sys.executable, "-S", "-c", "print(flush=True); input()", f"{ray}/{living}"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
         raylet.stdout.readline()
-        typed(problem.fix, tmp_path)
+        result = typed(problem.fix, tmp_path)
     finally:
         raylet.communicate()
-    assert {*os.listdir(ray)} == {"session_2026-01-02_00-00-00_000000_2", "session_latest"}
+    assert {*os.listdir(ray)} == {living, "session_latest", *[left] * isolated}
+    assert (left in result.stdout) is isolated and living not in result.stdout and result.stderr == ""
 
 
 @pytest.mark.parametrize("doubt", [{"remote": True}, {"unreadable": 3}])
