@@ -241,6 +241,8 @@ def _writable_fix(storage: Storage, place: Place) -> str:
     path = shlex.quote(place.path)
     if place.purpose.startswith("Ray"):
         return _elsewhere(storage) or 'export RAY_TMPDIR="$(mktemp -d)"'
+    if place.path == "/tmp":
+        return "sudo chmod 1777 /tmp"
     return f'sudo mkdir -p {path} && sudo chown "$(id -u)" {path}'
 
 

@@ -266,3 +266,19 @@ def test_no_command_ends_processes_by_name() -> None:
 def test_an_interface_without_an_address_is_no_candidate() -> None:
     network = Network("node-0", (*LOOPBACK, Interface("docker0", True, False)), resolved=("10.0.0.1",))
     assert problems("interfaces", healthy(network=network), nodes=2) == []
+
+
+@pytest.mark.parametrize(
+    ("purpose", "path", "fix"),
+    [
+        ("/tmp", "/tmp", "sudo chmod 1777 /tmp"),
+        ("Hugging Face cache", "/models/hub", 'sudo mkdir -p /models/hub && sudo chown "$(id -u)" /models/hub'),
+        ("Ray's logs and spilled objects", "/tmp/ray", 'export RAY_TMPDIR="$(mktemp -d)"'),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_made_without_a_change_of_its_parents(
+    purpose: str, path: str, fix: str
+) -> None:
+    unwritable = place(purpose=purpose, path=path, existing="/", writable=False)
+    [problem] = problems("disk-space", healthy(storage={"places": (unwritable,)}))
+    assert problem.fix == fix
