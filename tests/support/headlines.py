@@ -36,20 +36,20 @@ def too_long(subjects: Iterable[Any]) -> list[str]:
 
 
 def unexplained(subjects: Iterable[Any]) -> list[str]:
-    """The causes of these answers with a detail that `harness explain` does not know."""
+    """The causes of these answers with a detail that is not among those that their family lists."""
     keys = {cause.key for item in subjects if isinstance(item, Verdict) for cause in item.causes if cause.key.parts}
     if not keys:
         return []
     from harness import glossary
     from harness.parity.causes import registry
 
-    families = registry.families()
+    listing = {name: family for name, family in registry.families().items() if family.details}
     return sorted(
         f"{key}: {part}"
         for key in keys
-        if key.family in families
+        if key.family in listing
         for part in key.parts
-        if not glossary.detail(families[key.family], part)
+        if not glossary.detail(listing[key.family], part)
     )
 
 
