@@ -141,13 +141,26 @@ def _with_details(matches: list[Entry], query: str) -> list[Entry]:
     from harness.parity.causes.registry import families
 
     parts = [part.strip() for part in text.split(",")]
-    return [replace(entry, details={part: _detail(families()[entry.name], part) for part in parts}) for entry in causes]
+    return [_detailed(entry, families()[entry.name], parts, query) for entry in causes]
 
 
-def _detail(family: CauseFamily, part: str) -> str:
-    """What the registries know of a detail of a cause."""
-    if part in family.fixes:
-        return family.fixes[part]
-    if (parameter := BY_NAME.get(part)) is not None:
+def _detailed(entry: Entry, family: CauseFamily, parts: list[str], query: str) -> Entry:
+    """The entry of a cause with these parts of its key. Raises BadInput where it can have none of that name."""
+    details = {}
+    for part in parts:
+        meaning = detail(family, part)
+        if not meaning and family.details:
+            near = closest(part, family.details)
+            what = f"{family.name} has no detail {part!r}{near}"
+            raise BadInput(what, fix=f"{entry.name}   # it has {', '.join(family.details)}", instead=query)
+        details[part] = meaning or "nothing is known of it"
+    return replace(entry, details=details, fix=family.fix_of(family.key(*parts)))
+
+
+def detail(family: CauseFamily, part: str) -> str:
+    """What a part of the key of a cause says; "" where no cause of the family has it."""
+    if part in family.details:
+        return family.details[part]
+    if family.named and (parameter := BY_NAME.get(part)) is not None:
         return f"the setting {parameter.part}.{part}, {parameter.concept}: {parameter.trap}".rstrip(": ")
-    return "not in the registry: the name of a tensor, a rank or a place of your run, or no detail of this cause"
+    return family.named and f"names {family.named}"

@@ -58,7 +58,9 @@ def harness_parity(request: pytest.FixtureRequest, record_property: Callable[[st
     if key not in verdicts:
         import harness
 
-        verdicts[key] = _attempt(lambda: harness.run_parity(*engines, **options))
+        verdicts[key] = _attempt(
+            lambda: harness.run_parity(*engines, **options), lambda: _parity_command(engines, options)
+        )
     return _gate(verdicts[key], record_property)
 
 
@@ -73,19 +75,29 @@ def harness_diff(
         import harness
 
         options |= {"strict": True} if request.config.getoption(STRICT) else {}
-        return _gate(_attempt(lambda: harness.diff(*runs, **options)), record_property)
+        outcome = _attempt(lambda: harness.diff(*runs, **options), lambda: ["diff", *map(str, runs)])
+        return _gate(outcome, record_property)
 
     return judge
 
 
-def _attempt(compare: Callable[[], Verdict]) -> Verdict | str:
-    """The verdict, or the error text that the command would print."""
+def _attempt(compare: Callable[[], Verdict], command: Callable[[], list[str]]) -> Verdict | str:
+    """The verdict, or the error text that the command of these words would print."""
+    from harness.amended_command import amended
     from harness.errors import HarnessError
 
     try:
         return compare()
     except HarnessError as error:
-        return f"harness: {error.message}" + (f"\n  fix: {error.advice}" if error.advice else "")
+        fix = amended(command(), error.fix or "", error.instead)
+        return f"harness: {error.message}" + (f"\n  fix: {fix}" if fix else "")
+
+
+def _parity_command(engines: list[str], options: dict[str, Any]) -> list[str]:
+    from harness.command_options import command_options, option_words
+    from harness.parity.runs.run_options import ParityOptions
+
+    return ["parity", *engines, *option_words(command_options(ParityOptions(**options)))]
 
 
 def _gate(outcome: Verdict | str, record_property: Callable[[str, object], None]) -> Verdict:

@@ -341,7 +341,7 @@ HANGS = {
         "absent peer",
         "a rank has ended, or is alive outside any collective and does nothing that would end the wait",
         "the rank with the first local error, not those whose waits timed out",
-        "read the first error of the rank that ended, or `harness stacks PID` of the rank that did not come; "
+        "read the first error of the rank that ended, or `py-spy dump --pid PID` of the rank that did not come; "
         "let an error on one rank end the job, so that no peer waits for it",
     ),
     "K5": HangKind(

@@ -27,7 +27,7 @@ from typing import Any
 
 from harness.cluster import ray_token
 from harness.cluster.fork_servers import ForkServers, Preload
-from harness.cluster.ray_output import warnings_aside, warnings_dropped
+from harness.cluster.ray_output import quiet_in_vain, warnings_aside, warnings_dropped
 from harness.cluster.ray_start import FIND_GCS, job, lean, on_loopback
 from harness.errors import HarnessError
 from scenarios.engines.engine_processes import alive, descendants
@@ -147,7 +147,8 @@ class Cluster:
 
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "job_config": job()}
         if not self._ours:
-            ray.init(address=self._address, **options)
+            with quiet_in_vain():
+                ray.init(address=self._address, **options)
             if ray_token.unwanted():
                 raise LaunchFailed(
                     f"the Ray cluster at {self._address} has no token, and this process sends one: no actor starts",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from typing import Any
 
 PRINTER = "print_to_stdstream"  # what `listen_error_messages` of Ray's driver calls, by this name, for each warning
+_LOG_LINE = re.compile(rb"\[\d{4}-\d\d-\d\d [^]]*\] (?:\([^)]*\) )?\w+\.(?:cc|h):\d+: ")  # of Ray's C++ code
 
 
 def warnings_aside() -> None:
@@ -39,3 +45,27 @@ def _replace(by: Callable[..., None]) -> None:
 
     printer.replaces = original  # type: ignore[attr-defined]
     setattr(worker, PRINTER, printer)
+
+
+@contextlib.contextmanager
+def quiet_in_vain() -> Iterator[None]:
+    """What is written to stderr within this context appears at its end; after an exception, without Ray's log lines.
+
+    Ray writes one a second where no cluster answers, before any of its settings of logs apply.
+    """
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    failed = True
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+            failed = False
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            file.seek(0)
+            for line in file:
+                if not (failed and _LOG_LINE.match(line)):
+                    os.write(2, line)

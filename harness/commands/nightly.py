@@ -76,11 +76,10 @@ def nightly(
     Exits with 1 if a cell regressed, or is new and does not pass; else with 2 if one could not run, or none ran; else
     with 0.
 
-    A matrix, and its known differences, which may be left out:
+    A matrix:
 
     \b
     name = "engines"
-    known = "known.toml"
     [matrix]  # the product of these
     pairs = [["vllm", "sglang"]]
     dtypes = ["float32", "bfloat16"]
@@ -88,8 +87,10 @@ def nightly(
     pair = ["hf", "vllm"]
     candidate_settings = ["engine.prefix_caching=false"]
 
+    Known differences, in a file known.toml. The matrix names it above [matrix]: known = "known.toml"
+
     \b
-    [[known]]  # in known.toml
+    [[known]]
     cell = "vllm-sglang/*"
     cause = "STALE_WEIGHTS*"
     reason = "a known bug of the engine"

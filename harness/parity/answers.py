@@ -146,7 +146,9 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
     if outside:
         more = f", and {len(outside) - 1} more" if len(outside) > 1 else ""
         evidence.append(f"beyond published limits all the same: {outside[0]}{more}")
-    if coupled(e) or e.native is None or e.mode == REPLAY:
+    if e.mode == REPLAY:
+        return Answer(f"{counted(compared, 'recorded token')} agree, scored and trained on again", evidence)
+    if coupled(e) or e.native is None:
         return Answer(f"{part_of(compared - counts.flips, compared, 'token')} equal", evidence)
     outcomes = list(e.native.outcomes.values())
     return Answer(f"{part_of(outcomes.count(EQUAL), len(outcomes), 'distribution')} equal", evidence)

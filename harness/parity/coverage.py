@@ -163,12 +163,15 @@ def _between(e: Evidence) -> list[str]:
             more = f" and {len(unknown_steps) - 1} more" if len(unknown_steps) > 1 else ""
             sentences.append(f"{what} (step {unknown_steps[0]}{more})")
     for count, what in (
-        (e.counts.not_reached, "tokens were not reached under the guide"),
+        (
+            e.counts.not_reached,
+            "of the baseline's tokens were not compared: the candidate drew another one before them",
+        ),
         (e.counts.after_first_difference, "tokens after the first difference of their sample were not compared"),
         (e.counts.other_prompts, "samples had other prompts and were not compared"),
     ):
         if count:
-            sentences.append(f"{count} {what}")
+            sentences.append(f"{count:,} {what}")
     unjudged: dict[str, list[int]] = {}
     for step, reason in sorted(e.unjudged_steps.items()):
         unjudged.setdefault(reason, []).append(step)

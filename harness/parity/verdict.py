@@ -263,7 +263,7 @@ def _within_reach(
 
 def _by_nature(not_applicable: list[str]) -> list[str]:
     names = ", ".join(not_applicable)
-    return [f"a replay draws nothing, so it does not show: {names}"] if names else []
+    return [f"a replay draws nothing, so these checks do not apply to it: {names}"] if names else []
 
 
 def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum) -> _Grounds:

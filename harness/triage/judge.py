@@ -218,8 +218,7 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
     of py-spy where the shell of this host would not find it."""
     if step.startswith("py-spy ") and case.evidence.source != PASTED and shutil.which("py-spy") is None:
         step = (program() or "py-spy") + step.removeprefix("py-spy")
-    place = next((words for words in ("--pid PID", "harness stacks PID") if words in step), "")
-    if not place:
+    if "--pid PID" not in step:
         return step
     subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
     subjects = [
@@ -229,7 +228,7 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
     ]
     if not subjects or subjects[0].process is None:
         return step
-    return step.replace(place, place.replace("PID", str(subjects[0].process.pid)))
+    return step.replace("--pid PID", f"--pid {subjects[0].process.pid}")
 
 
 def _party(subject: Subject, why: str, frame: str = "") -> Party:

@@ -18,7 +18,7 @@ from reports.sections import triage as triage_arrange
 from reports.text import clean
 
 if TYPE_CHECKING:
-    from reports.model import Check, Triage, Verdict
+    from reports.model import Check, Finding, Triage, Verdict
     from reports.renderers import Subject
 
 
@@ -113,7 +113,7 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         for cause in verdict.causes:
             lines.append(f"{clean(cause.name)} ({clean(cause.party)}): {clean(cause.summary)}. {clean(cause.evidence)}")
             lines += [f"  {proof}" for proof in arrange.proofs(cause)]
-        lines += [f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.confounders]
+        lines += map(_finding, verdict.confounders)
         lines += [f"missing: {clean(item)}" for item in verdict.missing]
         if verdict.parity:
             lines += [f"{fact.name}: {fact.value}" for fact in arrange.place_facts(verdict.parity)]
@@ -125,9 +125,15 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
             *(f"beyond published limits: {clean(sentence)}" for sentence in arrange.beyond_limits(verdict)),
             f"{triage_arrange.title(verdict)}: {clean(verdict.reason)}",
             *(clean(sentence) for sentence in verdict.evidence),
-            *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings),
+            *map(_finding, verdict.findings),
         ]
     )
+
+
+def _finding(finding: Finding) -> str:
+    where = f" ({clean(finding.where)})" if finding.where else ""
+    effect = f"; effect: {clean(finding.effect)}" if finding.effect else ""
+    return f"{clean(finding.name)}{where}: {clean(finding.summary)}{effect}"
 
 
 def _triage_lines(triage: Triage) -> list[str]:

@@ -14,7 +14,9 @@ from reports.model import Node, Triage, Wait
 from reports.text import clean
 
 MOST = 24  # most nodes of a drawing; beyond that, victims with equal targets are drawn as one
-ROW, WIDTH, BOX, TALL = 46, 760, 250, 32
+ROW, TALL, GAP = 46, 32, 60  # pixels: of a row, of a box, between columns
+PHONE = 366  # pixels of a drawing that a phone shows whole
+LETTER, LETTERS = 7.2, 34  # pixels of a letter of 13 px; most letters of a label
 
 
 def svg(triage: Triage) -> str:
@@ -22,24 +24,26 @@ def svg(triage: Triage) -> str:
     nodes, edges = _nodes_and_edges(triage)
     if not edges:
         return ""
-    at = _circle(nodes) if triage.cycle else _columns(nodes, edges)
-    height = max(y for _, y in at.values()) + TALL
-    parts = [f'<svg class="waits" viewBox="0 0 {WIDTH} {height:.0f}" xmlns="http://www.w3.org/2000/svg" role="img">',
+    box = 20 + LETTER * max(6, *(min(LETTERS, len(clean(label))) for label, _ in nodes.values()))
+    at = _circle(nodes, box) if triage.cycle else _columns(nodes, edges, box)
+    width, height = max(x for x, _ in at.values()) + box / 2 + 2, max(y for _, y in at.values()) + TALL
+    parts = [f'<svg class="waits" width="{width:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
+             'xmlns="http://www.w3.org/2000/svg">'
              "<title>who waits for whom</title><defs>"
              '<marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
              '<path class="tip" d="M0,0 L8,4 L0,8 z"/></marker></defs>']  # fmt: skip
     for waiter, target, layer in edges:
         if waiter == target:
             x, y = at[waiter]
-            parts.append(f'<path class="edge" marker-end="url(#tip)" d="M{x + BOX / 2 - 24:.0f},{y - TALL / 2:.0f} '
+            parts.append(f'<path class="edge" marker-end="url(#tip)" d="M{x + box / 2 - 24:.0f},{y - TALL / 2:.0f} '
                          f'c10,-30 40,-10 24,14"/>')  # fmt: skip
             continue
-        (x1, y1), (x2, y2) = _border(at[waiter], at[target]), _border(at[target], at[waiter])
+        (x1, y1), (x2, y2) = _border(at[waiter], at[target], box), _border(at[target], at[waiter], box)
         parts.append(f'<line class="edge" marker-end="url(#tip)" x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" '
                      f'y2="{y2:.0f}"><title>{_text(layer)}</title></line>')  # fmt: skip
     for key, (label, party) in nodes.items():
         x, y = at[key]
-        parts.append(f'<g class="node {party}"><rect x="{x - BOX / 2:.0f}" y="{y - TALL / 2:.0f}" width="{BOX}" '
+        parts.append(f'<g class="node {party}"><rect x="{x - box / 2:.0f}" y="{y - TALL / 2:.0f}" width="{box:.0f}" '
                      f'height="{TALL}" rx="4"/><text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{_text(label)}'
                      "</text></g>")  # fmt: skip
     return "".join([*parts, "</svg>"])
@@ -87,42 +91,52 @@ def _party(node: Node) -> str:
     return node.party if node.party in ("culprit", "suspect", "victim") else "bystander"
 
 
-def _columns(nodes: dict[str, tuple[str, str]], edges: list[tuple[str, str, str]]) -> dict[str, tuple[float, float]]:
+def _columns(
+    nodes: dict[str, tuple[str, str]], edges: list[tuple[str, str, str]], box: float
+) -> dict[str, tuple[float, float]]:
     """Place waiters on the left, processes that are only waited for on the right, and those that are both in
     between.
     """
     waiters, targets = {edge[0] for edge in edges}, {edge[1] for edge in edges}
-    columns = {0: [key for key in nodes if key in waiters and key not in targets],
-               1: [key for key in nodes if key in waiters and key in targets],
-               2: [key for key in nodes if key not in waiters]}  # fmt: skip
-    rows = max(map(len, columns.values()))
-    xs = {0: BOX / 2 + 2, 1: WIDTH / 2, 2: WIDTH - BOX / 2 - 2}
-    if columns[1]:  # boxes would overlap the middle column where rows coincide, so it is set lower
-        xs[1] = WIDTH / 2
+    places = ([key for key in nodes if key in waiters and key not in targets],
+              [key for key in nodes if key in waiters and key in targets],
+              [key for key in nodes if key not in waiters])  # fmt: skip
+    columns = [keys for keys in places if keys]
+    rows = max(map(len, columns))
+    if rows == 1 and len(columns) * (box + GAP) > PHONE:
+        return _stacked([key for (key,) in columns], box)
     at = {}
-    for number, keys in columns.items():
-        gap = rows * ROW / max(1, len(keys))
+    for number, keys in enumerate(columns):
+        gap = rows * ROW / len(keys)
+        # Boxes of a middle column would be crossed by arrows where rows coincide, so it is set lower.
+        shift = ROW / 2 if keys is places[1] else 0
         for row, key in enumerate(keys):
-            shift = ROW / 2 if number == 1 else 0
-            at[key] = (xs[number], TALL / 2 + 4 + gap * (row + 0.5) - ROW / 4 + shift)
+            at[key] = (2 + box / 2 + number * (box + GAP), TALL / 2 + 4 + gap * (row + 0.5) - ROW / 4 + shift)
     return at
 
 
-def _circle(nodes: dict[str, tuple[str, str]]) -> dict[str, tuple[float, float]]:
-    radius_y, radius_x = 40 + 14 * len(nodes), WIDTH / 2 - BOX / 2 - 2
-    return {key: (WIDTH / 2 - radius_x * math.cos(math.tau * index / len(nodes)),
+def _circle(nodes: dict[str, tuple[str, str]], box: float) -> dict[str, tuple[float, float]]:
+    if len(nodes) == 2:
+        return _stacked(list(nodes), box)
+    radius_y = 40 + 14 * len(nodes)
+    return {key: (2 + box * (1.5 - math.cos(math.tau * index / len(nodes))),
                   radius_y + TALL - radius_y * math.sin(math.tau * index / len(nodes)))
             for index, key in enumerate(nodes)}  # fmt: skip
 
 
-def _border(box: tuple[float, float], toward: tuple[float, float]) -> tuple[float, float]:
+def _stacked(keys: list[str], box: float) -> dict[str, tuple[float, float]]:
+    """Place one below the other."""
+    return {key: (2 + box / 2, TALL / 2 + 4 + number * (TALL + GAP)) for number, key in enumerate(keys)}
+
+
+def _border(center: tuple[float, float], toward: tuple[float, float], box: float) -> tuple[float, float]:
     """Return where the line from a box's middle toward another point leaves the box."""
-    dx, dy = toward[0] - box[0], toward[1] - box[1]
-    scale = min(BOX / 2 / abs(dx) if dx else math.inf, TALL / 2 / abs(dy) if dy else math.inf)
+    dx, dy = toward[0] - center[0], toward[1] - center[1]
+    scale = min(box / 2 / abs(dx) if dx else math.inf, TALL / 2 / abs(dy) if dy else math.inf)
     scale = 0.0 if math.isinf(scale) else scale
-    return box[0] + dx * scale, box[1] + dy * scale
+    return center[0] + dx * scale, center[1] + dy * scale
 
 
 def _text(value: str) -> str:
     cleaned = clean(value)
-    return escape(cleaned if len(cleaned) <= 34 else cleaned[:33] + "…")
+    return escape(cleaned if len(cleaned) <= LETTERS else cleaned[: LETTERS - 1] + "…")

@@ -23,11 +23,12 @@ from reports.text import clean, part_of
 if TYPE_CHECKING:
     import numpy
 
-    from reports.model import Parity
+    from reports.model import Parity, Place
 
 MOST_BYTES = 9_000_000  # of packed samples: at most 12 MB of the page, which a browser opens within a second
 MOST_RECORDED = 2 << 30  # bytes of token logs; reading more would delay the verdict
 SCALE = 1024  # with this factor, a half-precision difference keeps three digits from 6e-8 to 60 nats
+OTHER_STAGES = {"native", "lifted"}  # phases whose samples are not those of the run
 SAMPLE_BYTES, TOKEN_BYTES = 36, 6  # packed sizes: nine integers per sample; an id and a number per token
 
 
@@ -72,6 +73,7 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     if not keys:
         return "no sample browser: neither run has recorded a sample"
     place = parity.first_divergence
+    place = place if place and place.phase not in OTHER_STAGES else None
     first = (place.step, place.sample) if place else None
     kept = _kept(keys, baseline, candidate, first, most_bytes)
     note = ""
@@ -83,10 +85,20 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     head = {
         "sides": [f"{clean(run.side)} {clean(run.backend)}".strip() for run in parity.runs],
         "tolerance": tolerance,
-        "first": [place.step, place.sample, place.position, clean(place.field)] if place else None,
+        "first": _first(place) if place else None,
         "scale": SCALE,
     }
     return _packed(kept, baseline, candidate, head, note)
+
+
+def _first(place: Place) -> dict[str, Any]:
+    return {
+        "step": place.step,
+        "sample": place.sample,
+        "position": place.position,
+        "field": clean(place.field),
+        "part": "prompt" if place.phase == "prompt" else "response",
+    }
 
 
 def _logs(folder: Path) -> list[Path]:

@@ -29,9 +29,10 @@
   };
   const promptAt = new Int32Array(head.prompts + 1);
   promptLength.forEach((n, i) => { promptAt[i + 1] = promptAt[i] + n; });
-  const start = new Int32Array(N), most = new Float64Array(N), firstAt = new Int32Array(N), reasonsDiffer = new Uint8Array(N);
-  const T = head.tolerance, [F0, F1, F2, FIELD] = head.first || [null, null, -1, ""];
-  const verdictsFirst = (i) => step[i] === F0 && sample[i] === F1;
+  const start = new Int32Array(N), most = new Float64Array(N), firstAt = new Int32Array(N), reasonsDiffer = new Uint8Array(N), differs = new Uint8Array(N);
+  const T = head.tolerance, FIRST = head.first || {};
+  const verdictsFirst = (i) => step[i] === FIRST.step && sample[i] === FIRST.sample;
+  const firstInPrompt = (i) => verdictsFirst(i) && FIRST.part === "prompt";
   for (let i = 0, p = 0; i < N; i++) {
     start[i] = p;
     const a = Math.max(0, lenA[i]), b = Math.max(0, lenB[i]), both = Math.min(a, b);
@@ -39,10 +40,13 @@
       const d = ids[p + a + t] !== 0 ? 0 : Math.abs(decode(half[p + a + t])) / head.scale;
       if (d > most[i]) most[i] = d;
     }
-    // The verdict's place where this is its sample; else the first other token, before any difference of numbers.
+    // The position that is marked: the verdict's where this is its sample, and none where that is in the prompt; else
+    // the first other token, before any difference of numbers.
     const reasons = head.finish[endA[i]] && head.finish[endB[i]] && endA[i] !== endB[i];
     reasonsDiffer[i] = reasons && tokenAt[i] < 0 ? 1 : 0;
-    firstAt[i] = verdictsFirst(i) && F2 >= 0 ? F2 : tokenAt[i] >= 0 ? tokenAt[i] : logprobAt[i] >= 0 ? logprobAt[i] : reasonsDiffer[i] ? a - 1 : -1;
+    const own = tokenAt[i] >= 0 ? tokenAt[i] : logprobAt[i] >= 0 ? logprobAt[i] : reasonsDiffer[i] ? a - 1 : -1;
+    firstAt[i] = firstInPrompt(i) ? -1 : verdictsFirst(i) && FIRST.position >= 0 ? FIRST.position : own;
+    differs[i] = own >= 0 || verdictsFirst(i) ? 1 : 0;
     p += a + b;
   }
   const count = (n) => n.toLocaleString("en-US");
@@ -68,25 +72,42 @@
     const what = [];
     if (lenA[i] < 0 || lenB[i] < 0) what.push("recorded in one run only");
     else if (tokenAt[i] >= 0) what.push(`${tokenAt[i] < Math.min(lenA[i], lenB[i]) ? "another token" : "one side ends"} at position ${tokenAt[i]}`);
-    if (logprobAt[i] >= 0) what.push(`|Δ log-probability| beyond the tolerance from position ${logprobAt[i]}`);
+    if (logprobAt[i] >= 0) what.push(`log-probability differs from position ${logprobAt[i]}`);
     if (reasonsDiffer[i]) what.push("another finish reason");
     return [`step ${step[i]}`, `sample ${sample[i]}`, `${length(lenA[i], endA[i])} / ${length(lenB[i], endB[i])}`, what.join("; ") || `max |Δ| ${number(most[i])}`];
   };
+  const rowOf = (i) => {
+    const row = make("div", `row${differs[i] ? " differs" : ""}`);
+    for (const text of describe(i)) row.append(make("span", "", text));
+    const place = FIRST.position < 0 ? FIRST.field : `${firstInPrompt(i) ? "prompt " : ""}position ${FIRST.position}`;
+    if (verdictsFirst(i)) row.append(make("b", "", `first divergence: ${place}`));
+    return row;
+  };
+  // All rows are as high as the highest needs to be: the one with the longest text, or the verdict's own.
+  let longest = 0, mostLetters = 0, verdicts = 0;
+  for (let i = 0; i < N; i++) {
+    const letters = describe(i).join(" ").length;
+    if (letters > mostLetters) [longest, mostLetters] = [i, letters];
+    if (verdictsFirst(i)) verdicts = i;
+  }
+  const measure = () => {
+    const rows = [...new Set([longest, verdicts])].map(rowOf);
+    inner.replaceChildren(...rows);
+    ROW = Math.max(...rows.map((row) => row.offsetHeight));
+  };
   const draw = () => {
-    ROW = parseFloat(getComputedStyle(list).getPropertyValue("--row")); // larger in a narrow window
     inner.style.height = `${shown.length * ROW}px`;
     const from = Math.max(0, Math.floor(list.scrollTop / ROW) - 4), to = Math.min(shown.length, from + Math.ceil(list.clientHeight / ROW) + 8);
     const rows = [];
     for (let r = from; r < to; r++) {
-      const i = shown[r], row = make("div", `row${firstAt[i] >= 0 ? " differs" : ""}`);
+      const row = rowOf(shown[r]);
       row.id = `row-${r}`;
       row.setAttribute("role", "option");
       row.setAttribute("aria-selected", String(r === chosen));
       row.setAttribute("aria-posinset", String(r + 1));
       row.setAttribute("aria-setsize", String(shown.length));
       row.style.top = `${r * ROW}px`;
-      for (const text of describe(i)) row.append(make("span", "", text));
-      if (verdictsFirst(i)) row.append(make("b", "", `first divergence: ${FIELD}${F2 < 0 ? "" : ` at position ${F2}`}`));
+      row.style.height = `${ROW}px`;
       row.addEventListener("click", () => choose(r));
       rows.push(row);
     }
@@ -120,8 +141,12 @@
     title.append(make("small", "", `positions ${begin} to ${Math.max(begin, end - 1)} of ${count(length)}`));
     const ask = make("details");
     const p = prompt[i];
-    ask.append(make("summary", "", `prompt: ${count(promptLength[p])} ids`));
-    ask.append(make("code", "", Array.from(promptIds.subarray(promptAt[p], promptAt[p + 1])).join(" ") || "not recorded"));
+    const text = make("code"), at = firstInPrompt(i) ? FIRST.position : -1;
+    const sent = Array.from(promptIds.subarray(promptAt[p], promptAt[p + 1]), String);
+    if (at >= 0 && at < sent.length) text.append(sent.slice(0, at).join(" "), " ", make("span", "first", sent[at]), " ", sent.slice(at + 1).join(" "));
+    else text.textContent = sent.join(" ") || "not recorded";
+    ask.append(make("summary", "", `prompt: ${count(promptLength[p])} ids${at >= 0 ? `; first divergence at position ${at}` : ""}`), text);
+    ask.open = at >= 0;
     const line = make("p", "muted said", "");
     line.setAttribute("aria-live", "polite");
     const pairs = make("div", "pairs");
@@ -165,18 +190,19 @@
     for (let i = 0; i < N; i++) {
       if (s !== "" && step[i] !== Number(s)) continue;
       if (q !== "" && !String(sample[i]).startsWith(q)) continue;
-      if (differing.checked && firstAt[i] < 0) continue;
+      if (differing.checked && !differs[i]) continue;
       shown.push(i);
     }
     status.textContent = `${count(shown.length)} of ${count(N)} samples`;
     list.scrollTop = 0;
     chosen = -1;
     draw();
-    const first = shown.findIndex(verdictsFirst), other = shown.findIndex((i) => firstAt[i] >= 0);
+    const first = shown.findIndex(verdictsFirst), other = shown.findIndex((i) => differs[i]);
     choose(first >= 0 ? first : Math.max(0, other));
   };
   for (const control of [steps, text, differing]) control.addEventListener("input", filter);
-  new ResizeObserver(draw).observe(list);
   get("body").hidden = false;
+  measure();
+  new ResizeObserver(() => { measure(); draw(); }).observe(list);
   filter();
 })();

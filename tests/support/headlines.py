@@ -1,4 +1,4 @@
-"""The first lines of all answers that the harness made during a test, for the check of their length."""
+"""All answers that the harness made during a test: the length of their first lines, and what their causes name."""
 
 from __future__ import annotations
 
@@ -33,6 +33,24 @@ def first_line(subject: Any) -> str:
 def too_long(subjects: Iterable[Any]) -> list[str]:
     """The first lines of these answers that are no headlines."""
     return sorted({line for line in map(first_line, subjects) if not headline.fits(line)})
+
+
+def unexplained(subjects: Iterable[Any]) -> list[str]:
+    """The causes of these answers with a detail that is not among those that their family lists."""
+    keys = {cause.key for item in subjects if isinstance(item, Verdict) for cause in item.causes if cause.key.parts}
+    if not keys:
+        return []
+    from harness import glossary
+    from harness.parity.causes import registry
+
+    listing = {name: family for name, family in registry.families().items() if family.details}
+    return sorted(
+        f"{key}: {part}"
+        for key in keys
+        if key.family in listing
+        for part in key.parts
+        if not glossary.detail(listing[key.family], part)
+    )
 
 
 @contextmanager

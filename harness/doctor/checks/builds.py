@@ -36,11 +36,11 @@ def judge_locks(builds: Builds) -> Iterator[Outcome]:
         f" and {len(abandoned_locks) - SHOWN} more" if len(abandoned_locks) > SHOWN else ""
     )
     oldest = max(lock.age_s for lock in abandoned_locks)
+    remove = f"rm {' '.join(shlex.quote(lock.path) for lock in abandoned_locks)}"
     yield Problem(
         "warning" if unsure else "error",
         "a killed build of torch's extensions has left its lock file",
         f"{names}, {'the oldest ' if len(abandoned_locks) > 1 else ''}{duration(oldest)} old{unsure}",
         "whoever loads that extension next (DeepSpeed's fused_adam, cpu_adam) waits for ever for the file to go away",
-        f"rm {' '.join(shlex.quote(lock.path) for lock in abandoned_locks)}"
-        + ("   # where no build runs: pgrep -a ninja" if unsure else ""),
+        f"pgrep -a ninja   # on each machine; where it prints nothing, no build runs: {remove}" if unsure else remove,
     )

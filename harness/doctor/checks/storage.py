@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.gather.storage import Place
+from harness.doctor.gather.storage import MOST_USED, ROOM, Place, SharedMemory, Storage
 from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, bytes_, check, duration
 
 _RAY_SLOW = 10**10  # above this size Ray refuses to start rather than use a disk (REQUIRE_SHM_SIZE_THRESHOLD)
 _RAY_SHARE, _RAY_MOST = 0.3, 200 * 10**9  # share and upper bound of the object store (ray/_private/ray_constants.py)
 # Length of Ray's longest socket path below its temporary directory.
 _SOCKET_NAME = len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
-_SOCKET_MOST = 107  # bytes of a Unix socket's path on Linux
+_RAY_PATH_MOST = 107 - _SOCKET_NAME  # 107 bytes: the path of a Unix socket on Linux
 
 
 @check("shared-memory", "shm", "memory", host=True)
@@ -26,9 +27,9 @@ def shared_memory(facts: Facts, request: Asked) -> Iterator[Outcome]:
     measured = f"{bytes_(shm.free)} of {bytes_(shm.total)} free"
     of = memory.limit or memory.total
     store = min(_RAY_SHARE * of, _RAY_MOST)
-    fix = (
-        f"docker run --shm-size={max(8, int(store * 1.1 / GIB) + 1)}g …   # or: sudo mount -o remount,size=50% /dev/shm"
-    )
+    container = f"docker run --shm-size={max(8, int(store * 1.1 / GIB) + 1)}g …"
+    remount = "sudo mount -o remount,size=50% /dev/shm"
+    fix = f"{container}   # or: {remount}" if shm.isolated else f"{remount}   # in a container: {container}"
     if shm.total < GIB:
         yield Problem(
             "error",
@@ -70,17 +71,25 @@ def stale_segments(facts: Facts, request: Asked) -> Iterator[Outcome]:
         return
     oldest = max(shm.stale, key=lambda item: item.age_s)
     measured = f"{count} files, {bytes_(size)}, the oldest {duration(oldest.age_s)} old ({oldest.name}){blind}"
-    # Without `command -v` a missing fuser would look like "no process uses it".
-    fix = (
-        'command -v fuser && find /dev/shm -maxdepth 1 -type f -user "$(id -un)" -mmin +60 '
-        '-exec sh -c \'fuser -s "$1" || rm -- "$1"\' _ {} \\;'
-    )
     yield Problem(
         "warning" if size > 0.1 * shm.total else "info",
         "shared memory of earlier runs is still there",
         measured,
         "it is memory that nobody can use; an engine that finds a segment of its own name may attach to it",
-        fix,
+        _segments_fix(shm),
+    )
+
+
+def _segments_fix(shm: SharedMemory) -> str:
+    """Remove what no process has open, after each process was asked. Where not all can be asked, only list it."""
+    provable = not shm.isolated and not (shm.root and shm.unreadable)
+    action = "rm" if provable else "ls -l"
+    return (
+        # Without `command -v` a missing fuser would look like "no process uses it".
+        f"command -v fuser && {'sudo ' if provable and not shm.root else ''}"
+        'find /dev/shm -maxdepth 1 -type f -user "$(id -u)" -mmin +1 '
+        f'-exec sh -c \'fuser -s "$1" 2>/dev/null || {action} -- "$1"\' _ {{}} \\;'
+        + ("" if provable else "   # no process that can be asked uses them: rm those that no other one needs")
     )
 
 
@@ -103,15 +112,16 @@ def space(facts: Facts, request: Asked) -> Iterator[Outcome]:
                 else "a checkpoint, a log or a compile cache that cannot be written ends the run; a full /tmp locks "
                 "ssh out"
             )
-            problems.append(Problem("error", f"the disk of {place.purpose} is full", measured, why, _space_fix(ray)))
-        elif used > 0.85 and place.free < 50 * GIB:
+            fix = _space_fix(storage, place, ray)
+            problems.append(Problem("error", f"the disk of {place.purpose} is full", measured, why, fix))
+        elif used > MOST_USED and place.free < ROOM:
             problems.append(
                 Problem(
                     "warning",
                     f"the disk of {place.purpose} has little room",
                     measured,
                     "Ray's logs and spilled objects grow by the hour; above 95 % Ray refuses to spill",
-                    _space_fix(ray),
+                    _space_fix(storage, place, ray),
                 )
             )
     for place in storage.places:
@@ -122,7 +132,7 @@ def space(facts: Facts, request: Asked) -> Iterator[Outcome]:
                     f"the place of {place.purpose} cannot be written",
                     place.existing,
                     "the run fails when it first writes there",
-                    f'chown "$(id -un)" {place.existing}',
+                    _writable_fix(storage, place),
                 )
             )
     yield from problems or [
@@ -145,7 +155,7 @@ def inodes(facts: Facts, request: Asked) -> Iterator[Outcome]:
                     f"the disk of {place.purpose} has few inodes left",
                     f"{place.existing}: {place.inodes_free:,} of {place.inodes:,} free",
                     '"No space left on device" with gigabytes free: Ray writes a file a worker, and caches many',
-                    f"du --inodes -x -d2 {place.existing} | sort -n | tail",
+                    f"du --inodes -x -d2 {shlex.quote(place.existing)} 2>/dev/null | sort -n | tail",
                 )
             )
     yield from problems or [
@@ -156,26 +166,25 @@ def inodes(facts: Facts, request: Asked) -> Iterator[Outcome]:
 @check("ray-directory", "storage", host=True)
 def ray_directory(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Measures the path of Ray's directory. Error when a socket's path below it exceeds 107 bytes, the limit of
-    Linux (unix(7)); info when it lies on the root file system."""
+    Linux (unix(7)); info when it lies on the root file system and another disk has room."""
     storage = facts.storage
     assert storage is not None
-    most = _SOCKET_MOST - _SOCKET_NAME
     ray = next((place for place in storage.places if place.purpose.startswith("Ray")), None)
-    if len(storage.ray.encode()) > most:
+    if len(storage.ray.encode()) > _RAY_PATH_MOST:
         yield Problem(
             "error",
             "the path of Ray's directory is too long",
-            f"{storage.ray} ({len(storage.ray)} bytes, at most {most})",
+            f"{storage.ray} ({len(storage.ray)} bytes, at most {_RAY_PATH_MOST})",
             "Ray cannot name its sockets below it and does not start",
-            "export RAY_TMPDIR=/data/tmp   # short",
+            _elsewhere(storage) or "export RAY_TMPDIR=/tmp",
         )
-    elif ray is not None and ray.device == storage.root_device and not request.joined:
+    elif ray is not None and ray.device == storage.root_device and not request.joined and _elsewhere(storage):
         yield Problem(
             "info",
             "Ray writes its logs to the system's own disk",
             f"{storage.ray}, {bytes_(ray.free)} free",
             "when they fill it nothing works any more, ssh included",
-            "ray start --head --temp-dir=/data/ray   # or: export RAY_TMPDIR=/data",
+            _elsewhere(storage),
         )
     else:
         yield Fine(storage.ray)
@@ -197,11 +206,25 @@ def old_sessions(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "logs of earlier Ray sessions are still there",
             measured,
             "Ray never removes them; they are what fills /tmp over the weeks",
-            f"command -v fuser && find {storage.ray} -maxdepth 1 -name 'session_2*' "
-            '-exec sh -c \'fuser -s "$1"/logs/* || rm -r -- "$1"\' _ {} \\;',
+            _sessions_fix(storage.ray, isolated=facts.shm is None or facts.shm.isolated),
         )
     else:
         yield Fine(measured)
+
+
+def _sessions_fix(folder: str, isolated: bool) -> str:
+    """Remove the sessions that no process names in its command line, which every user may read, as a raylet does. Where
+    not all processes are visible, only list them."""
+    action = "ls -ld" if isolated else "rm -r"
+    return (
+        f"command -v pgrep && for session in {shlex.quote(folder)}/session_2*; do "
+        f'pgrep -f "${{session##*/}}" >/dev/null || {action} -- "$session"; done'
+        + (
+            "   # no process that is visible here uses them: rm -r those that no other container does"
+            if isolated
+            else ""
+        )
+    )
 
 
 def _disks(places: tuple[Place, ...]) -> list[Place]:
@@ -209,9 +232,23 @@ def _disks(places: tuple[Place, ...]) -> list[Place]:
     return list({place.device: place for place in reversed(places)}.values())[::-1]
 
 
-def _space_fix(ray: bool) -> str:
-    return (
-        "ray start --head --temp-dir=/data/ray   # or: export RAY_TMPDIR=/data"
-        if ray
-        else "df -h; du -xsh /tmp/* | sort -h | tail"
-    )
+def _space_fix(storage: Storage, place: Place, ray: bool) -> str:
+    largest = f"du -xh -d2 {shlex.quote(place.existing)} 2>/dev/null | sort -h | tail"
+    return (ray and _elsewhere(storage)) or largest
+
+
+def _writable_fix(storage: Storage, place: Place) -> str:
+    path = shlex.quote(place.path)
+    if place.purpose.startswith("Ray"):
+        return _elsewhere(storage) or 'export RAY_TMPDIR="$(mktemp -d)"'
+    if place.path == "/tmp":
+        return "sudo chmod 1777 /tmp"
+    return f'sudo mkdir -p {path} && sudo chown "$(id -u)" {path}'
+
+
+def _elsewhere(storage: Storage) -> str:
+    """The command that moves Ray's directory to another disk; empty where no other will do."""
+    disk = storage.other_disk
+    if not disk or len(f"{disk}/ray".encode()) > _RAY_PATH_MOST:
+        return ""
+    return f"export RAY_TMPDIR={shlex.quote(disk)}   # before `ray start`"

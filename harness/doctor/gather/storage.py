@@ -27,6 +27,8 @@ class SharedMemory:
     free: int
     stale: tuple[Segment, ...] = ()
     unreadable: int = 0  # number of our processes whose maps could not be read
+    root: bool = True  # the doctor was started by root, which may ask every process
+    isolated: bool = False  # processes may use it that even root cannot ask from here: those of other containers
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,20 @@ class Storage:
     sessions: int = 0  # Ray sessions of earlier runs whose processes are gone
     sessions_size: int = 0
     sessions_partial: bool = False  # there were too many files to count all
+    other_disk: str = ""  # a directory beside the system's own disk in which Ray has room
 
 
 _SHM = "/dev/shm"
+_ALL_PROCESSES = 0xEFFFFFFC  # the inode of the PID namespace that has all others (PROC_PID_INIT_INO, linux/proc_ns.h)
+_SYS_PTRACE = 1 << 19  # CAP_SYS_PTRACE: to ask processes of other users (linux/capability.h)
 _YOUNG_S = 60.0  # a younger segment may not be mapped yet
 _MOST_FILES = 20_000  # files of old sessions that are counted: about half a second
+ROOM, MOST_USED = 50 << 30, 0.85  # free bytes, or the share in use, with which a disk has room for Ray
 
 
 def shm() -> dict[str, Any]:
-    """Return the fields of `SharedMemory`. Only files of the doctor's own user can be stale: processes of others are
-    not visible."""
+    """Return the fields of `SharedMemory`. Only files of the doctor's own user can be stale: what processes of others
+    have open is not visible."""
     vfs = os.statvfs(_SHM)
     mapped, unreadable = _in_use()
     stale, now = [], time.time()
@@ -81,16 +87,25 @@ def shm() -> dict[str, Any]:
         "free": vfs.f_bavail * vfs.f_frsize,
         "stale": stale,
         "unreadable": unreadable,
+        "root": os.geteuid() == 0,
+        "isolated": _isolated(),
     }
 
 
+def _isolated() -> bool:
+    """Whether root does not see every process from here, as in most containers."""
+    bounding_set = int(status(os.getpid()).get("CapBnd", "0"), 16)
+    return os.stat("/proc/self/ns/pid").st_ino != _ALL_PROCESSES or not bounding_set & _SYS_PTRACE
+
+
 def _in_use() -> tuple[set[int], int]:
-    """Inodes below /dev/shm that a process has mapped or open, and how many of our processes could not be inspected."""
+    """Inodes below /dev/shm that a process has mapped or open, as far as processes of other users show it, and how
+    many of our own could not be inspected."""
     inodes, unreadable = set(), 0
     for pid in pids():
+        ours = False
         try:
-            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
-                continue
+            ours = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
             with open(f"/proc/{pid}/maps", errors="replace") as file:
                 for line in file:
                     if _SHM in line:
@@ -105,7 +120,7 @@ def _in_use() -> tuple[set[int], int]:
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
         except PermissionError:
-            unreadable += 1
+            unreadable += ours
     return inodes, unreadable
 
 
@@ -121,6 +136,7 @@ def storage() -> dict[str, Any]:
     return {
         "places": [_place(purpose, path) for purpose, path in named], "ray": ray,
         "root_device": os.stat("/").st_dev, "sessions": sessions, "sessions_size": size, "sessions_partial": partial,
+        "other_disk": _other_disk(read("/proc/self/mounts"), os.stat("/").st_dev),
     }  # fmt: skip
 
 
@@ -133,6 +149,20 @@ def ray_directory() -> str:
             return match[1]
         pid = int(status(pid).get("PPid", "0") or 0)
     return os.path.join(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
+
+
+def _other_disk(mounts: str, root_device: int) -> str:
+    """The directory with most free space that is on another disk, may be written and has room for Ray; else empty."""
+    free_space: dict[str, int] = {}
+    for line in mounts.splitlines():
+        source, path = line.split(" ")[:2]
+        if not source.startswith("/dev/") or not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
+            continue
+        vfs = os.statvfs(path)
+        free, total = vfs.f_bavail * vfs.f_frsize, vfs.f_blocks * vfs.f_frsize
+        if os.stat(path).st_dev != root_device and free > max(ROOM, (1 - MOST_USED) * total):
+            free_space[path] = free
+    return max(free_space, key=free_space.__getitem__, default="")
 
 
 def _place(purpose: str, path: str) -> dict[str, Any]:

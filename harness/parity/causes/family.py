@@ -179,6 +179,8 @@ class CauseFamily:
 
     - `meaning`: what is wrong. `fix`: what to do about it.
     - `fixes`: part of a key -> what to do about such a cause instead.
+    - `details`: part of a key -> what it says. `named`: what any other part names, such as a tensor of the model; ""
+      where there are no others.
     - `rivals`: causes that would look the same. `alone`: why there are none.
     - `proof`: what proves it, or what supports it where nothing does.
     - `suspicion`: the number of its suspicion among the eleven, or 0. `suspicions`: numbers of single parts that
@@ -207,6 +209,8 @@ class CauseFamily:
     meaning: str = ""
     fix: str = ""
     fixes: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
+    named: str = ""
     rivals: tuple[Rival, ...] = ()
     alone: str = ""
     proof: ProofStandard = UNSTATED

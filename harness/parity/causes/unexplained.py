@@ -11,6 +11,7 @@ COMPUTATION = CauseFamily(
     "COMPUTATION",
     meaning="with the learner's weights and equal ids the engine computes other hidden states",
     fix="try another attention backend or kernel: the engine computes something else than the learner",
+    named="the first place of the model whose numbers differ",
     rivals=(Rival("WEIGHTS", (Seen.HELD_EQUAL, Seen.SCORES_AGREE)),),
     proof=supported("what could be read of the engine is right; no operator was exchanged"),
 )

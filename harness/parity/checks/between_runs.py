@@ -73,7 +73,7 @@ def lengths(e: Evidence) -> Outcome:
         )
     if not e.counts.samples or not coupled(e):
         return outcome("lengths", "not tested", "no samples were compared one by one")
-    parted = ", but for those that a flip parted" if e.counts.flips else ""
+    parted = ", except where their tokens differ" if e.counts.flips else ""
     return outcome("lengths", "ruled out", f"equal in {counted(e.counts.samples, 'sample')}{parted}")
 
 

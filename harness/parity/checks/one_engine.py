@@ -12,7 +12,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.separated import separated
 from harness.parity.subjects.engines import observed_second_run
 from harness.parity.subjects.engines.observed_repetition import SecondRun
-from harness.parity.subjects.precision.observed_floor import EngineFloor
+from harness.parity.subjects.precision.observed_floor import EngineFloor, asked_again
 from harness.parity.subjects.recording.observed_copies import equality, own_kernels
 from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
@@ -39,7 +39,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     }
     distances_text = "; ".join(
         f"{side.name} max |Δ| {figure(side.to_learner.largest[0])} over {counted(side.to_learner.tokens, 'token')}, "
-        f"{e.beyond(Kind.ENGINE.of(side.name))} beyond the tolerance"
+        f"{e.beyond(Kind.ENGINE.of(side.name)):,} beyond the tolerance"
         for side in e.sides
     )
     if kinds:
@@ -237,11 +237,12 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
     # The job of a framework draws no variants. A whole second run covers what they would show.
     lacking = _lacking_variants(e, floor)
     if lacking and not side.recording.records.manifest.framework and again is None:
-        under = " and ".join(variant if variant == "prefill" else f"another {variant}" for variant in lacking)
-        text = f"the floor was not taken under {under}, in which engines differ from themselves; of the others: {noise}"
+        text = f"the engine was not held against itself {asked_again(lacking)}, though it can differ from itself then"
+        text += f"; otherwise: {noise}" if floor.tokens else ""
         return outcome(name, "not tested", text, number=number, **details)
     text = "; ".join([noise, *_compared_with(floor, again)])
-    missing = [f"{name}: {reservation}" for reservation in _reservations(side, again)]
+    scores_only = e.mode == REPLAY and side is e.candidate
+    missing = [f"{name}: {reservation}" for reservation in _reservations(side, again, scores_only)]
     return outcome(name, "ruled out", text, number=number, missing=missing, **details)
 
 
@@ -287,9 +288,9 @@ def _lacking_variants(e: Evidence, floor: EngineFloor) -> list[str]:
 def _compared_with(floor: EngineFloor, again: SecondRun | None) -> list[str]:
     """Return what the engine was compared with to measure its floor."""
     comparisons = []
-    variants = ", ".join(variant for variant in floor.variants if variant != observed_second_run.VARIANT)
+    variants = [variant for variant in floor.variants if variant != observed_second_run.VARIANT]
     if variants:
-        comparisons.append(f"the engine against itself at equal seeds under another {variants}, in one start")
+        comparisons.append(f"the engine against itself at equal seeds {asked_again(variants)}, in one start")
     if floor.sharded is not None:
         level = figure(floor.sharded.level)
         comparisons.append(f"its learner with the layers cut as the engine's are: {level} nats")
@@ -298,11 +299,12 @@ def _compared_with(floor: EngineFloor, again: SecondRun | None) -> list[str]:
     return comparisons
 
 
-def _reservations(side: Side, again: SecondRun | None) -> list[str]:
-    """Return what the measured floor leaves open."""
+def _reservations(side: Side, again: SecondRun | None, scores_only: bool) -> list[str]:
+    """Return what the measured floor leaves open. `scores_only`: the engine decodes nothing."""
     floor, ranks, reservations = side.floor, _shards(side), []
-    if floor.absent:
-        reservations.append(f"the floor was not taken under: {', '.join(floor.absent)}")
+    absent = [variant for variant in floor.absent if variant != "prefill" or not scores_only]
+    if absent:
+        reservations.append(f"the engine was not held against itself {asked_again(absent)}")
     if floor.sharded is None and ranks:
         why = "its learner has no plan to cut its layers, is too large to copy, or moved by more than rounding can"
         reservations.append(f"what {ranks} tensor-parallel ranks change was not measured: {why}")

@@ -20,6 +20,7 @@ from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.command_options import command_line, command_options
 from harness.errors import BadInput
+from harness.nearest_run import MAKES
 from harness.parity.runs.directory import is_run, no_rollouts, no_run
 from harness.parity.runs.preflight import check_machine, environment_for, preflight
 from harness.parity.runs.recording import compacted, guarded, recording_in, verdict_with_cut, written
@@ -28,6 +29,8 @@ from harness.parity.runs.run_options import ReplayOptions
 from reports import displayed_paths
 from reports.model import Finding, Verdict
 from reports.text import counted
+
+MAKES_REPLAYABLE = "harness run ppo-tiny   # records a run that can be replayed"
 
 
 def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None, **changes: Any) -> Verdict:
@@ -39,9 +42,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     started = time.monotonic()
     options = dataclasses.replace(options or ReplayOptions(), **changes)
     backend, from_step = options.backend, options.from_step
-    path = resolve_runs(run)[0].resolve()
-    if not is_run(path):
-        raise no_run(path, run)
+    path = _run_directory(run)
     if refusal := no_rollouts(path, run):
         raise refusal
     if prompt_key(run):
@@ -110,3 +111,17 @@ def _start(first: int, from_step: int) -> Finding | None:
     where = f"from the checkpoint after {counted(first, 'step')}" if first else "from step 0"
     text = f"step {from_step} was asked for; the run saved no later checkpoint before it, so the replay begins {where}"
     return Finding("replay: start", text, "none", where="learner")
+
+
+def _run_directory(run: str | os.PathLike[str]) -> Path:
+    """Return the directory of a run. Raises BadInput for anything else: a job of a framework cannot be replayed, so the
+    fix makes a run of a scenario.
+    """
+    try:
+        path = resolve_runs(run)[0].resolve()
+        if not is_run(path):
+            raise no_run(path, run)
+    except BadInput as error:
+        fix = MAKES_REPLAYABLE if error.fix == MAKES else error.fix
+        raise BadInput(error.message, fix=fix, instead=error.instead) from error
+    return path

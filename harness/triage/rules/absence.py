@@ -21,7 +21,7 @@ SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standa
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
 MAX_BELOW = 2  # places of children in a headline that names their parent too
-_STAND = Live("harness stacks PID   # where it stands")
+_STAND = Live("py-spy dump --pid PID   # where it stands")
 _AFTER_AN_ERROR = (
     "read the end of its log for an error that was caught",
     _STAND,
@@ -248,8 +248,8 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
         missing=tuple(f"for whom {waiter.label} waits" for waiter in awaiting[:MAX_DESCRIBED]),
         place=(siblings or awaiting)[0].state(),
         next=(
-            Live(f"harness stacks {pid}   # why it is not where the others wait" if siblings else ""),
-            Live(f"harness stacks {pid}   # for whom this child waits" if children else ""),
+            Live(f"py-spy dump --pid {pid}   # why it is not where the others wait" if siblings else ""),
+            Live(f"py-spy dump --pid {pid}   # for whom this child waits" if children else ""),
             case.attach(),
             NAME_WHO_IS_ASKED
             if watched

@@ -26,7 +26,7 @@ from harness.triage.source import Loop
 MAX_DOUBTS = 8  # that a verdict names, as other rules do with processes
 _RESTS = ("join", "queue")  # other processes of the job that can come to no collective: parents, workers of a loader
 _NEXT = (
-    Live("harness stacks PID   # the whole stack of one of them"),
+    Live("py-spy dump --pid PID   # the whole stack of one of them"),
     "for the next run: harness watch -- COMMAND, which records the groups and who is in which operation",
 )
 
@@ -182,7 +182,7 @@ def _left_out(case: Case, places: Sequence[standing.Place], lines: tuple[str, ..
         evidence=lines,
         next=(
             "let one rank decide and broadcast its decision, so that all ranks run the same collectives",
-            Live("harness stacks PID   # the whole stack of the rank that left it out"),
+            Live("py-spy dump --pid PID   # the whole stack of the rank that left it out"),
         ),
     )
 

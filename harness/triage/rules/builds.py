@@ -39,7 +39,7 @@ def locked(case: Case) -> Ruling | None:
         }
         return Ruling(
             "HUNG", f"{case.names(why)} builds an extension of torch's and does not advance", "K9", why,
-            place="the lock file of a build", next=(Live("harness stacks PID   # what its build waits for"),),
+            place="the lock file of a build", next=(Live("py-spy dump --pid PID   # what its build waits for"),),
         )  # fmt: skip
     why = {waiter.key: "waits for the lock file of a build of torch's extensions, and no process of the job builds"
            for waiter in waiting}  # fmt: skip

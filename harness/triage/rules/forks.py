@@ -43,7 +43,7 @@ def locked(case: Case) -> Ruling | None:
         next=(
             f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(_fork_place(first))}"
             if forked
-            else Live("harness stacks PID   # where it stands"),
+            else Live("py-spy dump --pid PID   # where it stands"),
             "or fork before the first thread that takes the lock is started" if forked else "",
         ),
     )

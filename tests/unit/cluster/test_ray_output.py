@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
 import pytest
 from ray._private import worker
 
-from harness.cluster.ray_output import warnings_aside, warnings_dropped
+from harness.cluster.ray_output import quiet_in_vain, warnings_aside, warnings_dropped
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +38,15 @@ def test_the_death_of_a_worker_that_we_kill_is_no_warning(capfd: pytest.CaptureF
     warnings_aside()  # the next cluster of this process warns again
     _warn("a disk is nearly full")
     assert "a disk is nearly full" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_cluster_that_is_not_joined_prints_no_lines_of_rays(joined: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    ray_line = b"[2026-11-29 07:14:46,138 W 23520 23520] gcs_client.cc:210: Failed to get cluster ID from GCS server\n"
+    with contextlib.suppress(RuntimeError), quiet_in_vain():
+        os.write(2, ray_line)
+        os.write(2, b"step 1\n")
+        if not joined:
+            raise RuntimeError
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == (ray_line.decode() if joined else "") + "step 1\nafter\n"

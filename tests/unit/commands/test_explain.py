@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from harness import cli, glossary
 from harness.parity.causes import registry
 from harness.parity.causes.family import CauseFamily
+from harness.parity.subjects.engines import observed_lifecycle
+from harness.parity.subjects.learner.observed import _IN_THE_LOSS
+from harness.parity.subjects.learner.observed_learner_faults import Divisor, Reading
+from harness.parity.subjects.prompts.causes import UNDONE
+from harness.parity.subjects.ranks import observed_faults
 from reports.model import HANGS, VERDICTS
 from scenarios.engines.canonical import BY_NAME
 
@@ -28,15 +35,45 @@ def test_a_cause_as_a_verdict_prints_it_has_its_meaning_fix_and_rivals(capsys: p
 
 
 def test_a_detail_is_explained_where_a_registry_knows_it() -> None:
-    def detail(name: str, part: str) -> str:
-        [entry] = [entry for entry in glossary.find(f"{name}({part})") if entry.kind == "cause"]
-        return entry.details[part]
+    def cause(name: str) -> glossary.Entry:
+        [entry] = [entry for entry in glossary.find(name) if entry.kind == "cause"]
+        return entry
 
-    [(part, fix), *_] = registry.families()["baseline-itself"].fixes.items()
-    assert detail("baseline-itself", part) == fix
-    assert BY_NAME["temperature"].concept in detail("SAMPLING_PARAM", "temperature")
-    assert detail("SAMPLING_PARAM", "tempratur") == detail("STALE_WEIGHTS", "lm_head.weight")  # of a run, or of nothing
-    assert glossary.find("SAMPLING_PARAM")[0].details == {}
+    family = registry.families()["LOGPROB_SEMANTICS"]
+    for part, meaning in family.details.items():
+        entry = cause(f"LOGPROB_SEMANTICS({part})")
+        assert entry.details == {part: meaning} and entry.fix == family.fixes.get(part, family.fix)
+    assert BY_NAME["temperature"].concept in cause("SAMPLING_PARAM(temperature)").details["temperature"]
+    tensors = cause("STALE_WEIGHTS(lm_head.weight, all tensors)").details
+    assert len({*tensors.values()}) == 2 and registry.families()["STALE_WEIGHTS"].named in tensors["lm_head.weight"]
+    assert cause("SAMPLING_PARAM").details == {}
+
+
+def test_a_detail_that_no_cause_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "TOKENIZATION(duble BOS)"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "did you mean double BOS?" in first and second.startswith("  fix: harness explain TOKENIZATION ")
+
+
+def test_every_detail_that_the_source_can_print_is_explained() -> None:
+    """Of keys with constants, and of enumerations and tables that keys are made of."""
+    families = registry.families()
+    details = [
+        *(("LIFECYCLE", part) for part in observed_lifecycle.What),
+        *(("TRAINER", part) for part in (*observed_faults.What, *Reading, *Divisor, *_IN_THE_LOSS.values())),
+        *(("TOKENIZATION", part) for part in UNDONE if not any(part in family.prompts for family in families.values())),
+        *((name, part) for name, family in families.items() for part in (*family.fixes, *family.suspicions)),
+        *((name, part) for name, family in families.items() for parts in family.prompts.values() for part in parts),
+    ]
+    for file in Path(glossary.__file__).parent.glob("parity/**/*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "key":
+                name = ast.unparse(node.func.value)
+                details += [
+                    (name, word.value) for word in node.args if name in families and isinstance(word, ast.Constant)
+                ]
+    assert len(details) > 60
+    assert not [(name, part) for name, part in details if not glossary.detail(families[name], part)]
 
 
 @pytest.mark.parametrize("name", ["K4(foo)", "weight-sync(foo)", "HUNG(foo)"])

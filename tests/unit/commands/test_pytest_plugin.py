@@ -24,6 +24,8 @@ def run_parity(baseline, candidate, **options):
     calls.append((baseline, candidate, options))
     if candidate == "absent":
         raise BadInput("there is no engine 'absent'", fix="harness env create absent")
+    if candidate == "brief":
+        raise BadInput("3 steps show nothing", fix="--steps 8   # or more", instead="--steps")
     if candidate == "shy":
         return Verdict("parity", "INCONCLUSIVE", 3, "nothing was compared")
     if candidate == "other":
@@ -58,6 +60,10 @@ def test_shy(harness_parity):
 def test_absent(harness_parity):
     raise AssertionError("not reached")
 
+@pytest.mark.harness_parity("vllm", "brief", rollout_only=True, steps=3)
+def test_brief(harness_parity):
+    raise AssertionError("not reached")
+
 def test_unmarked(harness_parity):
     raise AssertionError("not reached")
 """
@@ -74,7 +80,8 @@ def run(folder: Path, *words: str, tests: str = TESTS, conftest: str = STUB) -> 
 
 def test_a_verdict_passes_or_fails_a_test_with_its_sentence(tmp_path: Path) -> None:
     told = run(tmp_path, "-q", "--strict-markers")
-    assert "2 passed, 4 errors" in told, told
+    assert "2 passed, 5 errors" in told, told
+    assert "fix: harness parity vllm brief --steps 8 --rollout-only   # or more\n" in told
     assert "DIVERGENT (exit code 1): they differ" in told and "cause: STOP(</s>), in the candidate" in told
     assert "report: /runs/report.html" in told
     assert "INCONCLUSIVE (exit code 3): nothing was compared" in told

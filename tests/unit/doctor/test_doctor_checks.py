@@ -55,18 +55,20 @@ PLANTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("overcommit", {"memory": {"overcommit": 2}}, "warning", "overcommit_memory=0"),
     ("slurm", {"software": given(SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="80")}, "warning", "SRUN_CPUS_PER_TASK"),
     ("slurm", {"software": given(SLURM_JOB_ID="7", SLURM_JOB_END_TIME=SOON)}, "warning", "ends soon"),
-    ("shared-memory", {"shm": {"total": 64 << 20, "free": 64 << 20}}, "error", "--shm-size"),
+    ("shared-memory", {"shm": {"total": 64 << 20, "free": 64 << 20}}, "error", "remount"),
+    ("shared-memory", {"shm": {"total": 64 << 20, "isolated": True}}, "error", "docker run --shm-size"),
     ("shared-memory", {"shm": {"free": 100 << 20}}, "error", "nearly full"),
     ("shared-memory", {"shm": {"total": 8 * GIB, "free": 8 * GIB}}, "warning", "object store"),
     ("stale-segments", {"shm": {"stale": (Segment("psm_1", 1000, 9000.0),)}}, "info", "psm_1"),
     ("stale-segments", {"shm": {"stale": (Segment("psm_1", 200 * GIB, 9000.0),)}}, "warning", "200 GiB"),
-    ("disk-space", {"storage": {"places": (place(free=30 * GIB),)}}, "error", "temp-dir"),
+    ("disk-space", {"storage": {"places": (place(free=30 * GIB),)}}, "error", "du -xh -d2 /data/ray"),
+    ("disk-space", {"storage": {"places": (place(free=30 * GIB),), "other_disk": "/mnt"}}, "error", "RAY_TMPDIR=/mnt"),
     ("disk-space", {"storage": {"places": (place(total=400 * GIB, free=40 * GIB),)}}, "warning", "little room"),
     ("disk-space", {"storage": {"places": (place(writable=False),)}}, "error", "cannot be written"),
     ("inodes", {"storage": {"places": (place(inodes_free=900),)}}, "error", "inodes"),
     ("inodes", {"storage": {"places": (place(inodes_free=100_000),)}}, "warning", "inodes"),
-    ("ray-directory", {"storage": {"ray": "/scratch/" + 40 * "x" + "/ray"}}, "error", "too long"),
-    ("ray-directory", {"storage": {"root_device": 2}}, "info", "RAY_TMPDIR"),
+    ("ray-directory", {"storage": {"ray": "/scratch/" + 40 * "x" + "/ray"}}, "error", "RAY_TMPDIR=/tmp"),
+    ("ray-directory", {"storage": {"root_device": 2, "other_disk": "/mnt/big"}}, "info", "RAY_TMPDIR=/mnt/big"),
     ("old-sessions", {"storage": {"sessions": 3, "sessions_size": 150 * GIB}}, "warning", "150 GiB"),
     ("build-locks", {"builds": {"locks": (Lock("/x/cpu_adam/lock", 90.0),)}}, "error", "rm /x/cpu_adam/lock"),
     ("build-locks", {"builds": {"locks": (Lock("/x/cpu_adam/lock", 90.0),), "remote": True}}, "warning", "pgrep"),
@@ -166,6 +168,8 @@ CONTROLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("shared-memory", {"shm": {"total": 64 * GIB, "free": 60 * GIB}}, {}),  # less than 30 %, and enough for Ray
     ("disk-space", {"storage": {"places": (place(total=10_000 * GIB, free=1000 * GIB),)}}, {}),  # 90 % used, 1 TB free
     ("inodes", {"storage": {"places": (place(inodes=0, inodes_free=0),)}}, {}),  # btrfs counts none
+    ("ray-directory", {"storage": {"root_device": 2}}, {}),  # no other disk has room
+    ("ray-directory", {"storage": {"root_device": 2, "other_disk": "/mnt/" + 60 * "x"}}, {}),  # sockets do not fit
     ("hostname", {"network": {"resolved": ("127.0.1.1",)}, "software": given(GLOO_SOCKET_IFNAME="eth0")}, {"nodes": 2}),
     ("interfaces", {"software": given(NCCL_SOCKET_IFNAME="^docker,lo")}, {"nodes": 2}),
     ("interfaces", {"software": given(NCCL_SOCKET_IFNAME="lo", GLOO_SOCKET_IFNAME="lo")}, {}),  # a single node
@@ -263,3 +267,19 @@ def test_no_command_ends_processes_by_name() -> None:
 def test_an_interface_without_an_address_is_no_candidate() -> None:
     network = Network("node-0", (*LOOPBACK, Interface("docker0", True, False)), resolved=("10.0.0.1",))
     assert problems("interfaces", healthy(network=network), nodes=2) == []
+
+
+@pytest.mark.parametrize(
+    ("purpose", "path", "fix"),
+    [
+        ("/tmp", "/tmp", "sudo chmod 1777 /tmp"),
+        ("Hugging Face cache", "/models/hub", 'sudo mkdir -p /models/hub && sudo chown "$(id -u)" /models/hub'),
+        ("Ray's logs and spilled objects", "/tmp/ray", 'export RAY_TMPDIR="$(mktemp -d)"'),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_made_without_a_change_of_its_parents(
+    purpose: str, path: str, fix: str
+) -> None:
+    unwritable = place(purpose=purpose, path=path, existing="/", writable=False)
+    [problem] = problems("disk-space", healthy(storage={"places": (unwritable,)}))
+    assert problem.fix == fix

@@ -130,6 +130,17 @@ def test_segments_without_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert 100 <= found["stale"][0]["size"] < 1 << 20 and found["stale"][0]["age_s"] > 7000
 
 
+def test_only_another_disk_with_room_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = f"proc /proc proc rw 0 0\n/dev/sdb1 {tmp_path} ext4 rw 0 0\n/dev/sdc1 {tmp_path}/gone ext4 rw 0 0\n"
+    monkeypatch.setattr(storage, "ROOM", 0)
+    monkeypatch.setattr(storage, "MOST_USED", 1.0)
+    device = os.stat(tmp_path).st_dev
+    assert storage._other_disk(mounts, device + 1) == str(tmp_path)
+    assert storage._other_disk(mounts, device) == "", "it is the system's own disk"
+    monkeypatch.setattr(storage, "ROOM", 1 << 60)
+    assert storage._other_disk(mounts, device + 1) == ""
+
+
 def test_sessions_that_no_process_lives_in(tmp_path: Path) -> None:
     for name in ("session_2026-01-01_00-00-00_000000_1", "session_2026-01-02_00-00-00_000000_2"):
         (tmp_path / name / "logs").mkdir(parents=True)

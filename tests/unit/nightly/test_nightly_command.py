@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from functools import partial
@@ -510,8 +511,18 @@ def test_every_text_is_escaped_on_its_way_out(folder: Path, capsys: pytest.Captu
     assert cli.main(["history", "html", str(folder)]) == 2
 
 
+def test_the_examples_of_the_help_work_when_they_are_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    help_text = cli.commands().commands["nightly"].help
+    matrix, entries = (textwrap.dedent(block.partition("\n\n")[0]) for block in help_text.split("\b\n")[1:3])
+    (tmp_path / "matrix.toml").write_text(matrix)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["nightly", "matrix.toml", "--list"]) == 0
+    (tmp_path / "known.toml").write_text(entries)
+    (tmp_path / "matrix.toml").write_text(f'known = "known.toml"\n{matrix}')
+    assert cli.main(["nightly", "matrix.toml", "--list"]) == 0 and len(known.load(tmp_path / "known.toml")) == 1
+
+
 def test_a_file_of_known_differences_that_is_not_there_is_made_empty(tmp_path: Path) -> None:
-    """The example of `harness nightly --help` names one."""
     file = tmp_path / "known.toml"
     with pytest.raises(BadInput) as refusal:
         known.load(file)

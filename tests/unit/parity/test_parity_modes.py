@@ -15,6 +15,7 @@ import pytest
 from recordings import Recording, check, digest, jagged, make, pair, put, scenario
 
 from harness.parity import judge
+from harness.parity.subjects.precision.observed_floor import asked_again
 from harness.parity.subjects.recording.observed_integrity import Minimum
 from harness.parity.verdict import decided, judged_pair
 from probes.format import FORMAT_VERSION
@@ -135,7 +136,7 @@ def test_a_guided_sample_that_was_cut_at_a_flip_is_not_a_length_difference(tmp_p
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     assert check(verdict, "lengths").state == "ruled out"
-    assert any("not reached under the guide" in item for item in verdict.missing)
+    assert any("the candidate drew another one before them" in item for item in verdict.missing)
     assert verdict.coverage["compared_tokens"] < verdict.coverage["tokens"] or verdict.coverage["compared_tokens"] > 0
 
 
@@ -424,6 +425,25 @@ def test_a_replay_only_scores(tmp_path: Path) -> None:
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     assert "tokens" in verdict.parity.not_applicable and check(verdict, "logprobs").state == "ruled out"
+    assert "tokens equal" not in verdict.reason, "it did not draw them"
+
+
+@pytest.mark.parametrize("scores_only", [False, True])
+def test_an_engine_that_only_scores_lacks_no_decoding(tmp_path: Path, scores_only: bool) -> None:
+    baseline, candidate = pair(native=False)
+    for side in (baseline, candidate):
+        for log in side.logs.values():
+            log.frames = [frame for frame in log.frames if frame.fields.get("variant") != "prefill"]
+    if scores_only:
+        for frame in candidate.frames("rollout"):
+            frame.fields.update(mode="replay", guided=False)
+        candidate.manifest |= {"sampling_mode": "replay", "replay": {"of": "x", "first_step": 0, "stop": 6}}
+    verdict = put(tmp_path, baseline, candidate)
+    lacking = [item for item in verdict.missing if item.endswith(asked_again(["prefill"]))]
+    assert [item.partition(":")[0] for item in lacking] == [
+        "baseline-itself",
+        *["candidate-itself"] * (not scores_only),
+    ]
 
 
 def _mode(

@@ -125,7 +125,7 @@ def test_the_sampler_of_an_engine_with_other_numbers_is_not_judged(tmp_path: Pat
         frame.arrays["outside"].values[:9] = 0.5  # tokens that no draw as asked could give
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "DIVERGENT" and "SAMPLING_PARAM(temperature)" not in causes(verdict)
-    assert any("its own numbers are not the learner's" in item for item in verdict.missing)
+    assert any("its sampler was not judged, since its log-probabilities" in item for item in verdict.missing)
 
 
 @pytest.mark.slow

@@ -299,7 +299,7 @@ def test_what_one_engine_alone_reads_is_not_listed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_words_are_plain_where_nothing_differs(tmp_path: Path) -> None:
     verdict = put(tmp_path, *plain())
-    assert "flip parted" not in check(verdict, "lengths").evidence
+    assert "except" not in check(verdict, "lengths").evidence
     assert "but for outliers" not in check(verdict, "baseline-itself").evidence
     assert "native_samples" not in verdict.coverage
 

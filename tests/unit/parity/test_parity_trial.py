@@ -114,6 +114,7 @@ def test_a_double_bos_in_one_prompt_seen_by_the_engine(tmp_path: Path) -> None:
     assert (place.step, place.phase, place.sample) == (2, "prompt", int(frame.arrays["sample"][row]))
     assert causes(verdict) == ["TOKENIZATION(double BOS)"]
     assert check(verdict, "token-ids-not-text").state == "confirmed"
+    assert check(verdict, "token-ids-not-text").evidence.startswith("the candidate's engine saw other prompt ids")
     assert check(verdict, "prompt-ids-in against prompt-ids-the-engine-saw").state == "confirmed"
 
 

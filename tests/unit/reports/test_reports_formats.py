@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -139,6 +140,14 @@ def test_junit_has_one_case_per_check_and_one_for_the_verdict():
     assert cases["verdict"].find("failure").get("type") == "DIVERGENT"
     assert cases["weight-digests"].find("failure") is not None and cases["native-stage"].find("failure") is None
     assert root.attrib == {"tests": "16", "failures": "4", "errors": "0", "skipped": "0"}
+
+
+@pytest.mark.parametrize("format", ["md", "html", "junit"])
+@pytest.mark.parametrize("kind", ["findings", "confounders"])
+def test_a_finding_has_its_side_and_its_effect_in_every_format(format, kind):
+    item = Finding("a stale cache", "it could not have shown", "equality says less", "warning", "of the baseline")
+    text = render(dataclasses.replace(examples.stale_tensor(), **{kind: [item]}), format)
+    assert all(part in " ".join(text.split()) for part in (item.name, item.where, item.summary, item.effect))
 
 
 def test_a_run_that_tested_nothing_is_not_green():

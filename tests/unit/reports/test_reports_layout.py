@@ -1,4 +1,4 @@
-"""The HTML report in a browser as wide as a phone, and on paper: measured boxes, not markup."""
+"""The HTML report in a browser as wide as a phone or a screen, and on paper: measured boxes, not markup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reports import render
 from reports.model import Place, Verdict
 
 pytestmark = pytest.mark.slow
-WIDTH = 400
+WIDTH, SCREEN = 400, 1280
 CHROMIUM = shutil.which("chromium")
 HEADLESS = [CHROMIUM or "chromium", "--headless", "--no-sandbox", "--virtual-time-budget=3000"]
 MEASURE = r"""<script>addEventListener("load", () => setTimeout(() => {
@@ -36,18 +36,18 @@ MEASURE = r"""<script>addEventListener("load", () => setTimeout(() => {
   }
   const boxes = (selector) => [...document.querySelectorAll(selector)].map((element) => {
     const box = element.getBoundingClientRect();
-    return { text: element.textContent, left: box.left, right: box.right, height: box.height };
+    return { text: element.textContent, left: box.left, right: box.right, top: box.top, bottom: box.bottom };
   });
   parent.postMessage(JSON.stringify({
     broken, page: document.documentElement.scrollWidth, labels: boxes(".waits text"), cells: boxes(".row > *"),
-    first: boxes(".pair.first:not(.legend *)"), rows: boxes(".row").map((row) => row.text),
+    first: boxes(".first:not(.legend *)").map((mark) => mark.text), rows: boxes(".row"),
     scrolls: [...document.querySelectorAll(".scroll")].map((element) => [element.scrollWidth, element.clientWidth]),
   }), "*");
 }, 200));</script>"""
-FRAME = f"""<iframe src="report.html" width="{WIDTH}" height="2000" style="border: 0"></iframe><pre></pre>
-<script>addEventListener("message", (event) => {{
+FRAME = """<iframe src="report.html" width="WIDTH" height="2000" style="border: 0"></iframe><pre></pre>
+<script>addEventListener("message", (event) => {
   document.querySelector("pre").textContent = event.data;
-}});</script>"""
+});</script>"""
 
 
 @pytest.fixture(autouse=True)
@@ -56,11 +56,11 @@ def browser() -> None:
         pytest.skip("needs chromium")
 
 
-def measured(verdict: Verdict, folder: Path) -> dict:
+def measured(verdict: Verdict, folder: Path, width: int = WIDTH) -> dict:
     page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", render(verdict, "html"))
     (folder / "report.html").write_text(page.replace("</body>", MEASURE + "</body>"), encoding="utf-8")
-    (folder / "phone.html").write_text(FRAME, encoding="utf-8")  # a window itself has at least 500 pixels
-    command = [*HEADLESS, "--hide-scrollbars", "--dump-dom", "phone.html"]
+    (folder / "frame.html").write_text(FRAME.replace("WIDTH", str(width)))  # a window itself has at least 500 pixels
+    command = [*HEADLESS, "--hide-scrollbars", "--dump-dom", "frame.html"]
     dom = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=120).stdout
     (figures,) = re.findall(r"<pre>(.*?)</pre>", dom, re.S)
     return json.loads(unescape(figures))
@@ -82,8 +82,25 @@ def hang() -> Verdict:
 def test_a_hang_on_a_phone_keeps_its_words_and_the_size_of_its_graph(tmp_path: Path) -> None:
     figures = measured(hang(), tmp_path)
     assert figures["broken"] == [] and figures["page"] <= WIDTH
-    assert len(figures["labels"]) == 8 and min(label["height"] for label in figures["labels"]) > 11
+    assert len(figures["labels"]) == 8 and min(label["bottom"] - label["top"] for label in figures["labels"]) > 11
     assert any(whole > visible for whole, visible in figures["scrolls"])
+
+
+@pytest.mark.parametrize("cycle", [False, True])
+@pytest.mark.parametrize("name", ["rank {}", "torchrun:1/0 sglang::scheduler {}"])
+def test_both_processes_of_a_hang_are_in_sight_on_a_phone(tmp_path: Path, cycle: bool, name: str) -> None:
+    verdict = triage(*trial.late(2, 1, "main:10 step:44 keep_alive"))
+    assert verdict.triage is not None
+    body = verdict.triage
+    nodes = [dataclasses.replace(node, label=name.format(number)) for number, node in enumerate(body.nodes)]
+    if cycle:
+        [wait] = body.waits
+        waits = [wait, dataclasses.replace(wait, waiter=wait.target, target=wait.waiter)]
+        body = dataclasses.replace(body, waits=waits, cycle=[node.key for node in nodes])
+    verdict = dataclasses.replace(verdict, triage=dataclasses.replace(body, nodes=nodes))
+    figures = measured(verdict, tmp_path)
+    assert len(figures["labels"]) == 2
+    assert all(label["left"] >= 0 and label["right"] <= WIDTH for label in figures["labels"])
 
 
 @pytest.mark.parametrize("verdict", [examples.equivalent, examples.stale_tensor], ids=["equivalent", "divergent"])
@@ -92,16 +109,33 @@ def test_two_runs_on_a_phone_keep_their_words(verdict, tmp_path: Path) -> None:
     assert figures["broken"] == [] and figures["page"] <= WIDTH
 
 
-def test_the_list_of_samples_is_whole_on_a_phone_and_marks_the_first_divergence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [WIDTH, SCREEN])
+@pytest.mark.parametrize(
+    ("place", "marked"),
+    [
+        (Place(0, "rollout", 0, 0, 1, "token", 6, 9), ["69"]),  # position 1, not the equal tokens at 0
+        (Place(0, "prompt", 0, 0, 1, "prompt_seen", "1 [2] 3", "1 [1] 2"), ["2"]),  # in the prompt, not in the response
+        (Place(0, "prompt", 0, 0, 3, "prompt_seen", "1 2 3", "1 2 3 [4]"), []),  # the prompt that was sent ends before
+        (Place(0, "native", 0, 0, 1, "native logprob against the learner", -1.0, -2.0), ["69"]),  # of another stage
+    ],
+    ids=["response", "prompt", "after the prompt", "native"],
+)
+def test_the_list_of_samples_is_whole_and_the_first_divergence_is_marked_where_it_is(
+    tmp_path: Path, place: Place, marked: list[str], width: int
+) -> None:
     outputs = [[273, 6, 2], [7, 2]]
     record(tmp_path / "baseline", outputs, [[-0.5, -1.0, -0.1], [-2.0, -0.2]], "length")
     record(tmp_path / "candidate", [[273, 9, 2], [7, 2]], [[-0.7, -3.0, -0.1], [-2.0, -0.2]], "length")
-    figures = measured(of(tmp_path, Place(0, "rollout", 0, 0, 1, "token", 6, 9)), tmp_path)
-    assert figures["broken"] == [] and figures["page"] <= WIDTH
-    assert len(figures["cells"]) == 4 + 1 + 4
-    assert all(cell["left"] >= 0 and cell["right"] <= WIDTH for cell in figures["cells"])
-    assert [pair["text"] for pair in figures["first"]] == ["69"]  # position 1, not the equal tokens at 0
-    assert "another token at position 1" in figures["rows"][0] and "token at position 1" in figures["rows"][0]
+    figures = measured(of(tmp_path, place), tmp_path, width)
+    assert figures["broken"] == [] and figures["page"] <= width
+    verdicts = place.phase != "native"
+    assert len(figures["cells"]) == 4 + verdicts + 4
+    assert all(cell["left"] >= 0 and cell["right"] <= width for cell in figures["cells"])
+    row, following = figures["rows"]
+    assert all(row["top"] <= cell["top"] and cell["bottom"] <= row["bottom"] for cell in figures["cells"][:-4])
+    assert row["bottom"] <= following["top"]
+    assert figures["first"] == marked
+    assert "another token at position 1" in row["text"] and ("first divergence" in row["text"]) == verdicts
 
 
 def test_what_is_folded_is_open_on_paper(tmp_path: Path) -> None:

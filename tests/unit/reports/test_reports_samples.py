@@ -57,7 +57,8 @@ def embedded(page: str) -> tuple[dict, bytes]:
 
 def test_both_runs_are_embedded_as_the_page_reads_them(pair: Path) -> None:
     head, data = embedded(render(of(pair, Place(0, "rollout", 0, 0, 1, "token", 6, 9)), "html"))
-    assert (head["samples"], head["prompts"], head["tokens"], head["first"]) == (2, 1, 10, [0, 0, 1, "token"])
+    assert (head["samples"], head["prompts"], head["tokens"]) == (2, 1, 10)
+    assert head["first"] == {"step": 0, "sample": 0, "position": 1, "field": "token", "part": "response"}
     assert head["finish"] == ["stop"]
     integers = np.frombuffer(data, "<i4", 9 * 2 + 1 + 3 + 10)
     columns = [list(column) for column in integers[:18].reshape(9, 2)]  # step, sample, prompt, lengths, ends, firsts

@@ -282,4 +282,4 @@ def test_a_run_is_in_motion_only_if_those_waited_for_are(tmp_path: Path) -> None
 
 def test_advice_names_the_process_that_it_is_about() -> None:
     advice = triage(*absent()).triage.next  # type: ignore[union-attr]
-    assert any("harness stacks 101 " in step for step in advice) and not any("PID" in step for step in advice)
+    assert any("py-spy dump --pid 101 " in step for step in advice) and not any("PID" in step for step in advice)

@@ -67,4 +67,7 @@ def test_who_only_sleeps_is_said_to_sleep_where_it_does() -> None:
 def test_who_only_sleeps_is_looked_at_before_its_log() -> None:
     verdict = triage(*job(rank(3, "main:5 wait", world=8)))
     assert verdict.triage is not None and verdict.triage.hang == "K4"
-    assert verdict.triage.next[0].startswith("harness stacks ") and "log" in verdict.triage.next[1]
+    assert (
+        verdict.triage.next[0].rpartition("/")[2].startswith("py-spy dump --pid 103 ")
+        and "log" in verdict.triage.next[1]
+    )

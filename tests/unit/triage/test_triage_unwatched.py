@@ -76,4 +76,4 @@ def test_a_sibling_that_stands_elsewhere_is_told_although_nobody_has_a_rank(pare
     verdict = triage(evidence(*children, source="live", stall_s=0.0))
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
     assert ("pid 101 at " in verdict.reason) is is_named
-    assert any("stacks 101 " in step for step in verdict.triage.next) is is_named
+    assert any("dump --pid 101 " in step for step in verdict.triage.next) is is_named

@@ -43,6 +43,7 @@ LIFECYCLE = CauseFamily(
     "LIFECYCLE",
     meaning="the engine was used in its sleep, drew before a sync brought it the current weights, or did not sleep",
     fix="after every rollout put the engine to sleep; wake its weights before a sync, and its cache after it",
+    details={what: f"the engine {what.words}" for what in What},
     alone="the engine's own calls are recorded in their order",
     proof=recorded("no step differs but those that were drawn against the order of calls"),
 )

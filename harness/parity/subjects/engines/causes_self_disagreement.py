@@ -131,6 +131,7 @@ def _repeats_itself(bench: OnBench) -> str:
 
 
 DECODING = "decoding"
+_DECODING = {DECODING: "it decodes other log-probabilities than it scores of the same tokens"}
 _DECODES = {
     DECODING: "look at what decoding does otherwise than scoring: the type of the KV cache, its kernel, numbers "
     "that are put in afterwards; the engine repeats its draws, so this is no noise"
@@ -139,6 +140,7 @@ BASELINE_ITSELF = CauseFamily(
     "baseline-itself",
     meaning="the baseline gives other tokens or log-probabilities when it is asked the same again",
     fix="make the baseline repeat itself first: it differs from itself under equal inputs",
+    details=_DECODING,
     alone="the engine is held against itself",
     fixes=_DECODES,
     contradicted=_repeats_itself,
@@ -150,6 +152,7 @@ CANDIDATE_ITSELF = CauseFamily(
     "candidate-itself",
     meaning="the candidate gives other tokens or log-probabilities when it is asked the same again",
     fix="make the candidate repeat itself first: it differs from itself under equal inputs",
+    details=_DECODING,
     fixes=_DECODES,
     alone="the engine is held against itself",
     contradicted=_repeats_itself,

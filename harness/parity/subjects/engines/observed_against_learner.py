@@ -17,6 +17,7 @@ from harness.parity.subjects.log_probabilities import observed_drifts, observed_
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.log_probabilities.observed_properties import StepTokens
 from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
+from harness.parity.subjects.precision.observed_floor import asked_again
 from harness.parity.subjects.precision.observed_rounding import both, misrounded
 from harness.parity.subjects.prompts import observed as prompts_observed
 from harness.parity.subjects.sampling.observed_flip_table import FarChoices
@@ -309,7 +310,8 @@ def note_floors(e: EvidenceBuilder) -> None:
     for side in e.sides:
         floor, where = side.floor, side.floor.where
         if floor.exceeds(e.of_engines):
-            context = f"the {side.name} differs from itself by more than the cap ({where.get('variant')} against base)"
+            how = asked_again([str(where.get("variant"))])
+            context = f"the {side.name}, asked again {how}, differs from itself by more than the cap"
             if floor.not_finite:
                 context = f"the {side.name} reports {floor.not_finite} log-probabilities that are not finite"
         elif floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature):

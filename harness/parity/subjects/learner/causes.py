@@ -14,7 +14,7 @@ from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, Where, among, and_runs, from_step, when
 from harness.parity.subjects.learner.observed_experience import FROZEN
-from harness.parity.subjects.learner.observed_learner_faults import Reading
+from harness.parity.subjects.learner.observed_learner_faults import Divisor, Reading
 from harness.parity.subjects.ranks.observed_answers import odd_rank
 from harness.parity.subjects.ranks.observed_faults import RankFault, What
 from reports.model import Cause, Proof
@@ -229,6 +229,21 @@ TRAINER = CauseFamily(
     "TRAINER",
     meaning="the learner computes otherwise: its ranks, its loss or its log-probabilities",
     fix="look at the trainer's code and settings: the rollouts are not the cause",
+    details={
+        **{what: words.format(side="learner") for what, words in _WORDS.items()},
+        **{reading: f"the returns {lack}" for reading, lack in _LACK.items() if reading is not None},
+        ANY_RETURNS: f"the returns {_LACK[None]}",
+        ANY_LOSS: "the loss that was applied does not follow from the experience",
+        Divisor.MICRO_BATCHES: "the loss depends on how the batch is cut into micro-batches",
+        Divisor.SAMPLES: "each sample counts alike in the loss, whatever its length",
+        "packing in the loss": "the loss depends on how samples are packed into rows",
+        "samples of the ranks in the loss": "the loss depends on which rank has which samples",
+        "cut of the batch in the loss": "the loss depends on the ranks, the micro-batches or the packing",
+        "answers of a rank": "one rank answers otherwise than the others",
+        "forward pass": "the learner computes other log-probabilities with the same weights and ids",
+        "log-probabilities scaled": "the learner's log-probabilities are all multiplied by one factor",
+        "scored with the reference": "the learner's log-probabilities are those of the reference",
+    },
     alone="it is read off the trainer's own records: one factor gives every number again, which no engine reports, or "
     "its ranks say what each was asked, trained on, summed and applied",
     proof=recorded("one factor, another sample's response, or a term left out gives every number of the learner again"),

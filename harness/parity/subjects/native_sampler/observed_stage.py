@@ -55,12 +55,13 @@ def _read(e: EvidenceBuilder, plan: Plan, stage: NativeStage) -> observed_distri
         stage.add("not_compared", *drawn.missing)
         agrees = observed_meaning.semantics(e, side, drawn, stage)
         if collisions(e, side, drawn, stage):
-            stage.add("not_compared", f"{side.name}: clones are no samples of their own to hold against the learner")
+            stage.add(
+                "not_compared", f"{side.name}: its sampler was not judged, since samples of it are copies of others"
+            )
         elif not agrees:
             stage.add(
                 "not_compared",
-                f"{side.name}: its own numbers are not the learner's, which then does not know what its sampler had to "
-                "draw from",
+                f"{side.name}: its sampler was not judged, since its log-probabilities are not the learner's",
             )
         else:
             sampler(e, side, drawn, stage)

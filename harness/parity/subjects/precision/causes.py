@@ -149,6 +149,7 @@ def _another_cause(bench: OnBench) -> str:
 ARITHMETIC = CauseFamily(
     "ARITHMETIC",
     meaning="rounding in half precision: the difference is gone in float32",
+    named="the type in which both engines compute",
     contradicted=_another_cause,
     fix="compute in a wider type: the difference is rounding beyond what was believed",
     alone="it is gone in float32, and was there in half precision",

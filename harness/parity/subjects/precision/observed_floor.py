@@ -45,7 +45,8 @@ CAPS = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
 # from their learner (docs/measurements/gpu.md).
 CAP_TF32 = 0.05
 EPSILON = 2.0**-23  # spacing of float32 at 1
-VARIANTS = ("batch", "order", "prefill")
+# How an engine is asked again to be held against itself: name in a recording -> in words.
+VARIANTS = {"batch": "in other batches", "order": "in another order", "prefill": "by prefill in place of decoding"}
 MINIMUM_TOKENS = 64  # fewer tokens say nothing about an extreme value
 HEADROOM = 10.0  # times the floor: see `Tolerance.value`
 RESOLUTION = 16.0  # times the spacing of float32: see `Tolerance.value`
@@ -141,6 +142,11 @@ class EngineFloor:
     def implausible_flips(self, cap: float, temperature: float) -> bool:
         """Whether there are more flips than ties of engines within the cap can explain."""
         return implausible(self.flips, self.tokens + self.flips, cap, temperature)
+
+
+def asked_again(variants: Iterable[str]) -> str:
+    """Return in words how an engine was asked again."""
+    return ", ".join(VARIANTS.get(variant, "in a second run") for variant in variants)
 
 
 def implausible(flips: int, tokens: int, cap: float, temperature: float) -> bool:

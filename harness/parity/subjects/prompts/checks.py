@@ -23,16 +23,16 @@ from reports.text import counted, part_of
 @check(SUSPICIONS[1], 1, alone=True)
 def token_ids_not_text(e: Evidence) -> Outcome:
     """Whether token ids, not text, went into the engines."""
-    return _prompts(e, 1, "went in as ids and were seen as they were sent", "the engine saw")
+    return _prompts(e, 1, "went in as ids and were seen as they were sent")
 
 
 @check(SUSPICIONS[10], 10, required=unless_native, alone=True)
 def prompt_ids(e: Evidence) -> Outcome:
     """The prompt ids that an engine was sent, against those that it saw."""
-    return _prompts(e, 10, "prompt_seen equals prompt", "prompt_seen is not prompt:")
+    return _prompts(e, 10, "prompt_seen equals prompt")
 
 
-def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
+def _prompts(e: Evidence, number: int, good: str) -> Outcome:
     name = SUSPICIONS[number]
     kinds = tuple(Kind.PROMPT.of(side.name) for side in e.sides if Kind.PROMPT.of(side.name) in e.first)
     if kinds:
@@ -40,11 +40,12 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
             side.name: {kind: len(where) for kind, where in side.prompts.kinds.items()} for side in e.sides
         }
         text = "; ".join(
-            f"{side}: {', '.join(f'{kind} in {count:,} samples' for kind, count in counts.items())}"
+            f"the {side}'s engine saw other prompt ids than it was sent: "
+            + ", ".join(f"{kind} in {counted(count, 'sample')}" for kind, count in counts.items())
             for side, counts in counts_by_side.items()
             if counts
         )
-        return outcome(name, "confirmed", f"{bad} {text}", number=number, kinds=kinds, **counts_by_side)
+        return outcome(name, "confirmed", text, number=number, kinds=kinds, **counts_by_side)
     silent = [side for side in e.sides if side.counts.seen_samples < side.counts.samples or not side.counts.samples]
     if silent:
         counts = part_of(silent[0].counts.seen_samples, silent[0].counts.samples, "sample")

@@ -66,7 +66,7 @@ def note(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
             position=at,
             field="prompt_seen",
             **side.paired(around(seen_ids, at), around(ids, at)),
-            context=f"{side.name}: sent {len(ids):,} ids, the engine saw {len(seen_ids):,}: {became}",
+            context=f"the {side.name}'s engine was sent {len(ids):,} ids and saw {len(seen_ids):,}: {became}",
         ),
     )
 

@@ -63,6 +63,13 @@ LOGPROB_SEMANTICS = CauseFamily(
     meaning="the engine reports log-probabilities of another distribution: scaled, tempered or renormalised; or a "
     "placeholder in place of some",
     fix="ask the engine for raw log-probabilities, at temperature 1 and before any filter",
+    details={
+        "tempered": "they are those after the temperature was applied",
+        "renormalised": "they are those among the tokens that top-k and top-p leave",
+        "scaled": "they are those of the model times one factor, such as that of another base of the logarithm",
+        "rounded": "they went through a type of fewer digits than float32",
+        "placeholder": "some are a constant that stands in for the number",
+    },
     fixes={
         "placeholder": "keep the log-probability of every token that was drawn, that of the end token too, and put no "
         "number in its place",

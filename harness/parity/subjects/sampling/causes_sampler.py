@@ -55,6 +55,10 @@ SAMPLER = CauseFamily(
     "SAMPLER",
     meaning="the engine's own sampler draws otherwise than its parameters say",
     fix="turn off what replaces the engine's own sampler, or use another version of the engine",
+    details={
+        "joint top-k/top-p": "top-p is taken of all tokens, and not of those that top-k leaves",
+        "another token now and then": "some tokens are the second best where another was drawn",
+    },
     alone="its rule names it only once a parameter, a filter and other random numbers are excluded",
     suspicion=7,
     drawn=True,

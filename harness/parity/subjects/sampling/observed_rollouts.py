@@ -95,8 +95,8 @@ def _unreached(e: EvidenceBuilder, b: Table, c: Table, lacking: int) -> None:
         if not 0 <= number(reported) <= (lacking if guided else 0):
             e.odd_unreached.setdefault(side.name, (b.step, reported, lacking if guided else 0))
         else:
-            positions = counted(whole(reported), "position")
-            e.missing.append(f"step {b.step}: the {side.name}'s engine did not reach {positions} of its guide")
+            text = f"the {side.name}'s engine did not draw {counted(whole(reported), 'token')} that it was to follow"
+            e.missing.append(f"step {b.step}: {text}")
 
 
 def _judged_rows(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> np.ndarray | None:

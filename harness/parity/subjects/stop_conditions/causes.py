@@ -495,6 +495,12 @@ STOP = CauseFamily(
     meaning="the engine ends samples at other tokens, drops the token that ends one, or says that a limit cut it",
     fix="set the same stop tokens on both engines, and keep the one that ends a sample; where only the reason is "
     "wrong, take another version of the engine, or read it from the last token",
+    details={
+        "end token dropped": "the token that ends a sample is left out of it",
+        "other end set": "the engine ends samples at other tokens than the other one",
+        "ignore_eos": "the engine goes on after the tokens that end a sample",
+        "finish reason": "the engine reports another reason for the end than the tokens show",
+    },
     alone="its proof finds the end at the same token in every sample; a limit ends samples at any token",
     suspicion=7,
     suspicions={"end token dropped": 2, "finish reason": 0},
@@ -504,6 +510,7 @@ LENGTH = CauseFamily(
     "LENGTH",
     meaning="the engine ends samples at another length",
     fix="set the same max_tokens and max_model_len on both engines",
+    details={"context": "prompt and response together are cut at a smaller number of tokens"},
     alone="its proof ends every sample at one length; a pool that runs full ends them at any",
     proof=either("cut at one length, each sample ends where the engine's does"),
 )
@@ -511,6 +518,7 @@ CAPACITY = CauseFamily(
     "CAPACITY",
     meaning="the engine's KV pool ran full, and samples were cut",
     fix="give the engine a larger KV pool, or fewer sequences at a time",
+    details={"kv pool": "the memory for keys and values of the tokens was too small for the batch"},
     alone="the engine's own figures say that the pool ran full, or is as large as the samples are long",
     suspicion=6,
     proof=either("cut at what the pool holds, each sample ends where the engine's does"),

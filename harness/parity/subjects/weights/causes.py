@@ -20,6 +20,7 @@ from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure, listed
 
+ALL = "all tensors"
 SINGLE = 3  # up to this many tensors are named one by one; more are named together
 
 
@@ -48,7 +49,7 @@ def _titled(family: CauseFamily, tensors: list[str], all_names: frozenset[str]) 
     if len(tensors) <= SINGLE:
         yield from ((family.key(name), [name]) for name in tensors)
     elif set(tensors) >= all_names:
-        yield family.key("all tensors", many=True), tensors
+        yield family.key(ALL, many=True), tensors
     else:
         # The longest dotted prefix that all tensors share, to name a module where the whole of it is concerned.
         prefix = tensors[0].rpartition(".")[0]
@@ -257,6 +258,14 @@ def _recorded_digest(bench: OnBench) -> str:
 STALE_WEIGHTS = CauseFamily(
     "STALE_WEIGHTS",
     meaning="the engine computes with older values of the named tensors than the learner's",
+    details={
+        ALL: "every tensor of the model",
+        "one update behind": "the weights of one update before, in every step",
+        "earlier versions": "the weights of earlier updates, of changing age",
+        "those of the reference": "the weights of the start, which are those of the reference",
+    },
+    named="a tensor of the model, the module that holds such tensors, their number, or the version at which the "
+    "engine's weights are frozen",
     contradicted=_recorded_digest,
     fix="send the named tensors in every weight sync, see that every worker loads them, and generate only then",
     rivals=(
@@ -273,6 +282,11 @@ STALE_WEIGHTS = CauseFamily(
 WEIGHTS = CauseFamily(
     "WEIGHTS",
     meaning="the engine received other values of the named tensor than the learner sent",
+    details={
+        ALL: "every tensor of the model",
+        "loading": "what a sync does with the weights, where no single tensor could be named",
+    },
+    named="a tensor of the model, the module that holds such tensors, or their number",
     contradicted=_recorded_digest,
     fix="check how the weight sync maps the named tensor: name, shard, order of rows, dtype",
     rivals=(
