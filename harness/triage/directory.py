@@ -277,9 +277,12 @@ def is_dump(file: Path) -> bool:
             first = stream.read(1)
     except OSError:
         return True  # the reader of dumps reports why it cannot be read
-    if not first:
-        return file.stem[-1:].isdigit()
-    return first in b"{\x80" and file.name not in (MANIFEST, VERDICT)
+    return begins_dump(file, first) if first else file.stem[-1:].isdigit()
+
+
+def begins_dump(file: Path, first: bytes) -> bool:
+    """Whether a file that begins with the byte `first` is a dump. `first`: empty for an empty file."""
+    return bool(first) and first in b"{\x80" and file.name not in (MANIFEST, VERDICT)
 
 
 def _inside(folder: Path, relative: str, notes: list[str]) -> bool:

@@ -159,15 +159,13 @@ def _files(path: Path, skipped: list[str]) -> list[Path]:
     """The file, or the plain files below a folder. Hidden files, links, pipes, sockets and devices are left out."""
     if path.is_file():
         return [path]
-    files: list[Path] = []
+    files: list[str] = []
     special: list[Path] = []
-    for file in path.rglob("*"):
-        if any(part.startswith(".") for part in file.relative_to(path).parts):
-            continue
-        if not file.is_symlink() and file.is_file():
-            files.append(file)
-        elif file.is_symlink() or not file.is_dir():
-            special.append(file)
+    for entry in _entries(path):
+        if entry.is_file(follow_symlinks=False):
+            files.append(entry.path)
+        else:
+            special.append(Path(entry.path))
         if len(files) + len(special) == MAX_FILES:
             skipped.append(f"{path} has more than {MAX_FILES:,} files: the others were not read")
             break
@@ -175,7 +173,22 @@ def _files(path: Path, skipped: list[str]) -> list[Path]:
         names = [f"{_printable(file.relative_to(path))} ({_sort(file)})" for file in sorted(special)[:MAX_SKIPPED]]
         more = f" and {len(special) - MAX_SKIPPED:,} more" if len(special) > MAX_SKIPPED else ""
         skipped.append(f"left out of {path}, because only plain files are read: {', '.join(names)}{more}")
-    return sorted(files)
+    return list(map(Path, sorted(files)))
+
+
+def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    """What lies in a folder and in those below it. Hidden names are left out, links are not followed."""
+    try:
+        entries = [*os.scandir(folder)]
+    except PermissionError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(entry.path)
+        else:
+            yield entry
 
 
 def _printable(path: Path) -> str:
@@ -237,7 +250,7 @@ def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:
         of_path = naming.of_path(look.file)
         if rank is None and len(writers.get(look.file, ())) == 1 and _role(look.dump) != "launcher":
             rank = of_path.rank
-        yield look, replace(look.writer, rank=rank, host=look.writer.host or of_path.host)
+        yield look, look.writer._replace(rank=rank, host=look.writer.host or of_path.host)
 
 
 def _process(look: Look, name: Name) -> Process:
@@ -250,7 +263,7 @@ def _process(look: Look, name: Name) -> Process:
         ppid=-1,  # not known; 0 would be the parent's pid in another dump without a pid
         command=_shown(dump.command),
         role=name.role if role == "process" and name.role else role,
-        engine=engine_of(_facts(dump.command)),
+        engine=_engine_of(dump.command),
         rank=name.rank,
         world_size=naming.world_in(dump.command) if role != "launcher" else None,
         samples=(Sample(0.0, "", threads=dump.threads),),
@@ -273,6 +286,10 @@ def _role_of(command: str) -> str:
 
 
 @lru_cache(maxsize=1024)
+def _engine_of(command: str) -> str:
+    return engine_of(_facts(command))
+
+
 def _facts(command: str) -> Facts:
     argv = tuple(command.split())
     if argv[:1] and re.search(r"(^|/)python[\d.]*$", argv[0]):

@@ -339,7 +339,7 @@ class Errors:
 def scheduler(line: str, writer: Name) -> Name:
     """The scheduler that SGLang's prefix of a line names; without such a prefix the writer."""
     parallel = _PARALLEL.match(line) if writer.rank is None else None
-    return replace(writer, role=parallel[1].strip()) if parallel else writer
+    return writer._replace(role=parallel[1].strip()) if parallel else writer
 
 
 def stamp_of(line: str) -> tuple[int, int, float] | None:

@@ -457,6 +457,18 @@ def test_the_folder_of_torchs_debug_server_has_each_rank_and_its_last_look(tmp_p
     assert any("dumped 2 times" in line for line in verdict.missing)
 
 
+def test_a_pasted_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, opened, plain_open = job(tmp_path, *[waiting(12)] * 3), [], open
+
+    def count(file: Any, *arguments: Any, **options: Any) -> Any:
+        opened.append(str(file))
+        return plain_open(file, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", count)
+    assert pasted.evidence([str(folder)]) is not None
+    assert sorted(opened) == [str(folder / f"rank_{rank}.txt") for rank in range(3)]
+
+
 @pytest.mark.parametrize("number", ["99999999999999999999", "-1", "x"])
 def test_a_section_without_a_possible_rank_is_a_line_like_any_other(tmp_path: Path, number: str) -> None:
     text = f"=== Rank {number}: http://node7:1/ ===\n" + DEBUG_SERVER.format(line=8).partition("===\n")[2]
