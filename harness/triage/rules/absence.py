@@ -27,6 +27,7 @@ _AFTER_AN_ERROR = (
     _STAND,
     "let a failed rank end: torchrun and Ray then end the others",
 )
+_LATE_DEVICE = ("nvidia-smi; dmesg | grep -i xid", Live("py-spy dump --native --pid PID   # where the rank stands"))
 _WITHOUT_AN_ERROR = (_STAND, "read its code there, and the end of its log: what it waits for")
 
 
@@ -139,15 +140,19 @@ def device(case: Case) -> Ruling | None:
             for sink in lost if not sink.progress and _recorded(case, sink) and not _unrecorded(sink)}  # fmt: skip
     if not why or _young(case):
         return None
-    first = case.subject(next(iter(why)))
-    behind = "has not got to" if first.pending is not None else "does not end"
+    first = case.subject(next(iter(why))).pending
+    if first is None:
+        stands = "its device does not end what it was given"
+    else:
+        call = f"its host thread is inside the call of {first.op} #{first.seq}"
+        stands = call if first.called else "its device has not got to what it was given"
     return Ruling(
         "HUNG",
-        f"{case.names(why)}: its device {behind} what it was given",
+        f"{case.names(why)}: {stands}",
         "K9",
         why,
         place=case.waited_in(why) or first.state(),
-        next=("nvidia-smi; dmesg | grep -i xid", Live("py-spy dump --native --pid PID   # where the rank stands")),
+        next=_LATE_DEVICE[::-1] if first is not None and first.called else _LATE_DEVICE,
     )
 
 
@@ -174,6 +179,8 @@ def _device_behind(case: Case, subject: Subject) -> str:
         peers = [state for rank, state in group.ranks.items() if names.key(group, rank) != subject.key]
         inside = [state.pending for state in peers if state.pending is not None and state.pending.seq == seq]
         if not subject.pending.started and any(pending.started for pending in inside):
+            if subject.pending.called:
+                return "its host thread is inside the call, which has not returned"
             return "its device has not got to it: something earlier on its stream does not end"
         if any(state.completed >= seq for state in peers):
             return "its peers are through with it"
