@@ -8,7 +8,8 @@ OUT_OF_MEMORY = "dmesg | grep -i oom   # SIGKILL is how the kernel ends a proces
 # What the death or the silence of a peer looks like in the error of a victim: never a first error.
 _ECHO = re.compile(
     r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
-    r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|aborted|SIGTERM|KeyboardInterrupt",
+    r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|monitoredBarrier|aborted|SIGTERM"
+    r"|KeyboardInterrupt",
     re.I,
 )
 

@@ -56,7 +56,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     stacked = {process.rank for process in processes}
     logged = _errors(reader)
     failed = torchrun.processes(reader.failures.rows)
-    processes += [_with_words(process, logged) for process in failed if process.rank not in stacked]
+    processes += [_with_words(process, reader.errors.entries) for process in failed if process.rank not in stacked]
     waiting = {rank for rank, _ in reader.log.waiting}
     processes += _held_by_the_kernel(logged, {process.key for process in processes})
     processes += _failed(logged, {process.rank for process in processes} | waiting)
@@ -92,7 +92,8 @@ def _errors(reader: Reader) -> list[LogError]:
     """The errors of all logs; of a rank that wrote none what torchrun's table says of its end."""
     logged = reader.errors.entries
     ranks = {error.rank for error in logged if not error.echo}
-    return [*logged, *(error for error in torchrun.errors(reader.failures.rows) if error.rank not in ranks)]
+    ends = torchrun.errors(reader.failures.rows, {error.rank for error in logged} - ranks)
+    return [*logged, *(end for end in ends if end.rank not in ranks)]
 
 
 def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]:
@@ -108,10 +109,12 @@ def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]
 
 
 def _with_words(process: Process, logged: Iterable[LogError]) -> Process:
-    """A process of torchrun's table with the error that its rank wrote to the log, if the table has none."""
-    rank_errors = [error for error in logged if error.rank == process.rank and not (error.echo or error.survived)]
-    is_explained = process.error or (process.exit_code or 0) < 0 or not rank_errors
-    return process if is_explained else replace(process, error=rank_errors[-1].text)
+    """A process of torchrun's table with the last error that the log has of its rank, its own before an echo, if the
+    table has none."""
+    errors = [error for error in logged if error.rank == process.rank and not error.survived]
+    errors = [error for error in errors if not error.echo] or errors
+    is_explained = process.error or (process.exit_code or 0) < 0 or not errors
+    return process if is_explained else replace(process, error=errors[-1].text)
 
 
 def _held_by_the_kernel(logged: Iterable[LogError], keys: set[str]) -> list[Process]:

@@ -35,6 +35,9 @@ def over(case: Case) -> Ruling | None:
     kills = {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
              for peak in case.evidence.peaks if peak.killed}  # fmt: skip
     if bad := _bad_ends(processes, kills):
+        echoed = all(_order(process)[0] for process in processes if process.key in bad)
+        if echoed and any(not error.echo for error in case.evidence.errors):
+            return None  # a log says what came before these ends
         return _in_bad_order(case, bad, ago, kills)
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
     return _good_order(case, f"the run has ended in good order{ago}", count)
