@@ -23,8 +23,9 @@ from harness.triage.archive import MAX_FILES
 from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
-from harness.triage.directory import MAX_PROCESSES
+from harness.triage.directory import MAX_PROCESSES, loose
 from harness.triage.evidence import PASTED, Evidence, LogError, Process, Sample
+from harness.triage.flight.filenames import named_rank
 from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
@@ -40,7 +41,8 @@ SEVERAL = "lines about timeouts are of several incidents and were not used: give
 
 
 def evidence(words: Sequence[str]) -> Evidence | None:
-    """The evidence in files, folders and `-`, the standard input; None if they hold no text, or recorder dumps alone.
+    """The evidence in files, folders and `-`, the standard input; None if they hold no text, or are a folder of
+    recorder dumps.
 
     Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
     """
@@ -49,7 +51,10 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     for name, file in _named(words, skipped):
         if not reader.take(name, file):
             break
-    if not reader.has_read and (reader.recorded or not reader.ends):
+    if not reader.has_read and reader.recorded:
+        dumps = [Path(file) for file in reader.recorded.values() if named_rank(Path(file).name)[1] is not None]
+        return loose(dumps) if {file.parent for file in dumps} - {Path(words[0]).resolve()} else None
+    if not reader.has_read and not reader.ends:
         return None
     dumps = {} if reader.recorded else reader.log.dumps()
     processes, repeated = _processes(reader.looks)

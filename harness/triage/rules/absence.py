@@ -273,9 +273,9 @@ def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], childr
     """Who waits, in one line: beside which siblings, or for which children."""
     if siblings:
         return standing.headline(standing.places_of([*waiters, *siblings]))
-    names, several = case.names(waiter.key for waiter in waiters), len(waiters) > 1
     if not children:
-        return f"nothing says for whom {names} wait{'' if several else 's'}"
+        return threads.for_whom(case, waiters)
+    names, several = case.names(waiter.key for waiter in waiters), len(waiters) > 1
     below = standing.headline(standing.places_of(children), MAX_BELOW)
     return f"{names} {'wait for their' if several else 'waits for its'} children, which wait: {below}"
 
