@@ -81,7 +81,7 @@ SIGNS = (
     Sign(
         "CUDA out of memory", "ran out of GPU memory",
         "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?",
-        re.compile(r"CUDA out of memory(?:.{0,300}?(?P<detail>Process \d{1,10} has [\d.]{1,10} [KMG]iB) memory in use)?"),
+        re.compile(r"CUDA out of memory(?:.{0,300}?(?P<detail>Process \d{1,10} has [\d.]{1,10} [KMG]iB) memory)?"),
     ),
     Sign(
         "ut of memory: Killed process", "was killed by the kernel for memory", OUT_OF_MEMORY,
