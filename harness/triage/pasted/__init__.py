@@ -97,8 +97,7 @@ def _errors(reader: Reader) -> list[LogError]:
     """The errors of all logs; of a rank that wrote none what torchrun's table says of its end."""
     logged = reader.errors.entries
     ranks = {error.rank for error in logged if not error.echo}
-    ends = torchrun.errors(reader.failures.rows, {error.rank for error in logged} - ranks)
-    return [*logged, *(end for end in ends if end.rank not in ranks)]
+    return [*logged, *(error for error in torchrun.errors(reader.failures.rows) if error.rank not in ranks)]
 
 
 def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]:

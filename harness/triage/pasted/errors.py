@@ -172,7 +172,7 @@ SIGNS = (
     Sign(" clients joined", "waited in vain for the clients of its store",
          "srun --label env | grep -E 'RANK|WORLD_SIZE|MASTER'   # were all ranks started, with the same store?",
          re.compile(r"(?P<detail>\d{1,7}/\d{1,7}) clients joined"), Kind.ECHO),
-    Sign("failed to pass monitoredBarrier", "did not come to a monitored barrier",
+    Sign("failed to pass monitoredBarrier", "missed a monitored barrier",
          "harness triage PID   # of that rank, while it stands",
          re.compile(r"Rank (?P<missing>\d{1,7}) failed to pass monitoredBarrier")),
     Sign(" monitoredBarrier", "waited in vain at a monitored barrier", kind=Kind.ECHO,

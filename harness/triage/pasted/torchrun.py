@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -80,8 +80,8 @@ def processes(rows: list[dict[str, str]]) -> Iterator[Process]:
         )
 
 
-def errors(rows: list[dict[str, str]], echoing: Collection[int | None]) -> Iterator[LogError]:
-    """The end of each rank that failed, as an error of the log. `echoing`: ranks that wrote of a peer's end alone."""
+def errors(rows: list[dict[str, str]]) -> Iterator[LogError]:
+    """The end of each rank that failed, as an error of the log."""
     for row in rows:
         rank, ending = _RANK.match(row["rank"]), _EXIT.match(row.get("exitcode", ""))
         if rank is None or ending is None or int(rank[1]) > RANKS:
@@ -97,7 +97,7 @@ def errors(rows: list[dict[str, str]], echoing: Collection[int | None]) -> Itera
             host=row.get("host", ""),
             pid=int(ending[2]),
             fix=OUT_OF_MEMORY if killed else READ_ON,
-            echo=code == -signal.SIGTERM or is_echo(words) or (code > 0 and int(rank[1]) in echoing),
+            echo=code == -signal.SIGTERM or is_echo(words),
             at=stamp_of(row.get("time", "")),
         )
 

@@ -72,7 +72,7 @@ def judged(folder: Path, *lines: str) -> Verdict:
          "without making progress in monitoring enqueued collectives.", "600 seconds", "rank 5"),
         ("[F ProcessGroupNCCL.cpp:1169] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck "
          "for 480 seconds without making progress", "480 seconds", "rank 6"),
-        (BARRIER, "did not come", "rank 1"),
+        (BARRIER, "missed a monitored barrier", "rank 1"),
         ("(WorkerDict pid=9) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
          "capacity of 79.10 GiB of which 1.1 GiB is free. Process 5 has 40.00 GiB memory in use.",
          "GPU memory: Process 5 has 40.00 GiB", "WorkerDict (pid 9)"),
@@ -276,6 +276,6 @@ def test_the_rank_that_missed_a_monitored_barrier_comes_before_those_that_say_so
     lines = [*trace, BARRIER, *(line.replace("rank0", "rank3") for line in trace), REACHED, "train.py FAILED", "-" * 60,
              "Failures:", *ends]  # fmt: skip
     verdict = judged(tmp_path, *lines)
-    assert "first failure: rank 1 did not come" in verdict.reason
+    assert "rank 1 missed a monitored barrier" in verdict.reason
     barrier, end, *_ = errors(tmp_path, *trace, BARRIER)
     assert [(error.rank, error.echo) for error in (barrier, end)] == [(1, False), (0, True)]
