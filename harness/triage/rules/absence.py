@@ -182,7 +182,7 @@ def _device_behind(case: Case, subject: Subject) -> str:
             if subject.pending.called:
                 return "its host thread is inside the call, which has not returned"
             return "its device has not got to it: something earlier on its stream does not end"
-        if any(state.completed >= seq for state in peers):
+        if not group.absent and any(state.completed >= seq for state in peers):
             return "its peers are through with it"
     return ""
 

@@ -386,3 +386,15 @@ def test_a_launchers_wait_hides_no_rank_that_reads_from_its_child(writer: int) -
     verdict = triage(evidence(launcher, *ranks, child, source="live", stall_s=0.0))
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
     assert "rank 1" in verdict.reason and (child.key in wording(verdict)) is bool(writer)
+
+
+def test_a_peer_that_is_through_says_nothing_where_another_one_was_not_recorded() -> None:
+    """A sender of gloo's broadcast is done when each receiver has come: rank 1 has, and rank 2 may not have."""
+    ranks = [rank(number, "load:5 broadcast", world=3) for number in (0, 1)]
+    elsewhere = rank(2, "main:12 all_reduce", world=3)
+    of_two = group("0", {0: (2, "broadcast"), 1: (3, "broadcast")}, members=(0, 1, 2), missing=(2,))
+    verdict = triage(evidence(*ranks, elsewhere), compared(of_two, world=3))
+    assert verdict.triage is not None and not verdict.triage.culprits
+    of_all = group("0", {0: (2, "broadcast"), 1: (3, "broadcast")}, members=(0, 1))
+    judged = triage(evidence(*(dataclasses.replace(each, world_size=2) for each in ranks)), compared(of_all, world=2))
+    assert judged.triage is not None and [party.rank for party in judged.triage.culprits] == [0]
