@@ -45,6 +45,11 @@ TOLD = {
         "print('ready', flush=True)\nfuture.result()",
         ["waits for a future", "1 of ", "thread reward_0 at job.py:16 in part"],
     ),
+    "a future of a pool whose threads wait for futures": (
+        "pool = ThreadPoolExecutor(1, 'reward')\ndef nested():\n    taken.set()\n    pool.submit(part).result()\n"
+        "future = pool.submit(nested)\ntaken.wait()\nprint('ready', flush=True)\nfuture.result()",
+        ["waits for a future", "1 of 1 threads of its pools work, 1 of these wait for futures as well"],
+    ),
 }
 NOT_TOLD = {
     "a lock that no thread keeps by its text": "lock.acquire(); print('ready', flush=True)\n"

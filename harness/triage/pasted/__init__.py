@@ -52,8 +52,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         if not reader.take(name, file):
             break
     if not reader.has_read and reader.recorded:
-        dumps = [Path(file) for file in reader.recorded.values() if named_rank(Path(file).name)[1] is not None]
-        return loose(dumps) if {file.parent for file in dumps} - {Path(words[0]).resolve()} else None
+        ranked = [Path(file) for file in reader.recorded.values() if named_rank(Path(file).name)[1] is not None]
+        return loose(ranked) if {file.parent for file in ranked} - {Path(words[0]).resolve()} else None
     if not reader.has_read and not reader.ends:
         return None
     dumps = {} if reader.recorded else reader.log.dumps()

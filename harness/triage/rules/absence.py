@@ -140,19 +140,20 @@ def device(case: Case) -> Ruling | None:
             for sink in lost if not sink.progress and _recorded(case, sink) and not _unrecorded(sink)}  # fmt: skip
     if not why or _young(case):
         return None
-    first = case.subject(next(iter(why))).pending
-    if first is None:
-        stands = "its device does not end what it was given"
-    else:
-        call = f"its host thread is inside the call of {first.op} #{first.seq}"
-        stands = call if first.called else "its device has not got to what it was given"
+    first = case.subject(next(iter(why)))
+    pending = first.pending
+    called = pending is not None and pending.called
+    stands = "its device does not end what it was given"
+    if pending is not None:
+        call = f"its host thread is inside the call of {pending.op} #{pending.seq}"
+        stands = call if called else "its device has not got to what it was given"
     return Ruling(
         "HUNG",
         f"{case.names(why)}: {stands}",
         "K9",
         why,
         place=case.waited_in(why) or first.state(),
-        next=_LATE_DEVICE[::-1] if first is not None and first.called else _LATE_DEVICE,
+        next=_LATE_DEVICE[::-1] if called else _LATE_DEVICE,
     )
 
 

@@ -114,7 +114,9 @@ def _future(beside: Sequence[Thread], waiting: Frame) -> str:
     if not workers:
         return ""
     at = f"waits for a future at {describe(waiting)}"
+    waiting_too = sum(any(_FUTURE.search(frame.file) for frame in thread.frames) for thread in busy)
     counted = f"{len(busy)} of {len(workers)} threads of its pools work"
+    counted += f", {waiting_too} of these wait for futures as well" if waiting_too else ""
     return f"{at}: {counted}" + (f", {_where(busy)}" if busy else "")
 
 
