@@ -184,7 +184,7 @@ SIGNS = (
          re.compile(_OF_NCCL + r"socket\w{1,40}: (?P<detail>\w{1,20} (?:to|from) .{1,80})"), Kind.ECHO),
     Sign("srun: error: ", "failed, as Slurm says", kind=Kind.REPORT, pattern=re.compile(
          r"srun: error: (?P<host>[\w.-]{1,100}): (?P<role>tasks? \d[\d,-]{0,100}): "
-         r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Out Of Memory|Killed|Terminated|Aborted|Bus error"
+         r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Out Of Memory|Killed|Aborted|Bus error"
          r"|Segmentation fault)")),
     # The command line before it is that of the last rank that was started, not of the one that failed.
     Sign("exits with return code = ", "was found dead by DeepSpeed's launcher", kind=Kind.REPORT,

@@ -101,6 +101,7 @@ def test_the_line_tells_whose_end_it_is(tmp_path: Path, line: str, what: str, of
         "Bus error recovery is on",
         "rank 3 failed to pass the test of monitoredBarrier",
         "srun: error: node2: task 5: Exited with exit code 0",
+        "srun: error: node2: task 5: Terminated",  # as by scancel, or after another task's end
         "the tool exits with return code = 1",
     ],
 )
