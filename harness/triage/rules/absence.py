@@ -11,6 +11,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.rules import standing, threads
 from harness.triage.rules.alive import coming, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
+from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
@@ -331,8 +332,8 @@ def _absent(case: Case) -> list[Subject]:
         and not awaits_tasks(sink)
         and not in_client(case, sink)
         and not _fetches(case, sink)
-        and (sink.doing.kind != "unknown" or sink.process is None or _recorded(case, sink))
-        and (sink.doing.kind != "unknown" or sink.before.kind == "unknown")  # the second look at its stack failed
+        and (sink.doing.kind != "unknown" or sink.process is None or _misses(case, sink))
+        and (sink.doing.kind == "unknown") is (sink.before.kind == "unknown")  # else one look at its stack failed
     ]
 
 
@@ -360,6 +361,15 @@ def _recorded(case: Case, subject: Subject) -> bool:
         for group in case.groups
         for state in group.ranks.values()
     )
+
+
+def _misses(case: Case, subject: Subject) -> bool:
+    """Whether the recorders alone show that a process of which no stack was had does not come to a collective. What it
+    does meanwhile is not known: none through whose connections data went a moment ago, nor one that owes an answer."""
+    looks = subject.process.samples if subject.process else ()
+    quiet_s = min((look.net_quiet_s for look in looks if look.net_quiet_s is not None), default=FRESH_S)
+    grouped = any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits)
+    return grouped and _recorded(case, subject) and quiet_s >= FRESH_S
 
 
 def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:
