@@ -41,8 +41,8 @@ SEVERAL = "lines about timeouts are of several incidents and were not used: give
 
 
 def evidence(words: Sequence[str]) -> Evidence | None:
-    """The evidence in files, folders and `-`, the standard input; None if they hold no text, or are a folder of
-    recorder dumps.
+    """The evidence in files, folders and `-`, the standard input; None if they hold no text, or are one recorder dump
+    or one folder of them.
 
     Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
     """
@@ -53,7 +53,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
             break
     if not reader.has_read and reader.recorded:
         ranked = [Path(file) for file in reader.recorded.values() if named_rank(Path(file).name)[1] is not None]
-        return loose(ranked) if {file.parent for file in ranked} - {Path(words[0]).resolve()} else None
+        alone = len(words) == 1 and all(Path(words[0]).resolve() in (file, file.parent) for file in ranked)
+        return loose(ranked) if ranked and not alone else None
     if not reader.has_read and not reader.ends:
         return None
     dumps = {} if reader.recorded else reader.log.dumps()
