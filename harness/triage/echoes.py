@@ -20,7 +20,7 @@ def name_of(error: str) -> str:
     """The line of an error that names it: the first, or in a traceback the first after its frames. A message may have
     more lines, which torch fills with the exceptions behind it."""
     lines = error.strip().splitlines()
-    head = max((at for at, line in enumerate(lines) if line.startswith("Traceback (most recent")), default=-1)
+    head = max((at for at, line in enumerate(lines) if line.startswith("Traceback ")), default=-1)
     return next((line for line in lines[head + 1 :] if line and not line[0].isspace()), lines[-1])
 
 
