@@ -23,12 +23,13 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
     Raises NotADirectoryError, whose text names the file, where one of them is a file, and OSError.
     """
     path = Path(folder)
-    if path.is_dir():
-        return
-    if path.exists():
-        raise NotADirectoryError(errno.ENOTDIR, f"{path} is a file, not a folder", str(path))
-    make_folder(path.parent)
-    path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    try:
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)  # at once: another thread may make it between a question and this
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, f"{path} is a file, not a folder", str(path)) from error
+    except (FileNotFoundError, NotADirectoryError):
+        make_folder(path.parent)
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
 def make_new_folder(folder: str | os.PathLike[str]) -> None:

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import stat
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -261,8 +261,8 @@ def _bare(folder: Path, source: Path) -> Evidence:
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
 
 
-def loose(files: Sequence[Path]) -> Evidence:
-    """The evidence in flight recorder dumps that were named one by one."""
+def loose(files: Iterable[Path]) -> Evidence:
+    """The evidence in flight recorder dumps that were named one by one, or lie in several folders."""
     dumps = {str(file): str(file.resolve()) for file in files}
     return Evidence(path="", source="directory", taken="", stall_s=0.0, dumps=dumps)
 
@@ -277,9 +277,12 @@ def is_dump(file: Path) -> bool:
             first = stream.read(1)
     except OSError:
         return True  # the reader of dumps reports why it cannot be read
-    if not first:
-        return file.stem[-1:].isdigit()
-    return first in b"{\x80" and file.name not in (MANIFEST, VERDICT)
+    return begins_dump(file, first) if first else file.stem[-1:].isdigit()
+
+
+def begins_dump(file: Path, first: bytes) -> bool:
+    """Whether a file that begins with the byte `first` is a dump. `first`: empty for an empty file."""
+    return bool(first) and first in b"{\x80" and file.name not in (MANIFEST, VERDICT)
 
 
 def _inside(folder: Path, relative: str, notes: list[str]) -> bool:

@@ -8,9 +8,26 @@ OUT_OF_MEMORY = "dmesg | grep -i oom   # SIGKILL is how the kernel ends a proces
 # What the death or the silence of a peer looks like in the error of a victim: never a first error.
 _ECHO = re.compile(
     r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
-    r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|aborted|SIGTERM|KeyboardInterrupt",
+    r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|monitoredBarrier|aborted|SIGTERM"
+    r"|KeyboardInterrupt",
     re.I,
 )
+# What torch 2.13 raises on rank 0, with `wait_all_ranks` of several.
+_MISSED = re.compile(r"Ranks? (\d{1,7}(?:, \d{1,7}){0,9999}) failed to pass monitoredBarrier")
+
+
+def name_of(error: str) -> str:
+    """The line of an error that names it: the first, or in a traceback the first after its frames. A message may have
+    more lines, which torch fills with the exceptions behind it."""
+    lines = error.strip().splitlines()
+    head = max((at for at, line in enumerate(lines) if line.startswith("Traceback ")), default=-1)
+    return next((line for line in lines[head + 1 :] if line and not line[0].isspace()), lines[-1])
+
+
+def missed_barrier(error: str) -> list[int]:
+    """The ranks that did not come to a monitored barrier, by the error of one that did."""
+    missing = _MISSED.search(error)
+    return [int(rank) for rank in missing[1].split(", ")] if missing else []
 
 
 def is_echo(error: str) -> bool:

@@ -373,9 +373,9 @@ def _of_nodes(path: Path) -> list[Path]:
     """The evidence and watch directories right below one that is neither: of the nodes of a job. Empty for others."""
     if not path.is_dir() or directory.is_evidence(path) or any((path / name).is_dir() for name in (*LIVE, *SIDES)):
         return []
-    node_directories = [below for below in sorted(path.iterdir()) if below.is_dir() and (
+    node_directories = sorted(below for below in path.iterdir() if below.is_dir() and (
         directory.is_evidence(below) or any((below / name).is_dir() for name in LIVE)
-    )]  # fmt: skip
+    ))  # fmt: skip
     return node_directories if len(node_directories) > 1 else []
 
 

@@ -113,6 +113,18 @@ def test_a_file_that_others_may_read_is_found(work: Path) -> None:
     assert not wrong_modes(work)
 
 
+def test_a_folder_that_another_thread_makes_meanwhile_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_folder = Path.is_dir
+
+    def before_it_is_made(path: Path) -> bool:
+        was = is_folder(path)
+        os.makedirs(path, exist_ok=True)
+        return was
+
+    monkeypatch.setattr(Path, "is_dir", before_it_is_made)
+    make_folder(tmp_path / "a")
+
+
 def test_writers(work: Path) -> None:
     make_folder(work / "a" / "b")
     write_whole(work / "a" / "b" / "c", b"")

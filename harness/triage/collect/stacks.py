@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,30 +109,40 @@ def parse(dumped: Any, pid: int, outer_tids: Mapping[int, int] | None = None) ->
 
     `outer_tids`: thread id in the pid namespace of the process -> that of this namespace, where they differ.
     """
-    threads: dict[tuple[int, int], Thread] = {}
-    for at, raw_thread in enumerate(dumped):
+    outer = outer_tids or {}
+    threads = []
+    for raw_thread in dumped:
         tid = int(raw_thread.get("os_thread_id") or 0)
-        tid = (outer_tids or {}).get(tid, tid)
-        name = str(raw_thread.get("thread_name") or "")
+        threads.append(
+            Thread(
+                name=str(raw_thread.get("thread_name") or ""),
+                tid=outer.get(tid, tid),
+                frames=tuple(_frame(frame) for frame in raw_thread["frames"][:MAX_FRAMES]),
+                active=bool(raw_thread.get("active")),
+                gil=bool(raw_thread.get("owns_gil")),
+            )
+        )
+    return of_process(threads, pid)
+
+
+def of_process(listed: Sequence[Thread], pid: int) -> tuple[Thread, ...]:
+    """The threads that py-spy lists of a process, the main thread first."""
+    threads: dict[tuple[int, int], Thread] = {}
+    for at, thread in enumerate(listed):
         # A thread id of another namespace may not be translated. Then the interpreter's own name decides.
-        main = tid == pid or name == "MainThread" or (len(dumped) == 1 and not name)
-        frames = tuple(_frame(frame) for frame in raw_thread["frames"][:MAX_FRAMES])
-        native = any(not frame.file.endswith((".py", ">")) for frame in frames)
-        # Before Python 3.11 py-spy cannot tell the system thread of a Python thread, and calls each one active.
-        gil, active = bool(raw_thread.get("owns_gil")), bool(raw_thread.get("active")) and tid != 0
-        if main and not tid:
-            tid = pid
+        main = thread.tid == pid or thread.name == "MainThread" or (len(listed) == 1 and not thread.name)
+        tid = thread.tid or (pid if main else 0)
         key = (tid, 0 if tid else at + 1)
-        if key in threads and not frames:
+        if key in threads and not thread.frames:
             continue  # while threads start or end, py-spy lists some twice, once without a stack
-        threads[key] = Thread(
-            name=name or ("MainThread" if main else ""),
+        threads[key] = replace(
+            thread,
+            name=thread.name or ("MainThread" if main else ""),
             tid=tid,
-            frames=frames,
             main=main,
-            active=active,
-            gil=gil,
-            native=native,
+            # Before Python 3.11 py-spy cannot tell the system thread of a Python thread, and calls each one active.
+            active=thread.active and thread.tid != 0,
+            native=any(not frame.file.endswith((".py", ">")) for frame in thread.frames),
         )
     return tuple(sorted(threads.values(), key=lambda thread: (not thread.main, not thread.frames, thread.tid)))
 

@@ -329,6 +329,9 @@ def _rank_state(group: Group, rank: int, part: Part, standing: Mapping[str, Stat
     pending = state.pending
     if pending is None and enqueued > completed:  # the pending operation is no longer in the ring
         pending = Collective(group.name, completed + 1, "a collective", False, status.started > completed)
+    elif pending is not None and pending.seq == state.enqueued == status.enqueued + 1 and not pending.started:
+        # torch records an operation before its call, and counts it afterwards, as it counts sends and receives
+        pending = replace(pending, called=not part.flight.p2p_rows(part.group))
     return replace(state, enqueued=enqueued, completed=completed, pending=pending)
 
 

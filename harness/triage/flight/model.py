@@ -27,6 +27,7 @@ class Collective:
     age_s: float | None = None  # seconds since it was enqueued, if it is known when the dump was taken
     timeout_s: float | None = None
     frames: tuple[Frame, ...] = ()  # where it was enqueued, innermost first; NCCL pickles only
+    called: bool = False  # recorded, and not yet counted as enqueued: its host thread is inside the call
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class Graph:
 
 def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
     """Build the wait graph of everything that was seen."""
-    pending = pending_of(evidence, comparison)
+    names = edges.Names.of(evidence, comparison)
+    pending = pending_of(comparison, names)
     children = children_of(evidence)
     cards = {gpu.host for gpu in evidence.gpus}
     # Timers of an event loop count as progress only for a limited time, measured by the stall or the oldest pending
@@ -62,7 +63,6 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
         for process in evidence.processes
     }
     subjects = _told_apart(subjects)
-    names = edges.Names.of(evidence, comparison)
     # Members that only a recorder knows become nodes too, so that a wait for them has an end.
     for group in comparison.groups if comparison else ():
         for rank in {*group.ranks, *group.absent, *group.silent, *group.group.members}:
@@ -91,9 +91,10 @@ def _told_apart(subjects: dict[str, Subject]) -> dict[str, Subject]:
     labels = Counter(node.label for node in subjects.values())
     ranks = Counter(node.rank for node in subjects.values())
     return {
-        key: replace(node, alone=labels[node.label] < 2 and (node.label != f"rank {node.rank}" or ranks[node.rank] < 2))
+        key: node if labels[node.label] < 2 and (node.label != f"rank {node.rank}" or ranks[node.rank] < 2)
+        else replace(node, alone=False)
         for key, node in subjects.items()
-    }
+    }  # fmt: skip
 
 
 def _passing(evidence: Evidence, wait: Wait, subjects: dict[str, Subject]) -> bool:
@@ -108,10 +109,9 @@ def _passing(evidence: Evidence, wait: Wait, subjects: dict[str, Subject]) -> bo
     return not evidence.stall_s and works and wait.layer in calls and not subjects[wait.target].progress
 
 
-def pending_of(evidence: Evidence, comparison: Comparison | None) -> dict[str, Collective]:
+def pending_of(comparison: Comparison | None, names: edges.Names) -> dict[str, Collective]:
     """Node -> its oldest operation that is not done, over all its groups."""
     pending_by_key: dict[str, Collective] = {}
-    names = edges.Names.of(evidence, comparison)
     for group in comparison.groups if comparison else ():
         oldest = [(rank, state.pending) for rank, state in group.ranks.items() if state.pending is not None]
         oldest += [(rank, operations[0]) for rank, operations in group.p2p.items()]

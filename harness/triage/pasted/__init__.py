@@ -23,8 +23,9 @@ from harness.triage.archive import MAX_FILES
 from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
-from harness.triage.directory import MAX_PROCESSES
+from harness.triage.directory import MAX_PROCESSES, loose
 from harness.triage.evidence import PASTED, Evidence, LogError, Process, Sample
+from harness.triage.flight.filenames import named_rank
 from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
@@ -40,7 +41,8 @@ SEVERAL = "lines about timeouts are of several incidents and were not used: give
 
 
 def evidence(words: Sequence[str]) -> Evidence | None:
-    """The evidence in files, folders and `-`, the standard input; None if they hold no text, or recorder dumps alone.
+    """The evidence in files, folders and `-`, the standard input; None if they hold no text, or are one recorder dump
+    or one folder of them.
 
     Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
     """
@@ -49,14 +51,18 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     for name, file in _named(words, skipped):
         if not reader.take(name, file):
             break
-    if not reader.has_read and (reader.recorded or not reader.ends):
+    if not reader.has_read and reader.recorded:
+        ranked = [Path(file) for file in reader.recorded.values() if named_rank(Path(file).name)[1] is not None]
+        alone = len(words) == 1 and all(Path(words[0]).resolve() in (file, file.parent) for file in ranked)
+        return loose(ranked) if ranked and not alone else None
+    if not reader.has_read and not reader.ends:
         return None
     dumps = {} if reader.recorded else reader.log.dumps()
     processes, repeated = _processes(reader.looks)
     stacked = {process.rank for process in processes}
     logged = _errors(reader)
     failed = torchrun.processes(reader.failures.rows)
-    processes += [_with_words(process, logged) for process in failed if process.rank not in stacked]
+    processes += [_with_words(process, reader.errors.entries) for process in failed if process.rank not in stacked]
     waiting = {rank for rank, _ in reader.log.waiting}
     processes += _held_by_the_kernel(logged, {process.key for process in processes})
     processes += _failed(logged, {process.rank for process in processes} | waiting)
@@ -108,10 +114,12 @@ def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]
 
 
 def _with_words(process: Process, logged: Iterable[LogError]) -> Process:
-    """A process of torchrun's table with the error that its rank wrote to the log, if the table has none."""
-    rank_errors = [error for error in logged if error.rank == process.rank and not (error.echo or error.survived)]
-    is_explained = process.error or (process.exit_code or 0) < 0 or not rank_errors
-    return process if is_explained else replace(process, error=rank_errors[-1].text)
+    """A process of torchrun's table with the last error that the log has of its rank, its own before an echo, if the
+    table has none."""
+    errors = [error for error in logged if error.rank == process.rank and not error.survived]
+    errors = [error for error in errors if not error.echo] or errors
+    is_explained = process.error or (process.exit_code or 0) < 0 or not errors
+    return process if is_explained else replace(process, error=errors[-1].text)
 
 
 def _held_by_the_kernel(logged: Iterable[LogError], keys: set[str]) -> list[Process]:
@@ -159,15 +167,13 @@ def _files(path: Path, skipped: list[str]) -> list[Path]:
     """The file, or the plain files below a folder. Hidden files, links, pipes, sockets and devices are left out."""
     if path.is_file():
         return [path]
-    files: list[Path] = []
+    files: list[str] = []
     special: list[Path] = []
-    for file in path.rglob("*"):
-        if any(part.startswith(".") for part in file.relative_to(path).parts):
-            continue
-        if not file.is_symlink() and file.is_file():
-            files.append(file)
-        elif file.is_symlink() or not file.is_dir():
-            special.append(file)
+    for entry in _entries(path):
+        if entry.is_file(follow_symlinks=False):
+            files.append(entry.path)
+        else:
+            special.append(Path(entry.path))
         if len(files) + len(special) == MAX_FILES:
             skipped.append(f"{path} has more than {MAX_FILES:,} files: the others were not read")
             break
@@ -175,7 +181,22 @@ def _files(path: Path, skipped: list[str]) -> list[Path]:
         names = [f"{_printable(file.relative_to(path))} ({_sort(file)})" for file in sorted(special)[:MAX_SKIPPED]]
         more = f" and {len(special) - MAX_SKIPPED:,} more" if len(special) > MAX_SKIPPED else ""
         skipped.append(f"left out of {path}, because only plain files are read: {', '.join(names)}{more}")
-    return sorted(files)
+    return list(map(Path, sorted(files)))
+
+
+def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    """What lies in a folder and in those below it. Hidden names are left out, links are not followed."""
+    try:
+        entries = [*os.scandir(folder)]
+    except PermissionError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(entry.path)
+        else:
+            yield entry
 
 
 def _printable(path: Path) -> str:
@@ -237,7 +258,7 @@ def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:
         of_path = naming.of_path(look.file)
         if rank is None and len(writers.get(look.file, ())) == 1 and _role(look.dump) != "launcher":
             rank = of_path.rank
-        yield look, replace(look.writer, rank=rank, host=look.writer.host or of_path.host)
+        yield look, look.writer._replace(rank=rank, host=look.writer.host or of_path.host)
 
 
 def _process(look: Look, name: Name) -> Process:
@@ -250,7 +271,7 @@ def _process(look: Look, name: Name) -> Process:
         ppid=-1,  # not known; 0 would be the parent's pid in another dump without a pid
         command=_shown(dump.command),
         role=name.role if role == "process" and name.role else role,
-        engine=engine_of(_facts(dump.command)),
+        engine=_engine_of(dump.command),
         rank=name.rank,
         world_size=naming.world_in(dump.command) if role != "launcher" else None,
         samples=(Sample(0.0, "", threads=dump.threads),),
@@ -273,6 +294,10 @@ def _role_of(command: str) -> str:
 
 
 @lru_cache(maxsize=1024)
+def _engine_of(command: str) -> str:
+    return engine_of(_facts(command))
+
+
 def _facts(command: str) -> Facts:
     argv = tuple(command.split())
     if argv[:1] and re.search(r"(^|/)python[\d.]*$", argv[0]):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from harness.triage.collect.stacks import MAX_FRAMES, MAX_NAME, parse
+from harness.triage.collect.stacks import MAX_FRAMES, MAX_NAME, of_process, parse
 from harness.triage.evidence import Frame, Thread
 from harness.triage.pasted.formats import (
     BEGINNINGS,
@@ -198,17 +198,17 @@ def _shared(threads: Sequence[_OpenThread]) -> list[_OpenThread]:
 
 
 def _of_py_spy(opened: Sequence[_OpenThread], pid: int) -> tuple[Thread, ...]:
-    raw_threads = [
-        {
-            "os_thread_id": thread.header.tid,
-            "thread_name": thread.header.name,
-            "active": thread.header.active,
-            "owns_gil": thread.header.gil,
-            "frames": [{"name": frame.function, "filename": frame.file, "line": frame.line} for frame in thread.frames],
-        }
+    listed = [
+        Thread(
+            name=thread.header.name,
+            tid=thread.header.tid,
+            frames=tuple(thread.frames),
+            active=thread.header.active,
+            gil=thread.header.gil,
+        )
         for thread in opened
     ]
-    return parse(raw_threads, pid)
+    return of_process(listed, pid)
 
 
 def _of_others(opened: Sequence[_OpenThread]) -> tuple[Thread, ...]:

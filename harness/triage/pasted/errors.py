@@ -1,7 +1,7 @@
 """Errors in a log that end a process, in the words of whoever writes them, and those that only echo another's end.
 
 The words are those of torch 2.13, vLLM 0.32, SGLang 0.5.23 and Ray 2.60 as installed; of the kernel, Slurm and CUDA as
-their documentation prints them; of NCCL as in its source and in reports.
+their documentation prints them; of NCCL as in its source and in reports; of HCCL and DeepSpeed as in reports.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Sign:
 
     words: what the line contains.
     pattern: what it matches; its groups `pid`, `rank`, `host` and `role` name the process that failed, `detail` adds to
-        what happened, and `stall` is for how many seconds the process had stood still.
+        what happened, and `stall` is for how many seconds the process had stood still. `missing` is the rank of another
+        process than the one that writes, which then has an error of its own.
     what: what happened, as the verb of a sentence.
     fix: what to do first.
     kind: whose words the line is.
@@ -80,6 +81,7 @@ SIGNS = (
     Sign(
         "CUDA out of memory", "ran out of GPU memory",
         "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?",
+        re.compile(r"CUDA out of memory(?:.{0,300}?(?P<detail>Process \d{1,10} has [\d.]{1,10} [KMG]iB) memory)?"),
     ),
     Sign(
         "ut of memory: Killed process", "was killed by the kernel for memory", OUT_OF_MEMORY,
@@ -170,6 +172,23 @@ SIGNS = (
     Sign(" clients joined", "waited in vain for the clients of its store",
          "srun --label env | grep -E 'RANK|WORLD_SIZE|MASTER'   # were all ranks started, with the same store?",
          re.compile(r"(?P<detail>\d{1,7}/\d{1,7}) clients joined"), Kind.ECHO),
+    Sign("failed to pass monitoredBarrier", "missed a monitored barrier",
+         "harness triage PID   # of that rank, while it stands",
+         re.compile(r"Rank (?P<missing>\d{1,7}) failed to pass monitoredBarrier")),
+    Sign(" monitoredBarrier", "waited in vain at a monitored barrier", kind=Kind.ECHO,
+         pattern=re.compile("(?:pass|reached) monitoredBarrier")),
+    Sign("The wait execution of the Notify register times out", "waited in vain for a notification of HCCL",
+         kind=Kind.ECHO, pattern=re.compile(r"times out(?:.{0,200}from (?P<detail>remote rank \[\d{1,7}\]))?")),
+    Sign("NCCL WARN socket", "could not reach a peer over TCP",
+         "ip -br addr   # then NCCL_SOCKET_IFNAME=NAME, the same network on every node",
+         re.compile(_OF_NCCL + r"socket\w{1,40}: (?P<detail>\w{1,20} (?:to|from) .{1,80})"), Kind.ECHO),
+    Sign("srun: error: ", "failed, as Slurm says", kind=Kind.REPORT, pattern=re.compile(
+         r"srun: error: (?P<host>[\w.-]{1,100}): (?P<role>tasks? \d[\d,-]{0,100}): "
+         r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Out Of Memory|Killed|Aborted|Bus error"
+         r"|Segmentation fault)")),
+    # The command line before it is that of the last rank that was started, not of the one that failed.
+    Sign("exits with return code = ", "was found dead by DeepSpeed's launcher", kind=Kind.REPORT,
+         pattern=re.compile(r"launch\.py.{1,4000}exits with (?P<detail>return code = -?[1-9]\d{0,2})")),
     Sign("worker died or was killed while executing a task", "found a worker of Ray dead", kind=Kind.ECHO),
 )  # fmt: skip
 # What precedes the traceback of an engine's process: where the error was raised.
@@ -260,6 +279,8 @@ class Errors:
         for sign in self._signs:
             if sign.words in line and (match := sign.pattern.search(line)):
                 self._add(number, writer, line, sign, match)
+                if "missing" in sign.pattern.groupindex:
+                    break
                 return
         words = _LOGGED.sub("", line, count=1)
         if TRACEBACK in words:
@@ -276,7 +297,8 @@ class Errors:
 
     def _add(self, number: int, writer: Name, line: str, sign: Sign, match: re.Match[str]) -> None:
         fields = match.groupdict()
-        name = self._tracebacks.pop(writer, writer)
+        missing = fields.get("missing")
+        name = Name(limits.rank(missing)) if missing else self._tracebacks.pop(writer, writer)
         # The traceback is of whoever called it; what Slurm says stands under the label of a task that is not meant.
         name = NOBODY if sign.words == _KILLED_BY_RAY or line.startswith(OF_SLURM) else name
         name = self._of_file if name is NOBODY else name
@@ -339,7 +361,7 @@ class Errors:
 def scheduler(line: str, writer: Name) -> Name:
     """The scheduler that SGLang's prefix of a line names; without such a prefix the writer."""
     parallel = _PARALLEL.match(line) if writer.rank is None else None
-    return replace(writer, role=parallel[1].strip()) if parallel else writer
+    return writer._replace(role=parallel[1].strip()) if parallel else writer
 
 
 def stamp_of(line: str) -> tuple[int, int, float] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePath
+from typing import NamedTuple
 
 from probes import limits
 
@@ -30,8 +30,7 @@ _SECTION = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Name:
+class Name(NamedTuple):
     """Who wrote it, as far as the place says. Zero, empty and None mean that it does not say."""
 
     rank: int | None = None
@@ -45,7 +44,7 @@ NOBODY = Name()
 
 def split(line: str) -> tuple[Name, str]:
     """The writer that the prefix of a log line names, and the line without the prefix."""
-    if line[:1] not in "[( 0123456789" or not (prefix := _PREFIX.match(line)):
+    if line[:1] not in "[( 0123456789" or line.startswith("   ") or not (prefix := _PREFIX.match(line)):
         return NOBODY, line
     number = prefix["torch"] or prefix["mpi"] or prefix["srun"] or prefix["task"] or prefix["worker"]
     name = Name(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.triage.directory import is_dump
+from harness.triage.directory import begins_dump
 from harness.triage.evidence import UNREAD, LogEnd, LogPhase
 from harness.triage.pasted import errors, last_lines, naming, progress_bars, ras, ray, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
@@ -74,10 +74,10 @@ class Reader:
             note = f"only the first {MAX_BYTES >> 20} MiB of text are read: {name} and what follows it is not"
             self.notes.append(note)
             return False
-        if file is not None and os.access(file, os.R_OK) and is_dump(file) and not ras.is_json(file):
-            self.recorded |= {name: str(file.resolve())} if file.stat().st_size else {}
-            return True
         pasted = _read(file)
+        if pasted is None:
+            self.recorded[name] = os.path.realpath(name)
+            return True
         self._size += len(pasted.text)
         before = self._counts()
         self._sort(name, pasted)
@@ -144,11 +144,13 @@ def _looks_of_json(file: str, text: str) -> list[Look]:
         return []
 
 
-def _read(file: Path | None) -> Pasted:
+def _read(file: Path | None) -> Pasted | None:
+    """The text of a file, or of the standard input; None of a flight recorder dump."""
     try:
         if file is None:
             return read(sys.stdin.buffer)
         with open(file, "rb") as stream:
-            return read(stream)
+            is_recorded = begins_dump(file, stream.peek(1)[:1]) and not ras.is_json(file)
+            return None if is_recorded else read(stream)
     except OSError as error:
         return Pasted("", f"{UNREAD}: {error.strerror or error}")

@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import BinaryIO
 
 from probes.limits import FILE_BYTES
@@ -14,6 +15,7 @@ from probes.limits import FILE_BYTES
 MAX_LINES = 2_000_000  # of one file; 10,000 stacks of 20 frames have 250,000
 MAX_MEMBERS = 100  # of a gzip file; a log that is appended to has some
 MAX_LINE = 4_096  # characters that are read of one line; a command line may have thousands
+CHUNK = 1 << 20  # bytes that are read first: asking for FILE_BYTES at once costs more than most files
 HEAD = 4_096  # bytes at the beginning of a file that are searched for the zero byte, which no text has
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _END = re.compile(r"[\r\n]")  # a lone carriage return ends what a progress bar wrote
@@ -36,18 +38,18 @@ class Pasted:
     def lines(self) -> Iterator[str]:
         """Its lines, each without its end and without what exceeds MAX_LINE."""
         begin = 0
-        for _ in range(MAX_LINES):
-            match = _END.search(self.text, begin)
-            end = match.start() if match else len(self.text)
-            yield self.text[begin : min(end, begin + MAX_LINE)]
-            if match is None:
-                return
-            begin = end + 1
+        for match in islice(_END.finditer(self.text), MAX_LINES):
+            yield self.text[begin : min(match.start(), begin + MAX_LINE)]
+            begin = match.end()
+        if _END.search(self.text, begin) is None:
+            yield self.text[begin : begin + MAX_LINE]
 
 
 def read(stream: BinaryIO) -> Pasted:
     """Read at most FILE_BYTES of a stream, counted after unpacking. Raises OSError if the stream cannot be read."""
-    data, note = stream.read(FILE_BYTES + 1), ""
+    data, note = stream.read(CHUNK), ""
+    if len(data) == CHUNK:
+        data += stream.read(FILE_BYTES + 1 - CHUNK)
     if data.startswith(_GZIP):
         data, note = _unpacked(data)
     if len(data) > FILE_BYTES:

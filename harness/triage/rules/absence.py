@@ -11,6 +11,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.rules import standing, threads
 from harness.triage.rules.alive import coming, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
+from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
@@ -27,6 +28,7 @@ _AFTER_AN_ERROR = (
     _STAND,
     "let a failed rank end: torchrun and Ray then end the others",
 )
+_LATE_DEVICE = ("nvidia-smi; dmesg | grep -i xid", Live("py-spy dump --native --pid PID   # where the rank stands"))
 _WITHOUT_AN_ERROR = (_STAND, "read its code there, and the end of its log: what it waits for")
 
 
@@ -140,14 +142,19 @@ def device(case: Case) -> Ruling | None:
     if not why or _young(case):
         return None
     first = case.subject(next(iter(why)))
-    behind = "has not got to" if first.pending is not None else "does not end"
+    pending = first.pending
+    called = pending is not None and pending.called
+    stands = "its device does not end what it was given"
+    if pending is not None:
+        call = f"its host thread is inside the call of {pending.op} #{pending.seq}"
+        stands = call if called else "its device has not got to what it was given"
     return Ruling(
         "HUNG",
-        f"{case.names(why)}: its device {behind} what it was given",
+        f"{case.names(why)}: {stands}",
         "K9",
         why,
         place=case.waited_in(why) or first.state(),
-        next=("nvidia-smi; dmesg | grep -i xid", Live("py-spy dump --native --pid PID   # where the rank stands")),
+        next=_LATE_DEVICE[::-1] if called else _LATE_DEVICE,
     )
 
 
@@ -174,8 +181,10 @@ def _device_behind(case: Case, subject: Subject) -> str:
         peers = [state for rank, state in group.ranks.items() if names.key(group, rank) != subject.key]
         inside = [state.pending for state in peers if state.pending is not None and state.pending.seq == seq]
         if not subject.pending.started and any(pending.started for pending in inside):
+            if subject.pending.called:
+                return "its host thread is inside the call, which has not returned"
             return "its device has not got to it: something earlier on its stream does not end"
-        if any(state.completed >= seq for state in peers):
+        if not group.absent and any(state.completed >= seq for state in peers):
             return "its peers are through with it"
     return ""
 
@@ -266,9 +275,9 @@ def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], childr
     """Who waits, in one line: beside which siblings, or for which children."""
     if siblings:
         return standing.headline(standing.places_of([*waiters, *siblings]))
-    names, several = case.names(waiter.key for waiter in waiters), len(waiters) > 1
     if not children:
-        return f"nothing says for whom {names} wait{'' if several else 's'}"
+        return threads.for_whom(case, waiters)
+    names, several = case.names(waiter.key for waiter in waiters), len(waiters) > 1
     below = standing.headline(standing.places_of(children), MAX_BELOW)
     return f"{names} {'wait for their' if several else 'waits for its'} children, which wait: {below}"
 
@@ -323,8 +332,8 @@ def _absent(case: Case) -> list[Subject]:
         and not awaits_tasks(sink)
         and not in_client(case, sink)
         and not _fetches(case, sink)
-        and (sink.doing.kind != "unknown" or sink.process is None or _recorded(case, sink))
-        and (sink.doing.kind != "unknown" or sink.before.kind == "unknown")  # the second look at its stack failed
+        and (sink.doing.kind != "unknown" or sink.process is None or _misses(case, sink))
+        and (sink.doing.kind == "unknown") is (sink.before.kind == "unknown")  # else one look at its stack failed
     ]
 
 
@@ -352,6 +361,15 @@ def _recorded(case: Case, subject: Subject) -> bool:
         for group in case.groups
         for state in group.ranks.values()
     )
+
+
+def _misses(case: Case, subject: Subject) -> bool:
+    """Whether the recorders alone show that a process of which no stack was had does not come to a collective. What it
+    does meanwhile is not known: none through whose connections data went a moment ago, nor one that owes an answer."""
+    looks = subject.process.samples if subject.process else ()
+    quiet_s = min((look.net_quiet_s for look in looks if look.net_quiet_s is not None), default=FRESH_S)
+    grouped = any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits)
+    return grouped and _recorded(case, subject) and quiet_s >= FRESH_S
 
 
 def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:

@@ -25,6 +25,7 @@ from harness.triage.source import Loop
 
 MAX_DOUBTS = 8  # that a verdict names, as other rules do with processes
 _RESTS = ("join", "queue")  # other processes of the job that can come to no collective: parents, workers of a loader
+ONE_GROUP_EACH = "give each thread a group of its own: dist.new_group()"
 _NEXT = (
     Live("py-spy dump --pid PID   # the whole stack of one of them"),
     "for the next run: harness watch -- COMMAND, which records the groups and who is in which operation",
@@ -41,7 +42,7 @@ def apart(case: Case) -> Ruling | None:
     if len(ranks) < 2 or not all(map(_waits, ranks)) or any(wait.waiter in keys for wait in case.graph.waits):
         return None
     places = standing.places_of(ranks)
-    threads = [subject for subject in ranks if _collectives_beside(subject)]
+    threads = [subject for subject in ranks if collectives_beside(subject)]
     if len(places) < 2 and not threads:
         return None
     lines = tuple(f"{standing.line(case, place, None)}{_gates_text(place)}" for place in places[: standing.MAX_LINES])
@@ -70,7 +71,7 @@ def apart(case: Case) -> Ruling | None:
         evidence=lines,
         place=where,
         next=(
-            "give each thread a group of its own: dist.new_group()"
+            ONE_GROUP_EACH
             if threads
             else "compare on each rank what decides on these places: a group needs the same operations on all ranks",
             *_NEXT,
@@ -86,7 +87,7 @@ def _waits(subject: Subject) -> bool:
     return kinds and not held and len(looks) > 1 and main_frames(looks[0].threads) == main_frames(looks[-1].threads)
 
 
-def _collectives_beside(subject: Subject) -> list[Thread]:
+def collectives_beside(subject: Subject) -> list[Thread]:
     """Threads beside the main one that stand in a collective of their own."""
     return [thread for thread in _side_threads(subject.process) if stacks.classify(thread).kind in BETWEEN_RANKS]
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.triage import source
 from harness.triage.evidence import Frame
@@ -13,9 +13,12 @@ from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names, mismatch, title
 from harness.triage.graph.worlds import same_world
 from harness.triage.places import match, users
+from harness.triage.rules import standing
 from harness.triage.rules.absence import trip
+from harness.triage.rules.apart import ONE_GROUP_EACH, collectives_beside
 from harness.triage.rules.nodes import network, ping, severed
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
+from harness.triage.stacks import classify
 from reports.model import Wait
 
 ARRIVAL_S = 1.0  # a younger operation may just be on its way
@@ -35,6 +38,8 @@ def diverged(case: Case) -> Ruling | None:
     usual = usual_side(group, difference)
     place = f"#{difference.seq} of {title(group)}"
     members = [member for side in sides.values() for member in side]
+    if all(_in_all(member, difference) for member in members):
+        return _of_two_threads(case, group, members)
     # K10 needs ranks in work of their own (a checkpoint, a branch on the rank). Without a majority the source text has
     # to prove it, because the name of a function is too weak.
     special = [member for member in members if (_proven if usual is None else _rank_only)(member)]
@@ -77,6 +82,27 @@ def diverged(case: Case) -> Ruling | None:
             "count the operations of one step on each rank: batches, microbatches, parameters with a gradient",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued",
         ),
+    )
+
+
+def _in_all(member: Subject, difference: Mismatch) -> bool:
+    """Whether threads of a rank stand in each of the operations that differ, all of them at once."""
+    threads = collectives_beside(member) if member.doing.kind == "collective" else []
+    operations = {member.doing.op, *(classify(thread).op for thread in threads)}
+    return difference.field == "op" and operations >= difference.values.keys()
+
+
+def _of_two_threads(case: Case, group: GroupState, members: Sequence[Subject]) -> Ruling:
+    """K2: several threads of each rank use one group, and their operations are in no order that the ranks share."""
+    places = standing.places_of(members)
+    return Ruling(
+        "HUNG",
+        f"two threads of {case.names(member.key for member in members)} use {title(group)} at once: {places[0].words}",
+        "K2",
+        place="; ".join(f"{place.who} at {place.words}" for place in places),
+        waiting={member.key: place.words for place in places for member in place.subjects},
+        evidence=tuple(standing.line(case, place, None) for place in places[: standing.MAX_LINES]),
+        next=(ONE_GROUP_EACH,),
     )
 
 

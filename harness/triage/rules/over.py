@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from harness.triage.echoes import OUT_OF_MEMORY
+from harness.triage.echoes import OUT_OF_MEMORY, missed_barrier, name_of
 from harness.triage.evidence import ENDED, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.pasted.errors import SIGNS
@@ -34,8 +34,10 @@ def over(case: Case) -> Ruling | None:
     ago = f", {_duration_text(min(ages))} ago" if ages else ""
     kills = {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
              for peak in case.evidence.peaks if peak.killed}  # fmt: skip
-    if bad := _bad_ends(processes, kills):
-        return _in_bad_order(case, bad, ago, kills)
+    missed = {rank for process in processes for rank in missed_barrier(process.error)}
+    absent = {process.key: "missed a monitored barrier" for process in processes if process.rank in missed}
+    if bad := _bad_ends(processes, kills | absent):
+        return _in_bad_order(case, bad, ago, kills, absent)
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
     return _good_order(case, f"the run has ended in good order{ago}", count)
 
@@ -53,15 +55,19 @@ def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[st
     }
 
 
-def _in_bad_order(case: Case, bad: dict[str, str], ago: str, kills: Mapping[str, str]) -> Ruling:
-    """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `ago`: when, in words."""
+def _in_bad_order(
+    case: Case, bad: dict[str, str], ago: str, kills: Mapping[str, str], absent: Collection[str]
+) -> Ruling:
+    """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `ago`: when, in words;
+    `absent`: processes for which others gave up waiting."""
     by_key = {process.key: process for process in case.evidence.processes}
-    first = min(bad, key=lambda key: (case.subject(key).launcher, *_order(by_key[key])))
+    first = min(bad, key=lambda key: (case.subject(key).launcher, key not in absent, *_order(by_key[key])))
     firsts = [key for key, how in bad.items() if key == first or (
         bad[first] == how == SILENT and _at_once(by_key[key], by_key[first]))]  # fmt: skip
+    firsts += [key for key in absent if first in absent and key != first]
     killed = by_key[first].exit_code == -signal.SIGKILL or bad[first] == SILENT
     pids = ", ".join(f"pid {by_key[key].pid} on {by_key[key].host}" for key in firsts[:MAX_AFTER] if by_key[key].pid)
-    which = "" if len(firsts) == 1 else "; which of them first is not known"
+    which = "" if len(firsts) == 1 or first in absent else "; which of them first is not known"
     how = bad[first] if len(firsts) == 1 else bad[first].replace("was", "were", 1)
     return Ruling(
         "INSUFFICIENT",
@@ -171,7 +177,7 @@ def _over(process: Process) -> bool:
 def _how(process: Process) -> str:
     """What was wrong with its end; empty if nothing was."""
     if process.error:
-        return f"ended with {process.error.strip().splitlines()[-1]}"
+        return f"ended with {name_of(process.error)}"
     if process.exit_code:
         return f"ended with {exit_text(process.exit_code)}"
     if process.journal and process.journal.closing_error:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling
+from harness.triage.rules.threads import for_whom
 from harness.triage.rules.untested import MOMENT_S, unnamed, untested
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
@@ -180,12 +181,9 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
     """INSUFFICIENT: nothing that was seen is pending, and not everything was seen."""
     stand = unnamed(case)
     pids = [subject.process.pid for subject in stand if subject.process]
-    names = case.names(subject.key for subject in stand)
     return Ruling(
         "INSUFFICIENT",
-        f"nothing says for whom {names} wait{'s' if len(stand) == 1 else ''}"
-        if stand
-        else "nothing that was seen is pending, but not everything was seen",
+        for_whom(case, stand) if stand else "nothing that was seen is pending, but not everything was seen",
         evidence=tuple(holes),
         missing=tuple(holes),
         next=(

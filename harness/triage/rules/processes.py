@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 
-from harness.triage.echoes import OUT_OF_MEMORY, is_echo
+from harness.triage.echoes import OUT_OF_MEMORY, is_echo, name_of
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject, calls
 from harness.triage.graph.edges import superseded
@@ -191,7 +191,7 @@ def local_error(process: Process | None) -> str:
     if process is None:
         return ""
     if process.error and not is_echo(process.error):
-        return process.error.strip().splitlines()[-1]
+        return name_of(process.error)
     journal = process.journal
     for age, text in journal.errors[-1:] if journal else ():
         if journal and age - journal.last_age_s < LAST_S and not is_echo(text):

@@ -30,15 +30,16 @@ def lines(case: Case, ruling: Ruling) -> list[str]:
     subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
     if not subjects and ruling.verdict == "INSUFFICIENT":
         subjects = [subject for subject in case.live() if not subject.progress and subject.pending is None]
-    texts = [f"{subject.label} {text}" for subject in subjects if (text := _inside(subject.process))]
+    texts = [f"{subject.label} {text}" for subject in subjects if (text := inside(subject.process))]
     lost = _lost(case) if ruling.verdict in ("HUNG", "INSUFFICIENT") else []
-    return [
+    sentences = [
         *(
             f"{subject.label} lost its thread {thread.name} {thread.age_s:.0f} s ago: {thread.error}"
             for subject, thread in lost
         ),
         *texts,
-    ][:MAX_LINES]
+    ]
+    return [line for line in sentences if line not in ruling.evidence][:MAX_LINES]
 
 
 def with_lost_threads(case: Case, ruling: Ruling) -> Ruling:
@@ -73,7 +74,17 @@ def name(thread: Thread) -> str:
     return f"thread {thread.name or thread.tid}"
 
 
-def _inside(process: Process | None) -> str:
+def for_whom(case: Case, waiters: Sequence[Subject]) -> str:
+    """Who waits of whom the graph has no target, in a headline: for a thread of their own, if that shows of all."""
+    names, end = case.names(waiter.key for waiter in waiters), "" if len(waiters) > 1 else "s"
+    if all(inside(waiter.process) for waiter in waiters):
+        return f"{names} wait{end} for threads of {'their' if len(waiters) > 1 else 'its'} own at {waiters[0].frame}"
+    return f"nothing says for whom {names} wait{end}"
+
+
+def inside(process: Process | None) -> str:
+    """For which of its own threads a process waits, as the verb of a sentence; empty if its main thread waits for
+    none."""
     threads = process.samples[-1].threads if process is not None and process.samples else ()
     frames = main_frames(threads)
     main = next((thread for thread in threads if thread.frames is frames), None)
@@ -103,7 +114,9 @@ def _future(beside: Sequence[Thread], waiting: Frame) -> str:
     if not workers:
         return ""
     at = f"waits for a future at {describe(waiting)}"
+    waiting_too = sum(any(_FUTURE.search(frame.file) for frame in thread.frames) for thread in busy)
     counted = f"{len(busy)} of {len(workers)} threads of its pools work"
+    counted += f", {waiting_too} of these wait for futures as well" if waiting_too else ""
     return f"{at}: {counted}" + (f", {_where(busy)}" if busy else "")
 
 

@@ -18,6 +18,7 @@ from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks
 from harness.triage.rules.polls import open_polls
 from harness.triage.rules.ruling import Case
+from harness.triage.rules.threads import inside
 
 MOMENT_S = 2.0  # two heartbeat periods
 _SERVES = frozenset({"scheduler", "ray_idle", "http_server"})
@@ -166,5 +167,7 @@ def _wait_text(node: Subject) -> str:
     if _in_tasks(node):
         return "waits in an event loop, and what its tasks await is in no stack"
     assert node.process is not None
+    if awaited := inside(node.process):
+        return awaited
     where = f" ({node.doing.frame})" if node.doing.frame else ""
     return f"waits for {_awaited(node.doing, node.process.samples[-1].wchan)}{where}, and nothing says who has to come"

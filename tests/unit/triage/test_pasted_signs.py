@@ -21,6 +21,19 @@ RAYLET = (
     "ID: ab Node ID: cd Worker IP address: 10.0.0.7 Worker port: 10002 Worker PID: 4711 Worker exit type: SYSTEM_ERROR "
     "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file."
 )
+BARRIER = "[rank0]: RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 3000 ms"  # torch 2.13, as below
+REACHED = (
+    "[rank3]: RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting for "
+    "send/recv from rank 0. Please check rank 0 logs for faulty rank."
+)
+NOTIFY = (
+    "[rank3]: RuntimeError: EI0002: The wait execution of the Notify register times out. Reason: The Notify register "
+    "has not received the Notify record from remote rank [1]."
+)
+DEEPSPEED = (
+    "[2026-11-28 10:00:00,123] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', "
+    "'--local_rank=3'] exits with return code = -9"
+)
 STALLED = "[2026-11-28 04:12:4{0} TP{0}] Watchdog timeout (self.watchdog_timeout=300)"
 HUNG_TASK = "[Sat Nov 28 04:10:52 2026] INFO: task {0}:5150 blocked for more than 120 seconds."
 
@@ -59,6 +72,14 @@ def judged(folder: Path, *lines: str) -> Verdict:
          "without making progress in monitoring enqueued collectives.", "600 seconds", "rank 5"),
         ("[F ProcessGroupNCCL.cpp:1169] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck "
          "for 480 seconds without making progress", "480 seconds", "rank 6"),
+        (BARRIER, "missed a monitored barrier", "rank 1"),
+        ("(WorkerDict pid=9) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+         "capacity of 79.10 GiB of which 1.1 GiB is free. Process 5 has 40.00 GiB memory in use.",
+         "GPU memory: Process 5 has 40.00 GiB", "WorkerDict (pid 9)"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "GPU memory", "a process"),
+        ("srun: error: node2: task 5: Out Of Memory", "Out Of Memory", "task 5"),
+        ("srun: error: node2: tasks 4-7: Exited with exit code 1", "exit code 1", "tasks 4-7"),
+        (DEEPSPEED, "return code = -9", "a process"),  # the rank in the line is the last that was started
     ],
 )  # fmt: skip
 def test_the_line_tells_whose_end_it_is(tmp_path: Path, line: str, what: str, of: str) -> None:
@@ -78,6 +99,10 @@ def test_the_line_tells_whose_end_it_is(tmp_path: Path, line: str, what: str, of
         HUNG_TASK.format("kworker/u8:1"),
         "[2026-11-28 04:12:40 TP0] Watchdog timeout (self.watchdog_timeout=300, self.soft=True)",
         "Bus error recovery is on",
+        "rank 3 failed to pass the test of monitoredBarrier",
+        "srun: error: node2: task 5: Exited with exit code 0",
+        "srun: error: node2: task 5: Terminated",  # as by scancel, or after another task's end
+        "the tool exits with return code = 1",
     ],
 )
 def test_a_look_alike_tells_of_no_end(tmp_path: Path, line: str) -> None:
@@ -93,6 +118,10 @@ def test_a_look_alike_tells_of_no_end(tmp_path: Path, line: str) -> None:
         ("torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 3/8 clients joined.", "3/8"),
         ("n1:7:7 [0] misc/socket.cc:484 NCCL WARN Call to recv from 10.0.0.9<4> failed : Connection reset by peer",
          "Connection reset"),
+        (REACHED, "monitored barrier"),
+        (NOTIFY, "remote rank [1]"),
+        ("n1:7:9 [2] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<4567> failed : Software "
+         "caused connection abort", "10.0.0.2<4567>"),
     ],
 )  # fmt: skip
 def test_who_waited_in_vain_is_not_the_first_failure(tmp_path: Path, line: str, what: str) -> None:
@@ -229,3 +258,25 @@ def test_of_equal_failures_of_one_moment_none_is_the_first(tmp_path: Path) -> No
         ))  # fmt: skip
         assert "Engine_0 (pid 2650)" in verdict.reason and ("Engine_1 (pid 2651)" in verdict.reason) is both
         assert len(verdict.reason.split()) <= 20
+
+
+def row(number: int, rank: int, code: int, traceback: str) -> tuple[str, ...]:
+    return (f"[{number}]:", "  time      : 2026-11-28_07:04:20", "  host      : localhost",
+            f"  rank      : {rank} (local_rank: {rank})", f"  exitcode  : {code} (pid: 4{rank})", "  error_file: <N/A>",
+            f"  traceback : {traceback}")  # fmt: skip
+
+
+def test_the_rank_that_missed_a_monitored_barrier_comes_before_those_that_say_so(tmp_path: Path) -> None:
+    """Torchrun's table has the ends of all, and none is of who did not come."""
+    ends = [
+        *row(1, 3, 1, "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"),
+        *row(2, 1, -15, "Signal 15 (SIGTERM) received by PID 41"), "-" * 60, "Root Cause (first observed failure):",
+        *row(0, 0, 1, "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"), "=" * 60,
+    ]  # fmt: skip
+    trace = ["[rank0]: Traceback (most recent call last):", "[rank0]:     dist.monitored_barrier()"]
+    lines = [*trace, BARRIER, *(line.replace("rank0", "rank3") for line in trace), REACHED, "train.py FAILED", "-" * 60,
+             "Failures:", *ends]  # fmt: skip
+    verdict = judged(tmp_path, *lines)
+    assert "rank 1 missed a monitored barrier" in verdict.reason
+    barrier, end, *_ = errors(tmp_path, *trace, BARRIER)
+    assert [(error.rank, error.echo) for error in (barrier, end)] == [(1, False), (0, True)]

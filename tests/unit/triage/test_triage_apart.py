@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from triage_evidence import HOST, TORCH, evidence
+from triage_evidence import HOST, TORCH, compared, evidence, group
 
 from harness.triage import source
 from harness.triage.evidence import Frame, Gpu, Process, Sample, Thread
@@ -108,6 +108,15 @@ def test_two_threads_of_each_rank_in_collectives(file: str) -> None:
     verdict = judged(*job(file, dict.fromkeys(range(4), GRADIENT), beside=SAVE))
     assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K2")
     assert not culprits(verdict) and "two threads" in verdict.reason
+
+
+@pytest.mark.parametrize(("beside", "hang"), [(SAVING, "K2"), (TOTAL, "K1"), (0, "K1")])
+def test_two_threads_in_the_operations_that_differ_share_their_group(file: str, beside: int, hang: str) -> None:
+    """A recorder has one of the two operations of each rank. Batches that differ look the same there."""
+    crossed = compared(group("0", {0: (14, "all_reduce"), 1: (14, "all_gather")}), world=2)
+    verdict = triage(evidence(*job(file, {0: GRADIENT, 1: GRADIENT}, beside=beside)), crossed)
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", hang)
+    assert not culprits(verdict) and ("two threads" in verdict.reason) is (hang == "K2")
 
 
 def _outside(ranks: list[Process]) -> list[Process]:

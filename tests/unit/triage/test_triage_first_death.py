@@ -48,6 +48,28 @@ def test_an_error_comes_before_the_silence_of_those_that_were_brought_down() -> 
     assert reason.startswith("rank 1 ended with ValueError: no slot")
 
 
+BEHIND = "\n Original exception: \n[unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete"
+MISSED = "RuntimeError: [Rank 0]: {0} failed to pass monitoredBarrier in 3000 ms" + BEHIND  # torch 2.13
+REACHED = "RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors" + BEHIND
+
+
+@pytest.mark.parametrize(("words", "ranks"), [("Rank 1", "rank 1"), ("Ranks 1, 2", "rank 1 and rank 2")])
+def test_who_missed_a_monitored_barrier_comes_before_those_that_say_so(words: str, ranks: str) -> None:
+    waiting = ended(3, beat_s=9.0, error=REACHED, error_s=9.5), ended(0, beat_s=9.0, error=MISSED.format(words))
+    brought_down = [dataclasses.replace(ended(number, beat_s=8.0), exit_code=-signal.SIGTERM) for number in (1, 2)]
+    reason, _ = first(*waiting, *brought_down)
+    assert reason == f"{ranks} missed a monitored barrier"
+
+
+@pytest.mark.parametrize("error", [
+    "ValueError: no slot\nof 4\n[left behind]",
+    "Traceback (most recent call last):\n  File 'a.py'\nKeyError: 1\n\nDuring handling, another occurred:\n\n"
+    "Traceback (most recent call last):\n  File 'a.py'\nValueError: no slot\nof 4",
+])  # fmt: skip
+def test_an_error_of_several_lines_is_told_by_the_line_that_names_it(error: str) -> None:
+    assert first(ended(0, beat_s=9.0, error=error, error_s=9.0))[0] == "rank 0 ended with ValueError: no slot"
+
+
 def test_a_silence_long_before_an_error_comes_first() -> None:
     reason, _ = first(ended(0, beat_s=30.0), ended(1, beat_s=10.0, error="ValueError: empty batch", error_s=10.0))
     assert reason.startswith("rank 0 was ended without a last word")

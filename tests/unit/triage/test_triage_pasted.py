@@ -393,6 +393,29 @@ def test_recorder_dumps_beside_the_stacks_decide(tmp_path: Path) -> None:
     assert [(party.rank, party.frame) for party in verdict.triage.culprits] == [(5, "train.py:10 in forward")]
 
 
+@pytest.mark.parametrize("words", [["."], ["a", "b"]])
+def test_recorder_dumps_in_a_folder_of_each_node_are_one_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulated = synthesis.simulate(8, 40, synthesis.Fault("dead", rank=5, at=20))
+    for rank in range(8):
+        folder = tmp_path / "ab"[rank // 4]
+        folder.mkdir(exist_ok=True)
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(synthesis.encoded(simulated, rank))
+    verdict = triage(words)
+    assert verdict.triage is not None
+    assert (verdict.verdict, [party.rank for party in verdict.triage.culprits]) == ("HUNG", [5])
+
+
+def test_other_json_in_folders_is_no_recorder_dump(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "package.json").write_text('{"name": "x"}')
+    with pytest.raises(BadInput, match="holds neither evidence"):
+        triage([str(tmp_path)])
+
+
 def test_evidence_and_a_paste_are_not_one_job(tmp_path: Path) -> None:
     directory.write(Evidence("", "live", "", 0.0), tmp_path / "evidence")
     file = tmp_path / "stack.txt"
@@ -456,6 +479,18 @@ def test_the_folder_of_torchs_debug_server_has_each_rank_and_its_last_look(tmp_p
     verdict = triage([str(tmp_path)])
     assert verdict.reason == "rank 0 at train.py:6 all_reduce; rank 1 at train.py:9 <module>"
     assert any("dumped 2 times" in line for line in verdict.missing)
+
+
+def test_a_pasted_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, opened, plain_open = job(tmp_path, *[waiting(12)] * 3), [], open
+
+    def count(file: Any, *arguments: Any, **options: Any) -> Any:
+        opened.append(str(file))
+        return plain_open(file, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", count)
+    assert pasted.evidence([str(folder)]) is not None
+    assert sorted(opened) == [str(folder / f"rank_{rank}.txt") for rank in range(3)]
 
 
 @pytest.mark.parametrize("number", ["99999999999999999999", "-1", "x"])

@@ -386,3 +386,51 @@ def test_a_launchers_wait_hides_no_rank_that_reads_from_its_child(writer: int) -
     verdict = triage(evidence(launcher, *ranks, child, source="live", stall_s=0.0))
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
     assert "rank 1" in verdict.reason and (child.key in wording(verdict)) is bool(writer)
+
+
+def test_a_peer_that_is_through_says_nothing_where_another_one_was_not_recorded() -> None:
+    """A sender of gloo's broadcast is done when each receiver has come: rank 1 has, and rank 2 may not have."""
+    ranks = [rank(number, "load:5 broadcast", world=3) for number in (0, 1)]
+    elsewhere = rank(2, "main:12 all_reduce", world=3)
+    of_two = group("0", {0: (2, "broadcast"), 1: (3, "broadcast")}, members=(0, 1, 2), missing=(2,))
+    verdict = triage(evidence(*ranks, elsewhere), compared(of_two, world=3))
+    assert verdict.triage is not None and not verdict.triage.culprits
+    of_all = group("0", {0: (2, "broadcast"), 1: (3, "broadcast")}, members=(0, 1))
+    judged = triage(evidence(*(dataclasses.replace(each, world_size=2) for each in ranks)), compared(of_all, world=2))
+    assert judged.triage is not None and [party.rank for party in judged.triage.culprits] == [0]
+
+
+def _awaited(first: str, last: str, quiet_s: float | None = None) -> list[int | None]:
+    """Who is blamed where ranks 1 and 2 wait in #5 and rank 0, with these looks at its stack, has done #4."""
+    missing = rank(0, first, last, world=3)
+    looks = tuple(dataclasses.replace(look, net_quiet_s=quiet_s) for look in missing.samples)
+    others = [rank(number, "main:9 broadcast", world=3) for number in (1, 2)]
+    recorded = compared(group("0", {0: 4, 1: (5, "broadcast"), 2: (5, "broadcast")}), world=3)
+    verdict = triage(evidence(dataclasses.replace(missing, samples=looks), *others), recorded)
+    assert verdict.triage is not None
+    return [party.rank for party in verdict.triage.culprits]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "culprits"), [("step:5", "step:5", [0]), ("", "step:5", []), ("step:5", "", [])]
+)
+def test_a_look_at_a_stack_that_failed_shows_no_standstill(first: str, last: str, culprits: list[int]) -> None:
+    assert _awaited(first, last) == culprits
+
+
+@pytest.mark.parametrize(("quiet_s", "culprits"), [(None, [0]), (60.0, [0]), (1.0, [])])
+def test_a_rank_without_a_stack_that_had_data_a_moment_ago_is_not_blamed(
+    quiet_s: float | None, culprits: list[int]
+) -> None:
+    assert _awaited("", "", quiet_s) == culprits
+
+
+def test_a_worker_without_a_stack_owes_no_answer_that_a_recorder_knows() -> None:
+    core = process(40, "enginecore", "run_busy_loop get_response zmq.poll", engine="vllm")
+    poll = "worker_busy_loop:1 zmq.poll"
+    workers = [
+        rank(number, stack, world=2, role="worker", engine="vllm", ppid=40) for number, stack in enumerate(("", poll))
+    ]
+    verdict = triage(evidence(core, *workers), compared(group("0", {0: 4, 1: 4}), world=2))
+    assert verdict.triage is not None and not verdict.triage.culprits
+    assert workers[0].key in {wait.target for wait in verdict.triage.waits}

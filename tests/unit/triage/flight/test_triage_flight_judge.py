@@ -167,6 +167,23 @@ def test_a_status_of_gloo_is_not_believed() -> None:
     assert [one.enqueued for one in state.ranks.values()] == [5, 4]
 
 
+def of_a_rank_before_its_device(enqueued: int) -> list[Flight]:
+    """Rank 0 has recorded #5 and counts `enqueued` operations; rank 1 has started #5 and enqueued #6."""
+    done, started = [entry(seq) for seq in range(1, 5)], entry(5, done=False, state="started")
+    mine, ahead = [*done, entry(5, done=False)], [*done, started, entry(6, done=False)]
+    return [with_status(0, mine, enqueued, 4), with_status(1, ahead, 6, 4)]
+
+
+@pytest.mark.parametrize(("enqueued", "called"), [(4, True), (5, False), (2, False)])
+def test_an_operation_that_is_recorded_and_not_counted_is_inside_its_call(enqueued: int, called: bool) -> None:
+    flights = of_a_rank_before_its_device(enqueued)
+    [group] = compare(flights).groups
+    pending = [state.pending for state in group.ranks.values()]
+    assert [operation is not None and operation.called for operation in pending] == [called, False]
+    judged = said(flights)
+    assert judged[:3] == ({0}, "K9", "HUNG") and ("all_reduce #5" in judged.reason.partition(";")[0]) is called
+
+
 def test_a_status_of_another_form_is_left_out() -> None:
     data = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
             "pg_status": {"0": {"last": 1}, "x": 3}, "entries": [entry(1)]}  # fmt: skip
