@@ -57,6 +57,7 @@ READS = {
     "history html history": "history html pages --history PATH",
     "faults list source": "faults list --from PATH.py",
     "faults run source": "faults run --from PATH.py",
+    "faults run model": "faults run --suite parity control --backends hf hf --model PATH",
     "env create python": "env create vllm --python PATH",
     "env add python": "env add mine --engine vllm --python PATH",
     "adapters check python": "adapters check --python PATH",

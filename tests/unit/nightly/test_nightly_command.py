@@ -486,7 +486,7 @@ def test_the_product_without_what_is_excluded(folder: Path) -> None:
 def test_the_matrix_of_this_project_can_be() -> None:
     loaded, found = matrix.load(Path(__file__).parents[3] / ".ci" / "nightly.toml")
     names = {cell.name for cell in found}
-    assert loaded.name == "rlhf-harness" and len(names) == len(found) == 25
+    assert loaded.name == "rlhf-harness" and len(names) == len(found) == 26
     assert {"faults/hang/engines/conditions", "vllm-sglang/ppo-tiny/engine.engines=2"} <= names
 
 
