@@ -300,6 +300,26 @@ def test_learners_that_part_without_a_confounder(tmp_path: Path, field: str, pha
     assert causes(verdict) == ["UNEXPLAINED"] and verdict.causes[0].party == "trainer"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parted", [1, 4])
+def test_a_learner_that_draws_numbers_of_its_own_is_the_odd_one_though_its_updates_part_the_runs(
+    tmp_path: Path, parted: int
+) -> None:
+    """As with dropout left on: equal engines, learners that differ from both, and from each other at equal weights."""
+    baseline, candidate = plain()
+    for number, recording in enumerate((baseline, candidate)):
+        random = np.random.default_rng(number)
+        for frame in recording.frames("experience"):
+            values = frame.arrays["actor_logprob"].values
+            values += random.normal(0, 0.1, len(values)).astype(values.dtype)
+    for event in candidate.events("weights"):  # what was sent and what arrived
+        if event["version"] >= parted:
+            event["digests"] = {name: "f" * len(digest) for name, digest in event["digests"].items()}
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.coverage["steps_not_compared"] == 6 - parted
+    assert {cause.party for cause in verdict.causes} == {"trainer"}
+
+
 def test_another_reward_for_the_same_tokens(tmp_path: Path) -> None:
     baseline, candidate = plain()
     candidate.frame("experience", 2).arrays["reward"][5] += 1.0
