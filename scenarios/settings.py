@@ -18,7 +18,7 @@ BUILTIN = "builtin:tiny"  # the model and the prompts, both made from the seed
 
 @dataclass(frozen=True)
 class Model:
-    """The policy. `path`: a Hugging Face directory, or `builtin:tiny`, which is made and pretrained from the seed."""
+    """The policy. `path`: a Hugging Face directory, or one of `scenarios.tiny.BUILTIN_POLICIES`, made from the seed."""
 
     path: str = BUILTIN
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
