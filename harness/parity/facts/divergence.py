@@ -14,7 +14,7 @@ from typing import NamedTuple
 from reports.model import Place
 
 # Order within a step. A sync that a step's rollout already used comes before it (see `_judge` in `observed_sync`).
-PHASES = ("floor", "prompt", "rollout", "experience", "train", "sync", "lifted", "native")
+PHASES = ("prompt", "floor", "rollout", "experience", "train", "sync", "lifted", "native")
 LAST = 1 << 60  # the native stage follows every step
 Order = tuple[int, int, int, int]  # step, phase, sample, position
 
