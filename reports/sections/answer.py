@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from probes.format import SIDES
 from reports.model import UNDECIDED, Cause, Verdict
 from reports.sections import parity, triage
 from reports.text import clean, show_apart
@@ -90,8 +91,9 @@ def first_place(verdict: Verdict) -> str:
         text for text in where if not text.startswith("rank") and "–" not in text and "not per token" not in text
     ]
     baseline, candidate = show_apart([place.baseline, place.candidate])
-    baseline_where, candidate_where = parity.PLACES[verdict.kind == "audit"]
-    return f"{', '.join(place_texts)}: {clean(place.field)} {baseline} {baseline_where}, {candidate} {candidate_where}"
+    sources = parity.sources(place, alone=verdict.kind == "audit")
+    first, second = (f"in the {source}" if source in SIDES else source for source in sources)
+    return f"{', '.join(place_texts)}: {clean(place.field)} {baseline} {first}, {candidate} {second}"
 
 
 def _triage(verdict: Verdict) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ from reports.model import (
     Finding,
     Parity,
     PhaseMemory,
+    Place,
     Proof,
     RunSummary,
     Verdict,
@@ -31,7 +32,6 @@ _NAMES = ("seed",)  # rows whose integer is an identifier, not an amount
 PROVEN = 1 - RESIDUE
 ELEVEN, OTHERS = "The eleven suspicions", "Other checks"
 CONFOUNDERS = "Confounders", "what had to be equal and is not"
-PLACES = (("in the baseline", "in the candidate"), ("in the run", "expected"))  # of two runs; of one run
 
 
 @dataclass(frozen=True)
@@ -287,13 +287,20 @@ def _floor(floor: dict[str, Any]) -> list[Fact]:
     ]
 
 
+def sources(place: Place, *, alone: bool) -> tuple[str, str]:
+    """Return where the two values of a place are from. `alone`: whether one run was looked at by itself."""
+    if place.phase == "floor":  # one engine's own two answers
+        return "as drawn", "asked again"
+    return ("in the run", "expected") if alone else ("baseline", "candidate")
+
+
 def place_facts(parity: Parity) -> list[Fact]:
     """Return the first divergence: five facts that say where, then field, values and context; empty without one."""
     place = parity.first_divergence
     if place is None:
         return []
     baseline, candidate = show_apart([place.baseline, place.candidate], digits=7)
-    names = ("in the run", "expected") if parity.alone else ("baseline", "candidate")
+    names = sources(place, alone=parity.alone)
     divergence_facts = [
         Fact(name, show(None if value == -1 else value))
         for name, value in (

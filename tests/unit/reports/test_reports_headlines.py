@@ -14,7 +14,7 @@ import reports
 from harness import verdict_file
 from harness.errors import BadInput
 from reports import headline
-from reports.model import Check, Finding, Verdict
+from reports.model import Check, Finding, Place, Verdict
 from reports.sections import parity as arrange
 
 WARNING = Finding("CONFIG(seed)", "seed: asked 0, given 7", "none", "warning", "candidate", about="setting")
@@ -155,3 +155,10 @@ def test_a_first_line_that_is_too_long_is_found_in_what_the_harness_makes_only()
         Verdict("parity", "DIVERGENT", 1, long)
     assert len(made) == 2
     assert headlines.too_long(made) == [f"DIVERGENT  {long}"]
+
+
+def test_the_two_values_of_an_engine_against_itself_are_of_no_other_side() -> None:
+    place = Place(step=0, phase="floor", rank=0, sample=25, position=8, field="logprob", baseline=-3.5, candidate=-2.4)
+    assert arrange.sources(place, alone=False) == ("as drawn", "asked again")
+    assert arrange.sources(dataclasses.replace(place, phase="prompt"), alone=False) == ("baseline", "candidate")
+    assert arrange.sources(dataclasses.replace(place, phase="prompt"), alone=True) == ("in the run", "expected")
