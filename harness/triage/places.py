@@ -218,6 +218,8 @@ def match(frame: Frame) -> FramePattern | None:
 
 def users(frame: Frame) -> bool:
     """Whether a frame is of the user's code: not installed, not of the standard library, not compiled, and not ours."""
+    if frame.file == "<string>":  # of `python -c`, where it is a function; dataclasses make dunder methods so, too
+        return frame.function != "<module>" and not frame.function.startswith("__")
     return _users(frame.file)
 
 

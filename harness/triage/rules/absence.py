@@ -8,7 +8,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
 from harness.triage.graph.sockets import main_frames
-from harness.triage.rules import standing, threads
+from harness.triage.rules import locks, standing, threads
 from harness.triage.rules.alive import coming, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.pauses import FRESH_S
@@ -90,6 +90,7 @@ def outside(case: Case) -> Ruling | None:
     ends = [end for end in _absent(case) if not (end.polls or fills(end) or reads(end) or takes_orders(case, end))]
     # An idle server and a process whose heartbeat shows recent progress are not dead.
     ends = [end for end in ends if not (_serves(case, end) or _moved_lately(case, end) or coming(case, end))]
+    ends = [end for end in ends if not locks.in_the_kernel(case, end)]
     if not ends or not _waiters(case, ends) or _young(case):
         return None
     why = {end.key: _why(case, end) for end in ends}

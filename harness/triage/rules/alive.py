@@ -19,7 +19,7 @@ from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, in_client
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Live, Ruling
-from harness.triage.stacks import JOINS, classify, user_frame
+from harness.triage.stacks import JOINS, classify, describe, user_frame
 
 # A sleep this long by its source text is no pause: NCCL's default timeout in torch, after which those who wait fail.
 LONG_SLEEP_S = 600.0
@@ -28,6 +28,8 @@ _OUTSIDE = re.compile(r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_
 _IN_PROCESS = ("lock", "queue", "select", "user", "http_server")  # waits that a thread beside, or a child, may end
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
 _SLEEPS = re.compile("nanosleep")
+# Modules of the standard library that wait as long as their caller says.
+_WAITS_OF_A_CALLER = re.compile(r"/(threading|queue)\.py$|/concurrent/futures/_base\.py$")
 
 
 def coming(case: Case, subject: Subject) -> str:
@@ -41,7 +43,10 @@ def coming(case: Case, subject: Subject) -> str:
         return ""
     if subject.ended or subject.blocked or failed(process):
         return ""
-    return _sleep(subject, process) or _thread(subject, process) or _child(case, subject, process) or _outside(process)
+    for who_ends in (_sleep, _limit, _thread):
+        if words := who_ends(subject, process):
+            return words
+    return _child(case, subject, process) or _outside(process)
 
 
 def failed(process: Process | None) -> bool:
@@ -73,6 +78,19 @@ def _sleep(subject: Subject, process: Process) -> str:
     return "a sleep ends by itself" if ends else ""
 
 
+def _limit(subject: Subject, process: Process) -> str:
+    """A wait that the user's own code gave a time limit, outside a loop that begins it anew for ever."""
+    if subject.doing.kind not in _IN_PROCESS or not all(look.timed for look in process.samples):
+        return ""
+    for frame in main_frames(process.samples[-1].threads):
+        if users(frame):
+            endless = source.loop_around(frame) in (source.Loop.ENDLESS, source.Loop.UNKNOWN)
+            return "" if endless else "its wait has a time limit"
+        if not _WAITS_OF_A_CALLER.search(frame.file):
+            break
+    return ""
+
+
 def _thread(subject: Subject, process: Process) -> str:
     """A thread beside the main one that may end its wait, or answers a request."""
     if subject.doing.kind not in _IN_PROCESS:
@@ -81,10 +99,12 @@ def _thread(subject: Subject, process: Process) -> str:
     serves = subject.doing.within("http_server")
     joined = subject.doing.op in JOINS
     for thread in look.threads:
-        if thread.main or thread.name == "MainThread" or not any(map(users, thread.frames)):
+        if thread.main or thread.name == "MainThread":
             continue
-        if _alive(process, thread) and (serves or hands_on(thread, joined=joined)):
-            return f"its thread {thread.name or thread.tid} stands at {user_frame(thread.frames)}"
+        own = any(map(users, thread.frames))
+        if _alive(process, thread) and ((serves and own) or hands_on(thread, joined=joined)):
+            place = user_frame(thread.frames) or describe(thread.frames[0])
+            return f"its thread {thread.name or thread.tid} stands at {place}"
     if serves and any("/asyncio/" in frame.file for thread in look.threads for frame in thread.frames):
         return "it runs an event loop, and what its tasks await is in no stack"
     return ""

@@ -85,6 +85,14 @@ def unreleased(case: Case) -> Ruling | None:
     )  # fmt: skip
 
 
+def in_the_kernel(case: Case, subject: Subject) -> bool:
+    """Whether a process stands in the kernel for the lock of a file, which `unreleased` tells with its holder."""
+    process = subject.process
+    return process is not None and any(
+        process.pid in lock.waiters for lock in case.evidence.locks if lock.host == process.host
+    )
+
+
 def _awaited(case: Case) -> list[tuple[FileLock, list[Subject]]]:
     """Locks, each with the processes that wait for it and do not advance."""
     resting = [subject for subject in case.live() if subject.process and not subject.progress]

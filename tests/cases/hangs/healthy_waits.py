@@ -6,8 +6,12 @@ from a thread, a child or a server of the job, or from time.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import multiprocessing
 import os
+import queue
+import select
 import signal
 import socket
 import subprocess
@@ -84,6 +88,50 @@ def released_lock() -> None:
 
     threading.Thread(target=release, daemon=True).start()
     lock.acquire()
+
+
+@way
+def submitted_sleep() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(time.sleep, SECONDS).result()
+
+
+@way
+def submitted_child() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(subprocess.check_output, ["sleep", str(SECONDS)]).result()
+
+
+@way
+def joined_call() -> None:
+    thread = threading.Thread(target=subprocess.call, args=(["sleep", str(SECONDS)],))
+    thread.start()
+    thread.join()
+
+
+@way
+def event_with_a_limit() -> None:
+    threading.Event().wait(SECONDS)
+
+
+@way
+def queue_with_a_limit() -> None:
+    with contextlib.suppress(queue.Empty):
+        queue.Queue[int]().get(timeout=SECONDS)
+
+
+@way
+def select_with_a_limit() -> None:
+    select.select([], [], [], SECONDS)
+
+
+@way
+def lock_of_a_child() -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        child = subprocess.Popen(["flock", file.name, "sleep", str(SECONDS)])
+        time.sleep(1)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        child.wait()
 
 
 @way

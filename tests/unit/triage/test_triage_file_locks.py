@@ -133,13 +133,21 @@ def test_its_own_lock_is_not_what_it_waits_for(tmp_path: Path) -> None:
     assert not judged(subject, dataclasses.replace(HOLDER, pid=subject.pid)).evidence
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_rank_that_waits_for_a_lock_in_the_kernel_says_whose(waits: bool) -> None:
-    subject = rank(1, "main:5 build", world=2)
-    verdict = judged(subject, dataclasses.replace(HOLDER, waiters=(subject.pid,) if waits else ()))
+def test_a_rank_that_stands_beside_a_lock_is_absent() -> None:
+    verdict = judged(rank(1, "main:5 build", world=2), HOLDER)
     [culprit] = verdict.triage.culprits  # type: ignore[union-attr]
     assert verdict.triage.hang == "K4" and culprit.rank == 1  # type: ignore[union-attr]
-    assert ("77 (python -S prepare.py)" in culprit.why) is waits
+    assert "77 (python -S prepare.py)" not in culprit.why
+
+
+@pytest.mark.parametrize("left_over", [True, False])
+def test_a_rank_that_waits_for_a_lock_in_the_kernel_hangs_only_where_nobody_will_release_it(left_over: bool) -> None:
+    subject = rank(1, "main:5 build", world=2)
+    lock = LEFT_OVER if left_over else HOLDER
+    verdict = judged(subject, dataclasses.replace(lock, waiters=(subject.pid,), tries=0))
+    culprits = [culprit.rank for culprit in verdict.triage.culprits]  # type: ignore[union-attr]
+    assert (verdict.verdict, culprits) == (("HUNG", [1]) if left_over else ("INSUFFICIENT", []))
+    assert "/data/cache.lock is locked by 77 (python -S prepare.py)" in verdict.evidence
 
 
 @pytest.mark.parametrize(("works", "verdict"), [(False, "INSUFFICIENT"), (True, "HEALTHY")])
