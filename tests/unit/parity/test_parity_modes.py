@@ -681,3 +681,14 @@ def test_an_engine_inside_the_trainers_process_has_the_packages_of_that_process(
     verdict = put(tmp_path, baseline, candidate)
     found = check(verdict, SUSPICIONS[9])
     assert found.state == "confirmed" and "sglang" in found.evidence  # of these two engines
+
+
+@pytest.mark.slow
+def test_a_native_stage_that_was_sent_other_prompts_says_nothing_of_sampling_parameters(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for frame in candidate.frames("native"):
+        rows = frame.arrays["prompt_seen"].rows()
+        frame.arrays["prompt_seen"] = jagged([np.concatenate([row[:1], row]) for row in rows])
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    assert check(verdict, "sampling-parameter-map").state == "not tested"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, check, outcome
-from harness.parity.facts.divergence import DivergenceKey, Stage
+from harness.parity.facts.divergence import DivergenceKey, Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines.observed import engines, numbered
 from harness.parity.subjects.native_sampler.observed_stage import samplers_said
@@ -64,6 +64,9 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
         return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effect(e, findings))
     if native_kinds := [key for key in e.first if key.kind.stage is Stage.NATIVE]:
         native_places = "; ".join(_native_place(e, key) for key in native_kinds[:3])
+        if any(key.kind is Kind.NATIVE_PROMPT for key in native_kinds):  # other prompts have other answers
+            text = f"parameters agree; the native stage says nothing of them, its prompts differ: {native_places}"
+            return outcome(name, "not tested", text, number=number)
         text = f"parameters agree, but the native stage differs: {native_places}"
         return outcome(name, "confirmed", text, number=number, decides=False)
     if silent:
