@@ -67,7 +67,7 @@ def report(
     if out is not None and not export and not (path / "run.json").is_file():
         raise BadInput(
             "--out belongs to --export, which takes a recorded run; a verdict goes to stdout",
-            fix=f"{shlex.join(['harness', 'report', run])} > {shlex.quote(str(out))}",
+            fix=f"{shlex.join(['harness', 'report', run, '--format', _format_of(out)])} > {shlex.quote(str(out))}",
         )
     if export or out:
         if not (path / "run.json").is_file():
@@ -82,6 +82,11 @@ def report(
             )
         show(RecordedRun.of(path), format, verbose=verbose)
     show(verdict_file.read(path), format, verbose=verbose)
+
+
+def _format_of(out: Path) -> str:
+    """The format that a file's name asks for."""
+    return {".html": "html", ".md": "md", ".json": "json", ".xml": "junit"}.get(out.suffix, "text")
 
 
 def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> None:

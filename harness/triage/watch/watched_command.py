@@ -415,6 +415,9 @@ def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
             what, fix = _unrunnable(command, word)
         if os.path.isdir(command[0]):
             what, fix = "is a directory", f"ls {word}   # and name the program in it"
+        if command[0].isdecimal() and len(command) == 1:
+            pid = int(command[0])
+            fix = f"harness watch --pid {pid}"
         if re.match(r"[A-Za-z_]\w*=", command[0]) and not exists:  # only a shell would read it as a variable
             fix = shlex.join(["--", "env", *command])
         raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if exists else NOT_FOUND, fix)

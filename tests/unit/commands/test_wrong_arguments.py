@@ -96,6 +96,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["report", "absent"], "absent does not exist", "ls .   # "),
         (["report", "half"], "half holds neither a verdict (verdict.json) nor a run (run.json); it holds the ",
          "harness report half/baseline"),
+        (["report", "a b", "--out", "x.html"], "--out belongs to --export, which takes a recorded run",
+         "harness report 'a b' --format html > x.html"),
         (["report", "a b/baseline", "--format", "json", "--out", "x y.json"], "--out belongs to --export",
          "harness report 'a b/baseline' --format json > 'x y.json'"),
         (["report", "empty"], "empty holds neither a verdict (verdict.json) nor a run", MAKES),
@@ -147,3 +149,8 @@ def test_a_record_of_a_command_that_failed_at_once_says_that_nothing_was_recorde
     (tmp_path / "beats").mkdir()
     refusal = no_rollouts(tmp_path, "rec")
     assert refusal is not None and str(refusal.fix).startswith("harness record -- COMMAND")
+
+
+def test_a_process_that_is_given_as_a_command_is_watched_by_its_pid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["watch", "4194303"]) == 127
+    assert "harness watch --pid 4194303" in capsys.readouterr().err
