@@ -65,9 +65,10 @@ def report(
             fix=f"{shlex.join(['harness', 'report', run, '--format', format])} > {shlex.quote(str(out))}",
         )
     if out is not None and not export and not (path / "run.json").is_file():
+        format = _format_of(out)
         raise BadInput(
             "--out belongs to --export, which takes a recorded run; a verdict goes to stdout",
-            fix=f"{shlex.join(['harness', 'report', run, '--format', _format_of(out)])} > {shlex.quote(str(out))}",
+            fix=f"{shlex.join(['harness', 'report', run, '--format', format])} > {shlex.quote(str(out))}",
         )
     if export or out:
         if not (path / "run.json").is_file():
