@@ -60,16 +60,10 @@ def report(
     format = "issue" if issue else format
     path = resolve(run)
     if out is not None and not export and format != "text":
-        raise BadInput(
-            f"--out belongs to --export; {format} goes to stdout",
-            fix=f"{shlex.join(['harness', 'report', run, '--format', format])} > {shlex.quote(str(out))}",
-        )
+        raise _for_stdout(run, format, out, f"--out belongs to --export; {format} goes to stdout")
     if out is not None and not export and not (path / "run.json").is_file():
-        format = _format_of(out)
-        raise BadInput(
-            "--out belongs to --export, which takes a recorded run; a verdict goes to stdout",
-            fix=f"{shlex.join(['harness', 'report', run, '--format', format])} > {shlex.quote(str(out))}",
-        )
+        what = "--out belongs to --export, which takes a recorded run; a verdict goes to stdout"
+        raise _for_stdout(run, _format_of(out), out, what)
     if export or out:
         if not (path / "run.json").is_file():
             raise not_a_run(f"{run} is not a recorded run: it has no run.json", path, run)
@@ -83,6 +77,11 @@ def report(
             )
         show(RecordedRun.of(path), format, verbose=verbose)
     show(verdict_file.read(path), format, verbose=verbose)
+
+
+def _for_stdout(run: str, format: str, out: Path, message: str) -> BadInput:
+    fix = f"{shlex.join(['harness', 'report', run, '--format', format])} > {shlex.quote(str(out))}"
+    return BadInput(message, fix=fix)
 
 
 def _format_of(out: Path) -> str:
