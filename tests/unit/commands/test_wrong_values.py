@@ -57,7 +57,7 @@ def test_an_out_without_an_export_is_what_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two").mkdir()
     sentence, fix = refused(capsys, "report", "two", "--out", "foo")
-    assert "--export" in sentence and fix == "harness report two > foo"
+    assert "--export" in sentence and fix == "harness report two --format text > foo"
 
 
 def test_json_that_is_no_verdict_is_not_judged_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
