@@ -92,6 +92,16 @@ PREFIX = BUILTIN.removesuffix("tiny")
 BUILTIN_POLICIES = (BUILTIN, *(PREFIX + name for name in ARCHITECTURES))
 
 
+def builtin_models(key: str) -> tuple[str, ...]:
+    """The built-in models that a setting may name: `model.path` of the policy, or `model.reward`."""
+    return BUILTIN_POLICIES if key == "model.path" else (BUILTIN,)
+
+
+def no_such_model(key: str) -> str:
+    """What is wrong with another name of that form."""
+    return f"no such built-in model; there is {' or '.join(map(repr, builtin_models(key)))}"
+
+
 def configuration(path: str) -> dict[str, Any] | None:
     """What the configuration of a built-in policy says of sizes; None for a path that is no built-in policy's."""
     if path == BUILTIN:

@@ -26,7 +26,7 @@ from scenarios.models import builtin
 from scenarios.models.quiet import quiet
 from scenarios.models.wide import widen
 from scenarios.settings import BUILTIN
-from scenarios.tiny import BUILTIN_POLICIES, PREFIX
+from scenarios.tiny import BUILTIN_POLICIES, PREFIX, no_such_model
 
 # Transformers changes the process's default dtype while it loads; of two threads at once, one would restore the
 # other's.
@@ -127,8 +127,7 @@ def _directory(path: str, key: str) -> Path:
     if directory.exists():
         raise ModelError(f"{key} = {path!r}: this is a file; a Hugging Face model is a directory", fix=_option(key))
     if path.startswith("builtin:"):
-        builtin_models = " or ".join(map(repr, BUILTIN_POLICIES if key == "model.path" else (BUILTIN,)))
-        raise ModelError(f"{key} = {path!r}: no such built-in model; there is {builtin_models}", fix=_option(key))
+        raise ModelError(f"{key} = {path!r}: {no_such_model(key)}", fix=_option(key))
     cached = _downloaded(path)
     if cached is None:
         hint = f", nor a downloaded model (`hf download {path}` fetches it)" if _is_hub_name(path) else ""

@@ -20,7 +20,7 @@ from scenarios import memory_fit, prompts
 from scenarios.engines import canonical_request, engine_processes
 from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.settings import BUILTIN, Scenario
-from scenarios.tiny import BUILTIN_POLICIES
+from scenarios.tiny import builtin_models, no_such_model
 
 # Memory that a process of the learner has to itself: 304 to 347 MiB with the built-in model on a CPU, almost all of it
 # for torch and transformers. A larger model takes more.
@@ -179,11 +179,9 @@ def _check_model(key: str, name: str) -> None:
     """Refuse what is not a directory with a config.json, the built-in model, or OWNER/NAME of a locally cached
     model.
     """
-    policy = key == "model.path"
-    builtin = BUILTIN_POLICIES if policy else (BUILTIN,)
-    if name in builtin:
+    if name in builtin_models(key):
         return
-    option = "--model DIR" if policy else f"--set {key}=DIR"
+    option = "--model DIR" if key == "model.path" else f"--set {key}=DIR"
     path, fix = Path(name).expanduser(), f"{option}   # of a Hugging Face model"
     if path.is_dir():
         if (path / "config.json").is_file():
@@ -192,7 +190,7 @@ def _check_model(key: str, name: str) -> None:
     elif path.exists():
         wrong = "this is a file; a Hugging Face model is a directory"
     elif name.startswith("builtin:"):
-        wrong = f"no such built-in model; there is {' or '.join(map(repr, builtin))}"
+        wrong = no_such_model(key)
     elif name.count("/") != 1 or name.startswith((".", "/", "~")):
         wrong = "no such directory" + ("" if "/" in name else "; a model of the Hugging Face cache is named OWNER/NAME")
     elif _cached(name):
