@@ -55,6 +55,7 @@ def test_a_detail_that_no_cause_has_is_refused(capsys: pytest.CaptureFixture[str
     assert "did you mean double BOS?" in first and second.startswith("  fix: harness explain TOKENIZATION ")
 
 
+@pytest.mark.slow
 def test_every_detail_that_the_source_can_print_is_explained() -> None:
     """Of keys with constants, and of enumerations and tables that keys are made of."""
     families = registry.families()

@@ -130,6 +130,7 @@ def test_the_words_of_a_command_arrive_as_they_were_given(
     assert (folder / "done" / "words").read_bytes().decode().split("\0")[:-1] == (words or [""])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", [name for name, variables in SAID.items() if variables])
 def test_a_script_that_its_scheduler_does_not_run_says_so(launcher: str, folder: Path, programs: Path) -> None:
     code, log = run(rendered(launcher, folder, "--", "keep"), programs, folder / "done")

@@ -258,6 +258,7 @@ def test_an_engine_of_a_living_run_is_told_and_not_blamed() -> None:
     assert [item.severity for item in problems("leftover-engines", healthy(processes={"found": (engine,)}))] == ["info"]
 
 
+@pytest.mark.slow
 def test_no_command_ends_processes_by_name() -> None:
     for name, planted, *_ in PLANTED:
         for problem in problems(name, healthy(**planted)):

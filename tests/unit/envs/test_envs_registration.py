@@ -30,6 +30,7 @@ def test_an_interpreter_is_registered_and_nothing_is_written_into_its_environmen
     assert environment.all_environments() == [made]
 
 
+@pytest.mark.slow
 def test_the_directory_of_an_environment_will_do(tmp_path: Path) -> None:
     venv(tmp_path / "mine")
     assert registration.add("mine", "vllm", str(tmp_path / "mine")).python == str(tmp_path / "mine" / "bin" / "python")
@@ -50,6 +51,7 @@ def test_registering_again_reads_again_and_removing_forgets(tmp_path: Path) -> N
     assert environment.all_environments() == [] and (tmp_path / "one" / "bin" / "python").exists()
 
 
+@pytest.mark.slow
 def test_a_name_that_another_interpreter_has_is_not_taken(tmp_path: Path) -> None:
     made = registration.add("mine", "vllm", str(venv(tmp_path / "one")))
     with pytest.raises(BadInput, match=f"environment 'mine' is vllm of {made.python}") as refused:

@@ -234,6 +234,7 @@ def test_accelerates_mixed_precision_is_the_trainers(
     assert [type(one) for one in outcome] == [Fine if expected in ("bf16", "fp16") else Problem]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [
@@ -320,6 +321,7 @@ def test_a_constant_of_the_module_is_what_it_says(
     assert [type(one) for one in trap("trl-sizes", asked(trl, "python", own(tmp_path, text)))] == [kind]
 
 
+@pytest.mark.slow
 def test_the_sizes_of_another_trainer_are_not_checked(trl: Job, tmp_path: Path) -> None:
     assert [type(one) for one in trap("trl-sizes", asked(trl, "trl", "sft"))] == [Unseen]
     assert [type(one) for one in trap("trl-sizes", asked(trl, "trl", "grpo", "--num_processes", "1"))] == [Fine]

@@ -34,6 +34,7 @@ def plan(baseline: str, candidate: str, command: list[str], framework: str = "au
     )
 
 
+@pytest.mark.slow
 def test_an_engine_that_the_framework_cannot_run_is_refused_before_anything_is_to_be_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -134,6 +135,7 @@ def test_an_environment_without_the_framework_is_refused(monkeypatch: pytest.Mon
         plan("vllm@a", "vllm@b", OPENRLHF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pair", "command", "message"),
     [
@@ -298,6 +300,7 @@ def test_a_side_whose_engine_was_not_swapped_proves_nothing(
     assert (verdict.verdict, why in verdict.reason) == ("INCONCLUSIVE" if why else "EQUIVALENT", True), verdict.reason
 
 
+@pytest.mark.slow
 def test_a_job_that_recorded_nothing_at_all_proves_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     recorded_as(monkeypatch)
     monkeypatch.setattr(job_parity, "record", lambda *args, **kwargs: RecordResult(0, None, None))
@@ -305,6 +308,7 @@ def test_a_job_that_recorded_nothing_at_all_proves_nothing(tmp_path: Path, monke
     assert verdict.verdict == "INCONCLUSIVE" and "vllm@a" in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_first_run_without_rollouts_is_the_last(tmp_path: Path, monkeypatch: Any) -> None:
     places = []
 

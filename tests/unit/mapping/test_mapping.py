@@ -458,6 +458,7 @@ ENGINE_NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [ENGINE_ALONE, ENGINE_NAMES], ids=["function", "names"])
 def test_a_setting_that_both_parts_have_is_no_mapping_of_the_other_part(source: str, checked) -> None:
     """vLLM's engine and its sampling both have a `seed`; a function of the engine alone does not map the sampling."""
@@ -551,6 +552,7 @@ def test_an_engines_length_and_seed_are_tried_within_their_range(checked) -> Non
     assert kinds(checked(clamped)) == {"seed": "altered"}
 
 
+@pytest.mark.slow
 def test_one_function_for_both_parts_may_give_the_engines_seed_alone(checked) -> None:
     """vLLM names an engine's and a request's seed alike, and a dictionary of both has one of them."""
     both = (
@@ -587,6 +589,7 @@ def test_functions_of_canonical_parameters_are_judged_by_the_part_in_their_name(
     assert kinds(found) == wrong
 
 
+@pytest.mark.slow
 def test_the_source_engines_names_are_no_canonical_ones(checked) -> None:
     text = "asked.get('enable_prefix_caching', False)"
     found = checked(BOTH.format(f", disable_radix_cache=not {text}", ""))
@@ -595,6 +598,7 @@ def test_the_source_engines_names_are_no_canonical_ones(checked) -> None:
     assert not any("looks up" in note for note in checked(BOTH.format(", dtype=asked['dtype']", "")).notes)
 
 
+@pytest.mark.slow
 def test_a_function_that_hands_the_other_parts_settings_on_does_not_map_them(checked) -> None:
     found = checked(RIGHT_SAMPLING)
     assert (set(found.functions), found.findings) == ({"sampling"}, ())
@@ -631,6 +635,7 @@ def build(args):
 """
 
 
+@pytest.mark.slow
 def test_a_function_is_judged_in_place_of_the_names_that_it_uses(checked) -> None:
     found = checked(NAMES_OF_A_FUNCTION)
     assert found.functions == {"engine": "build"}

@@ -259,6 +259,7 @@ def test_a_history_that_cannot_be_reached(
     assert words in told and "geheim" not in told and not (tmp_path / "missing.db").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_one_cell_at_most(tmp_path: Path) -> None:
     with History.at(str(tmp_path / "history.db")) as history:
         night = history.begin("trial", [], [])

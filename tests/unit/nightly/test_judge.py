@@ -62,6 +62,7 @@ PLANTED: dict[int, tuple[Callable[[Observation], Observation], tuple[str, str]]]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_fortnight_with_planted_changes(seed: int) -> None:
     history: list[Past] = []

@@ -10,6 +10,8 @@ import pytest
 from framework_recordings import job
 from recordings import EOS, TENSORS, Recording, cause, causes, check, jagged, make, pair, put, scenario
 
+pytestmark = pytest.mark.slow
+
 PARTED = dataclasses.replace(scenario(mode="native"), guided=False)
 
 
@@ -17,7 +19,6 @@ def plain() -> tuple[Recording, Recording]:
     return pair(native=False)
 
 
-@pytest.mark.slow
 def test_another_tensor_arrived_than_was_sent(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for received in candidate.events("weights", source="received", version=2):
@@ -28,7 +29,6 @@ def test_another_tensor_arrived_than_was_sent(tmp_path: Path) -> None:
     assert (verdict.parity.first_divergence.step, verdict.parity.first_divergence.phase) == (2, "sync")
 
 
-@pytest.mark.slow
 def test_a_tensor_left_out_of_one_sync_only_is_stale_by_its_digest(tmp_path: Path) -> None:
     baseline, candidate = plain()
     stale = TENSORS[0]
@@ -39,7 +39,6 @@ def test_a_tensor_left_out_of_one_sync_only_is_stale_by_its_digest(tmp_path: Pat
     assert verdict.parity.first_divergence.step == 3
 
 
-@pytest.mark.slow
 def test_a_tensor_that_is_never_sent_and_moves_nothing_is_a_finding(tmp_path: Path) -> None:
     """A tied output layer: absent from every sync, and the proof holds."""
     baseline, candidate = plain()
@@ -50,7 +49,6 @@ def test_a_tensor_that_is_never_sent_and_moves_nothing_is_a_finding(tmp_path: Pa
     assert any("lm_head.weight" in finding.summary for finding in verdict.findings)
 
 
-@pytest.mark.slow
 def test_a_proof_beyond_the_tolerance_is_a_divergence_even_when_every_digest_agrees(tmp_path: Path) -> None:
     baseline, candidate = plain()
     next(candidate.events("sync", version=4))["proof_max_delta"] = 0.02
@@ -60,7 +58,6 @@ def test_a_proof_beyond_the_tolerance_is_a_divergence_even_when_every_digest_agr
     assert (verdict.parity.first_divergence.step, verdict.parity.first_divergence.field) == (4, "proof_max_delta")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("proof", ["nan", "inf"])
 def test_a_proof_that_is_no_number_is_no_proof(tmp_path: Path, proof: str) -> None:
     baseline, candidate = plain()
@@ -68,7 +65,6 @@ def test_a_proof_that_is_no_number_is_no_proof(tmp_path: Path, proof: str) -> No
     assert put(tmp_path, baseline, candidate).verdict == "DIVERGENT"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cut, name", [("left", "TRUNCATION(left)"), ("right", "TRUNCATION(right)")])
 def test_a_truncated_prompt(tmp_path: Path, cut: str, name: str) -> None:
     baseline, candidate = plain()
@@ -101,7 +97,6 @@ def test_a_mask_shifted_by_one_in_the_trainer(tmp_path: Path) -> None:
     assert ("ALIGNMENT", "trainer") in {(one.name, one.party) for one in verdict.causes}
 
 
-@pytest.mark.slow
 def test_differences_on_cached_samples_only_are_a_stale_cache(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in candidate.frames("rollout"):
@@ -123,7 +118,6 @@ def test_permuted_responses(tmp_path: Path) -> None:
     assert "ORDER" in causes(verdict)
 
 
-@pytest.mark.slow
 def test_log_probabilities_of_the_engine_divided_by_the_temperature(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in candidate.frames("rollout"):
@@ -133,7 +127,6 @@ def test_log_probabilities_of_the_engine_divided_by_the_temperature(tmp_path: Pa
     assert cause(verdict, "LOGPROB_SEMANTICS(scaled)").details["scale"] == pytest.approx(0.7, abs=1e-4)
 
 
-@pytest.mark.slow
 def test_log_probabilities_of_the_learner_divided_by_the_temperature(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -151,7 +144,6 @@ def parted(recording: Recording) -> None:
             frame.arrays[name] = jagged([np.r_[901, row[1:]] for row in frame.arrays[name].rows()])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind, name", [("rollout", "logprob"), ("experience", "actor_logprob")])
 @pytest.mark.parametrize("misread", ["scaled", "shifted"])
 def test_where_no_token_is_equal_neither_the_engine_nor_its_learner_is_blamed(
@@ -172,7 +164,6 @@ def test_where_no_token_is_equal_neither_the_engine_nor_its_learner_is_blamed(
     assert "trainer" not in {one.party for one in verdict.causes}
 
 
-@pytest.mark.slow
 def test_an_engine_that_moved_within_the_tolerance_is_no_scaled_learner(tmp_path: Path) -> None:
     """Its learner is the baseline's to the bit; a factor that brings the few tokens beyond back proves nothing."""
     pairs = pair(plan=scenario(dtype="bfloat16"), native=False)
@@ -189,7 +180,6 @@ def test_an_engine_that_moved_within_the_tolerance_is_no_scaled_learner(tmp_path
     assert [one.name for one in verdict.causes] == ["UNEXPLAINED"]
 
 
-@pytest.mark.slow
 def test_the_context_less_two(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in candidate.frames("rollout"):
@@ -237,7 +227,6 @@ def test_another_finish_reason_for_the_same_tokens(tmp_path: Path) -> None:
     assert verdict.parity.first_divergence.field == "finish_reason"
 
 
-@pytest.mark.slow
 def test_a_noisy_baseline_is_the_baselines_fault(tmp_path: Path) -> None:
     verdict = put(tmp_path, make("baseline", noise=2e-3, native=False), make("candidate", native=False))
     assert causes(verdict) == ["baseline-itself"] and verdict.causes[0].party == "baseline"
@@ -252,7 +241,6 @@ def test_the_learner_says_which_engine_moved(tmp_path: Path) -> None:
     assert "step 3" in verdict.causes[0].evidence
 
 
-@pytest.mark.slow
 def test_a_baseline_that_draws_what_the_learner_would_not(tmp_path: Path) -> None:
     """Both engines alike, both against the learner: the same wrong temperature on both sides, say."""
     baseline, candidate = plain()
@@ -289,7 +277,6 @@ def test_a_fault_beside_an_explained_one_stays_unexplained(tmp_path: Path) -> No
     assert "step 4" in cause(verdict, "UNEXPLAINED").evidence
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("field, phase", [("batch", "experience"), ("actor", "train"), ("critic", "train")])
 def test_learners_that_part_without_a_confounder(tmp_path: Path, field: str, phase: str) -> None:
     baseline, candidate = plain()
@@ -300,7 +287,6 @@ def test_learners_that_part_without_a_confounder(tmp_path: Path, field: str, pha
     assert causes(verdict) == ["UNEXPLAINED"] and verdict.causes[0].party == "trainer"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("parted", [1, 4])
 def test_a_learner_that_draws_numbers_of_its_own_is_the_odd_one_though_its_updates_part_the_runs(
     tmp_path: Path, parted: int

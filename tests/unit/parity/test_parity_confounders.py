@@ -138,6 +138,7 @@ def test_an_engine_parameter_that_differs_is_a_finding_with_its_effect(tmp_path:
     assert "none" in finding.effect
 
 
+@pytest.mark.slow
 def test_an_inverted_eager_flag_moves_nothing_and_is_a_finding_all_the_same(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for info in candidate.events("engine_info"):
@@ -195,6 +196,7 @@ def test_the_prompts_of_every_rank_are_compared(tmp_path: Path, rank: int) -> No
     assert [one.summary for one in verdict.confounders] == ["the prompts differ in step 2"]
 
 
+@pytest.mark.slow
 def test_prompts_that_differ_without_a_digest_of_the_data_are_seen_in_the_frames(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for recording in (baseline, candidate):
@@ -240,12 +242,14 @@ def test_digests_of_another_format_version_are_not_compared(tmp_path: Path) -> N
         "by BLAKE2b" in verdict.missing  # fmt: skip
 
 
+@pytest.mark.slow
 def test_learners_part_after_a_confounder_and_are_not_blamed(tmp_path: Path) -> None:
     verdict = put(tmp_path, *sides(scenario(train_batch_size=8), parted=1))
     assert check(verdict, "learner").state == "not tested"
     assert verdict.coverage["steps_not_compared"] == 5 and verdict.causes == []
 
 
+@pytest.mark.slow
 def test_without_weight_digests_nothing_is_judged_after_a_confounder(tmp_path: Path) -> None:
     baseline, candidate = sides(scenario(train_batch_size=8), parted=1)
     for recording in (baseline, candidate):

@@ -191,6 +191,7 @@ def test_a_kind_of_event_that_was_promised_and_is_absent_is_missing(tmp_path: Pa
         assert verdict.verdict == "INCONCLUSIVE" and repr(kind) in verdict.reason + " ".join(verdict.missing), kind
 
 
+@pytest.mark.slow
 def test_settings_that_nobody_reads_are_said_and_those_that_are_absent(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     rollout = candidate.manifest["scenario"]["rollout"]
@@ -245,6 +246,7 @@ def test_journals_of_one_run_that_changed_names_are_noticed(tmp_path: Path) -> N
     assert judge(tmp_path / "pair/baseline", tmp_path / "pair/candidate").verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_kinds_and_names_of_frames_that_nobody_reads_are_said(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     log = candidate.logs["rollout"]

@@ -130,6 +130,7 @@ def behind_router(run: Recording) -> Recording:
     return run
 
 
+@pytest.mark.slow
 def test_samples_of_a_router_need_no_rule(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=TWO, native=False)
     verdict = put(tmp_path, split(baseline), behind_router(candidate))
@@ -202,6 +203,7 @@ def test_a_router_that_gives_one_engine_nothing_is_a_finding(tmp_path: Path) -> 
     assert "engine 0: 0 of 96" in check(verdict, "engines").evidence
 
 
+@pytest.mark.slow
 def test_a_setting_that_differs_has_a_row_side_by_side(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.manifest["scenario"]["engine"]["tensor_parallel"] = 2

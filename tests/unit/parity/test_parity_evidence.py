@@ -61,6 +61,7 @@ def test_judging_twice_gives_the_same_verdict_and_leaves_the_evidence(dtype: str
     assert (found.verdict.verdict == "DIVERGENT") == (plant is not sound)
 
 
+@pytest.mark.slow
 def test_evidence_that_was_gathered_is_not_written_again(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     found = judged_pair(

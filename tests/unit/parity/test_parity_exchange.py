@@ -83,6 +83,7 @@ def test_a_whole_pair_with_run_json_written_again_passes(pairs: tuple[Path, Path
     assert unnoticed(pair) == ["EQUIVALENT", "SOUND"]
 
 
+@pytest.mark.slow
 def test_a_process_names_the_run_json_that_it_began_with(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"command": "a"})
     install.start(tmp_path, role="actor").close()

@@ -44,6 +44,7 @@ def test_each_is_sound_by_itself_but_for_those_reasons(pair: Path) -> None:
     assert confirmed(audit(pair / "candidate")) == {"ends"}
 
 
+@pytest.mark.slow
 def test_the_same_numbers_of_engines_that_were_forbidden_it_are_no_rounding(pair: Path) -> None:
     for events in pair.glob("*/events/rollout-*.jsonl"):
         text = events.read_text()

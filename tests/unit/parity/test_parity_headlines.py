@@ -28,6 +28,7 @@ def test_a_sound_pair_says_how_many_tokens_are_equal(tmp_path: Path) -> None:
     assert verdict.headline == "EQUIVALENT, but 1 check was not tested" and verdict.evidence  # its returns are made up
 
 
+@pytest.mark.slow
 def test_what_was_asked_of_one_side_is_not_listed_as_not_asked(tmp_path: Path) -> None:
     """As --candidate-set does: the candidate is asked, and given, another value than the baseline."""
     baseline, candidate = pair(native=False)
@@ -49,6 +50,7 @@ def test_ids_are_shown_around_the_place_where_they_differ() -> None:
     assert around(one[:3], 0) == "[0] 1 2"
 
 
+@pytest.mark.slow
 def test_a_prompt_that_differs_late_shows_two_texts_that_differ(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     frame = candidate.frame("rollout", 0)
@@ -88,6 +90,7 @@ def _with_floors(verdict: Verdict, **floors: float) -> Verdict:
     return dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, floor=verdict.parity.floor | floors))
 
 
+@pytest.mark.slow
 def test_each_side_is_checked_for_stale_weights_against_the_floor_of_its_own_engine(tmp_path: Path) -> None:
     move, runs = 0.01, pair(native=False)
     for run in runs:
@@ -103,6 +106,7 @@ def test_each_side_is_checked_for_stale_weights_against_the_floor_of_its_own_eng
     assert f"at least {100 * move:.3g} nats" in shown[move / 200, move]["candidate"]
 
 
+@pytest.mark.slow
 def test_a_verdict_that_calls_nothing_equal_says_nothing_of_what_could_not_have_shown(tmp_path: Path) -> None:
     """The floor of a diverging engine is in doubt, and no equality is claimed that could say less than it seems to."""
     verdict = put(tmp_path, *pair(native=False))

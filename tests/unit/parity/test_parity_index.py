@@ -225,6 +225,7 @@ def test_recordings_without_an_index_say_what_may_go_unseen(tmp_path: Path) -> N
     assert verdict.strict.exit_code == 3
 
 
+@pytest.mark.slow
 def test_an_indexed_pair_passes_without_a_word_on_lost_records(recorded: Path) -> None:
     verdict = judge(recorded / "baseline", recorded / "candidate")
     assert "recording" not in [limit.kind for limit in verdict.reservations]

@@ -60,6 +60,7 @@ def rounded(recording: Recording, mean: float) -> Recording:
     return recording
 
 
+@pytest.mark.slow
 def test_float32_has_nothing_to_lift_and_says_nothing_of_it(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair(native=False), native=False)
     assert verdict.parity is not None and CHECK not in [one.name for one in verdict.parity.checks]
@@ -119,6 +120,7 @@ def test_a_cause_that_both_show_is_named_once(tmp_path: Path) -> None:
     assert [(one.name, one.party) for one in verdict.causes] == [("ALIGNMENT", "candidate")], verdict.causes
 
 
+@pytest.mark.slow
 def test_a_cause_of_the_stage_alone_says_where_it_was_seen(tmp_path: Path) -> None:
     of_runs = stage("baseline"), shifted(stage("candidate"))
     verdict = with_stages(tmp_path, pair(plan=HALF, native=False), of_runs)

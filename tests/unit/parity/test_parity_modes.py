@@ -54,12 +54,14 @@ def long_row(recording: Recording, step: int) -> int:
     return int(np.argmax(recording.frame("rollout", step).arrays["output"].lengths))
 
 
+@pytest.mark.slow
 def test_a_free_run_without_flips_is_equivalent(tmp_path: Path) -> None:
     verdict = put(tmp_path, *free())
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     assert verdict.coverage["modes"] == ["coupled, free"]
 
 
+@pytest.mark.slow
 def test_a_free_run_is_judged_up_to_its_first_benign_flip_and_never_passed_beyond(tmp_path: Path) -> None:
     baseline, candidate = free()
     row = long_row(baseline, 2)
@@ -84,6 +86,7 @@ def test_a_free_run_is_judged_up_to_its_first_benign_flip_and_never_passed_beyon
     assert any("steps 3 to 5" in item for item in verdict.missing)
 
 
+@pytest.mark.slow
 def test_a_free_run_with_a_flip_beyond_the_margin_diverges_there(tmp_path: Path) -> None:
     baseline, candidate = free()
     flip(baseline, candidate, 1, long_row(baseline, 1), 3, 0.5)
@@ -130,6 +133,7 @@ def test_a_flip_at_the_last_token_is_no_other_end(tmp_path: Path) -> None:
     assert verdict.coverage["benign_flips"] == 1
 
 
+@pytest.mark.slow
 def test_a_guided_sample_that_was_cut_at_a_flip_is_not_a_length_difference(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     cut_at_a_flip(baseline, candidate, length=6, flipped=True)
@@ -140,6 +144,7 @@ def test_a_guided_sample_that_was_cut_at_a_flip_is_not_a_length_difference(tmp_p
     assert verdict.coverage["compared_tokens"] < verdict.coverage["tokens"] or verdict.coverage["compared_tokens"] > 0
 
 
+@pytest.mark.slow
 def test_flips_without_a_margin_are_not_judged_and_not_passed(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for recording in (baseline, candidate):
@@ -151,6 +156,7 @@ def test_flips_without_a_margin_are_not_judged_and_not_passed(tmp_path: Path) ->
     assert verdict.coverage["benign_flips"] == 0
 
 
+@pytest.mark.slow
 def test_greedy_uses_the_plain_margin_whatever_the_temperature_says(tmp_path: Path) -> None:
     plan = scenario(mode="greedy", temperature=0.25)
     verdict = put(tmp_path, *pair(plan=plan, native=False))
@@ -172,6 +178,7 @@ def test_native_mode_compares_distributions_only(tmp_path: Path) -> None:
     assert check(verdict, "tokens").state == "not tested" and check(verdict, "native").state == "ruled out"
 
 
+@pytest.mark.slow
 def test_native_mode_without_a_native_stage_is_inconclusive(tmp_path: Path) -> None:
     assert put(tmp_path, *pair(plan=scenario(mode="native"), native=False)).verdict == "INCONCLUSIVE"
 
@@ -301,6 +308,7 @@ def test_only_the_digest_of_the_batch_is_no_digest_of_the_learner(tmp_path: Path
     assert put(tmp_path, baseline, candidate).verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_a_missing_proof_is_not_a_proof(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     next(candidate.events("sync", version=2)).pop("proof_max_delta")
@@ -308,6 +316,7 @@ def test_a_missing_proof_is_not_a_proof(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "proof" in verdict.account
 
 
+@pytest.mark.slow
 def test_a_failed_sync_is_a_divergence(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     next(candidate.events("sync", version=2)).update(ok=False, message="must run between begin and end")
@@ -315,6 +324,7 @@ def test_a_failed_sync_is_a_divergence(tmp_path: Path) -> None:
     assert verdict.verdict == "DIVERGENT" and verdict.parity.first_divergence.step == 2
 
 
+@pytest.mark.slow
 def test_rollouts_at_another_weight_version_than_the_learner(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.frame("rollout", 3).fields["weight_version"] = 2
@@ -417,6 +427,7 @@ def test_a_verdict_is_the_same_in_another_process(tmp_path: Path) -> None:
     assert told[0] == told[1] != ""
 
 
+@pytest.mark.slow
 def test_a_replay_only_scores(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for frame in candidate.frames("rollout"):
@@ -428,6 +439,7 @@ def test_a_replay_only_scores(tmp_path: Path) -> None:
     assert "tokens equal" not in verdict.reason, "it did not draw them"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores_only", [False, True])
 def test_an_engine_that_only_scores_lacks_no_decoding(tmp_path: Path, scores_only: bool) -> None:
     baseline, candidate = pair(native=False)
@@ -484,6 +496,7 @@ def test_a_mode_that_is_unknown_or_said_two_ways_passes_nothing(
     assert said in verdict.account and f"the {which}" in verdict.account
 
 
+@pytest.mark.slow
 def test_one_frame_of_another_mode_is_enough(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.frame("rollout", 4).fields["mode"] = "native"
@@ -501,6 +514,7 @@ def test_a_mode_that_only_one_place_says_is_enough(tmp_path: Path) -> None:
     assert verdict.coverage["modes"] == ["greedy, guided"]
 
 
+@pytest.mark.slow
 def test_a_replay_whose_frames_are_none_passes_nothing(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.manifest |= {"sampling_mode": "replay", "replay": {"of": "x", "first_step": 0, "stop": 6}}
@@ -601,6 +615,7 @@ def test_a_part_of_run_json_that_is_no_object_is_unreadable(tmp_path: Path, part
     assert "the baseline's recording is unreadable" in verdict.account and part in verdict.account
 
 
+@pytest.mark.slow
 def test_a_close_event_that_counts_no_frames_is_torn(tmp_path: Path) -> None:
     paths = [one.write(tmp_path / name) for name, one in zip("bc", pair(plan=scenario(steps=2)), strict=True)]
     journal = next((paths[1] / "events").glob("rollout*"))

@@ -252,6 +252,7 @@ def test_margins_that_say_nothing_excuse_no_flip(
     assert verdict.verdict == seen and why in verdict.account, verdict.reason
 
 
+@pytest.mark.slow
 def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Path) -> None:
     """Ties of many sizes at the tokens that were flipped: no two are the same, and likely choices have none."""
     runs = Runs(*pair(plan=own(GREEDY), native=False))
@@ -268,6 +269,7 @@ def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Pa
     assert "smaller than the choice is likely" in verdict.account
 
 
+@pytest.mark.slow
 def test_greedy_samples_of_one_prompt_may_be_the_same(tmp_path: Path) -> None:
     """Sixteen times one sample has each margin sixteen times: no number is common."""
     runs = Runs(*pair(plan=own(GREEDY), native=False))

@@ -56,6 +56,7 @@ def test_our_own_mapping_on_both_sides_has_nothing_to_say(tmp_path: Path) -> Non
     assert check(verdict, "engine-parameter-map").state == "ruled out"
 
 
+@pytest.mark.slow
 def test_a_users_mapping_is_told_apart_parameter_by_parameter(tmp_path: Path) -> None:
     """Inverted, tied, dropped, shortened; and what is dropped without an effect is no warning."""
     baseline, candidate = pair(native=False)
@@ -122,6 +123,7 @@ def test_both_sides_alike_in_not_being_as_asked_are_counted_in_the_first_line(tm
     assert (verdict.strict.verdict, verdict.strict.exit_code) == ("EQUIVALENT", 3)
 
 
+@pytest.mark.slow
 def test_a_default_that_an_engine_does_not_have_is_not_asked_of_it(tmp_path: Path) -> None:
     """The embedded engine has no prefix cache, and nobody asked for one."""
     baseline, candidate = pair(native=False)

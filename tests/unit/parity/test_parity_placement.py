@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from recordings import Recording, check, make, put, scenario
 
+pytestmark = pytest.mark.slow
+
 ASKED = {
     "engine": {"resource": "engine", "hosts": ["node-2", "node-3"]},
     "learner": {"resource": "learner", "hosts": ["node-1"]},
@@ -31,7 +33,6 @@ def test_a_run_where_it_was_asked_for(tmp_path: Path) -> None:
     assert not [one for one in verdict.findings if one.name == "placement"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hosts", "named"), [({"rollout": "node-1"}, "rollout ran on node-1"), ({"actor": "node-2"}, "actor ran on node-2")]
 )
@@ -51,7 +52,6 @@ def test_hosts_that_nobody_recorded_are_not_tested(tmp_path: Path) -> None:
     assert check(put(tmp_path, run("baseline"), silent), "placement").state == "not tested"
 
 
-@pytest.mark.slow
 def test_hosts_that_were_asked_for_of_one_run_are_not_those_of_the_other(tmp_path: Path) -> None:
     silent = run("candidate")
     del silent.manifest["placement"]

@@ -60,6 +60,7 @@ def test_rounding_explains_no_number_that_is_not_rounded_and_no_larger_fault(
     assert "LOGPROB_SEMANTICS(rounded)" not in causes(put(tmp_path, baseline, candidate))
 
 
+@pytest.mark.slow
 def test_a_placeholder_of_end_tokens_is_no_noise(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate):
@@ -71,6 +72,7 @@ def test_a_placeholder_of_end_tokens_is_no_noise(tmp_path: Path) -> None:
     assert "end tokens of samples that stopped" in verdict.account
 
 
+@pytest.mark.slow
 def test_end_tokens_with_other_numbers_are_no_placeholder(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate):
@@ -91,6 +93,7 @@ def test_weights_change_in_mid_generation_only_after_a_sync(tmp_path: Path, firs
     assert ("MIXED_VERSION" in causes(put(tmp_path, baseline, candidate))) is (first > 0)
 
 
+@pytest.mark.slow
 def test_answers_that_were_encoded_again_are_no_mixed_version(tmp_path: Path) -> None:
     """Log-probabilities keep the ids of before: from one place on each stands two positions early."""
     baseline, candidate = plain()
@@ -104,6 +107,7 @@ def test_answers_that_were_encoded_again_are_no_mixed_version(tmp_path: Path) ->
     assert causes(verdict) == ["RETOKENIZATION"] and not verdict.causes[0].proofs
 
 
+@pytest.mark.slow
 def test_a_split_of_a_few_samples_proves_no_change_of_the_weights(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate, 1):
@@ -183,6 +187,7 @@ def test_a_learner_with_the_references_numbers_moved_and_not_its_engine(tmp_path
     ]
 
 
+@pytest.mark.slow
 def test_other_numbers_than_the_references_are_of_neither(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for drawn in rolled(candidate, 1):
@@ -190,6 +195,7 @@ def test_other_numbers_than_the_references_are_of_neither(tmp_path: Path) -> Non
     assert not any("reference" in name for name in causes(put(tmp_path, baseline, candidate)))
 
 
+@pytest.mark.slow
 def test_samples_that_a_batch_pads_are_told_from_the_longest(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate):
@@ -199,6 +205,7 @@ def test_samples_that_a_batch_pads_are_told_from_the_longest(tmp_path: Path) -> 
     assert "shorter than the longest of the step" in check(verdict, "engine-against-learner").evidence
 
 
+@pytest.mark.slow
 def test_engines_that_agree_with_each_other_are_not_named_for_their_learners(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):

@@ -70,6 +70,7 @@ def test_sound_ranks_are_ruled_out(tmp_path: Path, world: int) -> None:
     assert check(verdict, "ranks").state == "ruled out" and f"{world} ranks" in check(verdict, "ranks").evidence
 
 
+@pytest.mark.slow
 def test_a_learner_of_one_rank_has_no_such_check(tmp_path: Path) -> None:
     verdict = put(tmp_path, run("baseline", 1), run("candidate", 1))
     assert verdict.parity is not None and "ranks" not in {one.name for one in verdict.parity.checks}
@@ -121,6 +122,7 @@ def test_a_rank_that_trains_on_anothers_samples(tmp_path: Path) -> None:
     named(judged(tmp_path, plant), What.DEALT, "rank 1", "from step 2 on", "did otherwise than in the other run")
 
 
+@pytest.mark.slow
 def test_ranks_that_are_dealt_other_samples_of_a_batch_are_confounded(tmp_path: Path) -> None:
     def exchanged(made: Recording) -> None:
         for role in ("actor", "critic"):
@@ -134,6 +136,7 @@ def test_ranks_that_are_dealt_other_samples_of_a_batch_are_confounded(tmp_path: 
     assert confounder.name == "samples of the ranks" and "step 2 rank 0" in confounder.summary
 
 
+@pytest.mark.slow
 def test_nobody_is_blamed_for_a_sample_of_two_ranks_where_the_other_run_has_no_ranks(tmp_path: Path) -> None:
     candidate = run("candidate")
     for own, other in zip(frames(candidate, 1), frames(candidate, 0), strict=True):
@@ -143,6 +146,7 @@ def test_nobody_is_blamed_for_a_sample_of_two_ranks_where_the_other_run_has_no_r
     named(put(tmp_path, run("baseline", 1), candidate), What.DEALT, ranks=())
 
 
+@pytest.mark.slow
 def test_a_rank_that_trains_on_one_sample_twice(tmp_path: Path) -> None:
     def plant(made: Recording) -> None:
         for own in frames(made, 1):
@@ -161,6 +165,7 @@ def test_a_loss_that_the_number_of_ranks_divides(tmp_path: Path, factor: int, wo
     named(judged(tmp_path, plant), What.DIVISOR, words, ranks=())
 
 
+@pytest.mark.slow
 def test_losses_that_are_means_of_each_ranks_own_tokens(tmp_path: Path) -> None:
     def plant(made: Recording) -> None:
         for own in frames(made):
@@ -286,6 +291,7 @@ def test_answers_that_are_put_together_in_another_order_of_ranks(tmp_path: Path,
     named(judged(tmp_path, plant), What.ANSWERS, "in the order 1, 0", ranks=())
 
 
+@pytest.mark.slow
 def test_advantages_that_are_normalised_by_rank(tmp_path: Path) -> None:
     runs = [run(side, normalize_advantages=True) for side in ("baseline", "candidate")]
     for made, parts in zip(runs, (1, 2), strict=True):

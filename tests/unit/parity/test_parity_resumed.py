@@ -44,6 +44,7 @@ def test_what_both_have_is_compared_and_the_rest_is_said(tmp_path: Path) -> None
     assert check(verdict, "tokens").state == check(verdict, "learner").state == "ruled out"
 
 
+@pytest.mark.slow
 def test_with_a_floor_it_is_equivalent_and_the_reason_says_from_where_on(tmp_path: Path) -> None:
     one, two = job("baseline").write(tmp_path / "a"), resumed("candidate").write(tmp_path / "b")
     again = job("baseline", noise=3.3e-7, started=10**9).write(tmp_path / "again")

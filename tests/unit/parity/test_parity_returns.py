@@ -180,6 +180,7 @@ def test_parts_of_equal_lengths_tell_no_divisor(tmp_path: Path) -> None:
     assert not verdict.causes or not verdict.causes[0].proofs  # each part is a sample: two divisors give the same
 
 
+@pytest.mark.slow
 def test_losses_that_one_run_does_not_record_are_not_tested(tmp_path: Path) -> None:
     verdict = put(tmp_path, learned("baseline"), trained("candidate"))
     assert check(verdict, "applied-losses").state == "not tested"

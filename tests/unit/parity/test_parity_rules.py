@@ -185,6 +185,7 @@ def test_several_stale_tensors_and_all(tmp_path: Path, tensors: list[str], names
     assert causes(put(tmp_path, baseline, candidate)) == names
 
 
+@pytest.mark.slow
 def test_a_stale_tensor_explains_the_steps_drawn_with_it_and_no_others(tmp_path: Path) -> None:
     baseline, candidate = plain()
     leave_out(candidate, TENSORS[:1], range(1, 2))
@@ -207,6 +208,7 @@ def test_samples_that_go_on_after_the_end_token(tmp_path: Path) -> None:
     settled(put(tmp_path, baseline, candidate), "STOP(ignore_eos)")
 
 
+@pytest.mark.slow
 def test_an_ignored_end_that_undoes_the_stops_as_well_is_one_cause(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -349,6 +351,7 @@ def test_samples_that_stop_at_any_token_are_no_other_end_set(tmp_path: Path) -> 
     assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 def test_a_context_that_ends_at_one_total(tmp_path: Path) -> None:
     """The context counts the prompt: long prompts leave less room, and each sample misses another number of tokens."""
     baseline, candidate = plain()
@@ -431,6 +434,7 @@ def test_a_kv_pool_that_ends_every_sample_at_one_total_is_proven_by_cutting_ther
     settled(put(tmp_path, baseline, candidate), "CAPACITY(kv pool)")
 
 
+@pytest.mark.slow
 def test_ends_before_the_least_number_of_tokens(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -459,6 +463,7 @@ def test_early_ends_that_nobody_forbade_are_unexplained(tmp_path: Path, asked: i
 # --- tokens -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_id_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for row in (2, 7):
@@ -481,6 +486,7 @@ def clone(frame: FrameRecord, guide: FrameRecord, group: int = 4) -> None:
             flip(frame, row, 0, int(first[row - row % group]))
 
 
+@pytest.mark.slow
 def test_clones_in_the_rollouts(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate):
@@ -488,6 +494,7 @@ def test_clones_in_the_rollouts(tmp_path: Path) -> None:
     settled(put(tmp_path, baseline, candidate), "RNG_COLLISION")
 
 
+@pytest.mark.slow
 def test_groups_that_begin_alike_because_the_model_is_sure_are_no_clones(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -500,6 +507,7 @@ def test_groups_that_begin_alike_because_the_model_is_sure_are_no_clones(tmp_pat
     assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 def test_prompts_that_are_another_samples_are_permuted(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate, 1):
@@ -568,6 +576,7 @@ def test_a_permutation_that_one_step_shows_is_believed_of_steps_that_show_less(s
     assert found == ["ORDER"] if shown else "ORDER" not in found
 
 
+@pytest.mark.slow
 def test_a_floor_that_is_permuted_as_the_responses_are_is_no_noise(tmp_path: Path) -> None:
     """Free runs part: responses are compared in the first step, the floor is taken in the last."""
     for name, rolls, expected in (
@@ -614,6 +623,7 @@ def test_tokens_outside_of_the_filters_differ_where_rounding_cannot_have_let_the
 # --- numbers ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_nan_that_ends_as_a_stop(tmp_path: Path) -> None:
     baseline, candidate = plain()
     frame = candidate.frame("rollout", 1)
@@ -671,6 +681,7 @@ def test_a_change_at_one_position_of_prompt_and_response_may_be_a_fault_of_the_p
     assert not any(one.proofs for one in found)
 
 
+@pytest.mark.slow
 def test_a_difference_everywhere_is_no_mixed_version(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate, 2):
@@ -678,6 +689,7 @@ def test_a_difference_everywhere_is_no_mixed_version(tmp_path: Path) -> None:
     assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 def test_differences_here_and_there_are_no_mixed_version(tmp_path: Path) -> None:
     baseline, candidate = plain()
     rng = np.random.default_rng(5)
@@ -711,6 +723,7 @@ def test_log_probabilities_of_another_temperature_are_not_those_of_this_one(tmp_
     assert "LOGPROB_SEMANTICS(tempered)" not in causes(put(tmp_path, baseline, candidate))
 
 
+@pytest.mark.slow
 def test_log_probabilities_renormalised_over_the_nucleus(tmp_path: Path) -> None:
     baseline, candidate = plain()
     rng = np.random.default_rng(7)
@@ -789,6 +802,7 @@ def test_a_trainer_whose_numbers_are_scaled_from_a_step_on(tmp_path: Path, first
     assert ("in every step" if first == 0 else "from step 2 on") in verdict.causes[0].summary
 
 
+@pytest.mark.slow
 def test_a_trainer_whose_numbers_are_shifted_is_the_trainers_fault(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in candidate.frames("experience"):
@@ -827,6 +841,7 @@ def shift(frame: FrameRecord, by: int = 1) -> None:
     change(frame, "logprob", lambda i, row: np.roll(row, by))
 
 
+@pytest.mark.slow
 def test_a_shift_that_begins_at_a_step_says_so(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate, 2):
@@ -848,6 +863,7 @@ def test_tokens_of_its_own_do_not_make_any_reading_right(tmp_path: Path) -> None
     assert "ALIGNMENT" not in causes(put(tmp_path, baseline, candidate))
 
 
+@pytest.mark.slow
 def test_a_shift_in_one_step_and_a_scale_in_another_are_two_causes(tmp_path: Path) -> None:
     baseline, candidate = plain()
     shift(candidate.frame("rollout", 1))
@@ -876,6 +892,7 @@ def test_a_stale_tensor_that_a_later_sync_mends_is_proven_by_leaving_its_steps_o
         assert not named.proofs
 
 
+@pytest.mark.slow
 def test_a_shift_beside_a_stale_tensor_is_not_hidden_by_it(tmp_path: Path) -> None:
     baseline, candidate = plain()
     leave_out(candidate, TENSORS[:1], range(1, STEPS + 1))
@@ -929,6 +946,7 @@ def test_a_cache_is_told_from_the_length_of_prompts_by_long_ones_without_cached_
     assert ("not told apart from a fault of long prompts" in named.evidence) is not crossed
 
 
+@pytest.mark.slow
 def test_a_stale_cache_beside_a_double_bos(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate, 1):
@@ -1027,6 +1045,7 @@ def test_an_engine_is_not_blamed_for_what_its_cache_may_have_done(tmp_path: Path
         assert "suspected, not proven: a stale prefix cache (STALE_KV)" in named.evidence
 
 
+@pytest.mark.slow
 def test_a_cache_is_not_suspected_where_samples_without_cached_tokens_differ_too(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -1049,6 +1068,7 @@ def test_a_nan_beside_a_shift(tmp_path: Path) -> None:
     assert set(causes(put(tmp_path, baseline, candidate))) == {"ALIGNMENT", "NUMERIC_FATAL"}
 
 
+@pytest.mark.slow
 def test_a_fault_next_to_a_benign_flip(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -1133,6 +1153,7 @@ def test_unequal_shares_that_change_nothing_are_a_finding(tmp_path: Path) -> Non
     assert any("12 samples" in finding.summary for finding in verdict.findings)
 
 
+@pytest.mark.slow
 def test_the_first_divergence_shows_its_ids_and_the_text_around_them(tmp_path: Path) -> None:
     baseline, candidate = plain()
     row = int(np.argmax(candidate.frame("rollout", 1).arrays["output"].lengths))
@@ -1141,6 +1162,7 @@ def test_the_first_divergence_shows_its_ids_and_the_text_around_them(tmp_path: P
     assert "[900]" in context and "“" in context and "w6" in context
 
 
+@pytest.mark.slow
 def test_the_first_divergence_says_where_no_text_was_recorded(tmp_path: Path) -> None:
     baseline, candidate = plain()
     row = int(np.argmax(candidate.frame("rollout", 1).arrays["output"].lengths))

@@ -240,6 +240,7 @@ def test_a_disk_that_is_full_at_the_start_of_a_recording_cuts_the_run(
     assert json.loads(Path("it/verdict.json").read_text())["verdict"] == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_a_verdict_without_room_is_still_given(no_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: Path, data: bytes) -> None:
         file.touch()

@@ -282,6 +282,7 @@ def test_what_differs_differs_whichever_engine_drew(tmp_path: Path) -> None:
     assert any("which engine drew is not recorded of the candidate" in item for item in verdict.missing)
 
 
+@pytest.mark.slow
 def test_a_recording_of_no_framework_has_to_say_it_too(tmp_path: Path) -> None:
     one, two = make("baseline", native=False), make("candidate", native=False)
     engineless(one)
@@ -374,6 +375,7 @@ def test_a_tensor_that_arrived_as_another_is_found(tmp_path: Path) -> None:
     assert np.isfinite(verdict.coverage["compared_tokens"])
 
 
+@pytest.mark.slow
 def test_a_second_run_without_log_probabilities_says_why_it_measures_nothing(tmp_path: Path) -> None:
     """Transformers' generate gives TRL none: its jobs have no floor, however equal they are."""
     runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9)}

@@ -100,6 +100,7 @@ def test_many_lines_are_indexed_like_few(tmp_path: Path, block: int, monkeypatch
     assert [line for _, line in run.every_line()] == run._journals[0].path.read_bytes().splitlines(keepends=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [0, 9, 10, 99, 100, 1234])
 def test_a_number_that_is_not_the_next_is_seen_in_any_block(
     tmp_path: Path, wrong: int, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,8 @@ from harness.parity.verdict import Judged, judged_pair
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
+pytestmark = pytest.mark.slow
+
 SAMPLERS = "sampling-parameter-map"
 
 
@@ -59,7 +61,6 @@ def test_an_end_token_left_out_confirms_the_token_boundaries(tmp_path: Path) -> 
     assert verdict.coverage["checks"]["confirmed"] == len(confirmed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "suspicion"),
     [("SAMPLING_PARAM(top_p)", SAMPLERS), ("RNG_COLLISION", SAMPLERS), ("STALE_KV", "cache-hit-rate")],
@@ -91,13 +92,11 @@ def test_a_live_proof_of_everything_rules_out_the_environment(tmp_path: Path) ->
     assert not any(item.startswith("environment: ") for item in now.missing)
 
 
-@pytest.mark.slow
 def test_an_environment_is_not_ruled_out_where_something_is_left(tmp_path: Path) -> None:
     found = merged(moved(tmp_path), proven("STALE_DERIVED", 12))
     assert check(found, "environment").state == "not tested"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("live", "stands"), [("TRUNCATION(left)", False), ("LOGPROB_SEMANTICS(tempered)", True)])
 def test_what_native_samples_are_likely_under_says_nothing_of_an_engine_with_another_prompt(
     live: str, stands: bool, tmp_path: Path
@@ -113,7 +112,6 @@ def test_what_native_samples_are_likely_under_says_nothing_of_an_engine_with_ano
     assert any(one.name == "withdrawn: SAMPLING_PARAM(temperature)" for one in verdict.findings) != stands
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("after", "stands"), [(0, False), (12, True)])
 def test_what_a_tensor_explains_on_the_bench_is_no_arithmetic_of_the_format(
     after: int, stands: bool, tmp_path: Path
@@ -127,7 +125,6 @@ def test_what_a_tensor_explains_on_the_bench_is_no_arithmetic_of_the_format(
     assert verdict.causes[-1].name == "STALE_WEIGHTS(model.norm.weight)" or stands
 
 
-@pytest.mark.slow
 def test_the_recordings_are_read_once_more_with_what_the_bench_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +139,6 @@ def test_the_recordings_are_read_once_more_with_what_the_bench_learned(
     assert [one.name for one in verdict.causes] == [one.name for one in found.verdict.causes]
 
 
-@pytest.mark.slow
 def test_a_withdrawn_cause_confirms_nothing_any_more(tmp_path: Path) -> None:
     found = merged(moved(tmp_path), proven("STALE_KV", 0))
     before = moved(tmp_path / "again")
@@ -153,7 +149,6 @@ def test_a_withdrawn_cause_confirms_nothing_any_more(tmp_path: Path) -> None:
     assert any(item.startswith("environment: ") for item in verdict.missing)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "lifted", "party", "named"),
     [

@@ -9,12 +9,13 @@ from recordings import Recording, check, jagged, pair, put, scenario
 
 from reports.model import SUSPICIONS
 
+pytestmark = pytest.mark.slow
+
 
 def plain() -> tuple[Recording, Recording]:
     return pair(native=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "number, kinds",
     [
@@ -37,7 +38,6 @@ def test_without_its_evidence_a_suspicion_is_not_tested(tmp_path: Path, number: 
     assert found.state == state, found.evidence
 
 
-@pytest.mark.slow
 def test_sizes_of_half_of_the_steps_are_not_those_of_all(tmp_path: Path) -> None:
     baseline, candidate = plain()
     log = candidate.logs["trainer"]
@@ -46,7 +46,6 @@ def test_sizes_of_half_of_the_steps_are_not_those_of_all(tmp_path: Path) -> None
     assert found.state == "not tested" and "step 3" in found.evidence
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["coupled", "native"])
 def test_sampling_parameters_of_one_mode_are_not_those_of_the_other(tmp_path: Path, mode: str) -> None:
     baseline, candidate = pair()
@@ -56,7 +55,6 @@ def test_sampling_parameters_of_one_mode_are_not_those_of_the_other(tmp_path: Pa
     assert found.state == "not tested" and f"of the candidate in {mode} mode" in found.evidence
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 10])
 def test_an_engine_that_does_not_say_what_it_saw(tmp_path: Path, number: int) -> None:
     baseline, candidate = plain()
@@ -75,7 +73,6 @@ def test_another_special_token_at_a_boundary(tmp_path: Path) -> None:
     assert verdict.verdict == "EQUIVALENT"  # a finding: the ids themselves agree
 
 
-@pytest.mark.slow
 def test_boundaries_of_a_benign_flip_are_no_difference(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -89,7 +86,6 @@ def test_boundaries_of_a_benign_flip_are_no_difference(tmp_path: Path) -> None:
     assert check(verdict, "token-boundaries").state == "ruled out"
 
 
-@pytest.mark.slow
 def test_boundaries_say_of_how_many_samples_only_the_prompts_were_compared(tmp_path: Path) -> None:
     baseline, candidate = plain()
     shorter = 0
@@ -107,7 +103,6 @@ def test_boundaries_say_of_how_many_samples_only_the_prompts_were_compared(tmp_p
     assert f"output ends of {shorter:,} samples were not compared" in found.evidence
 
 
-@pytest.mark.slow
 def test_other_padding_of_the_same_tokens(tmp_path: Path) -> None:
     baseline, candidate = plain()
     next(candidate.events("shapes", step=2))["padded_tokens"] *= 2
@@ -116,7 +111,6 @@ def test_other_padding_of_the_same_tokens(tmp_path: Path) -> None:
     assert "padded_tokens " in found.evidence and "real_tokens" not in found.evidence  # what differs, and no more
 
 
-@pytest.mark.slow
 def test_other_micro_batches_of_the_same_experience(tmp_path: Path) -> None:
     baseline, candidate = plain()
     first = next(candidate.events("shapes"))
@@ -145,7 +139,6 @@ def test_another_device_alone_is_no_other_shape(tmp_path: Path) -> None:
     assert check(put(tmp_path, baseline, candidate), "experience-matrix-shapes").state == "ruled out"
 
 
-@pytest.mark.slow
 def test_nccl_against_gloo(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("group"):
@@ -154,7 +147,6 @@ def test_nccl_against_gloo(tmp_path: Path) -> None:
     assert found.state == "confirmed" and "gloo" in found.evidence and "nccl" in found.evidence
 
 
-@pytest.mark.slow
 def test_another_number_of_workers_makes_other_groups(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("group"):
@@ -165,7 +157,6 @@ def test_another_number_of_workers_makes_other_groups(tmp_path: Path) -> None:
     assert check(put(tmp_path / "asked", baseline, candidate), "collective-backend").state == "ruled out"
 
 
-@pytest.mark.slow
 def test_a_sampling_parameter_that_was_dropped_is_a_warning_without_a_divergence(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for side in (baseline, candidate):
@@ -178,7 +169,6 @@ def test_a_sampling_parameter_that_was_dropped_is_a_warning_without_a_divergence
     assert any(one.severity == "warning" and "min_tokens" in one.summary for one in verdict.findings)
 
 
-@pytest.mark.slow
 def test_hit_rates_that_differ_are_a_finding(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("engine_stats"):
@@ -196,7 +186,6 @@ def test_no_cached_token_tests_nothing_about_the_cache(tmp_path: Path) -> None:
     assert check(put(tmp_path, baseline, candidate), "cache-hit-rate").state == "not tested"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [False, True])
 def test_where_every_token_was_cached_the_learner_alone_can_rule_the_cache_out(wrong: bool, tmp_path: Path) -> None:
     baseline, candidate = plain()
@@ -213,14 +202,12 @@ def test_where_every_token_was_cached_the_learner_alone_can_rule_the_cache_out(w
     )
 
 
-@pytest.mark.slow
 def test_an_environment_that_differs_beside_a_divergence_is_not_ruled_out(tmp_path: Path) -> None:
     baseline, candidate = plain()
     candidate.frame("rollout", 1).arrays["logprob"].values[3] -= 0.5
     assert check(put(tmp_path, baseline, candidate), "environment").state == "not tested"
 
 
-@pytest.mark.slow
 def test_one_step_takes_an_hour(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("span", name="step", step=4):
@@ -231,7 +218,6 @@ def test_one_step_takes_an_hour(tmp_path: Path) -> None:
     assert verdict.verdict == "EQUIVALENT"
 
 
-@pytest.mark.slow
 def test_the_hit_rate_of_a_run_weighs_its_steps(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -254,7 +240,6 @@ def asked_for_caching(asked: bool) -> tuple[Recording, Recording]:
     return baseline, candidate
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "severity"), [(True, "info"), (False, "warning")])
 def test_a_cache_that_nobody_asked_for_is_no_warning(tmp_path: Path, asked: bool, severity: str) -> None:
     verdict = put(tmp_path, *asked_for_caching(asked))
@@ -262,7 +247,6 @@ def test_a_cache_that_nobody_asked_for_is_no_warning(tmp_path: Path, asked: bool
     assert [one.severity for one in found] == [severity]
 
 
-@pytest.mark.slow
 def test_variables_that_differ_are_named_and_their_values_are_details(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("open"):
@@ -274,7 +258,6 @@ def test_variables_that_differ_are_named_and_their_values_are_details(tmp_path: 
     assert found.details["rollout.SETTING_8"] == "absent against " + "x" * 50
 
 
-@pytest.mark.slow
 def test_variables_that_can_matter_come_before_an_engines_own(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("open"):
@@ -286,7 +269,6 @@ def test_variables_that_can_matter_come_before_an_engines_own(tmp_path: Path) ->
     assert "rollout.SGLANG_8" in found.details
 
 
-@pytest.mark.slow
 def test_what_one_engine_alone_reads_is_not_listed(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in baseline.events("open"):
@@ -296,7 +278,6 @@ def test_what_one_engine_alone_reads_is_not_listed(tmp_path: Path) -> None:
     assert found.summary == "1 variable differs: only such as one engine alone reads"
 
 
-@pytest.mark.slow
 def test_words_are_plain_where_nothing_differs(tmp_path: Path) -> None:
     verdict = put(tmp_path, *plain())
     assert "except" not in check(verdict, "lengths").evidence
@@ -313,7 +294,6 @@ def slow_step(recording: Recording, step: int, seconds: float, tokens: float) ->
             span["dur_ns"] = int((seconds if event["step"] == step else 1e-3 * size) * 1e9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "says"), [(20_000.0, "which explain 20.0 s"), (400.0, "no more than 0.4 s")])
 def test_a_slow_step_and_whether_its_size_explains_it(tmp_path: Path, tokens: float, says: str) -> None:
     baseline, candidate = pair(plan=scenario(steps=12), native=False)
@@ -325,7 +305,6 @@ def test_a_slow_step_and_whether_its_size_explains_it(tmp_path: Path, tokens: fl
     assert {"tokens", "longest", "padded_tokens", "rollout", "kv_usage"} <= set(slowest[0])
 
 
-@pytest.mark.slow
 def test_few_steps_do_not_tell_whether_a_size_explains_a_time(tmp_path: Path) -> None:
     baseline, candidate = plain()
     slow_step(candidate, 4, 20.0, 20_000.0)
@@ -333,7 +312,6 @@ def test_few_steps_do_not_tell_whether_a_size_explains_a_time(tmp_path: Path) ->
     assert "too few steps to tell" in found.evidence and found.details["candidate"]["seconds by tokens"] == {}
 
 
-@pytest.mark.slow
 def test_the_longest_sample_is_named(tmp_path: Path) -> None:
     baseline, candidate = plain()
     verdict = put(tmp_path, baseline, candidate)
@@ -344,20 +322,17 @@ def test_the_longest_sample_is_named(tmp_path: Path) -> None:
     assert skew["skew"] > 1 and len(skew["most padding"]) == 3
 
 
-@pytest.mark.slow
 def test_the_effect_of_the_cache_is_measured_on_both_kinds_of_tokens(tmp_path: Path) -> None:
     evidence = check(put(tmp_path, *plain()), SUSPICIONS[8]).evidence
     assert "tokens cached" in evidence and "tokens not cached" in evidence and "mean |Δ|" in evidence
 
 
-@pytest.mark.slow
 def test_an_engine_against_itself_says_what_that_does_not_cover(tmp_path: Path) -> None:
     found = check(put(tmp_path, *plain()), SUSPICIONS[4])
     assert "equal seeds" in found.evidence
     assert any("another start" in one for one in found.details["not covered"])
 
 
-@pytest.mark.slow
 def test_every_report_has_the_eleven(tmp_path: Path) -> None:
     verdict = put(tmp_path, *plain())
     found = {one.number: one for one in verdict.parity.checks if one.number}
@@ -365,7 +340,6 @@ def test_every_report_has_the_eleven(tmp_path: Path) -> None:
     assert all(one.state in ("ruled out", "confirmed", "not tested") and one.evidence for one in found.values())
 
 
-@pytest.mark.slow
 def test_what_both_native_stages_were_asked_is_as_asked(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -379,7 +353,6 @@ def test_what_both_native_stages_were_asked_is_as_asked(tmp_path: Path) -> None:
     assert [one for one in put(again, baseline, candidate).findings if one.name == "SAMPLING_PARAM(repetition_penalty)"]
 
 
-@pytest.mark.slow
 def test_an_effect_counts_every_kind_of_divergence(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("engine_stats"):

@@ -56,6 +56,7 @@ def test_a_bias_of_both_engines_shows_against_their_learners(tmp_path: Path) -> 
     assert verdict.verdict == "DIVERGENT", verdict.reason
 
 
+@pytest.mark.slow
 def test_a_sound_pair_says_what_would_have_been_found(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair(plan=FLOAT32, native=False))
     told = check(verdict, "systematic")
@@ -64,6 +65,7 @@ def test_a_sound_pair_says_what_would_have_been_found(tmp_path: Path) -> None:
     assert told.details["smallest"]["logprob"]["bias of the run"] < 1e-5
 
 
+@pytest.mark.slow
 def test_without_a_floor_the_size_is_not_tested_and_a_bias_is(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=FLOAT32, native=False)
     for recording in (baseline, candidate):

@@ -97,6 +97,7 @@ def test_a_small_difference_of_many_tokens_is_no_rounding(tmp_path: Path) -> Non
     assert put(tmp_path, baseline, candidate).verdict == "DIVERGENT"
 
 
+@pytest.mark.slow
 def test_outliers_that_are_few_in_each_step_can_be_too_many_in_the_run(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for step in range(6):
@@ -106,6 +107,7 @@ def test_outliers_that_are_few_in_each_step_can_be_too_many_in_the_run(tmp_path:
     assert causes(verdict) == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 def test_one_short_sample_that_moved_is_found_in_a_large_step(tmp_path: Path) -> None:
     plan = scenario(steps=1, prompts=64, group=4)
     baseline, candidate = make("baseline", plan, native=False), make("candidate", plan, native=False)
@@ -119,6 +121,7 @@ def test_one_short_sample_that_moved_is_found_in_a_large_step(tmp_path: Path) ->
     assert verdict.parity.first_divergence.sample == row
 
 
+@pytest.mark.slow
 def test_a_tolerated_outlier_is_not_blamed_for_another_sample(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     frame = candidate.frame("rollout", 2)

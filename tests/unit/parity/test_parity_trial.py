@@ -299,6 +299,7 @@ def test_a_torn_recording_is_inconclusive(tmp_path: Path, side: str, file: str, 
     assert side in verdict.account and verdict.missing
 
 
+@pytest.mark.slow
 def test_half_a_recording_cut_between_frames_is_inconclusive(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for log in candidate.logs.values():
@@ -309,6 +310,7 @@ def test_half_a_recording_cut_between_frames_is_inconclusive(tmp_path: Path) -> 
     assert "3" in verdict.account and "candidate" in verdict.account
 
 
+@pytest.mark.slow
 def test_a_process_that_did_not_close_is_inconclusive(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.logs["actor"].closed = False
@@ -350,6 +352,7 @@ def test_what_was_not_recorded_was_not_passed(tmp_path: Path, kinds: tuple[str, 
     assert verdict.missing
 
 
+@pytest.mark.slow
 def test_a_halved_train_batch_is_confounded(tmp_path: Path) -> None:
     baseline = make("baseline", scenario(train_batch_size=16), native=False)
     candidate = make("candidate", scenario(train_batch_size=8), parted=1, native=False)
@@ -370,6 +373,7 @@ def test_what_was_recorded_before_the_confounder_acted_is_judged(tmp_path: Path)
     assert [one.name for one in verdict.confounders] == ["ppo.train_batch_size"]
 
 
+@pytest.mark.slow
 def test_another_learner_environment_is_confounded_and_another_engine_environment_is_a_finding(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for _, fields in candidate.logs["trainer"].events:
@@ -381,6 +385,7 @@ def test_another_learner_environment_is_confounded_and_another_engine_environmen
     assert any("transformers" in finding.summary for finding in verdict.findings)
 
 
+@pytest.mark.slow
 def test_a_learner_on_a_cpu_and_one_on_cuda_are_confounded(tmp_path: Path) -> None:
     """On the CPU there is no name of a device that could differ."""
     baseline, candidate = pair(native=False)
@@ -396,6 +401,7 @@ def test_a_learner_on_a_cpu_and_one_on_cuda_are_confounded(tmp_path: Path) -> No
     assert "cpu against cuda" in verdict.account
 
 
+@pytest.mark.slow
 def test_other_prompts_and_other_initial_weights_are_confounded(tmp_path: Path) -> None:
     baseline, candidate = (
         make("baseline", scenario(seed=0), native=False),
@@ -499,6 +505,7 @@ def test_a_floor_that_only_one_side_scored_by_prefill_was_not_passed(tmp_path: P
     assert check(verdict, "candidate-itself").state == "not tested" and "prefill" in verdict.account
 
 
+@pytest.mark.slow
 def test_clones_in_a_native_group_are_a_collision(tmp_path: Path) -> None:
     baseline, candidate = pair()
     frame = next(candidate.frames("native"))

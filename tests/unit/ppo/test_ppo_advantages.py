@@ -20,6 +20,7 @@ def f32(values: list[float]) -> np.ndarray:
     return np.array(values, dtype=np.float32)
 
 
+@pytest.mark.slow
 @given(st.lists(rows, min_size=1, max_size=5), unit, unit)
 def test_gae_is_the_discounted_sum_of_td_errors(
     batch: list[tuple[list[float], list[float]]], gamma: float, lam: float

@@ -106,6 +106,7 @@ def test_entropy_of_a_uniform_and_of_a_certain_distribution() -> None:
     assert losses.entropy(torch.tensor([[0.0, 200.0, 0.0]])).item() == pytest.approx(0.0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_entropy_is_torch_s() -> None:
     logits = torch.randn(20, 50, generator=torch.Generator().manual_seed(1)) * 3
     expected = torch.distributions.Categorical(logits=logits).entropy()

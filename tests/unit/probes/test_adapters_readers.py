@@ -707,6 +707,7 @@ def test_verls_learner_scores_what_its_vllm_reports_after_the_temperature_alone(
     assert {fields.get("tempered", False) for _, fields, _ in one.frames("rollout")} == {tempered}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "correction", "divides"),
     [

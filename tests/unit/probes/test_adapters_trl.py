@@ -176,6 +176,7 @@ def sent(model: Adapted) -> dict[str, Any]:
     return {name: parameter.data for name, parameter in named.items() if "lora_" not in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_adapter_is_digested_as_it_is_merged_for_a_sync(process: Process, dtype: torch.dtype, bias: bool) -> None:

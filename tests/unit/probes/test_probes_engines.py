@@ -36,6 +36,7 @@ def test_what_is_no_such_text_is_ignored(text: str) -> None:
     assert heard(text) == {}
 
 
+@pytest.mark.slow
 def test_a_watched_job_is_told_of_the_engines_of_packages_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert TOLD not in watched({}, tmp_path)
     monkeypatch.setattr(registry, "processes", lambda: {**BUILT_IN, "theirs": THEIRS})

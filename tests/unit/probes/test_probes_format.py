@@ -154,6 +154,7 @@ def test_white_space_of_a_foreign_writer_is_welcome() -> None:
 # Frames
 
 
+@pytest.mark.slow
 @given(ROWS, st.lists(F4), st.lists(WHOLE), st.lists(st.floats()), FIELDS, WHOLE)
 def test_a_frame_round_trips(
     rows: list[list[int]],

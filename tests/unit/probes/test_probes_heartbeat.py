@@ -318,6 +318,7 @@ FAKE_TORCH = {
 }
 
 
+@pytest.mark.slow
 def test_a_job_keeps_its_own_module_called_probes(tmp_path: Path) -> None:
     for name, text in FAKE_TORCH.items():
         (tmp_path / "job" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -329,6 +330,7 @@ def test_a_job_keeps_its_own_module_called_probes(tmp_path: Path) -> None:
     assert python(code, tmp_path / "job", tmp_path / "watch").split() == [str(tmp_path / "watch"), "[]"]
 
 
+@pytest.mark.slow
 def test_a_probe_that_cannot_begin_says_so_and_the_job_goes_on(tmp_path: Path) -> None:
     for name, text in FAKE_TORCH.items():
         (tmp_path / "job" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -60,6 +60,7 @@ def test_a_script_that_waits_for_all_other_threads_ends(tmp_path: Path) -> None:
     assert python(beating(code), str(tmp_path), cwd=tmp_path) == "done\n"
 
 
+@pytest.mark.slow
 def test_a_signal_that_the_job_blocks_stays_pending(tmp_path: Path) -> None:
     code = """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -90,6 +91,7 @@ def test_describing_the_environment_starts_no_process(tmp_path: Path) -> None:
     assert python(code, cwd=tmp_path) == ""
 
 
+@pytest.mark.slow
 def test_the_environment_is_described_without_a_late_import(tmp_path: Path) -> None:
     code = """
     import sys
@@ -306,6 +308,7 @@ def test_a_package_in_an_archive_is_imported(tmp_path: Path) -> None:
     assert python(code, cwd=tmp_path, **given) == "3\n"
 
 
+@pytest.mark.slow
 def test_a_finder_of_the_old_kind_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "trl.py").write_text("x = 1")
     code = """

@@ -61,6 +61,7 @@ def test_memory_is_read_anew_when_the_job_has_closed_all_files() -> None:
     os.close(kept)
 
 
+@pytest.mark.slow
 def test_a_span_of_a_step_says_what_its_process_holds_before_and_after(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     with install.start(tmp_path, role="actor") as recorder:

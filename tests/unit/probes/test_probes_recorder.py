@@ -144,6 +144,7 @@ def test_sigkill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     assert steps == list(range(0, 10 * len(steps), 10)) and steps[-1] >= acknowledged[-1] - 9
 
 
+@pytest.mark.slow
 def test_a_forked_child_is_refused_and_its_parent_goes_on(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     said = output(
@@ -175,6 +176,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(tmp_path: Path) -> Non
     assert not (tmp_path / "tokens").exists()
 
 
+@pytest.mark.slow
 def test_a_file_at_its_size_limit_ends_in_a_whole_record_and_can_go_on(tmp_path: Path) -> None:
     """RLIMIT_FSIZE makes the kernel write part of a line, then refuse: what a disk does that is nearly full."""
     write_manifest(tmp_path, {})
@@ -334,6 +336,7 @@ def test_interrupts_leave_whole_records(tmp_path: Path) -> None:
     assert {int(number) for number in said.split()} <= set(numbers)
 
 
+@pytest.mark.slow
 def test_threads_share_a_recorder(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     recorder = start(tmp_path, role="actor")

@@ -103,6 +103,7 @@ def test_the_time_grows_with_the_size_and_no_faster(unit: bytes) -> None:
     assert spent(400_000) <= 8 * max(spent(100_000), 0.002)
 
 
+@pytest.mark.slow
 def test_dumps_in_evidence(tmp_path: Path) -> None:
     """Files that NCCL wrote, of a process and of ranks that nobody saw."""
     environ = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/trace_"}

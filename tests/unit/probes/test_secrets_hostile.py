@@ -222,6 +222,7 @@ def test_what_asks_interpreters(planted: Path) -> None:
     assert not planted.exists(), planted.read_text()
 
 
+@pytest.mark.slow
 def test_py_spy_and_the_evidence_of_a_process(planted: Path, tmp_path: Path) -> None:
     from harness.triage.collect import Scope, collect
 

@@ -252,11 +252,13 @@ def test_text_without_secrets_is_unchanged(words: list[str]) -> None:
     assert redaction.scrub({"a": words, "b": (text, 1.5)}) == {"a": words, "b": (text, 1.5)}
 
 
+@pytest.mark.slow
 @given(TEXTS, st.sampled_from(PLANTED), TEXTS)
 def test_a_secret_on_a_line_of_its_own_is_found(before: str, planted: Planted, after: str) -> None:
     assert planted.value not in redaction.text(f"{before}\n{planted.text}\n{after}", 0)
 
 
+@pytest.mark.slow
 def test_the_probes_import_it_with_the_standard_library_alone() -> None:
     code = (
         "import sys, probes.redaction; print({'harness', 'reports', 'numpy'} & {m.split('.')[0] for m in sys.modules})"

@@ -31,6 +31,7 @@ reports = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(reports)
 def test_any_report_of_the_doctor_round_trips(report: Report) -> None:
     stored = report.to_json()

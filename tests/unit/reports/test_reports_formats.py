@@ -142,6 +142,7 @@ def test_junit_has_one_case_per_check_and_one_for_the_verdict():
     assert root.attrib == {"tests": "16", "failures": "4", "errors": "0", "skipped": "0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["md", "html", "junit"])
 @pytest.mark.parametrize("kind", ["findings", "confounders"])
 def test_a_finding_has_its_side_and_its_effect_in_every_format(format, kind):
@@ -202,6 +203,7 @@ def test_another_schema_version_is_refused():
         Verdict.from_dict({**examples.nothing().to_dict(), "schema_version": 2})
 
 
+@pytest.mark.slow
 def test_importing_reports_and_its_model_loads_nothing_heavy():
     heavy = "{'rich', 'jinja2', 'matplotlib', 'numpy', 'pandas', 'torch', 'ray', 'pydantic'}"
     program = f"import sys, reports, reports.model; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"

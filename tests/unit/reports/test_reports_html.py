@@ -153,6 +153,7 @@ def test_it_shows_what_the_verdict_holds(pages):
         assert part in text, part
 
 
+@pytest.mark.slow
 def test_the_file_is_small_and_an_empty_verdict_has_no_drawings(pages):
     assert len(pages["stale_tensor"]) < 200_000
     assert "<svg" not in pages["nothing"] and "no verdict" in pages["nothing"]

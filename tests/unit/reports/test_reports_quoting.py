@@ -24,6 +24,7 @@ def test_a_verdict_within_the_bounds_is_the_same_object() -> None:
     assert bounded(steps) is steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

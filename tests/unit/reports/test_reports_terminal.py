@@ -191,6 +191,7 @@ def test_without_colour_there_are_no_escapes(monkeypatch):
     assert "\x1b[31m" not in coloured and "DIVERGENT" in coloured
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", examples.ALL)
 def test_an_ascii_terminal_gets_ascii(example):
     assert printed(example(), encoding="ascii").isascii()
@@ -201,6 +202,7 @@ def test_hostile_text_cannot_drive_the_terminal():
     assert "\x1b[31m" not in text and "\x00" not in text and "\u202e" not in text and "[link]" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [20, 40, 300])
 def test_odd_widths(width):
     assert "DIVERGENT" in printed(examples.stale_tensor(), width)

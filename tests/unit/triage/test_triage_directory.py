@@ -105,6 +105,7 @@ def test_a_zip_is_the_same_evidence_elsewhere(tmp_path: Path) -> None:
     assert (Path(found.path) / found.processes[0].dump).read_text() == "{}"
 
 
+@pytest.mark.slow
 def test_a_zip_of_the_folder_itself_is_read_too(tmp_path: Path) -> None:
     evidence = example(tmp_path / "evidence")
     with zipfile.ZipFile(tmp_path / "sent.zip", "w") as zipped:
@@ -335,6 +336,7 @@ def test_a_world_beyond_any_job_is_named_and_sizes_no_loop(tmp_path: Path, world
     assert evidence.notes == (f"evidence.json: {bound.value}",)
 
 
+@pytest.mark.slow
 def test_the_largest_world_is_judged_at_once(tmp_path: Path) -> None:
     evidence = dataclasses.replace(example(tmp_path), expected_world=RANKS)
     verdict = judge.triage(evidence)

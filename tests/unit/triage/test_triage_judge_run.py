@@ -105,6 +105,7 @@ def test_half_of_another_job_is_no_stray(dumps, size):
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits and "2 jobs" in verdict.reason
 
 
+@pytest.mark.slow
 def test_evidence_is_read_with_its_verdict_written_where_asked(tmp_path):
     evidence, _ = trial.late(3, 1, "main:10 step:44 keep_alive")
     directory.write(dataclasses.replace(evidence, path=str(tmp_path / "ev")), tmp_path / "ev")
@@ -265,6 +266,7 @@ def test_bad_input_is_one_sentence(tmp_path, what, said):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_watch_directories_of_nodes_are_looked_at_into_one_folder_with_the_verdict(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     watched = [tmp_path / "a" / "w", tmp_path / "b" / "w"]

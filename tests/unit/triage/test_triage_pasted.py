@@ -393,6 +393,7 @@ def test_recorder_dumps_beside_the_stacks_decide(tmp_path: Path) -> None:
     assert [(party.rank, party.frame) for party in verdict.triage.culprits] == [(5, "train.py:10 in forward")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["."], ["a", "b"]])
 def test_recorder_dumps_in_a_folder_of_each_node_are_one_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
@@ -424,6 +425,7 @@ def test_evidence_and_a_paste_are_not_one_job(tmp_path: Path) -> None:
         triage([str(tmp_path / "evidence"), str(file)])
 
 
+@pytest.mark.slow
 def test_a_bomb_and_a_long_line_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "FILE_BYTES", 1 << 20)
     (tmp_path / "bomb").write_bytes(gzip.compress(b"x" * (8 << 20)))

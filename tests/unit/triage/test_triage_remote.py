@@ -73,6 +73,7 @@ def proven(challenge: str, secret: bytes = TOKEN) -> str:
     return f"{token.SCHEME} {mine} {token.request_proof(secret, challenge, mine)}"
 
 
+@pytest.mark.slow
 def test_evidence_arrives_and_is_read(tmp_path: Path) -> None:
     with serving() as url:
         gathered = gather.gather([url, "http://127.0.0.1:1"], TOKEN, tmp_path / "out")

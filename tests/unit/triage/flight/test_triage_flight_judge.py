@@ -66,6 +66,7 @@ def test_an_order_inversion_is_a_cycle_of_nobody(rank: int) -> None:
         assert str(rank) in found.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [47, 48, 52])
 def test_a_symmetric_wedge_names_nobody(at: int) -> None:
     found = of("wedge", 3, at)
@@ -118,6 +119,7 @@ def test_dumps_of_two_jobs_are_not_judged() -> None:
 # --- pg_status: what torch counts itself, and keeps when the ring has nothing more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "pickle"])
 @pytest.mark.parametrize("rank", [0, 5, 7])
 def test_a_dump_of_active_operations_says_who_did_not_come(rank: int, form: str) -> None:

@@ -330,6 +330,7 @@ def test_a_number_of_more_than_64_bits_costs_one_dump_at_most(tmp_path: Path, da
 NUMBERS = ("record_id", "pg_id", "collective_seq_id", "p2p_seq_id", "time_created_ns", "timeout_ms")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "pickle"])
 @pytest.mark.parametrize("field", NUMBERS)
 @pytest.mark.parametrize("number", [HUGE, -HUGE, 2**63])

@@ -79,6 +79,7 @@ def test_a_stall_is_suspected_at_its_threshold(name: str) -> None:
     assert STALL_S <= found.still_s <= STALL_S + 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTROLS)
 def test_nothing_is_suspected(name: str) -> None:
     assert after(10 * STALL_S, *CONTROLS[name]) is None

@@ -78,6 +78,7 @@ def test_every_verdict_that_was_shown_lies_beside_its_evidence(tmp_path: Path) -
         assert json.loads((stall.evidence / "verdict.json").read_text()) == stall.verdict.to_dict()
 
 
+@pytest.mark.slow
 def test_a_look_that_says_nothing_new_replaces_the_one_before(tmp_path: Path) -> None:
     job = Job(tmp_path, "INSUFFICIENT")
     for _ in range(50):
