@@ -6,6 +6,7 @@ Faults of one scenario share a baseline.
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -136,8 +137,9 @@ def outcomes(
 
 
 def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:
-    """Return the name of the folder that the faults of one pair and scenario share."""
-    return "-".join((what, *pair, *(setting.replace("=", "-").replace("/", "-") for setting in shared)))
+    """Return the name of the folder that the faults of one pair and scenario share: no character that a file system,
+    an engine or an upload of CI refuses."""
+    return re.sub(r"[^\w.-]", "-", "-".join((what, *pair, *shared)))
 
 
 def _spare(faults: Sequence[Fault], scenario: Scenario) -> int:

@@ -39,6 +39,7 @@ DRAIN_S = 30.0  # the scheduler releases answered requests within this time: mil
 LOOK_S = 0.02  # seconds between looks at a running batch
 CORES = "SGLANG_CPU_OMP_THREADS_BIND"
 SLEEP = "sleep_on_idle"
+SERVED_NAME = "served_model_name"  # by default the model's path, which SGLang refuses where it holds a colon
 PUBLISH = "load_snapshot_publish_interval"  # SGLang publishes its load every so many decode steps
 
 
@@ -84,6 +85,7 @@ class SGLangEngine:
         ours = functools.partial(parameters.engine, longest_context=longest)
         self._asked = requested
         self._arguments, self._described = map_engine(mapping, "sglang", requested, ours, parameters.machine)
+        self._arguments.setdefault(SERVED_NAME, "policy")
         if device == "cpu":
             self._arguments["device"] = "cpu"  # the harness decides where it runs, not the mapping
             if hasattr(ServerArgs, SLEEP):  # its scheduler polls without a pause, on one of the learner's cores

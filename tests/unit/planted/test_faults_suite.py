@@ -17,7 +17,7 @@ from harness.errors import BadInput
 from harness.parity.causes.registry import families
 from harness.planted.differences import files, tables
 from harness.planted.differences.damage import DAMAGES, damage
-from harness.planted.differences.fault_runs import inside_engines, planned
+from harness.planted.differences.fault_runs import inside_engines, planned, sound_name
 from harness.planted.differences.outcome import Outcome, score, started_since
 from harness.planted.differences.rotation import rotated
 from probes.lines import check_seal, decode_line, encode_lines
@@ -443,3 +443,9 @@ def test_the_fault_in_the_example_of_the_command_is_of_its_suite() -> None:
     [words] = [line.split() for line in (run.__doc__ or "").splitlines() if line.strip().startswith("harness ")]
     assert words[words.index("--suite") + 1] == "parity"
     assert named(words[-1]).name == words[-1]
+
+
+def test_a_shared_folder_has_no_character_that_an_engine_or_an_upload_refuses() -> None:
+    """SGLang refuses a colon in the path of its model, GitHub's upload of artifacts in any path."""
+    name = sound_name("native", ("vllm", "sglang"), ("engine.engines=2", "model.path=builtin:odd-sizes"))
+    assert name == "native-vllm-sglang-engine.engines-2-model.path-builtin-odd-sizes"
