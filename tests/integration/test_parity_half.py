@@ -56,4 +56,4 @@ def test_a_planted_fault_in_bfloat16(planted: dict[str, Outcome], name: str) -> 
 @pytest.mark.night
 @pytest.mark.engines
 def test_vllm_and_sglang_are_the_same_run_in_bfloat16(tmp_path: Path) -> None:
-    is_the_same(harness.run_parity("vllm", "sglang", scenario="ppo-tiny-bf16", out=tmp_path / "it"))
+    is_the_same(harness.run_parity("vllm", "sglang", scenario="ppo-tiny-bf16", out=tmp_path / "at 10:30"))
