@@ -25,6 +25,7 @@ from probes import weights
 from probes.format import Flat, Ragged, encode_frame, encode_lines, identity_of, seal, write_manifest
 from reports.model import Cause, Check, Verdict
 from scenarios.lifted import FOLDER, lifted, steps
+from scenarios.ppo import advantages
 from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
 
 BOS, EOS, VOCABULARY = 1, 2, 2048
@@ -641,12 +642,28 @@ def _rolled_out(
     rollout.event("span", name="rollout", start_ns=0, dur_ns=int(9e8), ok=True, step=truth.step)
 
 
+def learned_from(
+    plan: Scenario, kl: Jagged, value: Jagged, reward: np.ndarray, *, penalty: float | None = None
+) -> tuple[Jagged, Jagged]:
+    """Return the advantages and returns that a learner makes of its numbers; `penalty`: in place of `ppo.kl_coef`."""
+    ppo, rows = plan.ppo, value.rows()
+    per_token = advantages.token_rewards(kl.rows(), reward, ppo.kl_coef if penalty is None else penalty)
+    advantage, returns = advantages.gae(per_token, rows, gamma=ppo.gamma, lam=ppo.gae_lambda)
+    return jagged(advantages.whiten(advantage)), jagged(returns)
+
+
+def learn_again(plan: Scenario, experience: FrameRecord) -> None:
+    """Make the advantages and returns of a changed experience anew, as its trainer would have."""
+    arrays = experience.arrays
+    kl, value, reward = _jagged(arrays["kl"]), _jagged(arrays["value"]), np.asarray(arrays["reward"])
+    arrays["advantage"], arrays["return"] = learned_from(plan, kl, value, reward)
+
+
 def _experience(trainer: Log, plan: Scenario, truth: Step) -> None:
     total = len(truth.logprob)
     reference = (truth.logprob + truth.rng.normal(0, 0.05, total)).astype(np.float32)
-    dense = {
-        name: truth.like(truth.rng.normal(0, 1, total).astype(np.float32)) for name in ("value", "advantage", "return")
-    }
+    kl, value = truth.like(truth.logprob - reference), truth.like(truth.rng.normal(0, 1, total).astype(np.float32))
+    advantage, returns = learned_from(plan, kl, value, truth.reward)
     half = _half(plan, truth) if plan.model.dtype != "float32" else {}
     trainer.frames.append(
         FrameRecord(
@@ -658,8 +675,10 @@ def _experience(trainer: Log, plan: Scenario, truth: Step) -> None:
                 "tokens": truth.output.copy(),
                 "actor_logprob": truth.like(truth.logprob.copy()),
                 "reference_logprob": truth.like(reference),
-                "kl": truth.like(truth.logprob - reference),
-                **dense,
+                "kl": kl,
+                "value": value,
+                "advantage": advantage,
+                "return": returns,
                 "reward": truth.reward.copy(),
                 "margin": truth.like(truth.margin.copy()),
                 "runner_up": truth.like(truth.runner_up.copy()),

@@ -26,6 +26,7 @@ from recordings import (
     causes,
     check,
     jagged,
+    learn_again,
     pair,
     put,
     scenario,
@@ -818,6 +819,7 @@ def test_a_second_fault_beside_a_trainer_whose_numbers_are_scaled_stays_open(tmp
         frame.arrays["actor_logprob"].values = frame.arrays["actor_logprob"].values / np.float32(0.7)
         column = frame.arrays[second]
         (column.values if isinstance(column, Jagged) else column)[:5] += 0.5
+        learn_again(scenario(), frame)
     found = causes(put(tmp_path, baseline, candidate))
     assert found == ["TRAINER(log-probabilities scaled)", "UNEXPLAINED"]
 
