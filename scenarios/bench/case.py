@@ -49,9 +49,10 @@ class Alteration:
     position) where the second best token is taken. joint: top-p over the unfiltered mass. prompts: ids in place of a
     sample's own prompt. everywhere: use these ids for continuations under the guide too. seed: of the common
     randomness. report: how log-probabilities are changed: "shift:+1", "shift:-2", "temper:T", "scale:F", "support"
-    (renormalised over what the filters keep), "penalised". scored: factor of teacher-forced log-probabilities.
-    output: "again" (decoded and encoded) or "without end" (the end token is dropped). streams: sample -> another
-    sample whose random numbers it uses. context: number of tokens, prompt included, at which samples end.
+    (renormalised over what the filters keep), "penalised", "top" (of the most probable token). scored: factor of
+    teacher-forced log-probabilities. output: "again" (decoded and encoded) or "without end" (the end token is
+    dropped). streams: sample -> another sample whose random numbers it uses. context: number of tokens, prompt
+    included, at which samples end.
     """
 
     sampling: tuple[tuple[str, Any], ...] = ()

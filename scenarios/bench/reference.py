@@ -406,7 +406,7 @@ class Reference:
         if not output:
             return []
         how, _, value = alteration.report.partition(":")
-        chosen = torch.tensor(output)[:, None]
+        chosen = logits.argmax(-1, keepdim=True) if how == "top" else torch.tensor(output)[:, None]
         if how == "temper":
             table = torch.log_softmax(logits.double() / float(value), -1)
         elif how == "support":

@@ -20,8 +20,8 @@ class PlantedDraw(Draw):
     `jitter`: nats of uniform noise on logits/T, the same at every call. `second`: take the second best token once in
     this many tokens; 0: never. `reported`: the log-probabilities that are reported. "tempered": at T; "tempered:T":
     at another temperature; "filtered": renormalised over what top-k, top-p and min-p keep; "penalised": after the
-    penalties. `repetition`, `presence`, `frequency`: penalties on tokens that occurred, of the embedded engine, as in
-    `scenarios.engines.penalties.penalised`.
+    penalties; "top": of the most probable token in place of the drawn one. `repetition`, `presence`, `frequency`:
+    penalties on tokens that occurred, of the embedded engine, as in `scenarios.engines.penalties.penalised`.
     """
 
     jitter: float = 0.0
@@ -59,6 +59,9 @@ class PlantedDraw(Draw):
             return None
         if self.reported == "filtered":
             return torch.log_softmax(filtered(logits, self), dim=-1)
+        if self.reported == "top":
+            table = torch.log_softmax(logits.float(), dim=-1)
+            return table.amax(dim=-1, keepdim=True).expand_as(table)
         temperature = float(self.reported.partition(":")[2] or self.temperature)
         return torch.log_softmax(logits.float() / temperature, dim=-1)
 

@@ -1,4 +1,4 @@
-"""The cause LOGPROB_SEMANTICS: log-probabilities that are tempered, renormalised or scaled."""
+"""The cause LOGPROB_SEMANTICS: log-probabilities that are tempered, renormalised, scaled or of another token."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ def meanings(s: Situation) -> Iterator[Trial]:
         "the engine renormalises log-probabilities over what top-k and top-p leave",
         {"report": "support"},
     )
+    yield Trial(
+        LOGPROB_SEMANTICS.key("top token"),
+        "the reference reports the log-probability of the most probable token",
+        "the engine reports the log-probability of the most probable token, whichever it drew",
+        {"report": "top"},
+    )
     yield from _scaled(s, scored=False)
 
 
@@ -60,19 +66,22 @@ def _scaled(s: Situation, *, scored: bool) -> Iterator[Trial]:
 
 LOGPROB_SEMANTICS = CauseFamily(
     "LOGPROB_SEMANTICS",
-    meaning="the engine reports log-probabilities of another distribution: scaled, tempered or renormalised; or a "
-    "placeholder in place of some",
+    meaning="the engine reports log-probabilities of another distribution: scaled, tempered or renormalised; or of "
+    "another token, or a placeholder in place of some",
     fix="ask the engine for raw log-probabilities, at temperature 1 and before any filter",
     details={
         "tempered": "they are those after the temperature was applied",
         "renormalised": "they are those among the tokens that top-k and top-p leave",
         "scaled": "they are those of the model times one factor, such as that of another base of the logarithm",
+        "top token": "each is that of the most probable token, whichever was drawn",
         "rounded": "they went through a type of fewer digits than float32",
         "placeholder": "some are a constant that stands in for the number",
     },
     fixes={
         "placeholder": "keep the log-probability of every token that was drawn, that of the end token too, and put no "
         "number in its place",
+        "top token": "look the drawn token up by its id where an engine lists several tokens: the first of the list is "
+        "the most probable one",
         "rounded": "compute and keep log-probabilities in float32, whatever type the model has",
         "renormalised": "ask the engine for log-probabilities before any filter, or draw without one: an importance "
         "ratio needs both of its numbers of one distribution",

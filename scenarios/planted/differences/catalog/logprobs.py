@@ -95,6 +95,13 @@ FAULTS = (
         party="candidate",
     ),
     Fault(
+        "top-logprobs",
+        "the engine reports the log-probability of the most probable token, whichever it drew",
+        engine={"draw": {"reported": "top"}},
+        causes=("LOGPROB_SEMANTICS(top token)",),
+        party="candidate",
+    ),
+    Fault(
         "trainer-scaled",
         "at temperature 0.7 the trainer divides log-probabilities by it",
         scenario=COOL,
