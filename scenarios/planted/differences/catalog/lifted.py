@@ -35,7 +35,7 @@ FAULTS = (
         scenario=HALF,
         engine={"rebased": {"by": 1.005}},
         stage="lifted",
-        causes=("STALE_DERIVED",),
+        causes=("BUFFER",),
         party="candidate",
     ),
     Fault(
