@@ -61,19 +61,28 @@ def amended(words: Sequence[str], fix: str, instead: str = "") -> str:
     `instead`: the argument, the option or the option's value in `words` whose place the fix's words take; without
     words it is left out.
     """
-    change, comment, note = fix.partition(COMMENT)
-    if not instead and not change.startswith("-"):
-        return fix
-    try:
-        new_words = shlex.split(change)
-    except ValueError:
-        return fix
-    changed_words = _changed(words, new_words, instead)
-    if changed_words is None and change.startswith("-"):
-        return f"give {change} to the command of a run{comment}{note}"
-    if changed_words is None:
-        return f"{change} in place of {instead}{comment}{note}" if change else f"leave {instead} out{comment}{note}"
-    return shlex.join(["harness", *redaction.arguments(changed_words)]) + comment + note
+    return amended_by_all(words, [(fix, instead)])
+
+
+def amended_by_all(words: Sequence[str], changes: Sequence[tuple[str, str]]) -> str:
+    """Return `harness WORDS` with each (fix, instead); a fix that is no change of these words is returned alone."""
+    notes: dict[str, None] = {}
+    for fix, instead in changes:
+        change, comment, note = fix.partition(COMMENT)
+        if not instead and not change.startswith("-"):
+            return fix
+        try:
+            new_words = shlex.split(change)
+        except ValueError:
+            return fix
+        changed_words = _changed(words, new_words, instead)
+        if changed_words is None and change.startswith("-"):
+            return f"give {change} to the command of a run{comment}{note}"
+        if changed_words is None:
+            return f"{change} in place of {instead}{comment}{note}" if change else f"leave {instead} out{comment}{note}"
+        words = changed_words
+        notes |= {note: None} if note else {}
+    return shlex.join(["harness", *redaction.arguments(words)]) + (COMMENT + "; ".join(notes) if notes else "")
 
 
 def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[str] | None:

@@ -27,7 +27,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness import exit_cleanup, extras, pydantic_errors
-from harness.amended_command import amended
+from harness.amended_command import amended, amended_by_all
 from harness.commands import (
     adapters,
     audit,
@@ -55,7 +55,7 @@ from harness.commands import (
 )
 from harness.commands.doors import DOORS
 from harness.commands.showing import print_aside
-from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated
+from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Mistakes, Terminated
 from probes import redaction
 from probes.errors import AddressedError, RecordingError
 from probes.files import write_whole
@@ -390,7 +390,9 @@ def _with_instead(words: Sequence[str], wrong: str, right: str) -> str:
 
 def _addressed(error: BaseException, words: Sequence[str]) -> _Message:
     if isinstance(error, HarnessError):
-        return _Message(error.message, amended(words, error.fix or "", error.instead), error.exit_code)
+        mistakes = error.mistakes if isinstance(error, Mistakes) else [error]
+        fix = amended_by_all(words, [(mistake.fix or "", mistake.instead) for mistake in mistakes])
+        return _Message(error.message, fix, error.exit_code)
     if isinstance(error, (AddressedError, RecordingError)):
         # Ray wraps an actor's error in one of the same type, whose text is a traceback.
         fix = amended(words, getattr(error, "fix", None) or "")

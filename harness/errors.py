@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Environment variable that names a file to which a command also writes its final error, for its caller.
 ERROR_FILE = "RLHF_HARNESS_ERROR_FILE"
@@ -37,6 +37,23 @@ class HarnessError(Exception):
 
 class BadInput(HarnessError):
     """The user asked for something that does not exist or is not possible: a name, a path, a combination of options."""
+
+
+class Mistakes(BadInput):
+    """Several mistakes of one command line. Its fix mends all of them."""
+
+    def __init__(self, mistakes: Sequence[HarnessError]) -> None:
+        first = mistakes[0]
+        super().__init__(
+            "; ".join(dict.fromkeys(error.message for error in mistakes)), fix=first.fix, instead=first.instead
+        )
+        self.mistakes = mistakes
+
+
+def refuse(mistakes: Sequence[HarnessError]) -> None:
+    """Raise the error where there is one, and `Mistakes` where there are several."""
+    if mistakes:
+        raise mistakes[0] if len(mistakes) == 1 else Mistakes(mistakes)
 
 
 class EnvironmentUnusable(HarnessError):

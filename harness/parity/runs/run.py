@@ -17,10 +17,10 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.command_options import command_line, command_options, scenario_word
-from harness.errors import BadInput
+from harness.errors import BadInput, refuse
 from harness.parity.facts.progress_messages import Patience
 from harness.parity.runs import user_mapping
-from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run
+from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run, no_runs
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.more_draws import draw_on
 from harness.parity.runs.preflight import (
@@ -210,11 +210,7 @@ def diff(
         baseline, candidate = (Path(baseline) / side for side in SIDES)
     run_paths = [baseline, candidate, *([again] if again is not None else [])]
     runs = resolve_runs(*run_paths)
-    for path, named in zip(runs, run_paths, strict=True):
-        if not is_run(path):
-            raise no_run(path, named)
-        if refusal := no_rollouts(path, named):
-            raise refusal
+    refuse(no_runs(runs, run_paths))
     # Imported late, so that a wrong argument is refused without the judge's libraries.
     from harness.parity.verdict import FurtherEvidence, judged_pair
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLHF_HARNESS_TOKEN", "0123456789abcdef" * 2)
     for name in ("run", "half/baseline", "a b/baseline", "a b/candidate"):
-        make("baseline").write(tmp_path / name)
+        make("candidate" if "candidate" in name else "baseline").write(tmp_path / name)
     (tmp_path / "empty").mkdir()
     write_manifest(tmp_path / "my watch", {"command": "x", "watch": True})
     (tmp_path / "file").write_text("x")
@@ -47,7 +48,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["diff", "run"], "run is one run, and a comparison takes two", "harness diff run CANDIDATE"),
         (["diff", "absent"], "absent does not exist", "ls .   # "),
         (["diff", "run", "absent"], "absent does not exist", "ls .   # "),
-        (["diff", "run", "rum"], "rum does not exist", "harness diff run run"),
+        (["diff", "run", "rum"], "rum does not exist", "ls ."),
+        (["diff", "half/baseline", "rum"], "rum does not exist", "harness diff half/baseline run"),
+        (["diff", "a b", "a b"], "a b is not a run directory: it has no run.json; it holds the runs baseline and ",
+         "harness diff 'a b/baseline' 'a b/candidate'"),
+        (["diff", "a b/baseline", "a b"], "a b is not a run directory: ",
+         "harness diff 'a b/baseline' 'a b/candidate'"),
+        (["diff", "a b/candidate", "./a b"], "./a b is not a run directory: ",
+         "harness diff 'a b/candidate' 'a b/baseline'"),
+        (["diff", "a b", "absent"], "a b is not a run directory: it has no run.json; it holds the runs baseline and "
+         "candidate; absent does not exist", "ls ."),
         (["audit", "run/run.json", "-v"], "run/run.json is a file, and no bundle", "harness audit run -v"),
         (["diff", "empty"], "empty is not a run directory: it has no run.json", MAKES),
         (["diff", "empty", "run"], "empty is not a run directory: it has no run.json", MAKES),
@@ -133,10 +143,11 @@ def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here
 
 
 def test_a_run_that_is_compared_with_itself_is_noticed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["diff", "run", "./run"])
-    assert "run is compared with itself" in capsys.readouterr().err
-    cli.main(["diff", "a b/baseline", "a b/candidate"])
-    assert "compared with itself" not in capsys.readouterr().err
+    assert cli.main(["diff", "run", "./run", "--format", "json"]) == 3
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["fix"].startswith("harness audit run ") and verdict["parity"] is None
+    cli.main(["diff", "a b/baseline", "a b/candidate", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["parity"]["checks"]
 
 
 def test_a_command_that_is_none_names_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
