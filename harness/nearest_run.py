@@ -29,9 +29,13 @@ def not_a_run(
     if (meant := _nearest(path, besides)) is not None:
         return BadInput(message, fix=shlex.quote(str(meant)), instead=name)
     if not os.path.lexists(path):
-        folder = next((folder for folder in path.parents if os.path.isdir(folder)), Path("/"))
-        return BadInput(message, fix=f"ls {shlex.quote(str(folder))}   # holds no run of a similar name")
+        return BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(path)))}   # holds no run of a similar name")
     return BadInput(message, fix=MAKES)
+
+
+def nearest_folder(path: Path) -> Path:
+    """Return the first folder above the path that exists."""
+    return next((folder for folder in path.parents if os.path.isdir(folder)), Path("/"))
 
 
 def is_one_of(path: Path, paths: Collection[Path]) -> bool:

@@ -178,7 +178,7 @@ def refuse_absent_script(command: Sequence[str]) -> None:
 
 def _started_script(command: Sequence[str]) -> str:
     """The script that an interpreter or a launcher is given, as far as the words tell; empty without one."""
-    words = _without_prefixes(list(command))
+    words = without_prefixes(command)
     name = os.path.basename(words[0]) if words else ""
     is_python = name.startswith("python")
     if not is_python and name not in ("torchrun", "accelerate", "deepspeed", "bash", "sh"):
@@ -195,7 +195,7 @@ def _started_script(command: Sequence[str]) -> str:
 
 def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
     """The Python that will run the job, as far as the command tells; empty if it does not."""
-    words = _without_prefixes(list(command))
+    words = without_prefixes(command)
     which = partial(shutil.which, path=environ.get("PATH"))
     path = which(words[0]) if words else None
     if words[:3] == ["ray", "job", "submit"] or path is None:
@@ -209,8 +209,9 @@ def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ)
     return path if name.startswith("python") else _shebang(path)
 
 
-def _without_prefixes(words: list[str]) -> list[str]:
+def without_prefixes(command: Sequence[str]) -> list[str]:
     """Return a command without what comes before its program: variables, `nice`, `env`, and their options."""
+    words = list(command)
     while words and (os.path.basename(words[0]) in _PREFIXES or "=" in words[0] or words[0].startswith("-")):
         words = words[2 if words[0] in ("-u", "--unset") else 1 :]  # env -u NAME
         while words and re.fullmatch(r"-?\d+\S*", words[0]):  # nice -n 5, timeout 60
