@@ -55,7 +55,7 @@ from harness.commands import (
 )
 from harness.commands.doors import DOORS
 from harness.commands.showing import print_aside
-from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Mistakes, Terminated
+from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated, mistakes_of
 from probes import redaction
 from probes.errors import AddressedError, RecordingError
 from probes.files import write_whole
@@ -335,7 +335,8 @@ def _tell(error: BaseException, words: Sequence[str] = ()) -> int:
         print_aside(redaction.text("".join(traceback.format_exception(error)), 0).rstrip("\n"))
     printed = _refused_words(error, [*words]) if hasattr(error, "format_message") else _addressed(error, words)
     message, fix = (clean_lines(displayed_paths.displayed(text)) for text in (printed.message, printed.fix))
-    print_aside(f"harness: {message}" + (f"\n  fix: {fix}" if fix else ""))
+    lines = message.replace("\n", "\nharness: ")
+    print_aside(f"harness: {lines}" + (f"\n  fix: {fix}" if fix else ""))
     if file := os.environ.get(ERROR_FILE):
         with contextlib.suppress(OSError):
             write_whole(file, json.dumps({"message": message, "fix": fix}).encode())
@@ -390,8 +391,7 @@ def _with_instead(words: Sequence[str], wrong: str, right: str) -> str:
 
 def _addressed(error: BaseException, words: Sequence[str]) -> _Message:
     if isinstance(error, HarnessError):
-        mistakes = error.mistakes if isinstance(error, Mistakes) else [error]
-        fix = amended_by_all(words, [(mistake.fix or "", mistake.instead) for mistake in mistakes])
+        fix = amended_by_all(words, [(mistake.fix or "", mistake.instead) for mistake in mistakes_of(error)])
         return _Message(error.message, fix, error.exit_code)
     if isinstance(error, (AddressedError, RecordingError)):
         # Ray wraps an actor's error in one of the same type, whose text is a traceback.

@@ -40,14 +40,18 @@ class BadInput(HarnessError):
 
 
 class Mistakes(BadInput):
-    """Several mistakes of one command line. Its fix mends all of them."""
+    """Several mistakes of one command line, a line each. Its fix mends all of them."""
 
     def __init__(self, mistakes: Sequence[HarnessError]) -> None:
         first = mistakes[0]
         super().__init__(
-            "; ".join(dict.fromkeys(error.message for error in mistakes)), fix=first.fix, instead=first.instead
+            "\n".join(dict.fromkeys(error.message for error in mistakes)), fix=first.fix, instead=first.instead
         )
         self.mistakes = mistakes
+
+
+def mistakes_of(error: HarnessError) -> Sequence[HarnessError]:
+    return error.mistakes if isinstance(error, Mistakes) else [error]
 
 
 def refuse(mistakes: Sequence[HarnessError]) -> None:

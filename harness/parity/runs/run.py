@@ -17,7 +17,7 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.command_options import command_line, command_options, scenario_word
-from harness.errors import BadInput, refuse
+from harness.errors import BadInput, mistakes_of, refuse
 from harness.parity.facts.progress_messages import Patience
 from harness.parity.runs import user_mapping
 from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run, no_runs
@@ -133,7 +133,8 @@ def _candidate(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
     try:
         return config.changed(scenario, overrides)
     except BadInput as error:
-        error.fix = (error.fix or "").replace("--set ", "--candidate-set ") or None
+        for mistake in mistakes_of(error):
+            mistake.fix = (mistake.fix or "").replace("--set ", "--candidate-set ") or None
         raise
 
 

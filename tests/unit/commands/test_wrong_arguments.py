@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -56,8 +57,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
          "harness diff 'a b/baseline' 'a b/candidate'"),
         (["diff", "a b/candidate", "./a b"], "./a b is not a run directory: ",
          "harness diff 'a b/candidate' 'a b/baseline'"),
-        (["diff", "a b", "absent"], "a b is not a run directory: it has no run.json; it holds the runs baseline and "
-         "candidate; absent does not exist", "ls ."),
         (["audit", "run/run.json", "-v"], "run/run.json is a file, and no bundle", "harness audit run -v"),
         (["diff", "empty"], "empty is not a run directory: it has no run.json", MAKES),
         (["diff", "empty", "run"], "empty is not a run directory: it has no run.json", MAKES),
@@ -140,6 +139,30 @@ def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here
     command = [sys.executable, "-c", WITHOUT_EXTRAS, words[0], *(str(here / word) for word in words[1:])]
     answer = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert answer.returncode == 2 and told in answer.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "mistakes", "fix"),
+    [
+        ("diff 'a b' absent", 2, "ls .   # "),
+        ("parity hf hf --candidate-set engine.context_length=2", 2,
+         "harness parity hf hf --candidate-set engine.max_model_len=96"),
+        ("parity hf hf --candidate-set engine.mem_fraction_static=0", 2,
+         "harness parity hf hf --candidate-set engine.memory_fraction=0.01"),
+        ("run rollout-tiny --set sampling.topp=0.5 --set seeed=3", 2,
+         "harness run rollout-tiny --set sampling.top_p=0.5 --set seed=3"),
+        ("run rollout-tiny --steps 0 --set sampling.topp=2 --set zzz", 4,
+         "harness run rollout-tiny --steps 1 --set sampling.top_p=1 --set sampling.temperature=0.9"),
+        ("parity hf hf --set sampling.max_tokens=200", 1,
+         "harness parity hf hf --set sampling.max_tokens=200 --set engine.max_model_len=264"),
+    ],
+)  # fmt: skip
+def test_all_mistakes_of_a_command_line_are_mended_at_once(
+    words: str, mistakes: int, fix: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(shlex.split(words)) == 2
+    *sentences, last = capsys.readouterr().err.splitlines()
+    assert len(sentences) == mistakes and last.startswith(f"  fix: {fix}")
 
 
 def test_a_run_that_is_compared_with_itself_is_noticed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
