@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 # Environment variable that names a file to which a command also writes its final error, for its caller.
 ERROR_FILE = "RLHF_HARNESS_ERROR_FILE"
@@ -52,6 +53,15 @@ class Mistakes(BadInput):
 
 def mistakes_of(error: HarnessError) -> Sequence[HarnessError]:
     return error.mistakes if isinstance(error, Mistakes) else [error]
+
+
+@contextlib.contextmanager
+def collected(mistakes: list[HarnessError]) -> Iterator[None]:
+    """Take a wrong input of the user's into `mistakes`, and go on behind the block."""
+    try:
+        yield
+    except BadInput as error:
+        mistakes += mistakes_of(error)
 
 
 def refuse(mistakes: Sequence[HarnessError]) -> None:

@@ -17,7 +17,7 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.command_options import command_line, command_options, scenario_word
-from harness.errors import BadInput, mistakes_of, refuse
+from harness.errors import BadInput, HarnessError, collected, mistakes_of, refuse
 from harness.parity.facts.progress_messages import Patience
 from harness.parity.runs import user_mapping
 from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run, no_runs
@@ -106,14 +106,24 @@ def _planned(
 
     Each was checked. Raises BadInput.
     """
-    maps = {
-        name: user_mapping.load(file, envs.parse(backend).engine) if file else {}
-        for name, file, backend in (
-            ("baseline", options.baseline_mapping, baseline),
-            ("candidate", options.mapping, candidate),
-        )
-    }
-    shared = options.shared()
+    mistakes: list[HarnessError] = []
+    maps: dict[str, dict[str, Any]] = {"baseline": {}, "candidate": {}}
+    for name, file, backend in (
+        ("baseline", options.baseline_mapping, baseline),
+        ("candidate", options.mapping, candidate),
+    ):
+        with collected(mistakes):
+            engine = envs.parse(backend).engine
+            maps[name] = user_mapping.load(file, engine) if file else {}
+    shared = Scenario()
+    with collected(mistakes):
+        shared = options.shared()
+    if mistakes:
+        try:
+            _candidate(shared, options.candidate_overrides)
+        except BadInput as error:  # which values fit depends on what is wrong already, which keys there are does not
+            mistakes += [mistake for mistake in mistakes_of(error) if mistake.instead]
+    refuse(mistakes)
     baseline_scenario, candidate_scenario, plants = (
         _planted(shared, options.fault) if options.fault else (shared, shared, {})
     )
