@@ -355,12 +355,26 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
     """The parser's message about these words. Its fix is the same command with the nearest option or command, else
     the help of the command."""
     help_command = f"{_command_of(words)} --help"
-    near = _near(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    named = getattr(error, "possibilities", None) or ()
+    near = _of_the_same_kind(error) or _near(getattr(error, "option_name", ""), named)
     if not near:
         message = error.message if getattr(error, "possibilities", None) else error.format_message()
         return _Message(message, help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     return _Message(message, _with_instead(words, error.option_name, near[0]) or help_command, error.exit_code)
+
+
+def _of_the_same_kind(error: Any) -> list[str]:
+    """The options of the command that end in the same word as a wrong one, the shortest first: they take the same kind
+    of value, and other options of similar letters may not.
+    """
+    wrong, context = str(getattr(error, "option_name", "")), getattr(error, "ctx", None)
+    options = [name for item in context.command.params for name in item.opts] if context is not None else []
+    return sorted((name for name in options if _last_word(name) == _last_word(wrong) != ""), key=len)[:2]
+
+
+def _last_word(option: str) -> str:
+    return option.lstrip("-").rpartition("-")[2]
 
 
 def _near(wrong: str, names: Sequence[str]) -> list[str]:

@@ -171,6 +171,23 @@ def test_all_mistakes_of_a_command_line_are_mended_at_once(
     assert len(sentences) == mistakes and last.startswith(f"  fix: {fix}")
 
 
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("parity hf hf --baseline-mapping mine.py --baseline-set seed=3",
+         "harness parity hf hf --baseline-mapping mine.py --set seed=3"),
+        ("parity hf hf --candidate-mapping=mine.py", "harness parity hf hf --mapping=mine.py"),
+        ("parity hf hf --stpes 3", "harness parity hf hf --steps 3"),
+        ("parity hf hf --zzz 3", "harness parity --help"),
+    ],
+)  # fmt: skip
+def test_an_unknown_option_is_replaced_by_one_that_takes_its_value(
+    words: str, fix: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"  fix: {fix}"
+
+
 def test_a_run_that_is_compared_with_itself_is_noticed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", "run", "./run", "--format", "json"]) == 3
     verdict = json.loads(capsys.readouterr().out)
