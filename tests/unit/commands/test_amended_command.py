@@ -28,6 +28,8 @@ CASES = [
     ("diff A b", "runs/a", "A", "harness diff runs/a b"),
     ("nightly m.toml --only x --resume", "", "--only", "harness nightly m.toml --resume"),
     ("env create vllm --device gpu", "--device auto", "", "harness env create vllm --device auto"),
+    ("parity vllm hf t.py --seed 7", "-- python t.py", "", "harness parity vllm hf --seed 7 -- python t.py"),
+    ("parity vllm hf --seed 7 -- t.py", "   # a scenario", "--", "harness parity vllm hf --seed 7   # a scenario"),
     ("bisect vllm@1..2 --against hf -- --steps many -v", "--steps 8", "",
      "harness bisect vllm@1..2 --against hf -- --steps 8 -v"),
     ("parity vllm hf --prompts 'a b'", "--seed 7", "", "harness parity vllm hf --prompts 'a b' --seed 7"),

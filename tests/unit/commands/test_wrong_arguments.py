@@ -37,6 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "empty").mkdir()
     write_manifest(tmp_path / "my watch", {"command": "x", "watch": True})
     (tmp_path / "file").write_text("x")
+    (tmp_path / "trl.py").touch()
     (tmp_path / "mine.py").write_text("def f(args): return {'tp': arg['x']}\n")
     return tmp_path
 
@@ -155,6 +156,15 @@ def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here
          "harness parity hf hf --mapping mine.py --set sampling.top_p=0.5"),
         ("parity hf VLLM --set engine.max_model_len=9999 --candidate-set sampling.max_tokens=900", 1,
          "harness parity hf vllm --set engine.max_model_len=9999 --candidate-set sampling.max_tokens=900"),
+        ("parity vllm vllm sglang --seed 7", 1, "harness parity vllm sglang --seed 7   # two at a time"),
+        ("parity vllm sglang hf hf", 1, "harness parity vllm sglang   # two at a time"),
+        ("mapping mine.py --engine vllm --with temperature", 1,
+         "harness mapping mine.py --engine vllm --with temperature=VALUE"),
+        ("parity vllm sglang -- python mine.py", 1, "harness parity vllm sglang --framework verl -- python mine.py"),
+        ("parity hf vllm -- python mine.py", 1, "harness parity hf vllm   # compares them with a scenario"),
+        ("parity vllm sglang --steps 3 --no-native -- python mine.py", 1,
+         "harness parity vllm sglang -- python mine.py"),
+        ("parity vllm sglang -- python absent.py", 1, "ls .   # "),
         ("run rollout-tiny --set sampling.topp=0.5 --set seeed=3", 2,
          "harness run rollout-tiny --set sampling.top_p=0.5 --set seed=3"),
         ("run rollout-tiny --steps 0 --set sampling.topp=2 --set zzz", 4,
