@@ -31,7 +31,11 @@ class _Part:
         return (self.option.name, self.value.partition("=")[0]) if self.option.multiple else self.option.name
 
     def is_named(self, words: str) -> bool:
-        """Whether it is this argument or option, or an option with this value, or with this KEY of a value."""
+        """Whether it is this argument or option, or an option with this value, or with this KEY of a value. --no-lifted
+        is the option --lifted.
+        """
+        if self.option is not None and words in (*self.option.opts, *self.option.secondary_opts):
+            return True
         key = self.option is not None and self.value.startswith((f"{words}=", f"{words}."))
         typed = (self.words[0], self.words[0].partition("=")[0], self.value)
         return key or Path(words) in map(Path, typed)  # a folder with and without its last slash
@@ -61,19 +65,28 @@ def amended(words: Sequence[str], fix: str, instead: str = "") -> str:
     `instead`: the argument, the option or the option's value in `words` whose place the fix's words take; without
     words it is left out.
     """
-    change, comment, note = fix.partition(COMMENT)
-    if not instead and not change.startswith("-"):
-        return fix
-    try:
-        new_words = shlex.split(change)
-    except ValueError:
-        return fix
-    changed_words = _changed(words, new_words, instead)
-    if changed_words is None and change.startswith("-"):
-        return f"give {change} to the command of a run{comment}{note}"
-    if changed_words is None:
-        return f"{change} in place of {instead}{comment}{note}" if change else f"leave {instead} out{comment}{note}"
-    return shlex.join(["harness", *redaction.arguments(changed_words)]) + comment + note
+    return amended_by_all(words, [(fix, instead)])
+
+
+def amended_by_all(words: Sequence[str], changes: Sequence[tuple[str, str]]) -> str:
+    """Return `harness WORDS` with each (fix, instead); a fix that is no change of these words is returned alone."""
+    notes: dict[str, None] = {}
+    for fix, instead in changes:
+        change, comment, note = fix.partition(COMMENT)
+        if not instead and not change.startswith("-"):
+            return fix
+        try:
+            new_words = shlex.split(change)
+        except ValueError:
+            return fix
+        changed_words = _changed(words, new_words, instead)
+        if changed_words is None and change.startswith("-"):
+            return f"give {change} to the command of a run{comment}{note}"
+        if changed_words is None:
+            return f"{change} in place of {instead}{comment}{note}" if change else f"leave {instead} out{comment}{note}"
+        words = changed_words
+        notes |= {note: None} if note else {}
+    return shlex.join(["harness", *redaction.arguments(words)]) + (COMMENT + "; ".join(notes) if notes else "")
 
 
 def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[str] | None:
@@ -88,14 +101,17 @@ def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[s
         return None
     line = _parsed(command, path, rest)
     if instead == "--":
-        return replace(line, job=()).words
+        return replace(line, parts=_before_a_job(command, line.parts), job=()).words
     place = next((at for at, part in enumerate(line.parts) if part.is_named(instead)), None) if instead else None
+    if place is not None and instead.startswith("-") and not new_words:  # as often as it was typed
+        return replace(line, parts=tuple(part for part in line.parts if not part.is_named(instead))).words
     if place is not None:
         taken = line.parts[place].with_words(new_words, instead)
         return replace(line, parts=(*line.parts[:place], taken, *line.parts[place + 1 :])).words
     change = _parsed(command, [], new_words)
     if new_words and all(part.option is not None for part in change.parts):
-        return replace(line, parts=_with_options(line.parts, change.parts), job=change.job or line.job).words
+        parts = _before_a_job(command, line.parts) if change.job else line.parts
+        return replace(line, parts=_with_options(parts, change.parts), job=change.job or line.job).words
     if path == ["bisect"] and line.job:  # behind -- are options of the comparisons
         inner = _changed(["parity", "A", "B", *line.job[1:]], new_words, instead)
         return [*replace(line, job=("--",)).words, *inner[3:]] if inner is not None else None
@@ -119,6 +135,16 @@ def _parsed(command: Any, path: Sequence[str], words: Sequence[str]) -> _Line:
         parts.append(_Part(typed, option, typed[1] if apart else value))
         at += len(typed)
     return _Line(tuple(path), tuple(parts), tuple(words[at:]))
+
+
+def _before_a_job(command: Any, parts: Sequence[_Part]) -> tuple[_Part, ...]:
+    """The parts without the words of a job that was typed without the -- before it."""
+    arguments = [item for item in command.params if item.param_type_name == "argument"]
+    if not arguments or arguments[-1].nargs != -1:
+        return tuple(parts)
+    positional = [part for part in parts if part.option is None]
+    of_job = positional[len(arguments) - 1 :]
+    return tuple(part for part in parts if not any(part is word for word in of_job))
 
 
 def _with_options(parts: Sequence[_Part], new_parts: Sequence[_Part]) -> tuple[_Part, ...]:

@@ -27,7 +27,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness import exit_cleanup, extras, pydantic_errors
-from harness.amended_command import amended
+from harness.amended_command import amended, amended_by_all
 from harness.commands import (
     adapters,
     audit,
@@ -55,7 +55,7 @@ from harness.commands import (
 )
 from harness.commands.doors import DOORS
 from harness.commands.showing import print_aside
-from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated
+from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated, mistakes_of
 from probes import redaction
 from probes.errors import AddressedError, RecordingError
 from probes.files import write_whole
@@ -335,7 +335,8 @@ def _tell(error: BaseException, words: Sequence[str] = ()) -> int:
         print_aside(redaction.text("".join(traceback.format_exception(error)), 0).rstrip("\n"))
     printed = _refused_words(error, [*words]) if hasattr(error, "format_message") else _addressed(error, words)
     message, fix = (clean_lines(displayed_paths.displayed(text)) for text in (printed.message, printed.fix))
-    print_aside(f"harness: {message}" + (f"\n  fix: {fix}" if fix else ""))
+    lines = message.replace("\n", "\nharness: ")
+    print_aside(f"harness: {lines}" + (f"\n  fix: {fix}" if fix else ""))
     if file := os.environ.get(ERROR_FILE):
         with contextlib.suppress(OSError):
             write_whole(file, json.dumps({"message": message, "fix": fix}).encode())
@@ -354,12 +355,26 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
     """The parser's message about these words. Its fix is the same command with the nearest option or command, else
     the help of the command."""
     help_command = f"{_command_of(words)} --help"
-    near = _near(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    named = getattr(error, "possibilities", None) or ()
+    near = _of_the_same_kind(error) or _near(getattr(error, "option_name", ""), named)
     if not near:
         message = error.message if getattr(error, "possibilities", None) else error.format_message()
         return _Message(message, help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     return _Message(message, _with_instead(words, error.option_name, near[0]) or help_command, error.exit_code)
+
+
+def _of_the_same_kind(error: Any) -> list[str]:
+    """The options of the command that end in the same word as a wrong one, the shortest first: they take the same kind
+    of value, and other options of similar letters may not.
+    """
+    wrong, context = str(getattr(error, "option_name", "")), getattr(error, "ctx", None)
+    options = [name for item in context.command.params for name in item.opts] if context is not None else []
+    return sorted((name for name in options if _last_word(name) == _last_word(wrong) != ""), key=len)[:2]
+
+
+def _last_word(option: str) -> str:
+    return option.lstrip("-").rpartition("-")[2]
 
 
 def _near(wrong: str, names: Sequence[str]) -> list[str]:
@@ -390,7 +405,8 @@ def _with_instead(words: Sequence[str], wrong: str, right: str) -> str:
 
 def _addressed(error: BaseException, words: Sequence[str]) -> _Message:
     if isinstance(error, HarnessError):
-        return _Message(error.message, amended(words, error.fix or "", error.instead), error.exit_code)
+        fix = amended_by_all(words, [(mistake.fix or "", mistake.instead) for mistake in mistakes_of(error)])
+        return _Message(error.message, fix, error.exit_code)
     if isinstance(error, (AddressedError, RecordingError)):
         # Ray wraps an actor's error in one of the same type, whose text is a traceback.
         fix = amended(words, getattr(error, "fix", None) or "")

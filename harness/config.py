@@ -3,8 +3,10 @@ starts."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
+import itertools
 import json
 import math
 import re
@@ -18,10 +20,12 @@ from typing import Any
 
 import scenarios
 from harness import pydantic_errors
-from harness.errors import BadInput
+from harness.amended_command import COMMENT
+from harness.errors import BadInput, HarnessError, mistakes_of, refuse
 from probes import limits
-from scenarios.engines import registry
+from scenarios.engines import canonical_request, registry
 from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.settings import Sampling, Scenario
 
 
@@ -39,16 +43,16 @@ def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scen
     """
     data = _read(scenario)
     _check_keys(data, Scenario, scenario, "", in_file=True)
-    for override in overrides:
-        _apply(data, override)
+    mistakes = _applied(data, overrides)
     replaced = {key: value for key, value in top_level.items() if value is not None}
     data |= replaced
     try:
-        return validate(data, where=scenario)
+        return _validated(data, scenario, mistakes)
     except BadInput as error:
-        key, _, value = (error.fix or "").removeprefix("--set ").partition("=")
-        if key in replaced:  # an option set it, so a --set beside it would change nothing
-            error.fix = {"steps": f"--steps {value}", "seed": f"--seed {value}"}.get(key, error.fix)
+        for mistake in mistakes_of(error):
+            key, _, value = (mistake.fix or "").removeprefix("--set ").partition("=")
+            if key in replaced:  # an option set it, so a --set beside it would change nothing
+                mistake.fix = {"steps": f"--steps {value}", "seed": f"--seed {value}"}.get(key, mistake.fix)
         raise
 
 
@@ -58,13 +62,72 @@ def changed(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
     Raises BadInput as `load` does; its fix has the form `--set ...`.
     """
     data = scenario.to_json()
-    for override in overrides:
-        _apply(data, override)
-    return validate(data, where="candidate")
+    return _validated(data, "candidate", _applied(data, overrides))
 
 
 def validate(data: dict[str, Any], *, where: str) -> Scenario:
-    """Check every key and type. Raises BadInput that names the key and the nearest known one."""
+    """Check every key and type. Raises BadInput that names each wrong key and the nearest known one."""
+    return _validated(copy.deepcopy(data), where, [])
+
+
+def _applied(data: dict[str, Any], overrides: Iterable[str]) -> list[HarnessError]:
+    """Apply the overrides in order. Returns the errors of those that are no settings."""
+    mistakes: list[HarnessError] = []
+    for override in overrides:
+        try:
+            _apply(data, override)
+        except BadInput as error:
+            mistakes.append(error)
+    return mistakes
+
+
+def _validated(data: dict[str, Any], where: str, mistakes: list[HarnessError]) -> Scenario:
+    """Check `data`, which is changed: each mistake is mended in it as its fix says, so that the next one is found, also
+    one of a fix. Raises all, besides `mistakes`; where one fix after the other sets the same key, the first and the
+    last.
+    """
+    while True:
+        try:
+            scenario = _checked(data, where)
+        except BadInput as error:
+            of_fixes = [mistake for mistake in mistakes if _settings(mistake) == _settings(error) != []][1:]
+            mistakes[:] = [mistake for mistake in mistakes if mistake not in of_fixes] + [error]
+            if len(mistakes) < MOST_MISTAKES and _mended(data, error):
+                continue
+            refuse(mistakes)
+            raise
+        refuse(mistakes)
+        return scenario
+
+
+def _mended(data: dict[str, Any], error: BadInput) -> bool:
+    """Change `data` as the error's fix says: a wrong key is taken out, and settings are set. Whether it changed."""
+    before = copy.deepcopy(data)
+    _taken_out(data, error.instead.split("."))
+    words = shlex.split((error.fix or "").partition(COMMENT)[0])
+    for option, setting in itertools.pairwise(words):
+        if option == "--set" and "KEY" not in setting:
+            _apply(data, setting)
+    return data != before
+
+
+def _taken_out(data: dict[str, Any], names: list[str]) -> None:
+    """Remove a key, and its section where nothing else is in it."""
+    name, *inner = names
+    section = data.get(name)
+    if inner and isinstance(section, dict):
+        _taken_out(section, inner)
+    if not inner or section == {}:
+        data.pop(name, None)
+
+
+def _settings(error: HarnessError) -> list[str]:
+    """The keys that the error's fix sets."""
+    return re.findall(r"--set '?([\w.]+)=", error.fix or "")
+
+
+def _checked(data: dict[str, Any], where: str) -> Scenario:
+    """Check every key and type. Raises BadInput for the first that is wrong."""
     import pydantic
 
     _check_keys(data, Scenario, where, "")
@@ -264,6 +327,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")  # name of a scenario, which becomes part
 
 
 EXAMPLE = "--set sampling.temperature=0.9"
+MOST_MISTAKES = 8  # a choice: more than one line of advice mends
 
 
 def _restored(key: str) -> str:
@@ -309,6 +373,10 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
             fix='name = "mine"   # at the top of the scenario file',
         )
     _check_sampling(scenario.sampling, where)
+    try:
+        canonical_request.check_room(None, scenario)
+    except ParameterRefused as error:
+        raise BadInput(f"{where}: {error}", fix=error.fix) from error
     if scenario.train:
         _check_batches(scenario, where)
 

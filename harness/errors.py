@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 # Environment variable that names a file to which a command also writes its final error, for its caller.
 ERROR_FILE = "RLHF_HARNESS_ERROR_FILE"
@@ -37,6 +38,36 @@ class HarnessError(Exception):
 
 class BadInput(HarnessError):
     """The user asked for something that does not exist or is not possible: a name, a path, a combination of options."""
+
+
+class Mistakes(BadInput):
+    """Several mistakes of one command line, a line each. Its fix mends all of them."""
+
+    def __init__(self, mistakes: Sequence[HarnessError]) -> None:
+        first = mistakes[0]
+        super().__init__(
+            "\n".join(dict.fromkeys(error.message for error in mistakes)), fix=first.fix, instead=first.instead
+        )
+        self.mistakes = mistakes
+
+
+def mistakes_of(error: HarnessError) -> Sequence[HarnessError]:
+    return error.mistakes if isinstance(error, Mistakes) else [error]
+
+
+@contextlib.contextmanager
+def collected(mistakes: list[HarnessError]) -> Iterator[None]:
+    """Take a wrong input of the user's into `mistakes`, and go on behind the block."""
+    try:
+        yield
+    except BadInput as error:
+        mistakes += mistakes_of(error)
+
+
+def refuse(mistakes: Sequence[HarnessError]) -> None:
+    """Raise the error where there is one, and `Mistakes` where there are several."""
+    if mistakes:
+        raise mistakes[0] if len(mistakes) == 1 else Mistakes(mistakes)
 
 
 class EnvironmentUnusable(HarnessError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from harness.errors import BadInput
@@ -16,28 +17,42 @@ MAKES = (
 )
 
 
-def not_a_run(message: str, path: Path, named: str | os.PathLike[str] = "") -> BadInput:
+def not_a_run(
+    message: str, path: Path, named: str | os.PathLike[str] = "", *, besides: Collection[Path] = ()
+) -> BadInput:
     """Return the error for a path without a run. Its fix is the command with the run that was probably meant, else a
     look at what there is, else the command that makes a run.
 
-    `named`: the user's name for the path, where it differs.
+    `named`: the user's name for the path, where it differs. `besides`: the runs that the command has already.
     """
     name = str(named or path)
-    if (meant := _nearest(path)) is not None:
+    if (meant := _nearest(path, besides)) is not None:
         return BadInput(message, fix=shlex.quote(str(meant)), instead=name)
     if not os.path.lexists(path):
-        folder = next((folder for folder in path.parents if os.path.isdir(folder)), Path("/"))
-        return BadInput(message, fix=f"ls {shlex.quote(str(folder))}   # holds no run of a similar name")
+        return BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(path)))}   # holds no run of a similar name")
     return BadInput(message, fix=MAKES)
 
 
-def _nearest(path: Path) -> Path | None:
+def nearest_folder(path: Path) -> Path:
+    """Return the first folder above the path that exists."""
+    return next((folder for folder in path.parents if os.path.isdir(folder)), Path("/"))
+
+
+def is_one_of(path: Path, paths: Collection[Path]) -> bool:
+    return os.path.realpath(path) in map(os.path.realpath, paths)
+
+
+def _nearest(path: Path, besides: Collection[Path]) -> Path | None:
     """The run in which the path lies, else one right below it, else a neighbour with a similar name."""
-    if within := [folder for folder in path.parents if _is_run(folder)]:
+
+    def free(folders: Iterable[Path]) -> list[Path]:
+        return [folder for folder in folders if _is_run(folder) and not is_one_of(folder, besides)]
+
+    if within := free(path.parents):
         return within[0]
-    if below := [folder for folder in _folders(path) if _is_run(folder)]:
+    if below := free(_folders(path)):
         return below[0]
-    neighbours = {folder.name: folder for folder in _folders(path.parent) if _is_run(folder) and folder != path}
+    neighbours = {folder.name: folder for folder in free(_folders(path.parent)) if folder != path}
     near = difflib.get_close_matches(path.name, neighbours, n=1)
     return neighbours[near[0]] if near else None
 

@@ -56,7 +56,7 @@ class Stage:
         )
         tokenizer = models.load_tokenizer(policy)
         batch = prompts.load(settings, tokenizer)
-        canonical_request.check_room(batch.longest, settings.sampling, settings.engine)
+        canonical_request.check_room(batch.longest, settings)
         from transformers import AutoConfig
 
         limit = int(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.commands.options import Format, Verbose
-from harness.commands.showing import progress, say, show
+from harness.commands.showing import progress, show
 from harness.parity.runs.run_options import Cap, Strict
 
 
@@ -40,12 +40,8 @@ def diff(
     Example:
       harness diff runs/before runs/after
     """
-    import os
-
     from harness.parity.runs.run import diff as judge
 
     with progress() as view:
         verdict = judge(baseline, candidate or None, again=again or None, cap=cap, strict=strict, progress=view.update)
-    if candidate and os.path.realpath(baseline) == os.path.realpath(candidate):
-        say(f"{baseline} is compared with itself: nothing can differ")
     show(verdict, format, verbose=verbose)

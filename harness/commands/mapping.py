@@ -127,10 +127,12 @@ def _named(item: str) -> tuple[str, Any]:
     """NAME=VALUE, the value as JSON or Python spells it, or else as text. Raises BadInput."""
     import ast
     import json
+    import shlex
 
     name, sign, text = item.partition("=")
     if not sign or not name:
-        raise BadInput(f"--with {item}: a setting is NAME=VALUE", fix="--with backend=sglang")
+        setting = shlex.quote(f"{name or 'NAME'}=VALUE")
+        raise BadInput(f"--with {item}: a setting is NAME=VALUE", fix=f"--with {setting}", instead=item)
     for read in (json.loads, ast.literal_eval):
         try:
             value = read(text)

@@ -9,7 +9,7 @@ import typer
 from harness.command_options import of_options
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import progress, say, show
-from harness.errors import BadInput
+from harness.errors import BadInput, refuse
 from harness.parity.runs.run_options import ParityOptions
 
 WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "strict", "stall", "format", "verbose", "seed", "mode")
@@ -57,6 +57,7 @@ def parity(
       harness parity vllm sglang
       harness parity vllm@0.31 vllm@0.32 --rollout-only
     """
+    _two(baseline, candidate, command or [])
     _count(context, bool(command) or framework != "auto", options.mode)
     if command or framework != "auto":
         from harness.frameworks.job_parity import JobOptions, run_framework_parity
@@ -80,6 +81,21 @@ def parity(
     show(verdict, format, verbose=verbose)
 
 
+def _two(baseline: str, candidate: str, others: list[str]) -> None:
+    """Refuse further backends, which would be taken for a job's command."""
+    from scenarios.engines import registry
+
+    if not others or any(registry.find(word.partition("@")[0]) is None for word in others):
+        return
+    named = [baseline, candidate, *others]
+    kept = [*dict.fromkeys(named)][:2] if len({*named}) > 1 else named[:2]
+    surplus = [*named]
+    for backend in kept:
+        surplus.remove(backend)
+    message = f"{len(named)} backends are named, and a comparison takes two: {', '.join(named)}"
+    refuse([BadInput(message, fix="   # two at a time", instead=backend) for backend in surplus])
+
+
 def _count(context: typer.Context, command: bool, mode: str | None) -> None:
     """An option that would not count is refused: a job of hours must not run without what was asked of it."""
     explicit_options = [
@@ -98,9 +114,8 @@ def _count(context: typer.Context, command: bool, mode: str | None) -> None:
     if idle:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
         counting = ", ".join(f"--{name}" for name in WITH_A_COMMAND)
-        raise BadInput(
-            f"{named}: of no use with a job's command, with which only {counting} count", fix=f"leave out {named}"
-        )
+        message = f"{named}: of no use with a job's command, with which only {counting} count"
+        refuse([BadInput(message, fix="", instead=f"--{name.replace('_', '-')}") for name in idle])
     if mode not in (None, "coupled"):
         raise BadInput(
             f"--mode {mode}: a job draws with its own sampler, or coupled (--mode coupled)",

@@ -14,6 +14,7 @@ from harness.doctor.facts import Facts
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem
 from harness.frameworks.against import compare, words
 from harness.frameworks.detection import refuse_absent_script
+from harness.frameworks.examine import absent_program
 from harness.frameworks.examine import look as look_at
 from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, merged
 
@@ -39,7 +40,7 @@ def examine(
     if options.command:
         refuse_absent_script(options.command)
         progress("reading the command")
-        job = look_at(options.command, options.framework)
+        job = absent_program(options.command, options.framework) + look_at(options.command, options.framework)
     skip = () if options.imports else gather.SLOW
     progress("looking at this shell")
     places = [Facts.from_dict({**gather.node(skip), "where": SHELL})]

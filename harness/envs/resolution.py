@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import platform
 import sys
@@ -37,19 +38,23 @@ def parse(backend: str) -> Backend:
         raise BadInput(reason, fix="update or uninstall the package of that plug-in")
     if spec is None:
         apart = registry.alternatives(registry.names(embedded=False))
+        near = difflib.get_close_matches(engine.lower(), registry.names(), n=1)
         raise BadInput(
             f"there is no backend {backend!r}: {', '.join(registry.names())}; {apart} also with @ENVIRONMENT or "
             f"@VERSION (environments: {', '.join(item.name for item in environment.all_environments()) or 'none yet'})"
-            f"{closest(engine, registry.names())}",
-            fix="harness env list",
+            f"{closest(engine.lower(), registry.names())}",
+            fix=f"{near[0]}{at}{selector}" if near else "harness env list",
+            instead=backend if near else "",
         )
     if spec.embedded and at:
         raise BadInput(
-            f"backend {backend!r}: {engine} runs in the harness's own environment and takes no @", fix=f"use {engine}"
+            f"backend {backend!r}: {engine} runs in the harness's own environment and takes no @",
+            fix=engine,
+            instead=backend,
         )
     if at and not selector:
         raise BadInput(
-            f"backend {backend!r}: an environment or a version is missing after the @", fix="harness env list"
+            f"backend {backend!r}: an environment or a version is missing after the @", fix=engine, instead=backend
         )
     if at and recipe.is_version(selector):
         return Backend(engine, version=selector)

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -68,20 +68,28 @@ class Job:
         return {**variables, DIGESTS: "1"} if digests else variables
 
 
-def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ) -> Job:
-    """The job that a command starts. Raises BadInput for a command of no framework, or of several."""
-    return _job(of(command, framework), command, environ)
+def detect(
+    command: Sequence[str],
+    framework: str = AUTO,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    fitting: Collection[str] = (),
+) -> Job:
+    """The job that a command starts. Raises BadInput for a command of no framework, or of several; its fix names one
+    of the `fitting`, or any.
+    """
+    return _job(of(command, framework, fitting=fitting), command, environ)
 
 
-def of(command: Sequence[str], framework: str = AUTO) -> Framework:
-    """The framework of a command. Raises BadInput for a command of no framework, or of several."""
+def of(command: Sequence[str], framework: str = AUTO, *, fitting: Collection[str] = ()) -> Framework:
+    """The framework of a command. Raises BadInput as `detect` does."""
     if framework != AUTO:
-        return framework_named(framework)
+        return framework_named(framework, fitting=fitting)
     candidates = recognised(command)
     if not candidates:
         raise BadInput(
             _with_refused(f"neither the words of this command nor its scripts name one of: {names()}"),
-            fix=_named(frameworks()),
+            fix=_named(fitting or frameworks()),
         )
     if len(candidates) > 1:
         raise BadInput(
@@ -96,12 +104,12 @@ def _named(candidates: Iterable[str]) -> str:
     return f"--framework {first}" + (f"   # or {' or '.join(others)}" if others else "")
 
 
-def framework_named(name: str) -> Framework:
+def framework_named(name: str, *, fitting: Collection[str] = ()) -> Framework:
     """The framework of that name. Raises BadInput if there is none."""
     if name not in frameworks():
         message = f"there is no adapter for {name!r} (there are: {names()}){closest(name, frameworks())}"
         near = difflib.get_close_matches(name, frameworks(), n=1)
-        raise BadInput(_with_refused(message, name), fix=_named(near or frameworks()))
+        raise BadInput(_with_refused(message, name), fix=_named(near or fitting or frameworks()))
     return frameworks()[name]
 
 
@@ -178,7 +186,7 @@ def refuse_absent_script(command: Sequence[str]) -> None:
 
 def _started_script(command: Sequence[str]) -> str:
     """The script that an interpreter or a launcher is given, as far as the words tell; empty without one."""
-    words = _without_prefixes(list(command))
+    words = without_prefixes(command)
     name = os.path.basename(words[0]) if words else ""
     is_python = name.startswith("python")
     if not is_python and name not in ("torchrun", "accelerate", "deepspeed", "bash", "sh"):
@@ -195,7 +203,7 @@ def _started_script(command: Sequence[str]) -> str:
 
 def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
     """The Python that will run the job, as far as the command tells; empty if it does not."""
-    words = _without_prefixes(list(command))
+    words = without_prefixes(command)
     which = partial(shutil.which, path=environ.get("PATH"))
     path = which(words[0]) if words else None
     if words[:3] == ["ray", "job", "submit"] or path is None:
@@ -209,8 +217,9 @@ def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ)
     return path if name.startswith("python") else _shebang(path)
 
 
-def _without_prefixes(words: list[str]) -> list[str]:
+def without_prefixes(command: Sequence[str]) -> list[str]:
     """Return a command without what comes before its program: variables, `nice`, `env`, and their options."""
+    words = list(command)
     while words and (os.path.basename(words[0]) in _PREFIXES or "=" in words[0] or words[0].startswith("-")):
         words = words[2 if words[0] in ("-u", "--unset") else 1 :]  # env -u NAME
         while words and re.fullmatch(r"-?\d+\S*", words[0]):  # nice -n 5, timeout 60

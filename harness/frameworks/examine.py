@@ -9,16 +9,18 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from harness.amended_command import amended
 from harness.doctor.checks.builds import judge_locks
 from harness.doctor.gather.builds import Builds, Lock
 from harness.doctor.gather.builds import look as look_at
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.argv import Start, taken_apart
-from harness.frameworks.detection import AUTO, Job, detect
+from harness.frameworks.detection import AUTO, Job, detect, of, without_prefixes
 from harness.frameworks.launcher import launched
 from harness.frameworks.settings import SHELL, Settings
 from harness.frameworks.shared_traps import shared_traps
 from harness.frameworks.spec import Examined, Framework
+from harness.program import CommandNotRun, find_program
 from probes import redaction
 from reports.doctor_model import Hazard, Passed, Unchecked
 
@@ -49,6 +51,26 @@ def look(
         settings = dataclasses.replace(examined.settings, seed=seed)
         report_items += trapped(job.framework, settings, job.installed.version if job.installed else "")
     return report_items + items("build-locks", _builds(start, environ))
+
+
+def absent_program(
+    command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ
+) -> list[Item]:
+    """What is wrong with the program that the command starts: nothing where it is there. Raises BadInput for a command
+    of no framework, or of several.
+    """
+    its = of(command, framework)
+    program = without_prefixes(command)
+    if not program or SHELL.search(program[0]):
+        return []
+    try:
+        find_program(program, taken_apart(command, its.starts, environ).variables)
+    except CommandNotRun as error:
+        prefixes = shlex.join(command[: len(command) - len(program)])
+        change = (error.fix or "").replace("-- ", f"-- {prefixes} ", 1) if prefixes else error.fix or ""
+        fix = amended(["doctor", "--framework", its.name, "--", *command], change)
+        return items("command-program", [Problem("error", error.message, "", "the job ends before it starts", fix)])
+    return []
 
 
 def read(job: Job, start: Start) -> Examined:

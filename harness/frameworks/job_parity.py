@@ -24,7 +24,17 @@ from harness import envs
 from harness.command_options import command_line
 from harness.errors import BadInput
 from harness.frameworks.configured import of_recording
-from harness.frameworks.detection import AUTO, Job, detect, interpreter, refuse_absent, refuse_unhooked
+from harness.frameworks.detection import (
+    AUTO,
+    Job,
+    detect,
+    interpreter,
+    recognised,
+    refuse_absent,
+    refuse_absent_script,
+    refuse_unhooked,
+    without_prefixes,
+)
 from harness.frameworks.examine import SETTINGS, look
 from harness.frameworks.installed import ask
 from harness.frameworks.record import record
@@ -32,6 +42,7 @@ from harness.frameworks.shared_traps import shared_traps
 from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
 from harness.parity.runs.recording import recording_in, written
+from harness.program import find_program
 from harness.triage.watch.stderr_tail import STDERR
 from probes import redaction
 from probes.format import SIDES, Run, write_manifest
@@ -100,7 +111,15 @@ def plan(
         fix = f"--framework {framework} -- python train.py   # the command of the job"
         raise BadInput("there is no command to run twice", fix=fix)
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
-    job = detect(placed, options.framework, environ)
+    engines = {envs.parse(backend).engine for backend in (baseline, candidate)}
+    fitting = [framework.name for framework in frameworks().values() if engines <= {*framework.engines}]
+    if not fitting and options.framework == AUTO and not recognised(placed):
+        raise BadInput(
+            f"no framework here draws with {' and with '.join(sorted(engines))}: no job can be run on both",
+            fix="   # compares them with a scenario",
+            instead="--",
+        )
+    job = detect(placed, options.framework, environ, fitting=fitting)
     its = job.framework
     refuse(its, seed=options.seed, coupled=options.coupled)
     refuse_unhooked(job, placed, environ)
@@ -176,6 +195,9 @@ def run_framework_parity(
     before anything starts, also for settings that will break the job (`harness doctor`).
     """
     started = time.monotonic()
+    if command and PYTHON not in command[0]:
+        refuse_absent_script(command)
+        find_program(without_prefixes(command), os.environ)
     seed, coupled = options.seed, options.coupled
     job, baseline_side, candidate_side = plan(baseline, candidate, command, options)
     its, name = job.framework, job.framework.name
@@ -190,16 +212,16 @@ def run_framework_parity(
     with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:
         failed = runs.record(baseline_side, folder / baseline_side.name)
         failed = failed or runs.record(candidate_side, folder / candidate_side.name)
-        verdict = _verdict(folder, failed, options.cap)
+        verdict = _verdict(folder, options.cap, failed=failed)
         twice = {"none": [], "baseline": [baseline_side], "both": [baseline_side, candidate_side]}[wanted]
         # The second runs come last, and only if their floor can still change the verdict.
         if twice and (failed or verdict.verdict == "CONFOUNDED"):
             say(f"no second run: the pair is {verdict.verdict} whatever it shows")
         elif twice:
             broken = {side.name: runs.record(side, folder / f"{side.name}{AGAIN}") for side in twice}
-            again = {side: folder / f"{side}{AGAIN}" for side, why in broken.items() if not why}
-            lost = [f"the {side}'s second run: {why}" for side, why in broken.items() if why]
-            verdict = _verdict(folder, "", options.cap, again)
+            again = {side: folder / f"{side}{AGAIN}" for side, failure in broken.items() if failure is None}
+            lost = [f"the {side}'s second run: {failure.why}" for side, failure in broken.items() if failure]
+            verdict = _verdict(folder, options.cap, again=again)
             verdict = dataclasses.replace(verdict, missing=[*verdict.missing, *lost])
     figures = runs.seconds | {"total_s": round(time.monotonic() - started, 1)}
     drawn = {"seed": seed} if coupled is None else {"mode": "coupled", "seed": coupled}
@@ -225,6 +247,14 @@ def run_framework_parity(
     return written(verdict.strict if options.strict else verdict, folder)
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """Why a run's recording cannot be used, and what to do about it."""
+
+    why: str
+    fix: str
+
+
 @dataclass
 class _Runs:
     """Runs of a job, recorded one after the other. `seconds`: of each."""
@@ -234,8 +264,8 @@ class _Runs:
     say: Callable[[str], None]
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def record(self, side: Side, place: Path) -> str:
-        """Record one run. Returns why its recording cannot be used; empty if it can."""
+    def record(self, side: Side, place: Path) -> _Failure | None:
+        """Record one run. Returns why its recording cannot be used; None if it can."""
         self.say(f"{place.name}: {side.backend}")
         began, options = time.monotonic(), self.options
         result = record(
@@ -246,28 +276,44 @@ class _Runs:
         _named(place, side)
         if result.exit_code:
             last_words = f": {result.last_words}" if result.last_words else ""
-            return f"the job on {side.backend} ended with exit code {result.exit_code}{last_words}"
-        why = (
-            result.unrecorded
-            or _another_engine(place, side)
-            or unsteered(place, self.framework, seed=options.seed, coupled=options.coupled)
+            return _Failure(
+                f"the job on {side.backend} ended with exit code {result.exit_code}{last_words}",
+                f"{_quoted(side.command)}   # the job alone, until it ends with 0",
+            )
+        if result.unrecorded:
+            python = shlex.quote(interpreter(side.command, side.environ) or "PATH")
+            return _Failure(
+                f"on {side.backend} {result.unrecorded}",
+                f"harness adapters check --framework {self.framework.name} --python {python}   # has the job's "
+                "interpreter what the hooks need?",
+            )
+        why = _another_engine(place, side) or unsteered(
+            place, self.framework, seed=options.seed, coupled=options.coupled
         )
-        return f"on {side.backend} {why}" if why else ""
+        fix = f"harness audit {shlex.quote(str(place))}   # what was recorded"
+        return _Failure(f"on {side.backend} {why}", fix) if why else None
 
 
-def _verdict(folder: Path, failed: str, cap: float | None, again: Mapping[str, Path] | None = None) -> Verdict:
+def _verdict(
+    folder: Path,
+    cap: float | None,
+    *,
+    failed: _Failure | None = None,
+    again: Mapping[str, Path] | None = None,
+) -> Verdict:
     from harness.parity.answers import cut_short
     from harness.parity.verdict import judge
 
-    answer = cut_short(failed)
-    if failed and not (folder / "candidate" / "run.json").exists():
-        return Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], answer.reason, evidence=answer.evidence)
+    answer = cut_short(failed.why) if failed else None
+    if failed and answer and not (folder / "candidate" / "run.json").exists():
+        code = EXIT_CODES["INCONCLUSIVE"]
+        return Verdict("parity", "INCONCLUSIVE", code, answer.reason, evidence=answer.evidence, fix=failed.fix)
     verdict = judge(folder / "baseline", folder / "candidate", native=False, cap=cap, again=again)
-    if not failed:
+    if not failed or not answer:
         return verdict
     return dataclasses.replace(
         verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=answer.reason,
-        evidence=answer.evidence,
+        evidence=answer.evidence, fix=failed.fix,
     )  # fmt: skip
 
 

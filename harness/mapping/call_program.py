@@ -197,7 +197,7 @@ def answered(
                 else:
                     native = call(function, kind, takes, item, request["model"])
                 answers[part].append({"native": native, "absent": sorted(requested.absent)})
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 answers[part].append({"error": described(error), "line": where(error, request["file"])})
     return answers
 
@@ -264,11 +264,13 @@ def main(request_file: str, result_file: str) -> None:
     with open(request_file, encoding="utf-8") as stream:
         request = json.load(stream)
     Settings.defaults, _Finder.packages = request["defaults"], request["stand_ins"]
-    result: dict[str, Any] = {"functions": [], "names": [], "stand_ins": [], "error": "", "line": 0, "module": ""}
+    result: dict[str, Any] = {"functions": [], "names": [], "stand_ins": [], "error": "", "line": 0, "module": "",
+                              "ended": False}  # fmt: skip
     try:
         module = loaded(request["file"], request["real"])
     except (Exception, SystemExit) as error:
         result["error"], result["line"] = described(error), where(error, request["file"])
+        result["ended"] = isinstance(error, SystemExit)
         result["module"] = getattr(error, "name", "") if isinstance(error, ModuleNotFoundError) else ""
     else:
         result["names"] = [name for name, _ in candidates(module, {**request, "functions": []})]

@@ -412,7 +412,7 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
         answer = json.loads(result.read_text(encoding="utf-8"))
     if answer["error"]:
         place = f"{file}:{answer['line']}" if answer["line"] else str(file)
-        raise BadInput(f"{place} cannot be imported: {answer['error']}", fix=_import_fix(options, answer["module"]))
+        raise BadInput(f"{place} cannot be imported: {answer['error']}", fix=_import_fix(options, answer))
     missing = [name for name in options.functions if name not in [entry["name"] for entry in answer["functions"]]]
     if missing:
         names = answer["names"]
@@ -485,9 +485,11 @@ def _packages() -> set[str]:
 # --- what is said of a file that maps nothing
 
 
-def _import_fix(options: Asked, module: str) -> str:
-    if module:
-        return f"--python PATH   # that has {module}"
+def _import_fix(options: Asked, answer: dict[str, Any]) -> str:
+    if answer["module"]:
+        return f"--python PATH   # that has {answer['module']}"
+    if answer["ended"]:  # typed alone, it would end as silently
+        return f"sed -n {answer['line']}p {shlex.quote(options.file)}   # ends the process: a mapping only defines"
     return f"{_line(options, Path(options.file))}   # shows where; it must be importable"
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.command_options import command_line
 from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
 from harness.parity.causes import registry as families
@@ -36,9 +37,9 @@ from harness.parity.subjects.recording.observed_integrity import (
     LEAST,
     Minimum,
     absent_processes,
+    copies,
     failed_jobs,
     integrity,
-    same_recording,
     strange_engines,
     too_little,
 )
@@ -122,6 +123,11 @@ def judged_pair(
         except (FormatError, OSError) as error:
             verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths)
             return Judged(replace(verdict, fix=getattr(error, "fix", "")))
+    pair = dict(zip(SIDES, recordings, strict=False))  # a second run stands behind the pair
+    if copies(*pair.values()):
+        broken = [*integrity(pair), _one_recording(*paths)]
+        fix = command_line("audit", str(paths[0])) + "   # judges the one run by itself"
+        return Judged(replace(_early("INCONCLUSIVE", broken[0], paths, broken), fix=fix))
     # A replay, a lifted stage and a resumed run cover only some steps: the others are not compared.
     window = replayed(recordings[1]) or stage_steps(recordings) or shared(recordings)
     if window is not None:
@@ -136,7 +142,7 @@ def judged_pair(
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
-        broken = [*malformed, *integrity(dict(zip(SIDES, recordings, strict=True)))]
+        broken = [*malformed, *integrity(pair)]
         return Judged(_early("INCONCLUSIVE", broken[0], paths, broken))
     library.tell("looking for what differs")
     return decided(e)
@@ -159,6 +165,12 @@ def outcomes_of(e: Evidence) -> list[tuple[Registered, Outcome]]:
 def _judged_alone(library: Library, baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
     judgement = judged_pair(baseline, candidate, native=False, library=library)
     return judgement.verdict, judgement.evidence
+
+
+def _one_recording(baseline: Path, candidate: Path) -> str:
+    if baseline.resolve() == candidate.resolve():
+        return f"both sides are the recording {baseline}, and a comparison takes two"
+    return f"{baseline} and {candidate} are copies of one recording, and a comparison takes two"
 
 
 def is_torn_manifest(path: Path) -> bool:
@@ -225,7 +237,7 @@ def _decide(
     findings += failed_calls(e) + unnoticed_damage(e)
     tolerances = e.tolerance.facts({side.name: side.floor for side in e.sides})
     body = Parity(
-        first_divergence=with_text(e, e.earliest(*kinds)) if kinds and not same_recording(e) else None,
+        first_divergence=with_text(e, e.earliest(*kinds)) if kinds else None,
         floor=tolerances if e.finer is None else tolerances | {"tolerance between engines": e.finer.value},
         checks=[outcome.check for _, outcome in outcomes],
         runs=[summary(e, side) for side in e.sides],
@@ -286,10 +298,8 @@ def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: M
 
 def _unjudgeable(e: Evidence, minimum: Minimum) -> list[str]:
     """Return why the recordings cannot be judged, whatever they show."""
-    twice = ["the same recording twice proves nothing about the engines"] if same_recording(e) else []
     return [
         *integrity({side.name: side.recording for side in e.sides}),
-        *twice,
         *e.modes_unclear,
         *absent_processes(e),
         *strange_engines(e),

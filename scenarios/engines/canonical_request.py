@@ -21,19 +21,22 @@ from scenarios.settings import Engine, Mode, Sampling, Scenario
 ITS_SETTINGS = "change it with --set, as the sentence says"
 
 
-def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -> None:
+def check_room(longest_prompt: int | None, scenario: Scenario) -> None:
     """Refuse a context that cannot hold the longest prompt and a whole response. Raises ParameterRefused.
 
-    `longest_prompt`: in tokens; None before a tokenizer has counted them, and then a prompt has at least one token.
+    `longest_prompt`: in tokens; None before a tokenizer has counted them, and then a prompt has at least one token, and
+    at most those that the scenario takes.
     """
+    sampling, engine = scenario.sampling, scenario.engine
     need = (longest_prompt or 1) + sampling.max_tokens
     if need > engine.max_model_len:
+        enough = (longest_prompt or scenario.prompts.max_tokens) + sampling.max_tokens
         prompt = "even a prompt of one token" if longest_prompt is None else f"the longest prompt, of {longest_prompt},"
         raise ParameterRefused(
             f"engine.max_model_len = {engine.max_model_len} is too short: {prompt} and sampling.max_tokens = "
             f"{sampling.max_tokens} are {need} tokens together; raise engine.max_model_len or lower "
             "sampling.max_tokens",
-            fix=f"--set engine.max_model_len={need}",
+            fix=f"--set engine.max_model_len={enough}",
         )
 
 

@@ -105,7 +105,7 @@ class ParameterMap:
                     f"{where}{self._line(error)} {_absent(error, requested, ours)}",
                     fix=self._check(backend),
                 ) from error
-            except Exception as error:  # a user's code may raise anything; the user needs its text
+            except (Exception, SystemExit) as error:  # a user's code may raise anything; the user needs its text
                 raise ParameterRefused(
                     f"{where}{self._line(error)} raised {type(error).__name__}: {error}",
                     fix=self._check(backend),
@@ -174,10 +174,10 @@ class ParameterMap:
             namespace: dict[str, Any] = {"__name__": "parameter_mapping", "__file__": self.file}
             try:
                 exec(compile(self.source, self.file or "<mapping>", "exec"), namespace)  # the user's own file
-            except Exception as error:  # it may raise anything; the user needs its text
+            except (Exception, SystemExit) as error:  # it may raise anything; the user needs its text
                 raise ParameterRefused(
-                    f"the mapping {self.file} raised {type(error).__name__}: {error}",
-                    fix=f"python {shlex.quote(self.file)}   # shows its traceback",
+                    f"the mapping {self.file}{self._line(error)} raised {type(error).__name__}: {error}",
+                    fix=f"python {shlex.quote(self.file)}   # shows its traceback, if it does not end by itself",
                 ) from error
             _EXECUTED[self.source] = namespace
         return _EXECUTED[self.source]

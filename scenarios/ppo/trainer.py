@@ -73,7 +73,7 @@ class Trainer:
         self._tokenizer: Any = models.load_tokenizer(policy)
         self._specials = set(self._tokenizer.all_special_ids)
         self.prompts = prompts.load(self.scenario, self._tokenizer)
-        canonical_request.check_room(self.prompts.longest, self.scenario.sampling, self.scenario.engine)
+        canonical_request.check_room(self.prompts.longest, self.scenario)
         self._sync = WeightSync(self._roles["actor"][0], session, self.prompts, self.scenario.seed)
 
     # --- life -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -93,7 +94,9 @@ def check_fit(
         if not ahead.brought:
             raise _not_brought(environment, ahead.refused)
         if ahead.refused:
-            raise BadInput(ahead.refused, fix=f"change {mapping.get('file', 'the mapping')}")
+            file = shlex.quote(str(mapping.get("file", "FILE.py")))
+            fix = f"harness mapping {file} --engine {spec.name}   # checks the file in seconds, without a run"
+            raise BadInput(ahead.refused, fix=fix)
     else:
         ahead = Ahead(tuple(_ours(spec, environment, scenario, longest)))
     if spec.embedded:  # no list of its arguments is kept: it is the harness's own

@@ -37,7 +37,6 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
     if scenario.train:
         _check_model("model.reward", scenario.model.reward)
     try:
-        canonical_request.check_room(None, scenario.sampling, scenario.engine)
         canonical_request.check_engines(engine, scenario)
         canonical_request.check_sleep(scenario)
         ours = not user_mapping.defines(mapping or {}, f"{engine}_sampling")

@@ -17,10 +17,10 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.command_options import command_line, command_options, scenario_word
-from harness.errors import BadInput
+from harness.errors import BadInput, HarnessError, collected, mistakes_of, refuse
 from harness.parity.facts.progress_messages import Patience
 from harness.parity.runs import user_mapping
-from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run
+from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run, no_runs
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.more_draws import draw_on
 from harness.parity.runs.preflight import (
@@ -106,14 +106,24 @@ def _planned(
 
     Each was checked. Raises BadInput.
     """
-    maps = {
-        name: user_mapping.load(file, envs.parse(backend).engine) if file else {}
-        for name, file, backend in (
-            ("baseline", options.baseline_mapping, baseline),
-            ("candidate", options.mapping, candidate),
-        )
-    }
-    shared = options.shared()
+    mistakes: list[HarnessError] = []
+    maps: dict[str, dict[str, Any]] = {"baseline": {}, "candidate": {}}
+    for name, file, backend in (
+        ("baseline", options.baseline_mapping, baseline),
+        ("candidate", options.mapping, candidate),
+    ):
+        with collected(mistakes):
+            engine = envs.parse(backend).engine
+            maps[name] = user_mapping.load(file, engine) if file else {}
+    shared = Scenario()
+    with collected(mistakes):
+        shared = options.shared()
+    if mistakes:
+        try:
+            _candidate(shared, options.candidate_overrides)
+        except BadInput as error:  # which values fit depends on what is wrong already, which keys there are does not
+            mistakes += [mistake for mistake in mistakes_of(error) if mistake.instead]
+    refuse(mistakes)
     baseline_scenario, candidate_scenario, plants = (
         _planted(shared, options.fault) if options.fault else (shared, shared, {})
     )
@@ -133,7 +143,8 @@ def _candidate(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
     try:
         return config.changed(scenario, overrides)
     except BadInput as error:
-        error.fix = (error.fix or "").replace("--set ", "--candidate-set ") or None
+        for mistake in mistakes_of(error):
+            mistake.fix = (mistake.fix or "").replace("--set ", "--candidate-set ") or None
         raise
 
 
@@ -210,11 +221,7 @@ def diff(
         baseline, candidate = (Path(baseline) / side for side in SIDES)
     run_paths = [baseline, candidate, *([again] if again is not None else [])]
     runs = resolve_runs(*run_paths)
-    for path, named in zip(runs, run_paths, strict=True):
-        if not is_run(path):
-            raise no_run(path, named)
-        if refusal := no_rollouts(path, named):
-            raise refusal
+    refuse(no_runs(runs, run_paths))
     # Imported late, so that a wrong argument is refused without the judge's libraries.
     from harness.parity.verdict import FurtherEvidence, judged_pair
 

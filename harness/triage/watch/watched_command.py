@@ -7,7 +7,6 @@ import errno
 import json
 import math
 import os
-import re
 import select
 import shlex
 import shutil
@@ -23,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness import dates
 from harness.errors import BadInput
-from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
+from harness.exit_codes import NOT_RUNNABLE, STALLED
+from harness.program import CommandNotRun, find_program
 from harness.triage.collect import endings, redact
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
@@ -36,7 +36,7 @@ from harness.triage.watch.slowness import Slowness
 from harness.triage.watch.stderr_tail import STDERR, StderrTail
 from harness.triage.watch.watchdog import Stall, Watchdog
 from harness.verdict_file import NAME as VERDICT
-from probes import engines, redaction
+from probes import engines
 from probes.errors import FULL_SUFFIX
 from probes.files import folder_or_nothing, make_folder
 from probes.format import SIDES, write_manifest
@@ -86,14 +86,6 @@ class Serving:
             time.sleep(self.after_s)
 
 
-class CommandNotRun(BadInput):
-    """The command could not be started."""
-
-    def __init__(self, message: str, code: int, fix: str | None = None) -> None:
-        super().__init__(message, fix=fix)
-        self.exit_code = code
-
-
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
     """How a command is watched. `say` takes a line and `show` a stall, both for the user. `on_verdict` takes each new
@@ -140,7 +132,7 @@ def watch(
     stall_s, out, on_stall, stdout, say = options.stall_s, options.out, options.on_stall, options.stdout, options.say
     environment = dict(os.environ if options.environ is None else options.environ)
     environment.pop(token.VARIABLE, None)  # the token belongs to the watch, and no job needs it
-    program = _program(command, environment)
+    program = find_program(command, environment)
     directory, claim = claimed(out, command, indexed=indexed)
     folder = sockets()
     environment = watched(environment, directory, folder)
@@ -399,45 +391,6 @@ def _ended(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 def _code(returncode: int) -> int:
     return 128 - returncode if returncode < 0 else returncode
-
-
-def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    if not command:
-        raise BadInput("there is no command to watch", fix="-- python train.py")
-    executable = shutil.which(command[0], path=environment.get("PATH"))
-    if executable is None:
-        exists = os.path.exists(command[0])
-        # Scrub before quoting: quotes within quotes would hide a secret from the scrubber of the output.
-        word, name = (shlex.quote(redaction.text(text)) for text in (command[0], os.path.basename(command[0])))
-        what = "is not found"
-        fix = f"which {name}"
-        if exists:
-            what, fix = _unrunnable(command, word)
-        if os.path.isdir(command[0]):
-            what, fix = "is a directory", f"ls {word}   # and name the program in it"
-        if command[0].isdecimal() and len(command) == 1:
-            pid = int(command[0])
-            fix = f"harness watch --pid {pid}"
-        if re.match(r"[A-Za-z_]\w*=", command[0]) and not exists:  # only a shell would read it as a variable
-            fix = shlex.join(["--", "env", *command])
-        raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if exists else NOT_FOUND, fix)
-    return executable
-
-
-def _unrunnable(command: Sequence[str], word: str) -> tuple[str, str]:
-    """For a command whose file cannot be executed: what that is, and how to start it."""
-    file = command[0]
-    try:
-        with open(file, "rb") as stream:
-            begin = stream.read(4)
-    except OSError:
-        begin = b""
-    if begin.startswith((b"#!", b"\x7fELF")):
-        return "is not executable", f"chmod +x {word}"
-    for suffix, interpreter in ((".py", "python"), (".sh", "bash")):
-        if file.endswith(suffix):
-            return "is not executable", shlex.join(["--", interpreter, *command])
-    return "is a file and no program", "-- python train.py   # the command of the job"
 
 
 def sockets() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.amended_command import amended
+from harness.amended_command import amended, amended_by_all
 
 CASES = [
     ("mapping m.py", "--engine sglang", "", "harness mapping m.py --engine sglang"),
@@ -28,6 +28,8 @@ CASES = [
     ("diff A b", "runs/a", "A", "harness diff runs/a b"),
     ("nightly m.toml --only x --resume", "", "--only", "harness nightly m.toml --resume"),
     ("env create vllm --device gpu", "--device auto", "", "harness env create vllm --device auto"),
+    ("parity vllm hf t.py --seed 7", "-- python t.py", "", "harness parity vllm hf --seed 7 -- python t.py"),
+    ("parity vllm hf --seed 7 -- t.py", "   # a scenario", "--", "harness parity vllm hf --seed 7   # a scenario"),
     ("bisect vllm@1..2 --against hf -- --steps many -v", "--steps 8", "",
      "harness bisect vllm@1..2 --against hf -- --steps 8 -v"),
     ("parity vllm hf --prompts 'a b'", "--seed 7", "", "harness parity vllm hf --prompts 'a b' --seed 7"),
@@ -39,6 +41,12 @@ def test_the_fix_is_the_whole_command(line: str, fix: str, instead: str, command
     import shlex
 
     assert amended(shlex.split(line), fix, instead) == command
+
+
+def test_several_changes_make_one_command() -> None:
+    changes = [("runs/a   # of two", "A"), ("--cap 1   # of two", ""), ("runs/b", "B")]
+    assert amended_by_all(["diff", "A", "B"], changes) == "harness diff runs/a runs/b --cap 1   # of two"
+    assert amended_by_all(["diff", "A", "B"], [("runs/a", "A"), ("ls .", "")]) == "ls ."
 
 
 @pytest.mark.parametrize("fix", ["harness doctor   # first", "choose another --out", "df -h /tmp", ""])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -31,10 +33,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLHF_HARNESS_TOKEN", "0123456789abcdef" * 2)
     for name in ("run", "half/baseline", "a b/baseline", "a b/candidate"):
-        make("baseline").write(tmp_path / name)
+        make("candidate" if "candidate" in name else "baseline").write(tmp_path / name)
     (tmp_path / "empty").mkdir()
     write_manifest(tmp_path / "my watch", {"command": "x", "watch": True})
     (tmp_path / "file").write_text("x")
+    (tmp_path / "trl.py").touch()
     (tmp_path / "mine.py").write_text("def f(args): return {'tp': arg['x']}\n")
     return tmp_path
 
@@ -47,7 +50,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["diff", "run"], "run is one run, and a comparison takes two", "harness diff run CANDIDATE"),
         (["diff", "absent"], "absent does not exist", "ls .   # "),
         (["diff", "run", "absent"], "absent does not exist", "ls .   # "),
-        (["diff", "run", "rum"], "rum does not exist", "harness diff run run"),
+        (["diff", "run", "rum"], "rum does not exist", "ls ."),
+        (["diff", "half/baseline", "rum"], "rum does not exist", "harness diff half/baseline run"),
+        (["diff", "a b", "a b"], "a b is not a run directory: it has no run.json; it holds the runs baseline and ",
+         "harness diff 'a b/baseline' 'a b/candidate'"),
+        (["diff", "a b/baseline", "a b"], "a b is not a run directory: ",
+         "harness diff 'a b/baseline' 'a b/candidate'"),
+        (["diff", "a b/candidate", "./a b"], "./a b is not a run directory: ",
+         "harness diff 'a b/candidate' 'a b/baseline'"),
         (["audit", "run/run.json", "-v"], "run/run.json is a file, and no bundle", "harness audit run -v"),
         (["diff", "empty"], "empty is not a run directory: it has no run.json", MAKES),
         (["diff", "empty", "run"], "empty is not a run directory: it has no run.json", MAKES),
@@ -132,11 +142,68 @@ def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here
     assert answer.returncode == 2 and told in answer.stderr.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "mistakes", "fix"),
+    [
+        ("diff 'a b' absent", 2, "ls .   # "),
+        ("parity hf hf --candidate-set engine.context_length=2", 2,
+         "harness parity hf hf --candidate-set engine.max_model_len=96"),
+        ("parity hf hf --candidate-set engine.mem_fraction_static=0", 2,
+         "harness parity hf hf --candidate-set engine.memory_fraction=0.01"),
+        ("parity vlm hf@mine --set sampling.topp=0.5 --candidate-set engine.foo=3", 4,
+         "harness parity vllm hf --set sampling.top_p=0.5 --candidate-set engine.KEY=VALUE   # with one of these keys"),
+        ("parity hf hf --mapping mi.py --set sampling.topp=0.5", 2,
+         "harness parity hf hf --mapping mine.py --set sampling.top_p=0.5"),
+        ("parity hf VLLM --set engine.max_model_len=9999 --candidate-set sampling.max_tokens=900", 1,
+         "harness parity hf vllm --set engine.max_model_len=9999 --candidate-set sampling.max_tokens=900"),
+        ("parity vllm vllm sglang --seed 7", 1, "harness parity vllm sglang --seed 7   # two at a time"),
+        ("parity vllm sglang hf hf", 1, "harness parity vllm sglang   # two at a time"),
+        ("mapping mine.py --engine vllm --with temperature", 1,
+         "harness mapping mine.py --engine vllm --with temperature=VALUE"),
+        ("parity vllm sglang -- python mine.py", 1, "harness parity vllm sglang --framework verl -- python mine.py"),
+        ("parity hf vllm -- python mine.py", 1, "harness parity hf vllm   # compares them with a scenario"),
+        ("parity vllm sglang --steps 3 --no-native -- python mine.py", 1,
+         "harness parity vllm sglang -- python mine.py"),
+        ("parity vllm sglang -- python absent.py", 1, "ls .   # "),
+        ("run rollout-tiny --set sampling.topp=0.5 --set seeed=3", 2,
+         "harness run rollout-tiny --set sampling.top_p=0.5 --set seed=3"),
+        ("run rollout-tiny --steps 0 --set sampling.topp=2 --set zzz", 4,
+         "harness run rollout-tiny --steps 1 --set sampling.top_p=1 --set sampling.temperature=0.9"),
+        ("parity hf hf --set sampling.max_tokens=200", 1,
+         "harness parity hf hf --set sampling.max_tokens=200 --set engine.max_model_len=264"),
+    ],
+)  # fmt: skip
+def test_all_mistakes_of_a_command_line_are_mended_at_once(
+    words: str, mistakes: int, fix: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(shlex.split(words)) == 2
+    *sentences, last = capsys.readouterr().err.splitlines()
+    assert len(sentences) == mistakes and last.startswith(f"  fix: {fix}")
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("parity hf hf --baseline-mapping mine.py --baseline-set seed=3",
+         "harness parity hf hf --baseline-mapping mine.py --set seed=3"),
+        ("parity hf hf --candidate-mapping=mine.py", "harness parity hf hf --mapping=mine.py"),
+        ("parity hf hf --stpes 3", "harness parity hf hf --steps 3"),
+        ("parity hf hf --zzz 3", "harness parity --help"),
+    ],
+)  # fmt: skip
+def test_an_unknown_option_is_replaced_by_one_that_takes_its_value(
+    words: str, fix: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"  fix: {fix}"
+
+
 def test_a_run_that_is_compared_with_itself_is_noticed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["diff", "run", "./run"])
-    assert "run is compared with itself" in capsys.readouterr().err
-    cli.main(["diff", "a b/baseline", "a b/candidate"])
-    assert "compared with itself" not in capsys.readouterr().err
+    assert cli.main(["diff", "run", "./run", "--format", "json"]) == 3
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["fix"].startswith("harness audit run ") and verdict["parity"] is None
+    cli.main(["diff", "a b/baseline", "a b/candidate", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["parity"]["checks"]
 
 
 def test_a_command_that_is_none_names_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,12 +81,16 @@ def test_filters_are_welcome_in_coupled_mode_for_every_engine() -> None:
 
 
 def test_a_context_too_short_is_refused_with_its_numbers() -> None:
-    canonical_request.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=16))
+    def scenario(context: int) -> Scenario:
+        return Scenario(sampling=Sampling(max_tokens=6), engine=Engine(max_model_len=context))
+
+    canonical_request.check_room(10, scenario(16))
     with pytest.raises(ParameterRefused, match=r"max_model_len = 15 .* of 10, .* = 6 are 16 tokens"):
-        canonical_request.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=15))
-    canonical_request.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=7))
-    with pytest.raises(ParameterRefused, match=r"even a prompt of one token and .* are 7 tokens"):
-        canonical_request.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=6))
+        canonical_request.check_room(10, scenario(15))
+    canonical_request.check_room(None, scenario(7))
+    with pytest.raises(ParameterRefused, match=r"even a prompt of one token and .* are 7 tokens") as refused:
+        canonical_request.check_room(None, scenario(6))
+    assert refused.value.fix == "--set engine.max_model_len=70", "64 tokens, the longest prompt that it takes, and 6"
 
 
 def test_more_engines_than_prompts_are_refused() -> None:

@@ -320,6 +320,7 @@ def test_a_first_run_without_rollouts_is_the_last(tmp_path: Path, monkeypatch: A
     monkeypatch.setattr(job_parity, "record", record)
     verdict = gate(tmp_path)
     assert verdict.verdict == "INCONCLUSIVE" and "hooks of verl" in verdict.reason
+    assert verdict.fix.startswith("harness adapters check --framework ")
     assert places == ["baseline"]
 
 
@@ -337,6 +338,7 @@ def test_a_pair_that_failed_is_not_run_again(tmp_path: Path, monkeypatch: Any) -
     names = recorded_as(monkeypatch, broken="candidate")
     verdict = gate(tmp_path)
     assert names == ["baseline", "candidate"] and verdict.verdict == "INCONCLUSIVE"
+    assert verdict.fix.endswith("   # the job alone, until it ends with 0")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from harness.errors import BadInput
 from harness.frameworks import detection
 from harness.frameworks.configured import Configured, of_recording
-from harness.frameworks.examine import look, trapped
+from harness.frameworks.examine import absent_program, look, trapped
 from harness.frameworks.installed import Installation, ask
 from harness.frameworks.record import record
 from harness.frameworks.spec import Trap, frameworks
@@ -502,3 +502,16 @@ def test_a_small_temperature_and_rate_and_greedy_validation_are_no_hazard(comman
 def test_a_temperature_that_only_the_shell_knows_is_not_passed() -> None:
     for check, word in (("rollout-temperature", f"{R}.temperature=$T"), ("learning-rate", f"{A}.optim.lr=$LR")):
         assert Unchecked in {type(item) for item in found([*VERL, word], "verl", check)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["openrlhf", "trl", "verl"])
+def test_a_command_whose_program_is_not_there_will_fail(framework: str, tmp_path: Path) -> None:
+    path = {"PATH": str(tmp_path)}
+    [absent] = absent_program(["nosuch", "args"], framework, path)
+    assert absent.severity == "error" and absent.fix.startswith("echo $PATH")
+    (tmp_path / "trainer").touch(0o755)
+    [misspelt] = absent_program(["env", "A=1", "trianer", "x"], framework, path)
+    assert misspelt.fix == f"harness doctor --framework {framework} -- env A=1 trainer x"
+    assert not absent_program(["env", "A=1", "trainer", "x"], framework, path)
+    assert not absent_program(["$PYTHON", "x"], framework, path)

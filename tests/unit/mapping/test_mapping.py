@@ -266,7 +266,7 @@ def test_settings_that_are_never_set_are_left_out(checked) -> None:
     [
         ("import no_such_package\n", r"users.py:1 cannot be imported: .*no_such_package"),
         ("def f(:\n", r"users.py:1 cannot be imported: SyntaxError"),
-        ("raise SystemExit(3)\n", r"cannot be imported: SystemExit"),
+        ("import sys\nsys.exit(3)\n", r"users.py:2 cannot be imported: SystemExit: 3"),
         ("x = 1\n", r"no function maps settings of vLLM to arguments of SGLang"),
         ("def f(args):\n    return {'x': 1}\n", r"nothing that it returns follows a setting"),
         ("def f(args):\n    return args['backend']\n", r"KeyError: 'backend'"),
@@ -286,6 +286,7 @@ def test_a_file_that_cannot_be_called_is_an_error(checked, source: str, message:
     ("line", "message", "fix"),
     [
         ("arg['x']", "users.py:2 f raised NameError: name 'arg' is not defined", "sed -n 2p "),
+        ("__import__('sys').exit(3)", "users.py:2 f raised SystemExit: 3", "sed -n 2p "),
         ("args['backend']", "users.py:2 f raised KeyError: 'backend'", "--with backend=VALUE"),
     ],
 )

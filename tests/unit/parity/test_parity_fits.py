@@ -78,6 +78,7 @@ def model(tmp_path: Path, **config: Any) -> Scenario:
         ("engine", "return {**ours, 'tokenizer_pat': 'x'}", "'tokenizer_pat'.*did you mean tokenizer_path"),
         ("sampling", "return {**ours, 'max_tokens': 3}", "no sampling parameter .*'max_tokens'"),
         ("engine", "return 1 / 0", "line 2, raised ZeroDivisionError"),
+        ("engine", "raise SystemExit(3)", "line 2, raised SystemExit: 3"),
         ("engine", "return None", "returned NoneType"),
     ],
 )  # fmt: skip

@@ -71,7 +71,6 @@ def test_a_model_directory_and_a_downloaded_model_are_welcome(cache: Path) -> No
     ("settings", "words"),
     [
         ({"engine": Engine(engines=9)}, "engine.engines = 9: all samples of a prompt go to one engine"),
-        ({"engine": Engine(max_model_len=32)}, "even a prompt of one token"),
         ({"engine": Engine(tensor_parallel=2)}, "tensor_parallel = 2: .* computes in one process"),
     ],
 )

@@ -416,8 +416,8 @@ def test_other_prompts_and_other_initial_weights_are_confounded(tmp_path: Path) 
 def test_a_recording_against_itself_proves_nothing(tmp_path: Path) -> None:
     path = make("baseline").write(tmp_path / "run")
     verdict = judge(path, path)
-    assert verdict.verdict == "INCONCLUSIVE"
-    assert "same recording" in verdict.account
+    assert verdict.verdict == "INCONCLUSIVE" and verdict.fix.startswith(f"harness audit {path} ")
+    assert verdict.parity is None, "nothing was compared, so nothing is ruled out"
 
 
 def test_no_such_directory_is_an_error(tmp_path: Path) -> None:

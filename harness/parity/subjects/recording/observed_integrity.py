@@ -221,10 +221,6 @@ def strange_engines(e: Evidence) -> list[str]:
     return problems
 
 
-def same_recording(e: Evidence) -> bool:
-    return copies(e.baseline.recording, e.candidate.recording)
-
-
 def copies(first: Recording, second: Recording) -> bool:
     """Whether two recordings are one, or one a copy of the other: every process has the same start time."""
     starts = [

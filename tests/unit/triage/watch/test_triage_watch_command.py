@@ -12,12 +12,11 @@ from triage_trial import late
 
 from harness.amended_command import amended
 from harness.errors import BadInput
+from harness.program import CommandNotRun, find_program
 from harness.triage.judge import triage
 from harness.triage.watch.watched_command import (
     SITE,
-    CommandNotRun,
     WatchResult,
-    _program,
     claimed,
     hang_of,
     watched,
@@ -74,13 +73,27 @@ def test_a_command_that_cannot_be_run_is_one_sentence(tmp_path: Path, mode: int 
     if mode is not None:
         path.touch(mode)
     with pytest.raises(BadInput) as found:
-        _program([str(path)], {"PATH": "/bin"})
+        find_program([str(path)], {"PATH": "/bin"})
     assert found.value.exit_code == code and str(path) in found.value.message and found.value.fix
+
+
+@pytest.mark.parametrize(
+    ("program", "fix"),
+    [("trian", "-- train --steps 3"), ("nosuch", "echo $PATH   # "), ("{}/bin/nosuch", "ls {}/bin   # ")],
+)
+def test_a_program_that_is_not_there_is_answered_with_a_similar_one_or_a_look(
+    tmp_path: Path, program: str, fix: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "train").touch(0o755)
+    with pytest.raises(CommandNotRun) as refused:
+        find_program([program.format(tmp_path), "--steps", "3"], {"PATH": f"{tmp_path}/absent:{tmp_path}/bin"})
+    assert refused.value.exit_code == 127 and str(refused.value.fix).startswith(fix.format(tmp_path))
 
 
 def test_a_directory_is_no_command(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is a directory") as found:
-        _program([str(tmp_path)], {"PATH": "/bin"})
+        find_program([str(tmp_path)], {"PATH": "/bin"})
     assert found.value.exit_code == 126
 
 
@@ -135,7 +148,7 @@ def test_a_file_that_cannot_be_run_is_told_how_its_job_is_watched(
     file = tmp_path / name
     file.write_text(content)
     with pytest.raises(CommandNotRun) as refused:
-        _program([str(file), "--steps", "3"], {"PATH": "/bin"})
+        find_program([str(file), "--steps", "3"], {"PATH": "/bin"})
     assert refused.value.exit_code == 126 and str(refused.value.fix).startswith(fix.format(file))
 
 
