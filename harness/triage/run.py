@@ -23,13 +23,13 @@ from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput, closest
 from harness.triage import archive, directory, judge, pasted
-from harness.triage.collect import CollectOptions, collect, live, may_live
+from harness.triage.collect import CollectOptions, collect, endings, live, may_live
 from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
 from harness.triage.nodes import unite
 from harness.triage.remote import gather, token
-from harness.triage.watch.retention import order
+from harness.triage.watch.retention import EVIDENCE, order
 from harness.verdict_file import NAME as VERDICT
 from harness.verdict_file import read as read_verdict
 from harness.verdict_file import recorded
@@ -198,8 +198,11 @@ def _evidence(
 
 
 def _opened(word: str) -> Path:
-    """The path that a word names: of a bundle its side, of other archives without evidence what they unpack to."""
+    """The path that a word names: of a bundle its side, of other archives without evidence what they unpack to, of the
+    folder in which a watch keeps its evidence the directory of that watch."""
     path = resolve(word)
+    if path.is_dir() and path.resolve().name == EVIDENCE and newest(path.resolve().parent) is not None:
+        return path.parent if path.name == EVIDENCE else path.resolve().parent
     packed = path.is_file() and (archive.is_tar(path) or (zipfile.is_zipfile(path) and not archive.is_evidence(path)))
     return archive.unpack(path) if packed else path
 
@@ -309,9 +312,9 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
     if path.is_file():
         if path.suffix != ".zip" and not zipfile.is_zipfile(path):
             _refuse_file(path)
-        return directory.read(path), None
+        return _read(path), None
     if directory.is_evidence(path):
-        return directory.read(path), None
+        return _read(path), None
     path = _watched(path)
     latest = newest(path)
     if latest is None and is_bundle(word) and (path / LIVE[0]).is_dir():  # the pids of a bundle are of another machine
@@ -320,7 +323,7 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
             fix=f"harness report {shlex.quote(word)}",
         )
     if is_bundle(word) or not any((path / name).is_dir() for name in LIVE):
-        return directory.read(latest or path), None
+        return _read(latest or path), None
     return _run(path, latest, out)
 
 
@@ -397,7 +400,7 @@ def _nodes(
             parts[path] = _live([str(path)], _free(made / path.resolve().name))
             ended |= set() if alive(parts[path]) else {path}
         else:
-            parts[path] = directory.read(latest or path)
+            parts[path] = _read(latest or path)
     # If every node has ended, the run is over and its end is the answer; otherwise the nodes were seen at different
     # times.
     if len(ended) < len(parts):
@@ -444,7 +447,7 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
         if alive(evidence) or latest is None:
             return evidence, Path(evidence.path)
     if latest is not None:
-        return directory.read(latest), None
+        return _read(latest), None
     if out is not None:
         return _live([str(run)], out), out
     return _last_words(run), None
@@ -466,10 +469,17 @@ def _last_words(run: Path) -> Evidence:
     )
 
 
+def _read(path: Path) -> Evidence:
+    """The evidence in a file or directory; of one that lies in the directory of a watch, with how its command ended."""
+    evidence = directory.read(path)
+    code = endings.command_exit_code(path.absolute().parent.parent)
+    return evidence if code is None else dataclasses.replace(evidence, command_exit_code=code)
+
+
 def newest(run: Path) -> Path | None:
     """The newest evidence directory of a run; None where it has none."""
     try:
-        evidence_paths = [path for path in (run / "evidence").iterdir() if directory.is_evidence(path)]
+        evidence_paths = [path for path in (run / EVIDENCE).iterdir() if directory.is_evidence(path)]
     except OSError:  # no such folder: no evidence was ever taken
         return None
     return max(evidence_paths, key=lambda path: order(path.name), default=None)
