@@ -96,7 +96,7 @@ def mapping(
     if format == "json":
         import dataclasses
 
-        derived = {"arrived": judged.arrived, "exit_code": judged.exit_code, "reason": judged.reason}
+        derived = {"verdict": judged.verdict, "arrived": judged.arrived, "exit_code": judged.exit_code, "reason": judged.reason}
         show_json(dataclasses.asdict(judged) | derived)
     else:
         with Page() as page:
@@ -144,7 +144,7 @@ def _named(item: str) -> tuple[str, Any]:
 def _print(page: Page, judged: Mapping) -> None:
     from rich.text import Text
 
-    page.prose(Text.assemble(("DOES NOT MAP ALL" if judged.findings else "MAPS ALL", "bold"), f"  {judged.reason}"))
+    page.prose(Text.assemble((judged.verdict, "bold"), f"  {judged.reason}"))
     functions = ", ".join(dict.fromkeys(judged.functions.values()))
     page.prose(f"{judged.file}: {functions}, from {judged.source} to {judged.engine}")
     wrong = [item for item in judged.findings if item.kind != "dropped"]
