@@ -96,7 +96,12 @@ def mapping(
     if format == "json":
         import dataclasses
 
-        derived = {"verdict": judged.verdict, "arrived": judged.arrived, "exit_code": judged.exit_code, "reason": judged.reason}
+        derived = {
+            "verdict": judged.verdict,
+            "arrived": judged.arrived,
+            "exit_code": judged.exit_code,
+            "reason": judged.reason,
+        }
         show_json(dataclasses.asdict(judged) | derived)
     else:
         with Page() as page:
