@@ -116,6 +116,7 @@ TRIAGE_VERDICTS = {
 }
 EXIT_CODES = {name: answer.exit_code for name, answer in VERDICTS.items()}
 PASSES = ("EQUIVALENT", "SOUND")
+IN_PART = "checks_tested_in_part"  # in `coverage`: how many lack a part of what they test, and rule out the rest
 STRICT = 3  # exit code of a pass with reservations, with --strict
 UNDECIDED = -1  # in place of an exit code while a watched command runs on, whose own code decides; it is not printed
 AUDIT_EXIT_CODES = {name: answer.exit_code for name, answer in AUDIT_VERDICTS.items()}
@@ -626,6 +627,14 @@ class Verdict:
         more = sum(len(reservation.items) for reservation in further)
         suffix = f" (and {more} more {'reservation' if more == 1 else 'reservations'})" if more else ""
         return first.words + suffix
+
+    @property
+    def in_part(self) -> str:
+        """Return how many checks of a pass lack a part of what they test, in words; empty where none does."""
+        count = self.coverage.get(IN_PART) if self.verdict in PASSES else None
+        if not isinstance(count, int) or not count:
+            return ""
+        return f"{count} {'check was' if count == 1 else 'checks were'} tested in part"
 
     @property
     def headline(self) -> str:
