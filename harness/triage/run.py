@@ -38,6 +38,7 @@ from probes.files import folder_or_nothing, make_folder, make_new_folder, remove
 from probes.format import SIDES
 from reports import displayed_paths
 from reports.model import Verdict
+from reports.sections.answer import of
 
 LIVE = "events", "beats"
 MAX_DRIVERS = 4  # drivers named in the line that says what was looked at
@@ -45,11 +46,6 @@ MOST_NAMED = 16  # dumps that a command names one by one; with more of them it n
 # A first look that does not decide is followed by one of so many seconds, which makes ten seconds in all.
 LONGER_S = 7.0
 NEXT_RUN = "for the next run: harness watch -- COMMAND, and look at its processes while they stand"
-# What is read of text.
-WANTED = (
-    "wanted are stacks of Python processes (py-spy dump, pystack, gdb with py-bt, faulthandler), or the lines of a log "
-    "about an error or a timeout"
-)
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -133,7 +129,7 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
     if evidence.source == PASTED and not evidence.processes:
         again = "harness stacks PID   # of a process of the job, while it stands"
     raise BadInput(
-        f"no Python stack in {' '.join(what[:MAX_DRIVERS])}: {why or WANTED}",
+        f"no Python stack in {' '.join(what[:MAX_DRIVERS])}: {why or pasted.WANTED}",
         fix=extras.repair_command("py-spy") if NO_PY_SPY in why else again,
     )
 
@@ -185,7 +181,7 @@ def _evidence(
         return pasted_evidence, None
     if existing_paths and len(what) > 1:
         if absent := [word for word, path in zip(what, paths, strict=True) if path not in existing_paths]:
-            raise _absent(absent[0])
+            raise _beside_evidence(absent[0], str(existing_paths[0])) if absent[0].isdigit() else _absent(absent[0])
         return _nodes(paths, out)
     if existing_paths and (nodes := _of_nodes(existing_paths[0])):
         return _nodes(nodes, out)
@@ -195,6 +191,12 @@ def _evidence(
         raise _absent(what[0])
     evidence = _live(what, out, tell)
     return evidence, Path(evidence.path)
+
+
+def _beside_evidence(pid: str, folder: str) -> BadInput:
+    """The error for a process that is named beside evidence that was recorded."""
+    fix = f"{shlex.join(['harness', 'triage', folder])}   # and the process as it is now: harness triage {pid}"
+    return BadInput(f"{pid} is the pid of a process, and {folder} was recorded: they are judged apart", fix=fix)
 
 
 def _opened(word: str) -> Path:
@@ -262,11 +264,11 @@ def _no_stacks(words: list[str]) -> BadInput:
     if words == [pasted.STDIN]:
         return _empty("the standard input")
     names = " ".join(words[:MAX_DRIVERS])
-    return BadInput(f"nothing was recognised in {names}: {WANTED}", fix=directory.READS)
+    return BadInput(f"nothing was recognised in {names}: {pasted.WANTED}", fix=directory.READS)
 
 
 def _empty(path: str | os.PathLike[str]) -> BadInput:
-    return BadInput(f"{path} is empty: {WANTED}", fix="py-spy dump --pid PID | harness triage -")
+    return BadInput(f"{path} is empty: {pasted.WANTED}", fix=pasted.PASTES)
 
 
 def _refuse_own_file(path: Path, word: str) -> None:
@@ -274,12 +276,15 @@ def _refuse_own_file(path: Path, word: str) -> None:
     quoted = shlex.quote(word)
     folder = next((folder for folder in path.absolute().parents if _holds_evidence(folder)), None)
     try:
-        read_verdict(path)
+        answer = of(read_verdict(path))
     except BadInput:
         pass
     else:
         also = f"   # triage judges evidence: harness triage {shlex.quote(str(folder))}" if folder else ""
-        raise BadInput(f"{path} is a verdict, not evidence", fix=f"harness report {quoted}{also}")
+        raise BadInput(
+            f"{path} is a verdict, not evidence; it says {answer.title}: {answer.reason}",
+            fix=f"harness report {quoted}{also}",
+        )
     if folder is not None:
         message = f"{path} is one file of {folder}, which is judged as a whole"
         raise BadInput(message, fix=shlex.quote(str(folder)), instead=word)
