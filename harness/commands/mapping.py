@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness import completion
 from harness.commands.options import TextOrJson
 from harness.commands.showing import show_json
 from harness.errors import BadInput, closest
@@ -22,7 +23,12 @@ def mapping(
         typer.Argument(help="the Python file whose functions map settings of one engine to another", metavar="FILE"),
     ],
     engine: Annotated[
-        str, typer.Option(help="the engine that the settings are mapped to: sglang, vllm, ...", show_default=False)
+        str,
+        typer.Option(
+            help="the engine that the settings are mapped to: sglang, vllm, ...",
+            show_default=False,
+            autocompletion=completion.engines,
+        ),
     ] = "",
     source: Annotated[
         str,
@@ -30,6 +36,7 @@ def mapping(
             "--from",
             help="the engine that the settings are of; default: vllm, or sglang where they are mapped to vllm",
             show_default=False,
+            autocompletion=completion.engines,
         ),
     ] = "",
     function: Annotated[

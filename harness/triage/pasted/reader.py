@@ -92,9 +92,9 @@ class Reader:
             self.phases += progress_bars.phases_of(name, pasted)
         if self._counts() == before and not pasted.note.startswith(UNREAD):
             self.notes.append(f"{name}: nothing was recognised in it")
-            answer = own_answer.of_text(pasted.text) or (own_answer.of_json(pasted.text) if file is None else None)
-            if answer:  # a file of JSON is recognised by its reader
-                self.own_answers[name] = answer
+            own = own_answer.of_text(pasted.text) or (own_answer.of_json(pasted.text) if file is None else None)
+            if own:  # a file of JSON is recognised by its reader
+                self.own_answers[name] = own
         return True
 
     def _counts(self) -> tuple[int, ...]:
