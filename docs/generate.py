@@ -155,6 +155,19 @@ def hang_kinds() -> str:
     )
 
 
+def glossary() -> str:
+    from harness.terms import TERMS
+
+    sections = (
+        f"## {title}\n\n" + _table(("term", "meaning"), [(f"**{name}**", meaning) for name, meaning in terms.items()])
+        for title, terms in TERMS.items()
+    )
+    return (
+        "# Glossary\n\nCode, output and these pages use these words, and no synonyms for them. `harness explain TERM` "
+        "prints what stands here.\n\n" + "\n".join(sections)
+    )
+
+
 def json_schemas() -> dict[str, str]:
     """Path below docs/ -> the JSON Schema of each kind of output."""
     import json
@@ -191,6 +204,7 @@ def pages() -> dict[str, str]:
         "reference/checks.md": checks(),
         "reference/doctor-checks.md": doctor_checks(),
         "reference/hang-kinds.md": hang_kinds(),
+        "reference/glossary.md": glossary(),
     }
 
 

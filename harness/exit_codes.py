@@ -38,7 +38,7 @@ EXITS = (
     Exit("0", "harness bisect", "found"),
     Exit("3", "harness bisect", "the comparisons do not tell"),
     Exit("0", "harness mapping", "every setting arrives"),
-    Exit("1", "harness mapping", "a setting is dropped or arrives as another value"),
+    Exit("1", "harness mapping", "a setting is dropped or arrives as another value, or an argument is wrong"),
     Exit("0", _CHECKS, "all is well"),
     Exit("1", _CHECKS, "something is wrong"),
     Exit(str(STALLED), "harness watch --on-stall end or exit", "the command was found hung"),

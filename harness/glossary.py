@@ -1,30 +1,49 @@
-"""What the names in a report mean: causes, checks, hangs, verdicts and exit codes, from their registries."""
+"""What the names in a report mean: verdicts and statuses, causes, checks, hangs, exit codes and terms, from their
+registries."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.doctor import checks as doctor
 from harness.errors import BadInput, closest
 from harness.exit_codes import EXITS
 from harness.extras import need
+from harness.mapping import judge as mapping
+from harness.terms import TERMS
 from probes.plugins import PluginError
-from reports.model import AUDIT_VERDICTS, HANGS, TRIAGE_VERDICTS, VERDICTS, Answer, HangKind
+from reports import bisect_model, doctor_model, nightly_model
+from reports.model import (
+    AUDIT_VERDICTS,
+    CHECK_STATES,
+    HANGS,
+    RESERVATION,
+    RESERVED,
+    TRIAGE_VERDICTS,
+    VERDICTS,
+    Answer,
+    HangKind,
+)
 from scenarios.engines.canonical import BY_NAME
 
 if TYPE_CHECKING:
     from harness.parity.causes.family import CauseFamily
 
-Kind = Literal["verdict", "audit verdict", "triage verdict", "cause", "check", "doctor check", "hang", "exit code"]
+Kind = Literal[
+    "verdict", "audit verdict", "triage verdict", "doctor verdict", "mapping verdict", "suite verdict",
+    "nightly status", "bisect status", "reservation", "state of a check", "call of a bisection",
+    "state of a setting", "cause", "check", "doctor check", "hang", "exit code", "term",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Entry:
     """The meaning of one name. `fix`: what to do about a cause, a hang or a verdict. `rivals`: the causes that would
     look the same, and what excludes each. `details`: of a cause, what is known of each detail that was asked for.
+    `also`: other words that a report prints for it.
     """
 
     name: str
@@ -33,19 +52,38 @@ class Entry:
     fix: str = ""
     rivals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     details: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
 
 
 def entries() -> list[Entry]:
     """Every name that this installation knows, plug-ins' too, by kind."""
+    plain: tuple[tuple[Kind, Mapping[Any, str]], ...] = (
+        ("doctor verdict", doctor_model.VERDICTS),
+        ("mapping verdict", mapping.VERDICTS),
+        ("suite verdict", nightly_model.SUITE_VERDICTS),
+        ("nightly status", nightly_model.STATUSES),
+        ("bisect status", bisect_model.STATUSES),
+        ("state of a check", CHECK_STATES),
+        ("call of a bisection", bisect_model.CALLS),
+        ("state of a setting", mapping.KINDS),
+    )
     return [
         *_verdicts("verdict", VERDICTS),
         *_verdicts("audit verdict", AUDIT_VERDICTS),
         *_verdicts("triage verdict", TRIAGE_VERDICTS),
+        *(Entry(name, kind, meaning) for kind, meanings in plain for name, meaning in meanings.items()),
+        Entry("but", "reservation", RESERVATION),
+        *(Entry(words.singular, "reservation", words.meaning, also=(words.plural,)) for words in RESERVED.values()),
         *_of_comparisons(),
         *(Entry(check.name, "doctor check", check.rule) for check in doctor.CHECKS),
         *(Entry(comparison.name, "doctor check", comparison.rule) for comparison in doctor.COMPARISONS),
-        *(Entry(name, "hang", _hang(hang), hang.fix) for name, hang in HANGS.items()),
+        *(Entry(name, "hang", _hang(hang), hang.fix, also=(hang.name,)) for name, hang in HANGS.items()),
         *(_exit_code(code) for code in dict.fromkeys(row.code for row in EXITS) if code.isdigit()),
+        *(
+            Entry(name, "term", meaning, also=(f"{name}s",))
+            for terms in TERMS.values()
+            for name, meaning in terms.items()
+        ),
     ]
 
 
@@ -58,9 +96,14 @@ def _of_comparisons() -> Iterator[Entry]:
 
     for name, family in sorted(families().items()):
         rivals = {rival.cause: rival.excluded_by for rival in family.rivals}
-        yield Entry(name, "cause", family.meaning, family.fix, rivals)
+        yield Entry(name, "cause", family.meaning, family.fix, rivals, also=_of_a_run(name))
     for check in checks():
-        yield Entry(check.name, "check", check.meaning)
+        yield Entry(check.name, "check", check.meaning, also=_of_a_run(check.name))
+
+
+def _of_a_run(name: str) -> tuple[str, ...]:
+    """How an audit, which has one run, prints a name that is about the baseline."""
+    return (f"run-{name.removeprefix('baseline-')}",) if name.startswith("baseline-") else ()
 
 
 def lacking() -> ModuleNotFoundError | None:
@@ -87,7 +130,8 @@ def _exit_code(code: str) -> Entry:
     for row in EXITS:
         if row.code == code:
             meanings.setdefault(row.commands, []).append(row.meaning)
-    return Entry(code, "exit code", "; ".join(f"{who}: {' or '.join(what)}" for who, what in meanings.items()))
+    meaning = "; ".join(f"{who}: {' or '.join(what)}" for who, what in meanings.items())
+    return Entry(code, "exit code", meaning, also=(f"exit code {code}",))
 
 
 def refused() -> tuple[PluginError, ...]:
@@ -101,20 +145,20 @@ def refused() -> tuple[PluginError, ...]:
 
 
 def find(query: str) -> list[Entry]:
-    """The entries of that name. Raises BadInput if there are none, and ModuleNotFoundError if it may be that of a cause
+    """The entries that a text names. Raises BadInput if it names none, and ModuleNotFoundError if it may name a cause
     or a check that this installation cannot list.
 
-    A cause may have its details appended (STALE_WEIGHTS(lm_head.weight)), a verdict its reservations (EQUIVALENT, but
-    2 warnings), and a hang its title (K10 rank-conditional collective). A check of an audit has the run in its name
-    (run-itself). Both "3" and "exit code 3" find an exit code.
+    The text is a name, or several one after the other as a first line has them: "HUNG K2 order inversion",
+    "EQUIVALENT, but 2 warnings", "5 collective-backend". What follows a bracket, a colon or two spaces is left out:
+    the details of a cause (STALE_WEIGHTS(lm_head.weight)), an exit code, the reason of a verdict.
     """
-    all_entries, name = (
-        entries(),
-        query.partition("(")[0].partition(",")[0].strip().casefold().removeprefix("exit code "),
-    )
-    name = re.sub("^run-", "baseline-", name)  # the checks of an audit are those of a baseline
-    hang = name.partition(" ")[0]
-    matches = [entry for entry in all_entries if entry.name.casefold() == (hang if entry.kind == "hang" else name)]
+    all_entries = entries()
+    names: dict[str, list[Entry]] = {}
+    for entry in all_entries:
+        for name in (entry.name, *entry.also):
+            names.setdefault(_plain(name), []).append(entry)
+    line = _REASON.split(query.strip(_MARKS), maxsplit=1)[0]
+    matches = _named(_plain(line), names) or _named(_plain(_CLAUSE.split(line, maxsplit=1)[0]), names)
     if not matches:
         near = closest(query.upper(), [entry.name for entry in all_entries]) or closest(
             query, [entry.name for entry in all_entries]
@@ -126,13 +170,42 @@ def find(query: str) -> list[Entry]:
     return _with_details(matches, query)
 
 
-_NAMES = re.compile(r"EXIT CODE \d+", re.IGNORECASE)  # what a report prints in brackets behind a verdict
+_REASON = re.compile(r"\(|: |  ")  # what ends the names in a line
+_CLAUSE = re.compile(r",(?! but\b)")  # behind a cause its party, behind a status the next one
+_MARKS = " \t✓✗○?≠·!"  # in front of a check, or behind a word
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().replace(",", " ").split())
+
+
+def _named(text: str, names: Mapping[str, list[Entry]]) -> list[Entry]:
+    """The entries of the names of which the text consists, the longest name first; empty where a word is no name.
+
+    Counts in front of a name are passed over.
+    """
+    words, matches, start = text.split(), dict[int, Entry](), 0
+    while start < len(words):
+        ends = (end for end in range(len(words), start, -1) if " ".join(words[start:end]) in names)
+        is_count = len(words) > 1 and words[start].isdigit()
+        end = start + 1 if is_count else next(ends, 0)
+        if not end:
+            return []
+        if not is_count:
+            matches.update((id(entry), entry) for entry in names[" ".join(words[start:end])])
+        start = end
+    return [*matches.values()]
+
+
+# What a report prints in brackets behind a verdict.
+_BEHIND = re.compile(r"exit code \d+|and \d+ more reservations?", re.IGNORECASE)
 
 
 def _with_details(matches: list[Entry], query: str) -> list[Entry]:
     """The entries with what is known of the details in brackets. Raises BadInput where the name has none."""
-    text = query.partition("(")[2].rpartition(")")[0].strip()
-    if not text or _NAMES.fullmatch(text):
+    end = _REASON.search(query)
+    text = query.partition("(")[2].partition(")")[0].strip()
+    if not text or _BEHIND.fullmatch(text) or (end is not None and end[0] != "("):
         return matches
     causes = [entry for entry in matches if entry.kind == "cause"]
     if not causes:

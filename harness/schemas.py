@@ -102,7 +102,7 @@ def schemas() -> tuple[Schema, ...]:
             "mapping",
             Mapping,
             ("mapping",),
-            (("arrived", "object"), ("exit_code", "integer"), ("reason", "string")),
+            (("verdict", "string"), ("arrived", "object"), ("exit_code", "integer"), ("reason", "string")),
         ),
         Schema("faults", list[Fault], ("faults list",)),
         Schema("fault-suite", Suite, ("faults run",)),

@@ -11,6 +11,17 @@ from reports.codec import Number
 Call = Literal["good", "bad", "skip"]
 Over = Literal["releases", "settings", "commits"]
 Status = Literal["FOUND", "ONE OF THESE", "NOT CONFIRMED", "WRONG END"]
+CALLS: dict[Call, str] = {
+    "good": "The comparison does not show what is searched for.",
+    "bad": "The comparison shows what is searched for.",
+    "skip": "The comparison could not be made, or does not tell.",
+}
+STATUSES: dict[Status, str] = {
+    "FOUND": "The first bad release or commit was found, or the settings that make the difference. Exit code 0.",
+    "ONE OF THESE": "It is one of those that are listed: the comparisons between them do not tell. Exit code 3.",
+    "NOT CONFIRMED": "What was bad was not bad when it was checked once more. Exit code 3.",
+    "WRONG END": "The good end is not good, or the bad end is not bad: nothing is to be searched. Exit code 3.",
+}
 
 
 @dataclass(frozen=True)

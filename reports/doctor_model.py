@@ -16,6 +16,14 @@ from reports.text import counted
 
 SCHEMA_VERSION = 1  # of the doctor's JSON
 Severity = Literal["error", "warning", "info"]
+VERDICTS = {  # of one examination, and of a comparison of two commands
+    "READY": "Nothing was found that will break a run. What was not checked is listed, and is no pass.",
+    "MAY FAIL": "Something will break a run under a condition, which is listed with it. Exit code 0; 1 with --strict.",
+    "WILL FAIL": "Something will break a run. Exit code 1.",
+    "SAME": "No setting was found that makes the two commands other runs.",
+    "MAY DIFFER": "A setting differs that may make the two commands other runs. Exit code 0; 1 with --strict.",
+    "DIFFERENT": "A setting differs that makes the two commands other runs. Exit code 1.",
+}
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 

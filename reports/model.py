@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from probes import redaction
 from reports import codec
@@ -15,8 +15,13 @@ from reports.codec import Number
 
 SCHEMA_VERSION = 1  # of the verdict's JSON
 
-# `undecided`: it was tested, and the recording shows neither that there is a difference nor that there is none.
 CheckState = Literal["ruled out", "confirmed", "not tested", "undecided"]
+CHECK_STATES: dict[CheckState, str] = {
+    "ruled out": "It was tested, and the recording shows no such difference.",
+    "confirmed": "It was tested, and the recording shows the difference.",
+    "not tested": "What it needs was not recorded, so it says nothing. That is no pass.",
+    "undecided": "It was tested, and the recording shows neither that there is a difference nor that there is none.",
+}
 OPEN = ("not tested", "undecided")  # states of a check that neither found a difference nor ruled one out
 
 # The user's eleven suspicions, by the names under which the report lists them. `Check.number` is the key.
@@ -111,6 +116,7 @@ TRIAGE_VERDICTS = {
 }
 EXIT_CODES = {name: answer.exit_code for name, answer in VERDICTS.items()}
 PASSES = ("EQUIVALENT", "SOUND")
+IN_PART = "checks_tested_in_part"  # in `coverage`: how many lack a part of what they test, and rule out the rest
 STRICT = 3  # exit code of a pass with reservations, with --strict
 UNDECIDED = -1  # in place of an exit code while a watched command runs on, whose own code decides; it is not printed
 AUDIT_EXIT_CODES = {name: answer.exit_code for name, answer in AUDIT_VERDICTS.items()}
@@ -528,17 +534,38 @@ class Reservation:
     @property
     def words(self) -> str:
         """Return text such as `3 settings did not reach the engine as asked`."""
-        count = len(self.items)
-        return f"{count} {_RESERVED[self.kind][count != 1]}"
+        count, words = len(self.items), RESERVED[self.kind]
+        return f"{count} {words.singular if count == 1 else words.plural}"
 
 
-_RESERVED: dict[Reserved, tuple[str, str]] = {  # kind -> text for one, text for several
-    "setting": ("setting did not reach the engine as asked", "settings did not reach the engine as asked"),
-    "scenario": ("kind of fault could not have shown", "kinds of fault could not have shown"),
-    "recording": ("recording may have lost records unseen", "recordings may have lost records unseen"),
-    "warning": ("warning", "warnings"),
-    "untested": ("check was not tested", "checks were not tested"),
-    "undecided": ("check is undecided", "checks are undecided"),
+class ReservedWords(NamedTuple):
+    """A kind of reservation in words."""
+
+    singular: str
+    plural: str
+    meaning: str
+
+
+RESERVATION = f"A pass that leaves something open: what follows. Exit code 0; {STRICT} with --strict."
+RESERVED: dict[Reserved, ReservedWords] = {
+    "setting": ReservedWords(
+        "setting did not reach the engine as asked",
+        "settings did not reach the engine as asked",
+        "The engines were compared, and not as you asked for them: under 'Not as you asked' is what each got.",
+    ),
+    "scenario": ReservedWords(
+        "kind of fault could not have shown",
+        "kinds of fault could not have shown",
+        "The scenario gives such a fault no place to show, so its absence says nothing.",
+    ),
+    "recording": ReservedWords(
+        "recording may have lost records unseen",
+        "recordings may have lost records unseen",
+        "Nothing lists what the recording should hold, so that a lost file or line would not be noticed.",
+    ),
+    "warning": ReservedWords("warning", "warnings", "Something that limits what a pass means; each is listed."),
+    "untested": ReservedWords("check was not tested", "checks were not tested", CHECK_STATES["not tested"]),
+    "undecided": ReservedWords("check is undecided", "checks are undecided", CHECK_STATES["undecided"]),
 }
 
 
@@ -600,6 +627,14 @@ class Verdict:
         more = sum(len(reservation.items) for reservation in further)
         suffix = f" (and {more} more {'reservation' if more == 1 else 'reservations'})" if more else ""
         return first.words + suffix
+
+    @property
+    def in_part(self) -> str:
+        """Return how many checks of a pass lack a part of what they test, in words; empty where none does."""
+        count = self.coverage.get(IN_PART) if self.verdict in PASSES else None
+        if not isinstance(count, int) or not count:
+            return ""
+        return f"{count} {'check was' if count == 1 else 'checks were'} tested in part"
 
     @property
     def headline(self) -> str:

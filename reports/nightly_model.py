@@ -11,6 +11,22 @@ from reports.codec import Number
 
 Kind = Literal["verdict", "cause", "metric", "fewer", "slower", "finding", "known", "moved", "setting"]
 Status = Literal["OK", "NEW", "REGRESSED", "FLAKY", "FIXED", "STILL FAILING", "KNOWN", "COULD NOT RUN"]
+STATUSES: dict[Status, str] = {  # of a cell, the most important first
+    "REGRESSED": "A cell has a problem that the night before had not, and a second run showed it too.",
+    "COULD NOT RUN": "A cell has no verdict: it died, was ended at its limit, or was refused.",
+    "NEW": "It is the first night of the cell; with a problem it fails.",
+    "FLAKY": "A cell had a problem that a second run did not show.",
+    "FIXED": "The problems of the night before are gone, in a second run too.",
+    "STILL FAILING": "A cell has the problems of the night before, and no other.",
+    "KNOWN": "Every problem of the cell is on the list of known differences.",
+    "OK": "The cell has no problem.",
+}
+SUITE_VERDICTS = {  # of a suite, and in the row of a fault
+    "PASSED": "The suite of planted faults found what it has to find, and blamed no control.",
+    "FAILED": "The suite of planted faults missed a fault that it has to find, or blamed a control.",
+    "WRONG": "The answer about a planted fault or a control is another than the expected one.",
+    "NOT RUN": "This machine lacks something that the planted fault needs. That is no pass.",
+}
 
 LABELS = {  # metrics whose names need a label
     "max_delta_logprob": "max |Δ logprob|", "k1": "mean Δ logprob", "compared_tokens": "tokens compared",
@@ -105,9 +121,8 @@ class Night:
     @property
     def counts(self) -> dict[str, int]:
         """Return how many cells have each status, the most important status first."""
-        order = ("REGRESSED", "COULD NOT RUN", "NEW", "FLAKY", "FIXED", "STILL FAILING", "KNOWN", "OK")
         statuses = [result.status for result in self.results]
-        return {status: statuses.count(status) for status in order if status in statuses}
+        return {status: statuses.count(status) for status in STATUSES if status in statuses}
 
     @property
     def reason(self) -> str:

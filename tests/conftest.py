@@ -125,7 +125,7 @@ def _whatever_a_test_is_about(
     """What holds in every test; in one fixture, since three cost thousands of small tests seconds.
 
     What a test teaches the scrubber to withhold ends with it: a value of one test may be a word of another. Every
-    answer that the harness makes begins with a line of few words, and `harness explain` knows what its causes name.
+    answer that the harness makes begins with a line of few words, and `harness explain` knows all that it names.
     Every fix that is made for the first time is read as tests/support/printed_judge.py reads it.
     """
     import headlines
@@ -141,6 +141,7 @@ def _whatever_a_test_is_about(
     faults = _fixes.faults()
     assert not headlines.too_long(_answers), f"first lines of more than {headlines.headline.MOST} words"
     assert not headlines.unexplained(_answers), "the family of these causes lists no such detail"
+    assert not headlines.unnamed(_answers), "harness explain refuses these names"
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness import completion
 from harness.command_options import option
 
 
@@ -20,6 +21,7 @@ class BisectOptions:
             help="ENGINE@GOOD..BAD to search releases, or commits with --repo; GOOD..BAD to search commits with --run; "
             "a backend to search settings with --good and --bad, by default the recorded one or hf",
             show_default=False,
+            autocompletion=completion.engines,
         ),
     ] = ""
     options: Annotated[
@@ -27,7 +29,12 @@ class BisectOptions:
         typer.Argument(help="after --: options for each comparison, as harness parity or harness run takes them"),
     ] = option((), parameter=list[str], read=tuple)
     against: Annotated[
-        str, typer.Option(help="the backend that is the baseline of each comparison", show_default=False)
+        str,
+        typer.Option(
+            help="the backend that is the baseline of each comparison",
+            show_default=False,
+            autocompletion=completion.engines,
+        ),
     ] = ""
     good: Annotated[
         str,

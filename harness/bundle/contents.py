@@ -14,6 +14,7 @@ from harness.triage import archive, directory, pasted
 from harness.triage.run import WATCH, newest
 from harness.verdict_file import NAME as VERDICT
 from probes.format import EVENTS, INDEX, LIFTED, MANIFEST, SIDES, TOKENS
+from probes.heartbeat import WATCHDOG
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,9 @@ def _evidence(folder: Path, prefix: str = "") -> list[tuple[str, Path]]:
 
 def _newest_evidence(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
     evidence = newest(run)
-    return (
-        _evidence(evidence, f"{prefix}evidence/{evidence.name}/") if evidence is not None and evidence.is_dir() else []
-    )
+    if evidence is None or not evidence.is_dir():
+        return []
+    return [*_named(run, WATCHDOG, prefix), *_evidence(evidence, f"{prefix}evidence/{evidence.name}/")]
 
 
 def _named(folder: Path, name: str, prefix: str = "") -> list[tuple[str, Path]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from harness import completion
 from harness.commands.doors import group
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
@@ -24,7 +25,12 @@ app = group(
 @app.command()
 def create(
     engine: Annotated[
-        str, typer.Argument(help="the engine, vllm or sglang; with a version: vllm@0.31", show_default=False)
+        str,
+        typer.Argument(
+            help="the engine, vllm or sglang; with a version: vllm@0.31",
+            show_default=False,
+            autocompletion=completion.engines_with_environments,
+        ),
     ],
     version: Annotated[
         str, typer.Option(help="the version of the engine, such as 0.31.0 or 0.31; default: the recipe's")

@@ -19,14 +19,14 @@ def explain(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="names as a report prints them: INCONCLUSIVE, 'STALE_WEIGHTS(lm_head.weight)', weight-sync, K10; or "
-            "an exit code; default: list all",
+            help="names as a report prints them: INCONCLUSIVE, 'STALE_WEIGHTS(lm_head.weight)', weight-sync, "
+            "'HUNG K10'; a term; or an exit code; default: list all",
             show_default=False,
         ),
     ] = None,
     format: TextOrJson = "text",
 ) -> None:
-    """Say what a verdict, a cause, a check or a hang in a report, or an exit code, means, and what to do about it.
+    """Say what a verdict, a cause, a check, a hang or a term in a report means, or an exit code, and what to do.
 
     \b
     Example:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from harness import completion
 from harness.commands.doors import group
 from harness.commands.showing import show_json
 from harness.errors import BadInput
@@ -40,7 +41,11 @@ From = Annotated[
 ]
 Chosen = Annotated[
     list[str] | None,
-    typer.Argument(help="the faults to run, by name or beginning of a name; default: all", show_default=False),
+    typer.Argument(
+        help="the faults to run, by name or beginning of a name; default: all",
+        show_default=False,
+        autocompletion=completion.faults,
+    ),
 ]
 
 
@@ -74,6 +79,7 @@ def list_(
 
 @app.command()
 def run(
+    context: typer.Context,
     names: Chosen = None,
     suite: Annotated[Suite, typer.Option(help="which planted faults to run")] = "hang",
     source: From = "",
@@ -98,7 +104,10 @@ def run(
         ),
     ] = "",
     backends: Annotated[
-        tuple[str, str], typer.Option(help="baseline and candidate of the parity suite", metavar="A B")
+        tuple[str, str],
+        typer.Option(
+            help="baseline and candidate of the parity suite", metavar="A B", autocompletion=completion.engines
+        ),
     ] = ("vllm", "sglang"),
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"],
@@ -125,6 +134,7 @@ def run(
     """
     if not source:
         _refuse_other_suite(suite, names or [])
+    _refuse_options_of_other_suite(context, suite, names or [])
     if suite == "parity":
         _parity(names or [], source, backends=backends, dtype=dtype, model=model, out=out, cold=cold, format=format)
     from harness.planted.hangs import hang_selection, lab, tables
@@ -235,6 +245,25 @@ def _refuse_other_suite(suite: Suite, names: Sequence[str]) -> None:
             fix=f"harness faults run --suite hang {names_of_other}"
             if other == "hang"
             else f"harness faults run --suite parity {names_of_other}",
+        )
+
+
+OPTIONS: dict[Suite, tuple[str, ...]] = {
+    "hang": ("stall", "engines", "conditions", "jobs"),
+    "parity": ("backends", "dtype", "model", "cold"),
+}
+
+
+def _refuse_options_of_other_suite(context: typer.Context, suite: Suite, names: Sequence[str]) -> None:
+    """Raises BadInput for an option that was given and that only the other suite has: it would change nothing."""
+    other: Suite = "parity" if suite == "hang" else "hang"
+    sources = {name: context.get_parameter_source(name) for name in OPTIONS[other]}
+    strays = [f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if strays:
+        listed = shlex.join(names)
+        raise BadInput(
+            f"{strays[0]} is an option of the {other} suite of planted faults: it changes nothing in the {suite} suite",
+            fix=f"harness faults run --suite {suite} {listed}" if names else f"--suite {other}",
         )
 
 

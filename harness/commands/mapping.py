@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness import completion
 from harness.commands.options import TextOrJson
 from harness.commands.showing import show_json
 from harness.errors import BadInput, closest
@@ -22,7 +23,12 @@ def mapping(
         typer.Argument(help="the Python file whose functions map settings of one engine to another", metavar="FILE"),
     ],
     engine: Annotated[
-        str, typer.Option(help="the engine that the settings are mapped to: sglang, vllm, ...", show_default=False)
+        str,
+        typer.Option(
+            help="the engine that the settings are mapped to: sglang, vllm, ...",
+            show_default=False,
+            autocompletion=completion.engines,
+        ),
     ] = "",
     source: Annotated[
         str,
@@ -30,6 +36,7 @@ def mapping(
             "--from",
             help="the engine that the settings are of; default: vllm, or sglang where they are mapped to vllm",
             show_default=False,
+            autocompletion=completion.engines,
         ),
     ] = "",
     function: Annotated[
@@ -96,7 +103,12 @@ def mapping(
     if format == "json":
         import dataclasses
 
-        derived = {"arrived": judged.arrived, "exit_code": judged.exit_code, "reason": judged.reason}
+        derived = {
+            "verdict": judged.verdict,
+            "arrived": judged.arrived,
+            "exit_code": judged.exit_code,
+            "reason": judged.reason,
+        }
         show_json(dataclasses.asdict(judged) | derived)
     else:
         with Page() as page:
@@ -146,7 +158,7 @@ def _named(item: str) -> tuple[str, Any]:
 def _print(page: Page, judged: Mapping) -> None:
     from rich.text import Text
 
-    page.prose(Text.assemble(("DOES NOT MAP ALL" if judged.findings else "MAPS ALL", "bold"), f"  {judged.reason}"))
+    page.prose(Text.assemble((judged.verdict, "bold"), f"  {judged.reason}"))
     functions = ", ".join(dict.fromkeys(judged.functions.values()))
     page.prose(f"{judged.file}: {functions}, from {judged.source} to {judged.engine}")
     wrong = [item for item in judged.findings if item.kind != "dropped"]

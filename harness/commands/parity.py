@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from harness import completion
 from harness.command_options import of_options
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import progress, say, show
@@ -21,11 +22,18 @@ def parity(
     baseline: Annotated[
         str,
         typer.Argument(
-            help="the backend to compare with: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION", show_default=False
+            help="the backend to compare with: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION",
+            show_default=False,
+            autocompletion=completion.engines,
         ),
     ],
     candidate: Annotated[
-        str, typer.Argument(help="the backend that is judged, named in the same way", show_default=False)
+        str,
+        typer.Argument(
+            help="the backend that is judged, named in the same way",
+            show_default=False,
+            autocompletion=completion.engines,
+        ),
     ],
     command: Annotated[
         list[str] | None,

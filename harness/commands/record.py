@@ -46,7 +46,9 @@ def record(
 ) -> None:
     """Record a job of OpenRLHF, verl or TRL without editing it; its output and exit code pass through.
 
-    Exits with 3 if the job ended with 0 and no rollout was recorded.
+    Exits with the job's own code (128 + n: by signal n); with 3 if the job ended with 0 and no rollout was recorded,
+    with 86 if it was found hung and --on-stall is end or exit, with 126 or 127 if the command is not executable or not
+    found.
 
     \b
     Example:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from harness import completion
 from harness.command_options import of_options
 from harness.commands.showing import format_option, progress, show
 from harness.parity.runs.run_options import RunOptions
@@ -19,7 +20,10 @@ def run(
     ],
     *,
     backend: Annotated[
-        str, typer.Option(help="the rollout engine: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION")
+        str,
+        typer.Option(
+            help="the rollout engine: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION", autocompletion=completion.engines
+        ),
     ] = "hf",
     options: RunOptions,
     resume: Annotated[

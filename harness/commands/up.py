@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from harness import completion
 from harness.command_options import of_options
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
@@ -19,7 +20,10 @@ from reports.text import clean
 def up(
     backends: Annotated[
         list[str],
-        typer.Argument(help="the engines to start, ENGINE or ENGINE@ENVIRONMENT, one for each side of a comparison"),
+        typer.Argument(
+            help="the engines to start, ENGINE or ENGINE@ENVIRONMENT, one for each side of a comparison",
+            autocompletion=completion.engines,
+        ),
     ],
     *,
     scenario: Scenario = "ppo-tiny",

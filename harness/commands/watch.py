@@ -97,6 +97,9 @@ def watch(
 ) -> None:
     """Run any command under the watchdog; judge a stall and report it. Its output and exit code pass through.
 
+    Exits with the command's own code (128 + n: by signal n); with 86 if it was found hung and --on-stall is end or
+    exit, with 126 or 127 if the command is not executable or not found.
+
     \b
     Example:
       harness watch --stall 5m -- torchrun --nproc-per-node 8 train.py

@@ -34,6 +34,23 @@ from scenarios.settings import Sampling
 
 Kind = Literal["inverted", "shifted", "altered", "tied", "renamed", "rejected", "refused", "unknown", "dropped"]
 
+KINDS: dict[Kind, str] = {
+    "inverted": "On is off in the target engine.",
+    "shifted": "The target engine gets another number, by a constant.",
+    "altered": "The target engine gets another value.",
+    "tied": "An argument follows a setting that is not its own.",
+    "renamed": "The setting follows under a name that the target engine does not have.",
+    "rejected": "The target engine does not take the value.",
+    "refused": "The function raised an error, though the target engine has the setting.",
+    "unknown": "An argument that the installed engine does not take, whatever it follows.",
+    "dropped": "Nothing that the function returns follows the setting.",
+}
+VERDICTS = {
+    "MAPS ALL": "Every setting arrives. Exit code 0.",
+    "DOES NOT MAP ALL": "A setting is dropped, or does not arrive as it was asked. Exit code 1.",
+    "WRONG ARGUMENTS": "Every setting arrives, and the target engine is also given an argument that it does not take, "
+    "or that follows the setting of another. Exit code 1.",
+}
 Part = Literal["engine", "sampling"]
 
 
@@ -90,8 +107,17 @@ class Mapping:
         }
 
     @property
+    def verdict(self) -> str:
+        """Return a key of VERDICTS."""
+        if not self.findings:
+            return "MAPS ALL"
+        is_setting = [item.parameter in self.settings.get(item.part, ()) for item in self.findings]
+        return "DOES NOT MAP ALL" if any(is_setting) else "WRONG ARGUMENTS"
+
+    @property
     def reason(self) -> str:
-        """One sentence for the first line. A setting counts once; `tied` and `unknown` arguments are no settings."""
+        """One sentence for the first line: what is wrong, then what arrives. A setting counts once; `tied` and
+        `unknown` arguments are no settings."""
         total = sum(map(len, self.settings.values()))
         unchecked = "".join(f"; {part} not checked" for part in PARTS if part not in self.settings)
         if not self.findings:
@@ -105,10 +131,10 @@ class Mapping:
                 beside[item.kind] += 1
         dropped = sum(kinds == {"dropped"} for kinds in by_setting.values())
         numbers = {"wrong": len(by_setting) - dropped, "dropped": dropped}
-        counts = ", ".join(f"{number} {what}" for what, number in numbers.items() if number)
-        more = "".join(f"; {counted(number, 'argument')} {kind}" for kind, number in beside.items())
-        arriving = f"{total - len(by_setting)} of {total} settings arrive"
-        return arriving + (f": {counts}" if counts else "") + more + unchecked
+        counts = [f"{counted(number, 'setting')} {what}" for what, number in numbers.items() if number]
+        counts += [f"{counted(number, 'argument')} {kind}" for kind, number in beside.items()]
+        arriving = f"{total - len(by_setting)} of" if by_setting else "all"
+        return f"{', '.join(counts)}; {arriving} {total} settings arrive{unchecked}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
 from harness.parity.checks.registry import Outcome, Registered, not_brought
 from harness.parity.checks.summary import mode_name, summary
-from harness.parity.coverage import failed_calls, limits, refused_calls, unnoticed_damage
+from harness.parity.coverage import by_state, failed_calls, limits, refused_calls, unnoticed_damage
 from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
@@ -170,9 +170,6 @@ def _sound(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> Answer:
 
 
 def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
-    states: dict[str, int] = {}
-    for _, outcome in outcomes:
-        states[outcome.check.state] = states.get(outcome.check.state, 0) + 1
     return {
         "steps": len(e.steps),
         "samples": e.baseline.counts.samples,
@@ -180,7 +177,7 @@ def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[s
         "tokens_against_the_learner": e.baseline.to_learner.tokens,
         "modes": [mode_name(e)],
         **({"cap_set_by_user": e.cap} if e.cap is not None else {}),
-        "checks": states,
+        **by_state(outcomes),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from probes.format import EVENTS, LIFTED
 from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
-from reports.model import Finding
+from reports.model import IN_PART, Finding
 from scenarios.settings import Scenario
 
 # Settings without which nobody knows how many steps and samples a run should have.
@@ -32,9 +33,6 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         replaced |= {f"{side.name}: {part}" for info in infos for part in info.replaced or ()}
         if not infos or any(info.replaced is None for info in infos):
             replaced.add(f"{side.name}: not recorded")
-    states: dict[str, int] = {}
-    for _, outcome in outcomes:
-        states[outcome.check.state] = states.get(outcome.check.state, 0) + 1
     return {
         "steps": len(e.steps),
         "steps_not_compared": len(e.unjudged_steps),
@@ -52,8 +50,17 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "modes": [mode_name(e), *lifted_modes, *(["native"] if native is not None else [])],
         "replaced": sorted(replaced),
         **({"cap_set_by_user": e.cap} if e.cap is not None else {}),
-        "checks": states,
+        **by_state(outcomes),
     }
+
+
+def by_state(outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
+    """Return how many checks have each state, and how many are ruled out although a part of what they test was not
+    recorded.
+    """
+    states = Counter(outcome.check.state for _, outcome in outcomes)
+    in_part = sum(outcome.check.state == "ruled out" and bool(outcome.missing) for _, outcome in outcomes)
+    return {"checks": dict(states), **({IN_PART: in_part} if in_part else {})}
 
 
 def limits(e: Evidence) -> list[str]:

@@ -444,4 +444,5 @@ class Evidence:
     log_phases: tuple[LogPhase, ...] = ()  # of logs that were pasted, the longest of each first
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
     watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
+    command_exit_code: int | None = None  # of the command that was watched, if it ended and the watch saw how
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

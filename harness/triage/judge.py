@@ -6,6 +6,7 @@ names what is missing.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import shlex
@@ -24,7 +25,7 @@ from harness.triage.graph.edges import title
 from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
-from harness.triage.rules import RULES, Case, Ruling, stragglers, threads
+from harness.triage.rules import RULES, Case, Ruling, over, stragglers, threads
 from harness.triage.rules.ruling import Live
 from harness.triage.stacks import main_stack
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
@@ -61,7 +62,7 @@ def triage(
     ruling = stragglers.with_lateness(case, ruling or _ask(case))
     ruling = threads.with_crossed_locks(case, threads.with_lost_threads(case, ruling))
     missing = _missing(evidence, comparison, graph, ruling)
-    return Verdict(
+    verdict = Verdict(
         kind="triage",
         verdict=ruling.verdict,
         exit_code=TRIAGE_EXIT_CODES[ruling.verdict],
@@ -77,6 +78,21 @@ def triage(
         },
         triage=_body(case, ruling, afterwards),
         paths=_paths(evidence),
+    )
+    is_stall = evidence.stall_s and ruling.verdict == "INSUFFICIENT"
+    return ended_well(verdict) if is_stall and evidence.command_exit_code == 0 else verdict
+
+
+def ended_well(verdict: Verdict) -> Verdict:
+    """The verdict on a standstill without a known reason, when the command has ended well since: it was no hang."""
+    stall_s = verdict.figures.get("stall_seconds", 0)
+    return dataclasses.replace(
+        verdict,
+        verdict="SLOW",
+        exit_code=TRIAGE_EXIT_CODES["SLOW"],
+        reason=f"not hung: it stood still for {stall_s:.0f} s, went on, and ended well",
+        evidence=[*verdict.evidence, f"when it stood still: {verdict.reason}"],
+        triage=verdict.triage and dataclasses.replace(verdict.triage, hang="K7", next=[]),
     )
 
 
@@ -104,6 +120,9 @@ def _ask(case: Case) -> Ruling:
         if ruling is not None:
             return ruling
     if not case.graph.subjects:
+        code = case.evidence.command_exit_code
+        if code is not None:
+            return over.unrecorded(code)
         return Ruling(
             "INSUFFICIENT",
             "no process and no recorder dump was seen",

@@ -59,6 +59,7 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         ray_groups=_distinct(part.ray_groups for part in all_parts),
         ray_fixed=all(part.ray_fixed for part in all_parts if part.ray_nodes),
         unreached=dict(unreached or {}),
+        command_exit_code=_common_code(all_parts),
         directories=tuple(map(str, parts)),
     )
 
@@ -94,6 +95,12 @@ def _dumps(parts: Mapping[Path, Evidence], common: Path) -> dict[str, str]:
 
 def _largest_world(parts: list[Evidence]) -> int | None:
     return max((part.expected_world or 0 for part in parts), default=0) or None
+
+
+def _common_code(parts: list[Evidence]) -> int | None:
+    """The exit code with which the command ended on every node; None if one goes on, or they ended differently."""
+    codes = {part.command_exit_code for part in parts}
+    return codes.pop() if len(codes) == 1 else None
 
 
 def _notes(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence]) -> tuple[str, ...]:

@@ -23,13 +23,13 @@ from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput, closest
 from harness.triage import archive, directory, judge, pasted
-from harness.triage.collect import CollectOptions, collect, live, may_live
+from harness.triage.collect import CollectOptions, collect, endings, live, may_live
 from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
 from harness.triage.nodes import unite
 from harness.triage.remote import gather, token
-from harness.triage.watch.retention import order
+from harness.triage.watch.retention import EVIDENCE, order
 from harness.verdict_file import NAME as VERDICT
 from harness.verdict_file import read as read_verdict
 from harness.verdict_file import recorded
@@ -38,6 +38,7 @@ from probes.files import folder_or_nothing, make_folder, make_new_folder, remove
 from probes.format import SIDES
 from reports import displayed_paths
 from reports.model import Verdict
+from reports.sections.answer import of
 
 LIVE = "events", "beats"
 MAX_DRIVERS = 4  # drivers named in the line that says what was looked at
@@ -45,11 +46,6 @@ MOST_NAMED = 16  # dumps that a command names one by one; with more of them it n
 # A first look that does not decide is followed by one of so many seconds, which makes ten seconds in all.
 LONGER_S = 7.0
 NEXT_RUN = "for the next run: harness watch -- COMMAND, and look at its processes while they stand"
-# What is read of text.
-WANTED = (
-    "wanted are stacks of Python processes (py-spy dump, pystack, gdb with py-bt, faulthandler), or the lines of a log "
-    "about an error or a timeout"
-)
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -133,7 +129,7 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
     if evidence.source == PASTED and not evidence.processes:
         again = "harness stacks PID   # of a process of the job, while it stands"
     raise BadInput(
-        f"no Python stack in {' '.join(what[:MAX_DRIVERS])}: {why or WANTED}",
+        f"no Python stack in {' '.join(what[:MAX_DRIVERS])}: {why or pasted.WANTED}",
         fix=extras.repair_command("py-spy") if NO_PY_SPY in why else again,
     )
 
@@ -185,7 +181,7 @@ def _evidence(
         return pasted_evidence, None
     if existing_paths and len(what) > 1:
         if absent := [word for word, path in zip(what, paths, strict=True) if path not in existing_paths]:
-            raise _absent(absent[0])
+            raise _beside_evidence(absent[0], str(existing_paths[0])) if absent[0].isdigit() else _absent(absent[0])
         return _nodes(paths, out)
     if existing_paths and (nodes := _of_nodes(existing_paths[0])):
         return _nodes(nodes, out)
@@ -197,9 +193,18 @@ def _evidence(
     return evidence, Path(evidence.path)
 
 
+def _beside_evidence(pid: str, folder: str) -> BadInput:
+    """The error for a process that is named beside evidence that was recorded."""
+    fix = f"{shlex.join(['harness', 'triage', folder])}   # and the process as it is now: harness triage {pid}"
+    return BadInput(f"{pid} is the pid of a process, and {folder} was recorded: they are judged apart", fix=fix)
+
+
 def _opened(word: str) -> Path:
-    """The path that a word names: of a bundle its side, of other archives without evidence what they unpack to."""
+    """The path that a word names: of a bundle its side, of other archives without evidence what they unpack to, of the
+    folder in which a watch keeps its evidence the directory of that watch."""
     path = resolve(word)
+    if path.is_dir() and path.resolve().name == EVIDENCE and newest(path.resolve().parent) is not None:
+        return path.parent if path.name == EVIDENCE else path.resolve().parent
     packed = path.is_file() and (archive.is_tar(path) or (zipfile.is_zipfile(path) and not archive.is_evidence(path)))
     return archive.unpack(path) if packed else path
 
@@ -259,11 +264,11 @@ def _no_stacks(words: list[str]) -> BadInput:
     if words == [pasted.STDIN]:
         return _empty("the standard input")
     names = " ".join(words[:MAX_DRIVERS])
-    return BadInput(f"nothing was recognised in {names}: {WANTED}", fix=directory.READS)
+    return BadInput(f"nothing was recognised in {names}: {pasted.WANTED}", fix=directory.READS)
 
 
 def _empty(path: str | os.PathLike[str]) -> BadInput:
-    return BadInput(f"{path} is empty: {WANTED}", fix="py-spy dump --pid PID | harness triage -")
+    return BadInput(f"{path} is empty: {pasted.WANTED}", fix=pasted.PASTES)
 
 
 def _refuse_own_file(path: Path, word: str) -> None:
@@ -271,12 +276,15 @@ def _refuse_own_file(path: Path, word: str) -> None:
     quoted = shlex.quote(word)
     folder = next((folder for folder in path.absolute().parents if _holds_evidence(folder)), None)
     try:
-        read_verdict(path)
+        answer = of(read_verdict(path))
     except BadInput:
         pass
     else:
         also = f"   # triage judges evidence: harness triage {shlex.quote(str(folder))}" if folder else ""
-        raise BadInput(f"{path} is a verdict, not evidence", fix=f"harness report {quoted}{also}")
+        raise BadInput(
+            f"{path} is a verdict, not evidence; it says {answer.title}: {answer.reason}",
+            fix=f"harness report {quoted}{also}",
+        )
     if folder is not None:
         message = f"{path} is one file of {folder}, which is judged as a whole"
         raise BadInput(message, fix=shlex.quote(str(folder)), instead=word)
@@ -309,9 +317,9 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
     if path.is_file():
         if path.suffix != ".zip" and not zipfile.is_zipfile(path):
             _refuse_file(path)
-        return directory.read(path), None
+        return _read(path), None
     if directory.is_evidence(path):
-        return directory.read(path), None
+        return _read(path), None
     path = _watched(path)
     latest = newest(path)
     if latest is None and is_bundle(word) and (path / LIVE[0]).is_dir():  # the pids of a bundle are of another machine
@@ -320,7 +328,7 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
             fix=f"harness report {shlex.quote(word)}",
         )
     if is_bundle(word) or not any((path / name).is_dir() for name in LIVE):
-        return directory.read(latest or path), None
+        return _read(latest or path), None
     return _run(path, latest, out)
 
 
@@ -397,7 +405,7 @@ def _nodes(
             parts[path] = _live([str(path)], _free(made / path.resolve().name))
             ended |= set() if alive(parts[path]) else {path}
         else:
-            parts[path] = directory.read(latest or path)
+            parts[path] = _read(latest or path)
     # If every node has ended, the run is over and its end is the answer; otherwise the nodes were seen at different
     # times.
     if len(ended) < len(parts):
@@ -444,7 +452,7 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
         if alive(evidence) or latest is None:
             return evidence, Path(evidence.path)
     if latest is not None:
-        return directory.read(latest), None
+        return _read(latest), None
     if out is not None:
         return _live([str(run)], out), out
     return _last_words(run), None
@@ -466,10 +474,17 @@ def _last_words(run: Path) -> Evidence:
     )
 
 
+def _read(path: Path) -> Evidence:
+    """The evidence in a file or directory; of one that lies in the directory of a watch, with how its command ended."""
+    evidence = directory.read(path)
+    code = endings.command_exit_code(path.absolute().parent.parent)
+    return evidence if code is None else dataclasses.replace(evidence, command_exit_code=code)
+
+
 def newest(run: Path) -> Path | None:
     """The newest evidence directory of a run; None where it has none."""
     try:
-        evidence_paths = [path for path in (run / "evidence").iterdir() if directory.is_evidence(path)]
+        evidence_paths = [path for path in (run / EVIDENCE).iterdir() if directory.is_evidence(path)]
     except OSError:  # no such folder: no evidence was ever taken
         return None
     return max(evidence_paths, key=lambda path: order(path.name), default=None)

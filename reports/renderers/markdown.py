@@ -43,13 +43,14 @@ class MarkdownRenderer(Renderer):
 def _verdict(verdict: Verdict) -> list[str]:
     beyond = [f"- {escape(sentence)}" for sentence in parity.beyond_limits(verdict)]
     lines = ["### Beyond published limits", "", *beyond, ""] if beyond else []
+    summary = answer.of(verdict)
     lines += [
-        f"## {answer.coded(escape(triage.title(verdict)), verdict.exit_code)}",
+        f"## {answer.coded(escape(summary.title), verdict.exit_code)}",
         "",
-        escape(verdict.reason),
+        escape(summary.reason),
         "",
-        *(f"- {escape(sentence)}" for sentence in verdict.evidence),
-        *(f"- {label}: {escape(text)}" for label, text in answer.of(verdict).parts),
+        *(f"- {escape(sentence)}" for sentence in summary.evidence),
+        *(f"- {label}: {escape(text)}" for label, text in summary.parts),
         "",
         escape(parity.heading(verdict)),
         "",

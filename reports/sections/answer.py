@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from probes.format import SIDES
+from reports.headline import fits
 from reports.model import UNDECIDED, Cause, Verdict
 from reports.sections import parity, triage
 from reports.text import clean, show_apart
@@ -49,8 +50,11 @@ def of(subject: Verdict | Report) -> Answer:
     reserved = isinstance(subject, Verdict) and bool(subject.reservations)
     tone = "yellow" if reserved else TONES.get(subject.verdict, "red" if subject.exit_code else "green")
     filled_parts = tuple((label, text) for label, text in parts if text)
-    evidence = tuple(map(clean, subject.evidence)) if isinstance(subject, Verdict) else ()
-    return Answer(title, subject.exit_code, clean(subject.reason), evidence, filled_parts, tone)
+    reason, evidence = clean(subject.reason), tuple(map(clean, getattr(subject, "evidence", ())))
+    if in_part := getattr(subject, "in_part", ""):
+        is_short = fits(title, reason, in_part)
+        reason, evidence = (f"{reason}; {in_part}", evidence) if is_short else (reason, (in_part, *evidence))
+    return Answer(title, subject.exit_code, reason, evidence, filled_parts, tone)
 
 
 def coded(title: str, exit_code: int) -> str:

@@ -29,7 +29,8 @@ MOST_BYTES = 9_000_000  # of packed samples: at most 12 MB of the page, which a 
 MOST_RECORDED = 2 << 30  # bytes of token logs; reading more would delay the verdict
 SCALE = 1024  # with this factor, a half-precision difference keeps three digits from 6e-8 to 60 nats
 OTHER_STAGES = {"native", "lifted"}  # phases whose samples are not those of the run
-SAMPLE_BYTES, TOKEN_BYTES = 36, 6  # packed sizes: nine integers per sample; an id and a number per token
+COLUMNS = 11  # integers of a sample
+SAMPLE_BYTES, TOKEN_BYTES = 4 * COLUMNS, 6  # packed sizes: the integers; an id and a number per token
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Samples:
 
 @dataclass(frozen=True)
 class _Sample:
+    """`prompt`: the ids that the engine saw; those that it was sent where it does not say."""
+
     prompt: bytes
     ids: numpy.ndarray
     logprobs: numpy.ndarray
@@ -128,7 +131,8 @@ def _read(folder: Path) -> dict[tuple[int, int], _Sample]:
 
     samples: dict[tuple[int, int], _Sample] = {}
     for frame in _frames(folder):
-        numbers, outputs, prompts = (frame.arrays.get(name) for name in ("sample", "output", "prompt"))
+        numbers, outputs = frame.arrays.get("sample"), frame.arrays.get("output")
+        prompts = [frame.arrays.get(name) for name in ("prompt_seen", "prompt")]
         logprobs, finish = frame.arrays.get("logprob"), frame.fields.get("finish")
         if numbers is None or outputs is None or outputs.offsets is None:
             continue
@@ -138,9 +142,9 @@ def _read(folder: Path) -> dict[tuple[int, int], _Sample]:
             if logprobs is not None and logprobs.offsets is not None:
                 row = np.frombuffer(logprobs.row(index), f"<{logprobs.dtype}").astype(np.float32)
                 drawn[: len(row)] = row[: len(ids)]
-            prompt = b""
-            if prompts is not None and prompts.offsets is not None:
-                prompt = np.frombuffer(prompts.row(index), f"<{prompts.dtype}").astype("<i4").tobytes()
+            rows = [np.frombuffer(ragged.row(index), f"<{ragged.dtype}").astype("<i4")
+                    for ragged in prompts if ragged is not None and ragged.offsets is not None]  # fmt: skip
+            prompt = next((row.tobytes() for row in rows if len(row)), b"")
             reason = str(finish[index]) if isinstance(finish, list) and index < len(finish) else ""
             samples.setdefault((frame.step, int(sample)), _Sample(prompt, ids, drawn, reason))
     return samples
@@ -157,7 +161,8 @@ def _kept(
     costs = {}
     for key in keys:
         sides = [side[key] for side in (baseline, candidate) if key in side]
-        costs[key] = SAMPLE_BYTES + sum(side.nbytes for side in sides) + len(sides[0].prompt)
+        prompt_bytes = sum(map(len, {side.prompt for side in sides}))
+        costs[key] = SAMPLE_BYTES + sum(side.nbytes for side in sides) + prompt_bytes
     if sum(costs.values()) <= most_bytes:
         return keys
     ranked = sorted(keys, key=lambda key: (key != first, -_difference(baseline.get(key), candidate.get(key)), key))
@@ -172,10 +177,26 @@ def _kept(
 def _difference(baseline: _Sample | None, candidate: _Sample | None) -> float:
     import numpy as np
 
-    if baseline is None or candidate is None or not np.array_equal(baseline.ids, candidate.ids):
+    if baseline is None or candidate is None or _prompts_part(baseline, candidate) >= 0:
+        return float("inf")
+    if not np.array_equal(baseline.ids, candidate.ids):
         return float("inf")
     delta = np.abs(candidate.logprobs - baseline.logprobs)
     return float(np.nanmax(delta)) if len(delta) and not np.all(np.isnan(delta)) else 0.0
+
+
+def _prompts_part(baseline: _Sample, candidate: _Sample) -> int:
+    """Return the first position at which both prompts differ; -1 where they are equal or one was not recorded. The end
+    of one prompt alone counts as another id.
+    """
+    import numpy as np
+
+    if baseline.prompt == candidate.prompt or not (baseline.prompt and candidate.prompt):
+        return -1
+    first, second = (np.frombuffer(side.prompt, "<i4") for side in (baseline, candidate))
+    shared = min(len(first), len(second))
+    other = np.flatnonzero(first[:shared] != second[:shared])
+    return int(other[0]) if len(other) else shared
 
 
 def _first_places(baseline: _Sample, candidate: _Sample, tolerance: float) -> tuple[int, int]:
@@ -208,7 +229,8 @@ def _packed(
     table, ids, numbers = [], [], []
     for key in keys:
         baseline_sample, candidate_sample = baseline.get(key, nothing), candidate.get(key, nothing)
-        prompt = prompts.setdefault(baseline_sample.prompt or candidate_sample.prompt, len(prompts))
+        both = (baseline_sample.prompt, candidate_sample.prompt)
+        its_prompts = [prompts.setdefault(side or both[0] or both[1], len(prompts)) for side in both]
         ends = [reasons.setdefault(clean(side.finish), len(reasons)) for side in (baseline_sample, candidate_sample)]
         lengths = [
             len(side.ids) if key in run else -1
@@ -228,7 +250,7 @@ def _packed(
         numbers += [baseline_sample.logprobs, values]
         in_both = key in baseline and key in candidate
         first = _first_places(baseline_sample, candidate_sample, head["tolerance"]) if in_both else (0, -1)
-        table.append([*key, prompt, *lengths, *ends, *first])
+        table.append([*key, *its_prompts, *lengths, *ends, *first, _prompts_part(baseline_sample, candidate_sample)])
     lengths = [len(prompt) // 4 for prompt in prompts]
     parts = [
         np.array(table, "<i4").T.tobytes(),

@@ -19,7 +19,7 @@
   let at = 0;
   const ints = (n) => { const a = new Int32Array(bytes, at, n); at += 4 * n; return a; };
   const N = head.samples;
-  const [step, sample, prompt, lenA, lenB, endA, endB, tokenAt, logprobAt] = Array.from({ length: 9 }, () => ints(N));
+  const [step, sample, promptA, promptB, lenA, lenB, endA, endB, tokenAt, logprobAt, promptPartsAt] = Array.from({ length: 11 }, () => ints(N));
   const promptLength = ints(head.prompts), promptIds = ints(head.prompt_tokens), ids = ints(head.tokens);
   const half = new Uint16Array(bytes, at, head.tokens);
   const decode = (h) => {
@@ -46,7 +46,7 @@
     reasonsDiffer[i] = reasons && tokenAt[i] < 0 ? 1 : 0;
     const own = tokenAt[i] >= 0 ? tokenAt[i] : logprobAt[i] >= 0 ? logprobAt[i] : reasonsDiffer[i] ? a - 1 : -1;
     firstAt[i] = firstInPrompt(i) ? -1 : verdictsFirst(i) && FIRST.position >= 0 ? FIRST.position : own;
-    differs[i] = own >= 0 || verdictsFirst(i) ? 1 : 0;
+    differs[i] = own >= 0 || promptPartsAt[i] >= 0 || verdictsFirst(i) ? 1 : 0;
     p += a + b;
   }
   const count = (n) => n.toLocaleString("en-US");
@@ -70,6 +70,7 @@
   const describe = (i) => {
     const length = (n, end) => n < 0 ? "absent" : `${count(n)}${head.finish[end] ? ` ${head.finish[end]}` : ""}`;
     const what = [];
+    if (promptPartsAt[i] >= 0) what.push(`another prompt from position ${promptPartsAt[i]}`);
     if (lenA[i] < 0 || lenB[i] < 0) what.push("recorded in one run only");
     else if (tokenAt[i] >= 0) what.push(`${tokenAt[i] < Math.min(lenA[i], lenB[i]) ? "another token" : "one side ends"} at position ${tokenAt[i]}`);
     if (logprobAt[i] >= 0) what.push(`log-probability differs from position ${logprobAt[i]}`);
@@ -132,20 +133,34 @@
   });
 
   // one sample: pairs of tokens, a window of positions at a time
-  const WINDOW = 256;
+  const WINDOW = 256, AROUND = 16;
   const detail = (i, from) => {
     const length = Math.max(lenA[i], lenB[i], 0), box = get("detail");
     const begin = from ?? Math.max(0, Math.floor(Math.max(0, firstAt[i]) / WINDOW) * WINDOW);
     const end = Math.min(length, begin + WINDOW);
     const title = make("h3", "", `Step ${step[i]}, sample ${sample[i]}`);
     title.append(make("small", "", `positions ${begin} to ${Math.max(begin, end - 1)} of ${count(length)}`));
-    const ask = make("details");
-    const p = prompt[i];
-    const text = make("code"), at = firstInPrompt(i) ? FIRST.position : -1;
-    const sent = Array.from(promptIds.subarray(promptAt[p], promptAt[p + 1]), String);
-    if (at >= 0 && at < sent.length) text.append(sent.slice(0, at).join(" "), " ", make("span", "first", sent[at]), " ", sent.slice(at + 1).join(" "));
-    else text.textContent = sent.join(" ") || "not recorded";
-    ask.append(make("summary", "", `prompt: ${count(promptLength[p])} ids${at >= 0 ? `; first divergence at position ${at}` : ""}`), text);
+    const ask = make("details"), parts = promptPartsAt[i];
+    const at = parts >= 0 ? parts : firstInPrompt(i) ? FIRST.position : -1;
+    const idsOf = (p) => Array.from(promptIds.subarray(promptAt[p], promptAt[p + 1]), String);
+    const marked = (seen, from, to) => {
+      const text = make("code"), words = (x, y) => seen.slice(Math.max(0, x), Math.max(0, y)).join(" ");
+      if (at < 0 || at >= seen.length) text.textContent = words(from, to) || "not recorded";
+      else text.append(words(from, at), " ", make("span", "first", seen[at]), " ", words(at + 1, to));
+      if (from > 0) text.prepend("… ");
+      if (to < seen.length) text.append(" …");
+      return text;
+    };
+    const told = parts >= 0 ? `; the candidate's differs from position ${parts}` : at >= 0 ? `; first divergence at position ${at}` : "";
+    const baselines = idsOf(promptA[i]);
+    ask.append(make("summary", "", `prompt: ${count(baselines.length)} ids${told}`));
+    if (parts >= 0) {
+      for (const [side, seen] of [[head.sides[0], baselines], [head.sides[1], idsOf(promptB[i])]]) {
+        const line = make("p", "", `${side}, around position ${parts} of ${count(seen.length)}: `);
+        line.append(marked(seen, Math.max(0, parts - AROUND), Math.min(seen.length, parts + AROUND)));
+        ask.append(line);
+      }
+    } else ask.append(marked(baselines, 0, baselines.length));
     ask.open = at >= 0;
     const line = make("p", "muted said", "");
     line.setAttribute("aria-live", "polite");

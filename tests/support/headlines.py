@@ -1,4 +1,5 @@
-"""All answers that the harness made during a test: the length of their first lines, and what their causes name."""
+"""All answers that the harness made during a test: the length of their first lines, and whether `harness explain` knows
+what they name."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from reports.bisect_model import Bisection
 from reports.doctor_model import Report
 from reports.model import Verdict
 from reports.nightly_model import Night
-from reports.sections import answer
+from reports.sections import answer, triage
 
 KEPT = 500  # answers; a test of a week makes thousands, and measures memory
 KINDS = (Verdict, Report, Night, Bisection)
@@ -51,6 +52,47 @@ def unexplained(subjects: Iterable[Any]) -> list[str]:
         for part in key.parts
         if not glossary.detail(listing[key.family], part)
     )
+
+
+_EXPLAINED: set[str] = set()  # of this process
+
+
+def unnamed(subjects: Iterable[Any]) -> list[str]:
+    """The titles, checks and causes of these answers that `harness explain` refuses, as a report prints them."""
+    names = {name for subject in subjects for name in names_of(subject)} - _EXPLAINED
+    if not names:
+        return []
+    from harness import glossary
+    from harness.errors import BadInput
+
+    refused = []
+    for name in names:
+        try:
+            glossary.find(name)
+        except BadInput:
+            refused.append(name)
+        else:
+            _EXPLAINED.add(name)
+    return sorted(refused)
+
+
+def names_of(subject: Any) -> Iterator[str]:
+    """What an answer is called, and the names of its checks and causes, as a report prints them."""
+    if isinstance(subject, Bisection):
+        yield subject.status
+        yield from (step.call for step in subject.steps)
+    elif isinstance(subject, Night):
+        yield from (f"{count} {status}" for status, count in subject.counts.items())
+    elif isinstance(subject, Verdict):
+        title = triage.title(subject)
+        yield from (title, answer.coded(title, subject.exit_code))
+        for check in subject.parity.checks if subject.parity else ():
+            yield from (f"{check.number} {check.name}" if check.number else check.name, check.state)
+        yield from (cause.name for cause in subject.causes if cause.name)
+    else:
+        yield subject.verdict
+        for items in (subject.hazards, subject.passed, subject.unchecked):
+            yield from (item.check for item in items)
 
 
 @contextmanager

@@ -98,12 +98,15 @@ EVIDENCE = {
 def checks(**confirmed: str) -> list[Check]:
     states = [Check(name, "ruled out", EVIDENCE[number], number) for number, name in SUSPICIONS.items()]
     others = [
-        Check("weight-digests", "ruled out", "51 of 51 tensors equal after each of 9 syncs", 0),
-        Check("learners-bit-identical", "ruled out", "actor and critic digests equal after 8 of 8 updates", 0),
+        Check("weight-sync", "ruled out", "51 of 51 tensors equal after each of 9 syncs", 0),
+        Check("learner", "ruled out", "actor and critic digests equal after 8 of 8 updates", 0),
         Check(
-            "stale-weight-control", "ruled out", "the control trips: weights one step old move 1,284 times the floor", 0
+            "engine-against-learner",
+            "ruled out",
+            "the control trips: weights one step old move 1,284 times the floor",
+            0,
         ),
-        Check("native-stage", "ruled out", "lengths, finish reasons, rewards, surprisal: no test below 0.01 (Holm)", 0),
+        Check("native", "ruled out", "lengths, finish reasons, rewards, surprisal: no test below 0.01 (Holm)", 0),
     ]
     return [
         dataclasses.replace(check, state="confirmed", evidence=confirmed[check.name.replace("-", "_")])
@@ -242,9 +245,9 @@ def stale_tensor() -> Verdict:
         first_divergence=place,
         metrics=metrics(4e5),
         checks=checks(
-            weight_digests=f"{tensor}: the digest received at sync 3 is that of sync 2",
+            weight_sync=f"{tensor}: the digest received at sync 3 is that of sync 2",
             experience_matrix_shapes="from step 4 on lengths differ: longest 32 against 29",
-            learners_bit_identical="actor digests differ from step 3 on",
+            learner="actor digests differ from step 3 on",
         ),
         runs=[run("baseline", "vllm"), sglang(run("candidate", "sglang@/opt/conda/envs/sgl-0.5.23", 1.6, shift=-0.07))],
         series={

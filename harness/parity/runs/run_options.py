@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from harness import completion
 from harness.command_options import duration, option, scenario_word
 from harness.errors import BadInput
 from harness.quantities import stall_seconds
@@ -115,7 +116,10 @@ class ReplayOptions(LaunchOptions):
 
     backend: Annotated[
         str,
-        typer.Option(help="the engine that scores the recorded tokens: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION"),
+        typer.Option(
+            help="the engine that scores the recorded tokens: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION",
+            autocompletion=completion.engines,
+        ),
     ] = "hf"
     steps: Annotated[
         int | None,

@@ -1,6 +1,7 @@
-"""How a watched command that failed left its processes: their exit codes, and the memory that each held at most.
+"""How a watched command ended; and how one that failed left its processes: their exit codes, and the memory that each
+held at most.
 
-The watch writes it into its directory, because nothing of an ended process is left to look at.
+The watch writes both into its directory, because nothing of an ended process is left to look at.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from pathlib import Path
 
 from harness.triage.evidence import Evidence, Peak, Process, Sample
 from probes.files import write_whole
+from probes.heartbeat import WATCHDOG
 
 NAME = "ended.json"
 MAX_ENDED_BYTES = 16 << 20  # 4,096 processes take 1 MiB
+MAX_CODE = 255  # an exit code is a byte
+MAX_BEAT_BYTES = 1 << 12  # of the watch's own beat, which is written as a block of 512 bytes
 
 
 def write(directory: Path, peaks: Collection[Peak]) -> None:
@@ -41,6 +45,16 @@ def read(directory: Path) -> tuple[Peak, ...]:
         return ()
 
 
+def command_exit_code(directory: Path) -> int | None:
+    """The exit code in the last beat of the watch of this directory; None if the watch saw no end of its command."""
+    try:
+        with open(directory / WATCHDOG, "rb") as stream:
+            code = json.loads(stream.read(MAX_BEAT_BYTES))["exit_code"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no watch, one that goes on, a damaged beat
+        return None
+    return code if isinstance(code, int) and 0 <= code <= MAX_CODE else None
+
+
 def added(evidence: Evidence, directory: Path) -> Evidence:
     """The evidence with what the watch wrote of the end of its processes.
 
@@ -56,7 +70,8 @@ def added(evidence: Evidence, directory: Path) -> Evidence:
                 samples=(Sample(0.0, "gone"),))
         for key, peak in by_key.items() if peak.killed and key not in keys
     ]  # fmt: skip
-    return replace(evidence, processes=tuple(processes), peaks=peaks)
+    code = command_exit_code(directory)
+    return replace(evidence, processes=tuple(processes), peaks=peaks, command_exit_code=code)
 
 
 def _ended(process: Process, peak: Peak | None) -> Process:

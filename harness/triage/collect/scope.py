@@ -167,8 +167,9 @@ def live(what: str | Sequence[str]) -> Scope:
         return _directory(Path(text))
     if text == "auto" or text.startswith("ray://") or re.fullmatch(r"[\w.\-\[\]:]+:\d+", text):
         return _cluster(text)
+    unknown = next((word for word in words if not word.isdigit()), "") if any(map(str.isdigit, words)) else text
     raise BadInput(
-        f"{text!r} is neither a process id, a directory nor a Ray address",
+        f"{unknown!r} is neither a process id, a directory nor a Ray address",
         fix="harness triage --help   # lists what it reads",
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import tempfile
@@ -16,9 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from harness import exit_cleanup
+from harness.errors import BadInput
 from harness.triage.archive import MAX_FILES
 from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
@@ -30,10 +32,17 @@ from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
 from harness.triage.pasted.reader import Look, Reader
+from harness.triage.pasted.text import NO_TEXT
 from harness.triage.stacks import trail
 from probes.files import write_whole
 
-STDIN = "-"
+STDIN, STANDARD_INPUT = "-", "standard input"
+# What is read of text.
+WANTED = (
+    "wanted are stacks of Python processes (py-spy dump, pystack, gdb with py-bt, faulthandler), or the lines of a log "
+    "about an error or a timeout"
+)
+PASTES = "py-spy dump --pid PID | harness triage -"
 MAX_SKIPPED = 4  # files that are no plain files, by name
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
@@ -44,7 +53,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     """The evidence in files, folders and `-`, the standard input; None if they hold no text, or are one recorder dump
     or one folder of them.
 
-    Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders.
+    Flight recorder dumps that lie beside become part of it, in place of what a log says of the recorders. Raises
+    BadInput for the one text that is an answer of the harness itself, and for a standard input that is no text.
     """
     reader = Reader()
     skipped: list[str] = []
@@ -55,7 +65,11 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         ranked = [Path(file) for file in reader.recorded.values() if named_rank(Path(file).name)[1] is not None]
         alone = len(words) == 1 and all(Path(words[0]).resolve() in (file, file.parent) for file in ranked)
         return loose(ranked) if ranked and not alone else None
+    if len(words) == 1 and len(reader.own_answers) == 1 and not reader.has_read:
+        _refuse_own_answer(*reader.own_answers.popitem())
     if not reader.has_read and not reader.ends:
+        if STDIN in words and any(note.startswith(f"{STANDARD_INPUT}: {NO_TEXT}") for note in reader.notes):
+            raise BadInput(f"the {STANDARD_INPUT} is no text: {WANTED}", fix=PASTES)
         return None
     dumps = {} if reader.recorded else reader.log.dumps()
     processes, repeated = _processes(reader.looks)
@@ -85,6 +99,15 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         timed_out_s=reader.log.waited_s if dumps else 0.0,
         watchdog_ended=tuple(sorted(reader.log.ended)) if dumps else (),
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
+    )
+
+
+def _refuse_own_answer(file: str, answer: tuple[str, str]) -> NoReturn:
+    """Raise BadInput that says what the answer is."""
+    title, reason = answer
+    raise BadInput(
+        f"{file} is an answer of the harness itself, not evidence; it says {title}{f': {reason}' if reason else ''}",
+        fix=f"harness explain {shlex.quote(title)}",
     )
 
 
@@ -158,7 +181,7 @@ def _named(words: Sequence[str], skipped: list[str]) -> Iterator[tuple[str, Path
     """The files of all words, by name. A sentence for each folder of which something was left out joins `skipped`."""
     for word in words:
         if word == STDIN:
-            yield "standard input", None
+            yield STANDARD_INPUT, None
         else:
             yield from ((str(file), file) for file in _files(Path(word), skipped))
 

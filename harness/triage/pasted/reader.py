@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.triage.directory import begins_dump
 from harness.triage.evidence import UNREAD, LogEnd, LogPhase
-from harness.triage.pasted import errors, last_lines, naming, progress_bars, ras, ray, torchrun, watchdog
+from harness.triage.pasted import errors, last_lines, naming, own_answer, progress_bars, ras, ray, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import Pasted, read
@@ -48,7 +48,8 @@ class Reader:
 
     looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
-    ends: the last lines of texts without stacks. phases: their progress bars. notes: what was not read.
+    ends: the last lines of texts without stacks. phases: their progress bars. own_answers: of the harness, title and
+    reason by file. notes: what was not read.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Reader:
     recorded: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     lists: ray.Lists = field(default_factory=ray.Lists)
+    own_answers: dict[str, tuple[str, str]] = field(default_factory=dict)
     ends: list[LogEnd] = field(default_factory=list)
     phases: list[LogPhase] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -90,6 +92,9 @@ class Reader:
             self.phases += progress_bars.phases_of(name, pasted)
         if self._counts() == before and not pasted.note.startswith(UNREAD):
             self.notes.append(f"{name}: nothing was recognised in it")
+            own = own_answer.of_text(pasted.text) or (own_answer.of_json(pasted.text) if file is None else None)
+            if own:  # a file of JSON is recognised by its reader
+                self.own_answers[name] = own
         return True
 
     def _counts(self) -> tuple[int, ...]:

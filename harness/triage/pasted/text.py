@@ -19,6 +19,7 @@ CHUNK = 1 << 20  # bytes that are read first: asking for FILE_BYTES at once cost
 HEAD = 4_096  # bytes at the beginning of a file that are searched for the zero byte, which no text has
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _END = re.compile(r"[\r\n]")  # a lone carriage return ends what a progress bar wrote
+NO_TEXT = "it is no text"  # a note
 _GZIP = b"\x1f\x8b"
 # Colours whose escape was lost on the way; CSI and OSC sequences; two-character escapes; then every control character
 # but the tab and the line feed.
@@ -56,7 +57,7 @@ def read(stream: BinaryIO) -> Pasted:
         data, note = data[:FILE_BYTES], f"only its first {FILE_BYTES >> 20} MiB are read"
     encoding = "utf-16" if data.startswith(_UTF_16) else "utf-8"  # what a console of Windows saves
     if encoding == "utf-8" and b"\0" in data[:HEAD]:
-        return Pasted("", "it is no text")
+        return Pasted("", NO_TEXT)
     return Pasted(_ESCAPES.sub("", data.decode(encoding, "replace")), note)
 
 

@@ -42,6 +42,17 @@ def over(case: Case) -> Ruling | None:
     return _good_order(case, f"the run has ended in good order{ago}", count)
 
 
+def unrecorded(exit_code: int) -> Ruling:
+    """HEALTHY or INSUFFICIENT: a watched command has ended, and none of its processes left a record of its own."""
+    if not exit_code:
+        return Ruling("HEALTHY", "the watched command has ended with exit code 0, without a stall")
+    return Ruling(
+        "INSUFFICIENT",
+        f"the watched command has ended with exit code {exit_code}, and none of its processes left a record",
+        next=("read the end of its log for the first error",),
+    )
+
+
 def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[str, str]:
     """Process -> what was wrong with its end. `kills`: what the kernel's log says."""
     by_key = {process.key: process for process in processes}

@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 from harness.triage.collect import Scope
 from harness.triage.collect import collect as collect_evidence
 from harness.triage.collect.stacks import missing
-from harness.triage.judge import kept, triage
+from harness.triage.judge import ended_well, kept, triage
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.peaks import Peaks
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion, over
@@ -29,7 +29,6 @@ from harness.triage.watch.retention import Limits, Retention
 from harness.triage.watch.slowness import Slowness
 from probes.files import FILE_MODE, make_folder
 from probes.heartbeat import WATCHDOG
-from reports.model import TRIAGE_EXIT_CODES
 
 if TYPE_CHECKING:
     from harness.triage.evidence import Evidence
@@ -100,6 +99,7 @@ class Watchdog:
         self.on_verdict: Callable[[Verdict], None] = lambda verdict: None  # takes each verdict that the user is told
         self.slowness: Slowness | None = None  # set by a caller who also wants to know who stays slow
         self._slow_due_s = means.clock() + stall_s
+        self._exit_code: int | None = None  # of the command, when it has ended
         self.ending = False  # the command has been asked to end
         self.ends = False  # the caller ends a job that hangs, so that advice about its processes comes too late
         self._still_s, self._collecting = 0.0, threading.Lock()
@@ -162,22 +162,10 @@ class Watchdog:
     def over(self, exit_code: int) -> None:
         """Take note that the command has ended. A standstill without a known reason that was followed by a good end
         was no hang."""
-        verdict = self.verdict
-        if exit_code or verdict is None or verdict.verdict != "INSUFFICIENT":
+        self._exit_code = exit_code
+        if exit_code or self.verdict is None or self.verdict.verdict != "INSUFFICIENT":
             return
-        body = verdict.triage and replace(verdict.triage, hang="K7")
-        evidence = [*verdict.evidence, f"when it stood still: {verdict.reason}"]
-        reason = (
-            f"not hung: it stood still for {verdict.figures.get('stall_seconds', 0):.0f} s, went on, and ended well"
-        )
-        self.verdict = replace(
-            verdict,
-            verdict="SLOW",
-            exit_code=TRIAGE_EXIT_CODES["SLOW"],
-            reason=reason,
-            evidence=evidence,
-            triage=body,
-        )
+        self.verdict = ended_well(self.verdict)
         self.retention.publish(self.verdict, final=True)
         self.on_verdict(self.verdict)
 
@@ -203,7 +191,8 @@ class Watchdog:
 
     def close(self) -> None:
         """End the watch on purpose: processes that live on are told not to miss it."""
-        self._beat(ended=True)
+        code = {} if self._exit_code is None else {"exit_code": self._exit_code}
+        self._beat(ended=True, **code)
         self._close()
         self.retention.close()
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
+import reports
 from harness import cli
 from harness.triage.run import triage
-from reports.model import Verdict
+from reports.doctor_model import Report
+from reports.model import Triage, Verdict
+from reports.sections import answer as sections_answer
 
 JAVA = """Full thread dump OpenJDK 64-Bit Server VM (17.0.9+9 mixed mode, sharing):
 
@@ -75,3 +80,61 @@ def test_frames_of_c_alone_lack_those_of_python(here: Path) -> None:
     assert any("the Python frames" in line for line in triage(["c.txt"]).missing)
     Path("py.txt").write_text('Thread 0x00007f0000000001 (most recent call first):\n  File "a.py", line 3 in f\n')
     assert not any("the Python frames" in line for line in triage(["py.txt"]).missing)
+
+
+ANSWERS = [
+    Verdict("parity", "DIVERGENT", 1, "the runs part"),
+    Verdict("triage", "HUNG", 1, "rank 1 has ended", triage=Triage("K4", [], [], [], [], [], [])),
+    Verdict("audit", "SOUND", 0, "9 checks hold"),
+    Report((), (), (), ("this shell",), 0.0),
+]
+
+
+@pytest.mark.parametrize("format", ["text", "md", "json"])
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.verdict)
+def test_an_answer_of_the_harness_on_a_pipe_is_told_as_such(
+    answer: Verdict | Report, format: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(answer, Report) and format != "text":
+        return  # it has no title there
+    printed = reports.render(answer, format).encode()
+    for command in ("triage", "stacks"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(printed)))
+        assert cli.main([command, "-"]) == 2
+        first, fix = capsys.readouterr().err.splitlines()
+        title = sections_answer.of(answer).title
+        assert title in first and (format == "md" or answer.reason in first)
+        assert shlex.split(fix.removeprefix("  fix: ")) == ["harness", "explain", title]
+        assert cli.main(["explain", title]) == 0
+        capsys.readouterr()
+
+
+@pytest.mark.parametrize("line", ["HUNG (exit code 1) of the job", "it says HUNG (exit code 1): no", "SLOW: 3 s"])
+def test_a_log_that_speaks_of_verdicts_is_no_answer(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{line}\n".encode())))
+    assert triage(["-"]).verdict == "INSUFFICIENT"
+
+
+def test_bytes_that_are_no_text_are_not_called_empty(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    for content in (b"", b"\x00\x9f\x07" * 99):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert cli.main(["triage", "-"]) == 2
+        told.append(capsys.readouterr().err.splitlines())
+    assert told[0][0] != told[1][0] and "empty" not in told[1][0] and told[0][1] == told[1][1]
+
+
+def test_a_pid_beside_recorded_evidence_says_that_they_are_judged_apart(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("evidence", "processes").mkdir(parents=True)
+    pid = str(os.getpid())
+    for words in (["evidence", pid], [pid, "evidence"]):
+        assert cli.main(["triage", *words]) == 2
+        first, fix = capsys.readouterr().err.splitlines()
+        assert pid in first and "did you mean" not in first
+        assert fix.strip() == f"fix: harness triage evidence   # and the process as it is now: harness triage {pid}"
+    assert cli.main(["triage", pid, "nowhere"]) == 2
+    assert capsys.readouterr().err.splitlines()[0].startswith("harness: 'nowhere' is")

@@ -143,7 +143,7 @@ def test_a_setting_that_follows_another_is_tied_and_counted_once(checked) -> Non
     found = checked('def params(args):\n    return {"top_k": args["top_k"], "top_p": args["top_k"] / 100}\n')
     assert [item.kind for item in found.findings if item.parameter == "top_p"] == ["tied"]
     dropped = [item for item in found.findings if item.kind == "dropped"]
-    assert f"{len(dropped)} dropped" in found.reason
+    assert f"{len(dropped)} settings dropped" in found.reason
 
 
 TIED_TO_THE_OTHER_PART = """
@@ -162,9 +162,9 @@ def test_every_setting_is_counted_once(source: str, checked) -> None:
     found = checked(source)
     total = sum(map(len, found.settings.values()))
     wrong = {(item.part, item.parameter) for item in found.findings if item.parameter in found.settings[item.part]}
-    arrived, of, counted = re.match(r"(\d+) of (\d+) settings arrive: (.*?)(?:;|$)", found.reason).groups()
+    counted, arrived, of = re.match(r"(.*?); (\d+) of (\d+) settings arrive", found.reason).groups()
     assert (int(arrived), int(of)) == (sum(map(len, found.arrived.values())), total)
-    assert int(arrived) + len(wrong) == total == int(arrived) + sum(map(int, re.findall(r"\d+", counted)))
+    assert int(arrived) + len(wrong) == total == int(arrived) + sum(map(int, re.findall(r"(\d+) setting", counted)))
 
 
 @pytest.mark.slow
@@ -430,9 +430,13 @@ def test_arguments_that_the_engine_does_not_take_are_named(tmp_path: Path) -> No
     for extra, near in (("log_levl", "log_level"), ("enforce_eager", "leave"), ("log_level", "")):
         file.write_text(TO_SGLANG.replace('return {\n        "model_path"', f'return {{"{extra}": 1, "model_path"'))
         asked = Asked(str(file), "sglang", "vllm")
-        unknown = [item for item in check(asked, takes).findings if item.kind == "unknown"]
+        judged = check(asked, takes)
+        unknown = [item for item in judged.findings if item.kind == "unknown"]
         assert [item.setting for item in unknown] == ([extra] if near else [])
         assert all(near in item.fix and item.gets == {extra: 1} for item in unknown)
+        if judged.verdict == "WRONG ARGUMENTS":
+            assert re.match(r"1 argument unknown; all (\d+) settings arrive", judged.reason), extra
+        assert judged.verdict == ("WRONG ARGUMENTS" if near else "MAPS ALL"), extra
         assert not [item for item in check(asked).findings if item.kind == "unknown"]
 
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from recordings import check, jagged, pair, put
 
+from harness.parity.audit import audit
 from harness.parity.facts.align import around
 from harness.parity.runs.scenario_check import with_scenario
 from harness.parity.subjects.recording.observed_replay import ROLLOUTS, TRAINING, answer
 from harness.recordings.store import Recording as Stored
 from probes.format import SIDES
-from reports.model import Finding, Verdict
+from reports.model import IN_PART, PASSES, Finding, Verdict
+from reports.sections.answer import of
 from reports.sections.parity import warnings
 from scenarios.ppo.selfcheck import _above, _at_least
 
@@ -26,6 +28,21 @@ def test_a_sound_pair_says_how_many_tokens_are_equal(tmp_path: Path) -> None:
     tokens = verdict.coverage["compared_tokens"]
     assert verdict.reason == f"{tokens:,} of {tokens:,} tokens equal"
     assert verdict.headline == "EQUIVALENT" and verdict.evidence
+
+
+@pytest.mark.slow
+def test_a_check_that_lacks_a_part_of_what_it_tests_is_counted_in_the_first_line(tmp_path: Path) -> None:
+    """An engine that does not report a setting, in a comparison and in an audit of each of its runs."""
+    verdict = put(tmp_path, *pair(native=False))
+    for passed in (verdict, *(audit(Path(verdict.paths[side])) for side in SIDES)):
+        assert passed.verdict in PASSES and passed.coverage[IN_PART] == 1
+        assert any("not reported" in line for line in passed.missing)
+        answer = of(passed)
+        assert answer.reason == f"{passed.reason}; {passed.in_part}" or answer.evidence[0] == passed.in_part
+        many = of(dataclasses.replace(passed, coverage={IN_PART: 2}, reason=" ".join(["word"] * 12)))
+        assert many.evidence[0].startswith("2 checks")
+        assert not dataclasses.replace(passed, coverage={}).in_part
+        assert not dataclasses.replace(passed, verdict="INCONCLUSIVE").in_part
 
 
 @pytest.mark.slow

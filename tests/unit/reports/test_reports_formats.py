@@ -138,7 +138,7 @@ def test_junit_has_one_case_per_check_and_one_for_the_verdict():
         f"{number:02d} {name}" for number, name in SUSPICIONS.items()
     ]
     assert cases["verdict"].find("failure").get("type") == "DIVERGENT"
-    assert cases["weight-digests"].find("failure") is not None and cases["native-stage"].find("failure") is None
+    assert cases["weight-sync"].find("failure") is not None and cases["native"].find("failure") is None
     assert root.attrib == {"tests": "16", "failures": "4", "errors": "0", "skipped": "0"}
 
 

@@ -14,7 +14,7 @@ import reports
 from harness import verdict_file
 from harness.errors import BadInput
 from reports import headline
-from reports.model import Check, Finding, Place, Verdict
+from reports.model import IN_PART, Check, Finding, Place, Verdict
 from reports.sections import parity as arrange
 
 WARNING = Finding("CONFIG(seed)", "seed: asked 0, given 7", "none", "warning", "candidate", about="setting")
@@ -162,3 +162,11 @@ def test_the_two_values_of_an_engine_against_itself_are_of_no_other_side() -> No
     assert arrange.sources(place, alone=False) == ("as drawn", "asked again")
     assert arrange.sources(dataclasses.replace(place, phase="prompt"), alone=False) == ("baseline", "candidate")
     assert arrange.sources(dataclasses.replace(place, phase="prompt"), alone=True) == ("in the run", "expected")
+
+
+@pytest.mark.parametrize("format", ["text", "md", "html"])
+def test_checks_that_were_tested_in_part_are_counted_behind_the_reason_or_below_it(format: str) -> None:
+    verdict = dataclasses.replace(reserved(), findings=[], coverage={IN_PART: 3}, evidence=["within the floor"])
+    for reason, mark in (("9 of 9 tokens equal", "9 of 9 tokens equal; "), (" ".join(["word"] * 15), "")):
+        text = " ".join(reports.render(dataclasses.replace(verdict, reason=reason), format).split())
+        assert text.index(f"{mark}3 checks were tested in part") < text.index("within the floor")

@@ -138,6 +138,16 @@ def test_the_list_of_samples_is_whole_and_the_first_divergence_is_marked_where_i
     assert "another token at position 1" in row["text"] and ("first divergence" in row["text"]) == verdicts
 
 
+def test_both_prompts_stand_beside_each_other_around_their_first_difference(tmp_path: Path) -> None:
+    outputs, logprobs = [[273], [7]], [[-0.5], [-2.0]]
+    record(tmp_path / "baseline", outputs, logprobs)
+    record(tmp_path / "candidate", outputs, logprobs, prompts_seen=[[1, 8, 3], [4, 2, 3]])
+    figures = measured(of(tmp_path), tmp_path, SCREEN)
+    assert figures["first"] == ["2", "8"]
+    first, second = figures["rows"]
+    assert "another prompt from position 1" in first["text"] and "another prompt from position 0" in second["text"]
+
+
 def test_what_is_folded_is_open_on_paper(tmp_path: Path) -> None:
     reader = shutil.which("pdftotext")
     if reader is None:

@@ -21,7 +21,13 @@ from reports.model import Place, Verdict
 from reports.sections import samples
 
 
-def record(folder: Path, outputs: list[list[int]], logprobs: list[list[float]], finish: str = "stop") -> None:
+def record(
+    folder: Path,
+    outputs: list[list[int]],
+    logprobs: list[list[float]],
+    finish: str = "stop",
+    prompts_seen: list[list[int]] | None = None,
+) -> None:
     (folder / "tokens").mkdir(parents=True)
     arrays = {
         "sample": Flat.of(list(range(len(outputs))), "i8"),
@@ -29,6 +35,8 @@ def record(folder: Path, outputs: list[list[int]], logprobs: list[list[float]], 
         "output": Ragged.of(outputs, "i4"),
         "logprob": Ragged.of(logprobs, "f4"),
     }
+    if prompts_seen is not None:
+        arrays["prompt_seen"] = Ragged.of(prompts_seen, "i4")
     frame = encode_frame("rollout", 0, "rollout", 0, {"finish": [finish] * len(outputs)}, arrays)
     (folder / "tokens" / "rollout-0-1.bin").write_bytes(frame)
 
@@ -60,12 +68,12 @@ def test_both_runs_are_embedded_as_the_page_reads_them(pair: Path) -> None:
     assert (head["samples"], head["prompts"], head["tokens"]) == (2, 1, 10)
     assert head["first"] == {"step": 0, "sample": 0, "position": 1, "field": "token", "part": "response"}
     assert head["finish"] == ["stop"]
-    integers = np.frombuffer(data, "<i4", 9 * 2 + 1 + 3 + 10)
-    columns = [list(column) for column in integers[:18].reshape(9, 2)]  # step, sample, prompt, lengths, ends, firsts
-    assert columns == [[0, 0], [0, 1], [0, 0], [3, 2], [3, 2], [0, 0], [0, 0], [1, -1], [-1, -1]]
-    assert list(integers[19:22]) == [1, 2, 3]
-    assert list(integers[22:]) == [5, 6, 2, 0, 3, 0, 7, 2, 0, 0]  # the candidate's ids less the baseline's
-    numbers = np.frombuffer(data, "<f2", 10, 4 * 32)
+    integers = np.frombuffer(data, "<i4", 11 * 2 + 1 + 3 + 10)
+    columns = [list(column) for column in integers[:22].reshape(11, 2)]  # step, sample, prompts, lengths, ends, firsts
+    assert columns == [[0, 0], [0, 1], [0, 0], [0, 0], [3, 2], [3, 2], [0, 0], [0, 0], [1, -1], [-1, -1], [-1, -1]]
+    assert list(integers[23:26]) == [1, 2, 3]
+    assert list(integers[26:]) == [5, 6, 2, 0, 3, 0, 7, 2, 0, 0]  # the candidate's ids less the baseline's
+    numbers = np.frombuffer(data, "<f2", 10, 4 * 36)
     assert numbers[:3] == pytest.approx([-0.5, -1.0, -0.1], rel=1e-3)
     assert numbers[3:6] == pytest.approx([0, -3.0, 0], rel=1e-3)  # another token: its own log-probability
     assert numbers[9] / head["scale"] == pytest.approx(1e-6, rel=0.1)
@@ -78,8 +86,23 @@ def first_places(folder: Path, floor: dict[str, float]) -> list[list[int]]:
     browser = samples.of(dataclasses.replace(verdict.parity, floor=floor))
     assert isinstance(browser, samples.Samples)
     count = json.loads(browser.head)["samples"]
-    table = np.frombuffer(zlib.decompress(base64.b64decode(browser.payload)), "<i4", 9 * count).reshape(9, count)
-    return [list(column) for column in table[7:].T]
+    table = np.frombuffer(zlib.decompress(base64.b64decode(browser.payload)), "<i4", 11 * count).reshape(11, count)
+    return [list(column) for column in table[8:10].T]
+
+
+def test_every_sample_whose_prompt_differs_has_both_prompts_and_the_first_place(tmp_path: Path) -> None:
+    """What the engines saw counts, where they say it; a prompt that ends before the other differs at its end."""
+    outputs, logprobs = [[5], [6], [7], [8]], [[-0.5]] * 4
+    record(tmp_path / "baseline", outputs, logprobs)
+    record(tmp_path / "candidate", outputs, logprobs, prompts_seen=[[1, 2, 3], [1, 9, 3], [1, 2], [4, 1, 2, 3]])
+    head, data = embedded(render(of(tmp_path), "html"))
+    table = np.frombuffer(data, "<i4", 11 * 4).reshape(11, 4)
+    assert table[10].tolist() == [-1, 1, 2, 0]
+    lengths = np.frombuffer(data, "<i4", head["prompts"], 4 * 44)
+    ids = np.frombuffer(data, "<i4", head["prompt_tokens"], 4 * (44 + head["prompts"]))
+    prompts = [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]
+    assert [prompts[at] for at in table[2]] == [[1, 2, 3]] * 4
+    assert [prompts[at] for at in table[3]] == [[1, 2, 3], [1, 9, 3], [1, 2], [4, 1, 2, 3]]
 
 
 def test_equal_tokens_are_not_called_other_tokens(tmp_path: Path) -> None:
@@ -139,9 +162,9 @@ def test_ten_thousand_samples_fit(tmp_path: Path) -> None:
 def test_above_the_bound_the_samples_that_differ_most_stay_and_the_page_says_so(pair: Path) -> None:
     parity = of(pair).parity
     assert parity is not None
-    kept = samples.of(parity, most_bytes=90)
+    kept = samples.of(parity, most_bytes=98)
     assert isinstance(kept, samples.Samples)
-    assert kept.note == "1 of 2 samples: those that differ most; more would take over 90 bytes"
+    assert kept.note == "1 of 2 samples: those that differ most; more would take over 98 bytes"
     packed = np.frombuffer(zlib.decompress(base64.b64decode(kept.payload)), "<i4", 7)
     assert list(packed[:2]) == [0, 0]
 
@@ -158,4 +181,4 @@ def test_recordings_that_cannot_be_read_cost_the_browser_only(pair: Path, damage
     page = render(of(pair), "html")
     assert ("no sample browser" in page) == (damage == "gone")
     if damage != "gone":  # the baseline's samples are shown, the candidate's absent
-        assert list(np.frombuffer(embedded(page)[1], "<i4", 18).reshape(9, 2)[4]) == [-1, -1]
+        assert list(np.frombuffer(embedded(page)[1], "<i4", 22).reshape(11, 2)[5]) == [-1, -1]
