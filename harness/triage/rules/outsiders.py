@@ -7,6 +7,7 @@ missing.
 
 from __future__ import annotations
 
+from harness.triage.awaiting import in_loop, unseen
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import loop_wakes
@@ -65,11 +66,14 @@ def in_client(case: Case, subject: Subject) -> bool:
 
 
 def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
-    """INSUFFICIENT: waiting ends in an event loop, and nothing says what its tasks await."""
+    """INSUFFICIENT: waiting ends in an event loop. Where no probe of ours is in the process, nothing says what its
+    tasks await."""
     timers = [waiter for waiter in loops if waiter.process and loop_wakes(waiter.process, waiter.doing)]
+    blind = [waiter for waiter in loops if unseen(waiter.process)]
+    told = blind or loops
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(waiter.key for waiter in loops)} waits in an event loop, and what its tasks await is in no stack",
+        f"{case.names(waiter.key for waiter in told)} {in_loop(told[0].process)}",
         evidence=("only a timer wakes it",)
         if timers
         else tuple(
@@ -78,10 +82,19 @@ def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
             for waiter in loops[:8]
             if _only_waiters_wake(case, waiter)
         ),
-        missing=tuple(f"what the tasks of {waiter.label} await" for waiter in loops[:8]),
+        missing=tuple(f"what the tasks of {waiter.label} await" for waiter in blind[:8])
+        or tuple(f"who ends what the tasks of {waiter.label} await" for waiter in loops[:8]),
         place=case.waited_in(waiter.key for waiter in loops) or loops[0].frame,
-        next=("give each awaited call a timeout: asyncio.timeout", "print asyncio.all_tasks() of that process"),
+        next=(
+            *tasks_shown(case, blind),
+            "give each awaited call a timeout: asyncio.timeout",
+        ),
     )
+
+
+def tasks_shown(case: Case, blind: list[Subject]) -> tuple[str, ...]:
+    """What shows the tasks of these processes, if there are any; no look from outside does."""
+    return (f"for the next run: {case.watched()}   # its probes say what each task awaits",) if blind else ()
 
 
 def foreign(case: Case, process: Process | None) -> list[str]:

@@ -1,0 +1,224 @@
+"""Tasks of an event loop that wait for each other are a hang; what somebody outside its loop may end is none."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from triage_evidence import evidence, process, rank, wording
+
+from harness.triage.evidence import EventLoop, Frame, LaterCall, LostTask, Process, Task, Thread
+from harness.triage.judge import triage
+from reports.model import Verdict
+
+LOOP = "main rollout run_forever select"
+LOCKS = "/usr/lib/python3.11/asyncio/locks.py"
+
+
+def task(number: int, awaits: str, target: int = 0, *, line: int = 0, file: str = "/job/serve.py", **more: Any) -> Task:
+    frames = (Frame("Lock.acquire", LOCKS, 113), Frame(f"handle{number}", file, line or number))
+    return Task((number,), f"Task-{number}", frames, awaits, target, **{"still": True, **more})
+
+
+def looped(one: Process, *tasks: Task, **more: Any) -> Process:
+    loop = EventLoop(one.pid, tasks, **{"later": (), "descriptors": 0, **more})
+    return dataclasses.replace(one, loops=(loop,))
+
+
+def main(**more: Any) -> Task:
+    """The task until whose end the loop runs: it awaits tasks 1 and 2."""
+    return task(9, **{"awaits": "tasks", "targets": (1, 2), "main": True, **more})
+
+
+CROSSED = (task(1, "lock", 71, keeps=(72,)), task(2, "lock", 72, keeps=(71,)))
+
+
+def late(*tasks: Task, awaited: bool = True, **more: Any) -> Verdict:
+    """Rank 0 runs these tasks; rank 1 waits for it in a collective."""
+    one = looped(rank(0, LOOP, world=2, listening=("127.0.0.1:29500",)), *tasks, **more)  # as gloo does
+    return triage(evidence(one, *([rank(1, "main:10 step:42 all_reduce", world=2)] if awaited else ())))
+
+
+def named(verdict: Verdict) -> list[int | None]:
+    assert verdict.triage is not None
+    return [party.rank for party in verdict.triage.culprits]
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        (main(), *CROSSED),
+        (main(targets=(1,)), task(1, "lock", 71, keeps=(71,))),
+        (main(awaits="task", targets=(1,), keeps=(71,)), task(1, "lock", 71)),
+        (main(), *CROSSED, task(3, "sleep", still=False)),
+        (main(targets=(3,)), task(3, "task", targets=(1,)), *CROSSED, task(4, "socket")),
+    ],
+    ids=["two locks", "one lock twice", "a lock and a result", "beside a ticker", "main behind it, beside a request"],
+)
+def test_a_ring_of_tasks_is_a_hang_of_its_process_with_the_place(tasks: tuple[Task, ...], awaited: bool) -> None:
+    verdict = late(*tasks, awaited=awaited)
+    assert (verdict.verdict, named(verdict)) == ("HUNG", [0])
+    assert verdict.triage is not None and verdict.triage.hang == "K4" and "serve.py" in verdict.triage.place
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        (main(), *(dataclasses.replace(each, still=False) for each in CROSSED)),
+        (main(), *(dataclasses.replace(each, limited=True) for each in CROSSED)),
+        (main(), task(1, "lock", 71), task(2, "sleep", keeps=(71,))),
+        (main(targets=()), task(1, "lock", 71, keeps=(72,)), task(2, "lock", 72, keeps=(73,)), task(3, "socket")),
+        (main(awaits="socket", targets=()), *CROSSED),
+    ],
+    ids=["they move", "with a limit", "the keeper sleeps", "the keeper is not seen", "main awaits a connection"],
+)
+def test_tasks_that_may_go_on_are_no_hang(tasks: tuple[Task, ...]) -> None:
+    verdict = late(*tasks)
+    assert verdict.verdict != "HUNG" and not named(verdict)
+
+
+# --- what no task is left to do
+
+GETS = task(9, "queue.get", 71, main=True)
+DIED = LostTask("producer", "RuntimeError: no prompts are left", None, Frame("produce", "/job/serve.py", 12))
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_consumer_whose_producer_died_is_a_hang_that_says_the_error(awaited: bool) -> None:
+    verdict = late(GETS, lost=(DIED,), awaited=awaited)
+    assert (verdict.verdict, named(verdict)) == ("HUNG", [0])
+    assert "producer" in verdict.reason and "no prompts" in verdict.reason and "serve.py:12" in wording(verdict)
+
+
+THREAD = Thread("feeder", 7, (Frame("feed", "/job/train.py", 3),))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tasks": (GETS, task(1, "sleep"))},
+        {"tasks": (GETS, task(1, "socket"))},
+        {"tasks": (GETS, task(1, "future"))},
+        {"tasks": (dataclasses.replace(GETS, still=False),)},
+        {"tasks": (dataclasses.replace(GETS, limited=True),)},
+        {"later": (LaterCall("feed", "/job/train.py", 60.0),)},
+        {"later": None},
+        {"descriptors": 1},
+        {"descriptors": None},
+        {"left_out": 3},
+        {"tid": 7},
+        {"thread": THREAD},
+        {"child": process(300, "tool", "main:3 read")},
+    ],
+    ids=["the producer sleeps", "it reads", "it awaits a future", "it moves", "a limit", "a timer", "unknown timers",
+         "a descriptor", "unknown descriptors", "more tasks", "another thread's loop", "a thread", "a child"],
+)  # fmt: skip
+def test_a_consumer_whose_producer_may_come_is_no_hang(changes: dict[str, Any]) -> None:
+    """The same with everything that may put an item, or that is not known."""
+    tasks = changes.get("tasks", (GETS,))
+    loop = {key: changes[key] for key in ("later", "descriptors", "left_out") if key in changes}
+    one = looped(rank(0, LOOP, world=2), *tasks, **loop)
+    one = dataclasses.replace(one, loops=(dataclasses.replace(one.loops[0], tid=changes.get("tid", one.pid)),))
+    if "thread" in changes:
+        looks = tuple(dataclasses.replace(look, threads=(*look.threads, THREAD)) for look in one.samples)
+        one = dataclasses.replace(one, samples=looks)
+    beside = [dataclasses.replace(changes["child"], ppid=one.pid)] if "child" in changes else []
+    verdict = triage(evidence(one, rank(1, "main:10 step:42 all_reduce", world=2), *beside))
+    assert verdict.verdict != "HUNG" and not named(verdict)
+
+
+@pytest.mark.parametrize(("awaits", "verdict"), [("event", "INSUFFICIENT"), ("queue.get", "HUNG")])
+def test_a_main_task_that_only_keeps_its_process_alive_is_no_hang(awaits: str, verdict: str) -> None:
+    """As a program that starts servers does, and waits for a signal."""
+    assert late(task(9, awaits, 71, main=True), awaited=False).verdict == verdict
+
+
+# --- a request that waits for another request
+
+SERVER = """
+async def update():
+    async with changed:
+        await changed.wait_for(lambda: readers == 0)
+
+async def generate():
+    await resumed.wait()
+    await leave()
+
+async def read():
+    await resumed.wait()
+
+async def leave():
+    async with changed:
+        changed.notify_all()
+"""
+ASKED = "127.0.0.1:30000"
+
+
+def served(folder: Path, *tasks: Task, stall_s: float = 30.0, beside: tuple[Process, ...] = ()) -> Verdict:
+    asks = process(20, "trainer", "rollout getresponse", peers=(ASKED,))
+    server = looped(process(30, "server", LOOP, listening=(ASKED,)), *tasks, descriptors=2)
+    return triage(evidence(asks, server, *beside, stall_s=stall_s))
+
+
+def requests(folder: Path, reader: str, line: int) -> tuple[Task, ...]:
+    (folder / "serve.py").write_text(SERVER)
+    file = str(folder / "serve.py")
+    waits = task(1, "condition", 71, line=4, file=file)
+    waits = dataclasses.replace(waits, frames=(waits.frames[0], Frame("update", file, 4)))
+    reads = dataclasses.replace(task(2, "event", 72), frames=(waits.frames[0], Frame(reader, file, line)))
+    return waits, reads, task(9, "connections", main=True)
+
+
+@pytest.mark.parametrize(
+    ("reader", "line", "verdict"), [("generate", 7, "HUNG"), ("read", 11, "INSUFFICIENT")],
+)  # fmt: skip
+def test_an_update_that_waits_for_a_paused_request_is_a_hang_of_the_server(
+    tmp_path: Path, reader: str, line: int, verdict: str
+) -> None:
+    """If the rest of that request is what the update waits for."""
+    result = served(tmp_path, *requests(tmp_path, reader, line))
+    assert result.verdict == verdict and result.triage is not None
+    assert [party.key for party in result.triage.culprits] == (["node0:30"] if verdict == "HUNG" else [])
+
+
+def test_a_paused_request_alone_is_no_hang_for_somebody_may_still_send_the_resumption(tmp_path: Path) -> None:
+    _, reads, main_task = requests(tmp_path, "generate", 7)
+    result = served(tmp_path, reads, main_task)
+    assert result.verdict == "INSUFFICIENT" and "handle" not in result.reason and "generate" in wording(result)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stall_s": 0.0},
+        {"beside": (process(40, "controller", "main:3 wait"),)},
+        {"beside": (rank(5, "main:10 step:44 compute", world=1, cpu_s=2.0),)},
+    ],
+    ids=["nobody watched a stall", "a process that does not wait for it", "a process that works"],
+)
+def test_a_server_to_which_somebody_may_still_send_is_no_hang(tmp_path: Path, changes: dict[str, Any]) -> None:
+    result = served(tmp_path, *requests(tmp_path, "generate", 7), **changes)
+    assert result.verdict != "HUNG"
+
+
+def test_a_server_with_a_request_that_goes_on_is_no_hang(tmp_path: Path) -> None:
+    result = served(tmp_path, *requests(tmp_path, "generate", 7), task(5, "executor"))
+    assert result.verdict != "HUNG"
+
+
+@pytest.mark.parametrize("lost", [(), (DIED,)])
+def test_an_idle_server_is_no_hang(lost: tuple[LostTask, ...]) -> None:
+    one = looped(process(30, "server", LOOP, listening=(ASKED,)), task(9, "connections", main=True), lost=lost)
+    assert triage(evidence(one)).verdict != "HUNG"
+
+
+def test_without_a_probe_the_verdict_says_what_would_show_the_tasks() -> None:
+    one = rank(0, LOOP, world=2, command="python train.py --steps 10")
+    verdict = triage(evidence(one, rank(1, "main:10 step:42 all_reduce", world=2), stall_s=0.0, source="live"))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
+    assert verdict.missing and any(
+        line.startswith("for the next run: harness watch -- ") for line in verdict.triage.next
+    )
