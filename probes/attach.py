@@ -209,7 +209,7 @@ class Attachment:
                     self.journal.open()
                 self._look()
                 heart.beat(error=self._failure())
-                tasks.answer()
+                self._answer(tasks)
                 if heart.count % WATCHDOG_EVERY == 0:
                     self._watch_the_watchdog()
                 self._stop.wait(self.period_s)
@@ -221,6 +221,12 @@ class Attachment:
                     heart.path.unlink(missing_ok=True)
         finally:
             self._done.set()
+
+    def _answer(self, tasks: event_loops.Answers) -> None:
+        try:
+            tasks.answer()
+        except Exception as error:  # private parts of asyncio: a version without them must not end the heartbeat
+            self.off = f"no tasks of event loops: {error_text(error)}"
 
     def _end(self) -> None:
         """Write a last beat that marks the end, remove the socket, and close the journal, when the interpreter ends."""

@@ -271,8 +271,8 @@ def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subj
     for child in below:
         process = child.process
         assert process is not None
-        if child.blocked and busy:
-            continue  # the child that advances may be the one that answers
+        if (child.blocked or child.ended) and busy:
+            continue  # the child that advances may be the one that answers; a failed tool may have been dealt with
         if request is not None and _awaits_engine(subject, request):
             if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
                 yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")

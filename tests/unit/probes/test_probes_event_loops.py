@@ -19,6 +19,7 @@ from harness.triage.awaiting import Awaiting
 from harness.triage.collect import event_loops as collected
 from harness.triage.evidence import EventLoop, Process
 from probes import event_loops
+from probes.attach import Attachment
 
 
 @pytest.fixture(autouse=True)
@@ -291,6 +292,16 @@ def test_a_damaged_answer_is_none(tmp_path: Path, damage: object) -> None:
     content = {"host": os.uname().nodename, "asked": mark, "t_ns": 0, "left_out": 0, "lost": [], "loops": damage}
     (tmp_path / "tasks" / "7.json").write_text(json.dumps(content))
     assert collected.answer(tmp_path, 7, mark, lambda: 0.0) == ()
+
+
+def test_an_asyncio_that_is_not_understood_costs_the_answer_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attachment = Attachment(tmp_path, 1.0)
+    answers = event_loops.Answers(tmp_path, lambda seconds: None)
+    monkeypatch.setattr(answers, "answer", lambda: [].pop())
+    attachment._answer(answers)
+    assert attachment.off.startswith("no tasks of event loops: IndexError")
 
 
 LOOPS = """
