@@ -124,12 +124,13 @@ def collect(
         spies=spies,
         sockets=connections.Sockets(options.clock),
         directory=scope.directory,
-        asked=event_loops.ask(scope.directory),
     )
     stall_s = options.stall_s
     timestamp = dates.utc().isoformat(timespec="milliseconds")
     empty = Evidence(str(out), "watch" if stall_s else "live", timestamp, stall_s, threshold_s=options.threshold_s)
     local_cast = cast(scope, exclude=(os.getpid(),))
+    if any(pulse.loops for pulse in local_cast.pulses.values()):
+        terms = dataclasses.replace(terms, asked=event_loops.ask(scope.directory))
     served_by = servers.beside(local_cast.pids, terms.sockets, proc.parents())
     local_cast = dataclasses.replace(local_cast, pids=(*local_cast.pids, *served_by))
     _kept(dataclasses.replace(empty, notes=local_cast.notes), terms.out, complete=False)

@@ -6,14 +6,18 @@ a timer may still bring is never called a hang.
 
 from __future__ import annotations
 
+import re
+
 from harness.triage.awaiting import WITHIN, Awaiting, place, words
-from harness.triage.evidence import LostTask, Process, Task
+from harness.triage.evidence import LostTask, Process, Task, Thread
 from harness.triage.graph import Subject
-from harness.triage.places import users
 from harness.triage.rules.polls import collects
 from harness.triage.rules.ruling import Case, Ruling, brief
-from harness.triage.stacks import describe
+from harness.triage.stacks import describe, ours
 
+# Files of workers of pools, and of the thread with which tqdm looks at its own bars; and those in which they wait.
+_POOL = re.compile(r"/(concurrent/futures/thread|tqdm/_monitor)\.py$|/anyio/_backends/")
+_WAITS = re.compile(r"/(threading|queue)\.py$")
 MAX_TOLD = 4  # tasks in the reason of one process
 _LOCKS = "take these locks in the same order in every task, or release one before the other is awaited"
 _DIED = "await the tasks that others depend on, as asyncio.TaskGroup does, so that their errors end the program"
@@ -117,9 +121,15 @@ def _alone(case: Case, process: Process, tasks: Awaiting) -> bool:
 
 
 def _threads(process: Process) -> bool:
-    """Whether a thread beside the main one runs the user's code: it may end the wait of a task."""
+    """Whether a thread beside the main one may end the wait of a task. A library's may as well, by a callback of the
+    user's that is in no stack yet; a worker of a pool that waits for its next call may not."""
     threads = process.samples[-1].threads if process.samples else ()
-    return any(any(map(users, thread.frames)) for thread in threads if not thread.main)
+    return any(not (thread.main or ours(thread) or _rests(thread)) for thread in threads)
+
+
+def _rests(thread: Thread) -> bool:
+    rest = [frame.file for frame in thread.frames if not _WAITS.search(frame.file)]
+    return bool(rest) and all(map(_POOL.search, rest))
 
 
 def _line(task: Task) -> str:

@@ -93,7 +93,12 @@ def test_a_consumer_whose_producer_died_is_a_hang_that_says_the_error(awaited: b
     assert "producer" in verdict.reason and "no prompts" in verdict.reason and "serve.py:12" in wording(verdict)
 
 
-THREAD = Thread("feeder", 7, (Frame("feed", "/job/train.py", 3),))
+LIBRARY = "/venv/lib/python3.11/site-packages/"
+FEEDER = Thread("feeder", 7, (Frame("feed", "/job/train.py", 3),))
+OBSERVER = Thread("observer", 7, (Frame("dispatch", LIBRARY + "watchdog/observers/api.py", 3),))
+TIMER = Thread("timer", 7, (Frame("wait", "/usr/lib/python3.11/threading.py", 320),))
+RESTING = Thread("pool", 7, (Frame("_worker", "/usr/lib/python3.11/concurrent/futures/thread.py", 81),))
+PROBE = Thread("", 8, (Frame("_run", "/job/harness/probes/attach.py", 181),))
 
 
 @pytest.mark.parametrize(
@@ -110,11 +115,14 @@ THREAD = Thread("feeder", 7, (Frame("feed", "/job/train.py", 3),))
         {"descriptors": None},
         {"left_out": 3},
         {"tid": 7},
-        {"thread": THREAD},
+        {"thread": FEEDER},
+        {"thread": OBSERVER},
+        {"thread": TIMER},
         {"child": process(300, "tool", "main:3 read")},
     ],
     ids=["the producer sleeps", "it reads", "it awaits a future", "it moves", "a limit", "a timer", "unknown timers",
-         "a descriptor", "unknown descriptors", "more tasks", "another thread's loop", "a thread", "a child"],
+         "a descriptor", "unknown descriptors", "more tasks", "another thread's loop", "a thread",
+         "a library's thread, which may call back", "a Timer that has not fired", "a child"],
 )  # fmt: skip
 def test_a_consumer_whose_producer_may_come_is_no_hang(changes: dict[str, Any]) -> None:
     """The same with everything that may put an item, or that is not known."""
@@ -123,11 +131,20 @@ def test_a_consumer_whose_producer_may_come_is_no_hang(changes: dict[str, Any]) 
     one = looped(rank(0, LOOP, world=2), *tasks, **loop)
     one = dataclasses.replace(one, loops=(dataclasses.replace(one.loops[0], tid=changes.get("tid", one.pid)),))
     if "thread" in changes:
-        looks = tuple(dataclasses.replace(look, threads=(*look.threads, THREAD)) for look in one.samples)
-        one = dataclasses.replace(one, samples=looks)
-    beside = [dataclasses.replace(changes["child"], ppid=one.pid)] if "child" in changes else []
-    verdict = triage(evidence(one, rank(1, "main:10 step:42 all_reduce", world=2), *beside))
+        one = beside_main(one, changes["thread"])
+    children = [dataclasses.replace(changes["child"], ppid=one.pid)] if "child" in changes else []
+    verdict = triage(evidence(one, rank(1, "main:10 step:42 all_reduce", world=2), *children))
     assert verdict.verdict != "HUNG" and not named(verdict)
+
+
+def beside_main(one: Process, *threads: Thread) -> Process:
+    looks = tuple(dataclasses.replace(look, threads=(*look.threads, *threads)) for look in one.samples)
+    return dataclasses.replace(one, samples=looks)
+
+
+def test_a_resting_pool_and_our_own_probe_put_nothing_into_a_queue() -> None:
+    one = beside_main(looped(rank(0, LOOP, world=2), GETS), RESTING, PROBE)
+    assert triage(evidence(one, rank(1, "main:10 step:42 all_reduce", world=2))).verdict == "HUNG"
 
 
 @pytest.mark.parametrize(("awaits", "verdict"), [("event", "INSUFFICIENT"), ("queue.get", "HUNG")])
@@ -202,6 +219,28 @@ def test_a_paused_request_alone_is_no_hang_for_somebody_may_still_send_the_resum
 def test_a_server_to_which_somebody_may_still_send_is_no_hang(tmp_path: Path, changes: dict[str, Any]) -> None:
     result = served(tmp_path, *requests(tmp_path, "generate", 7), **changes)
     assert result.verdict != "HUNG"
+
+
+LAUNCHER = """
+import time
+def main():
+    while any(child.poll() is None for child in children):
+        time.sleep(0.5)
+"""
+
+
+def test_a_launcher_that_asks_for_the_end_of_its_children_sends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "launch.py").write_text(LAUNCHER)
+    launcher = process(40, "process", "main:5", wchan="hrtimer_nanosleep")
+    looks = tuple(
+        dataclasses.replace(
+            look, timed=True, main_switches=100 + number,
+            threads=(Thread("MainThread", 40, (Frame("main", str(tmp_path / "launch.py"), 5),), main=True),),
+        )
+        for number, look in enumerate(launcher.samples)
+    )  # fmt: skip
+    launcher = dataclasses.replace(launcher, samples=looks)
+    assert served(tmp_path, *requests(tmp_path, "generate", 7), beside=(launcher,)).verdict == "HUNG"
 
 
 def test_a_server_with_a_request_that_goes_on_is_no_hang(tmp_path: Path) -> None:
