@@ -6,6 +6,7 @@ another task of its process (a lock, an event, a queue, a result). Only the last
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from harness.triage import source
@@ -17,6 +18,10 @@ from harness.triage.stacks import awaits, describe
 MAX_LINES = 4  # tasks of one process that are told
 WITHIN = frozenset({"lock", "condition", "event", "semaphore", "barrier", "queue.get", "queue.put", "queue.join",
                     "task", "tasks"})  # fmt: skip
+# Packages of clients, in whose futures and events data arrives.
+_CLIENTS = re.compile(
+    r"/(aiohttp/(client\w*|streams|connector)\.py|httpcore/|anyio/|websockets/|aiohttp/http_websocket)"
+)
 _WORDS = {
     "lock": "a {of}", "condition": "the notification of a Condition", "event": "an Event", "semaphore": "a {of}",
     "barrier": "a Barrier", "queue.get": "an item of a queue", "queue.put": "room in a queue",
@@ -88,7 +93,20 @@ class Awaiting:
 
     def open(self) -> list[Task]:
         """The user's tasks that may go on without another task, or of which that is not known."""
-        return [task for task in self.own if not (_stands(task) and task.awaits in WITHIN)]
+        return [task for task in self.own if not (_stands(task) and task.awaits in WITHIN and _caller_is_users(task))]
+
+    def answers(self) -> list[Task]:
+        """The tasks without which the main task does not go on and that await data from somewhere else."""
+        leaves, visited = [], set()
+        queue = [at for at, task in enumerate(self.tasks) if task.main]
+        while queue:
+            if (at := queue.pop()) in visited or at < 0 or not _stands(self.tasks[at]):
+                continue
+            visited.add(at)
+            queue += self._after[at]
+            if not self._after[at] and _of_network(self.tasks[at]):
+                leaves.append(self.tasks[at])
+        return leaves
 
     def owed(self) -> list[tuple[Task, Task]]:
         """Pairs of the user's tasks of which the first waits for the second: for a lock that it keeps, for its result,
@@ -156,6 +174,21 @@ def _needed(task: Task) -> tuple[int, ...]:
     says."""
     first = bool(task.frames) and plain(task.frames[0].function) in ("_wait", "wait") and len(task.targets) > 1
     return task.targets if task.awaits in ("task", "tasks") and not first else ()
+
+
+def _caller_is_users(task: Task) -> bool:
+    """Whether the user's code itself awaits it. What a library awaits in its own events may come from the network."""
+    return (caller := _caller(task)) is not None and users(caller)
+
+
+def _of_network(task: Task) -> bool:
+    caller = _caller(task)
+    return task.awaits == "socket" or (caller is not None and bool(_CLIENTS.search(caller.file)))
+
+
+def _caller(task: Task) -> Frame | None:
+    """The innermost frame outside asyncio."""
+    return next((frame for frame in task.frames if "/asyncio/" not in frame.file), None)
 
 
 def _stands(task: Task) -> bool:

@@ -347,6 +347,8 @@ TASKS = tuple(
         ("died", "the task that fills a queue of rank 0 has died", (0,), "HUNG", "died"),
         ("writer", "a server's update waits for a request that waits for what comes after it", ("engine",), "HUNG",
          "update"),
+        ("asked", "two requests, awaited by tasks of rank 0, take two locks in opposite orders", ("engine",),
+         "HUNG", "use"),
         ("idle", "a server of asyncio idles while the ranks rest", (), "HEALTHY", ""),
         ("sleeper", "a task of rank 0 sleeps again and again", (), "INSUFFICIENT", ""),
         ("empty", "a task of rank 0 waits for an item whose producer sleeps", (), "INSUFFICIENT", ""),

@@ -248,6 +248,44 @@ def test_a_server_with_a_request_that_goes_on_is_no_hang(tmp_path: Path) -> None
     assert result.verdict != "HUNG"
 
 
+CLIENT = (Frame("read", LIBRARY + "aiohttp/client_reqrep.py", 5), Frame("rollout", "/job/train.py", 9))
+ANSWERED = {
+    "a stream": (task(9, "socket", of=ASKED, main=True),),
+    "streams behind a gather": (main(), task(1, "socket", of=ASKED), task(2, "socket", of=ASKED)),
+    "aiohttp": (dataclasses.replace(task(9, "future", main=True), frames=CLIENT),),
+}
+UNANSWERED = {
+    "with a limit": (task(9, "socket", of=ASKED, main=True, limited=True),),
+    "of somebody else": (task(9, "socket", of="10.0.0.9:80", main=True),),
+    "beside the main task": (task(9, "event", main=True), task(1, "socket", of=ASKED)),
+    "one of several is enough": (
+        dataclasses.replace(main(), frames=(Frame("_wait", "/usr/lib/python3.11/asyncio/tasks.py", 5),)),
+        task(1, "socket", of=ASKED), task(2, "socket", of=ASKED),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*ANSWERED, *UNANSWERED])
+def test_a_main_task_that_awaits_an_answer_waits_for_the_server(name: str) -> None:
+    """So the ring of tasks in the server explains the rank that waits for the client."""
+    client = looped(rank(0, LOOP, world=2, peers=(ASKED,)), *(ANSWERED | UNANSWERED)[name], descriptors=1)
+    server = looped(process(30, "server", LOOP, listening=(ASKED,)), task(9, "connections", main=True), *CROSSED)
+    verdict = triage(evidence(client, server, rank(1, "main:10 step:42 all_reduce", world=2)))
+    assert verdict.triage is not None
+    assert [party.key for party in verdict.triage.culprits] == (["node0:30"] if name in ANSWERED else [])
+    assert [wait.target for wait in verdict.triage.waits if wait.layer == "http"] == ["node0:30"] * (name in ANSWERED)
+
+
+def test_what_a_library_awaits_in_its_own_event_may_come_from_the_network() -> None:
+    frames = (
+        Frame("Event.wait", LOCKS, 213),
+        Frame("receive", LIBRARY + "anyio/_backends/_asyncio.py", 5),
+        *CLIENT[1:],
+    )
+    verdict = late(dataclasses.replace(task(9, "event", main=True), frames=frames))
+    assert verdict.verdict != "HUNG" and not named(verdict)
+
+
 @pytest.mark.parametrize("lost", [(), (DIED,)])
 def test_an_idle_server_is_no_hang(lost: tuple[LostTask, ...]) -> None:
     one = looped(process(30, "server", LOOP, listening=(ASKED,)), task(9, "connections", main=True), lost=lost)

@@ -2,7 +2,8 @@
 
 Hangs of rank 0: `locks`, two tasks take two locks in opposite orders; `result`, a task keeps a lock and awaits a task
 that wants it; `died`, the task that fills a queue has died, and its error is read by nobody. Of an engine's server:
-`writer`, an update waits until no request reads, and a request waits for the resumption that comes after the update.
+`writer`, an update waits until no request reads, and a request waits for the resumption that comes after the update;
+`asked`, two requests, which two tasks of rank 0 await, take two locks in opposite orders.
 
 Controls, which end by themselves: `idle`, a server idles while the ranks rest for two thresholds; `sleeper`, a task
 sleeps again and again; `empty`, a consumer waits for a producer that sleeps for four thresholds; `outside`, a request
@@ -84,6 +85,7 @@ class Engine:
     def __init__(self) -> None:
         self.changed, self.resumed, self.readers = asyncio.Condition(), asyncio.Event(), 0
         self.resumed.set()
+        self.weights, self.cache = asyncio.Lock(), asyncio.Lock()
 
     async def generate(self) -> None:
         async with self.changed:
@@ -103,10 +105,17 @@ class Engine:
     async def resume(self) -> None:
         self.resumed.set()
 
+    async def load(self) -> None:
+        await use(self.weights, self.cache)
+
+    async def evict(self) -> None:
+        await use(self.cache, self.weights)
+
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
         handlers: dict[str, Callable[[], Awaitable[None]]] = {
             "/generate": self.generate, "/update": self.update, "/pause": self.pause, "/resume": self.resume,
+            "/load": self.load, "/evict": self.evict,
         }  # fmt: skip
         await handlers[request]()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -126,6 +135,16 @@ def ask(port: int, page: str) -> None:
             return
         except urllib.error.URLError:  # it is not up yet
             time.sleep(0.1)
+
+
+async def ask_for(port: int, page: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET /{page} HTTP/1.1\r\n\r\n".encode())
+    return await reader.readline()
+
+
+async def ask_for_both(port: int) -> None:
+    await asyncio.gather(ask_for(port, "load"), ask_for(port, "evict"))
 
 
 def free_port() -> int:
@@ -159,8 +178,10 @@ def work(phase: str, stall: float) -> None:
         asyncio.run({"locks": locks, "result": result, "died": died}[phase]())
     elif phase in ("sleeper", "empty"):
         asyncio.run({"sleeper": sleeper, "empty": empty}[phase](4 * stall))
-    elif phase == "idle":
-        ask(start_engine(client=False), "generate")
+    elif phase in ("idle", "asked"):
+        ask(port := start_engine(client=False), "generate")
+        if phase == "asked":
+            asyncio.run(ask_for_both(port))
         time.sleep(2 * stall)
     else:
         port = start_engine(client=phase == "writer")
@@ -191,7 +212,7 @@ def rank(phase: str, stall: float) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    phases = ["locks", "result", "died", "writer", "idle", "sleeper", "empty", "outside"]
+    phases = ["locks", "result", "died", "writer", "asked", "idle", "sleeper", "empty", "outside"]
     arguments.add_argument("--phase", choices=phases, default="locks")
     arguments.add_argument("--stall", type=float, default=5.0)
     arguments.add_argument("--role", choices=["rank", "engine", "client"], default="rank")
