@@ -7,15 +7,18 @@ missing.
 
 from __future__ import annotations
 
+import re
+
 from harness.triage.awaiting import in_loop, unseen
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import loop_wakes
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.rules import threads
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.stacks import awaits
 
+_ASYNCIO = re.compile(r"/python3\.(\d+)/asyncio/")
 _LOOPBACK = ("127.", "[::1]")
 
 
@@ -93,8 +96,21 @@ def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
 
 
 def tasks_shown(case: Case, blind: list[Subject]) -> tuple[str, ...]:
-    """What shows the tasks of these processes, if there are any; no look from outside does."""
-    return (f"for the next run: {case.watched()}   # its probes say what each task awaits",) if blind else ()
+    """What shows the tasks of these processes. From Python 3.14 on, asyncio itself reads them from outside
+    (docs.python.org/3.14/library/asyncio-tools.html); before that only a probe in the process sees them."""
+    readers = [
+        Live(f"python{version} -m asyncio pstree {subject.process.pid}   # what its tasks await")
+        for subject in blind if subject.process and (version := _read_by(subject.process))
+    ]  # fmt: skip
+    watched = f"for the next run: {case.watched()}   # its probes say what each task awaits"
+    return (*readers[:1], watched) if blind else ()
+
+
+def _read_by(process: Process) -> str:
+    """The version of the Python that a process runs, "3.14", if its asyncio reads tasks from outside; else empty."""
+    files = (frame.file for look in process.samples for thread in look.threads for frame in thread.frames)
+    version = next((match for file in files if (match := _ASYNCIO.search(file))), None)
+    return f"3.{version[1]}" if version and int(version[1]) >= 14 else ""
 
 
 def foreign(case: Case, process: Process | None) -> list[str]:

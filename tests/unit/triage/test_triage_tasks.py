@@ -292,10 +292,28 @@ def test_an_idle_server_is_no_hang(lost: tuple[LostTask, ...]) -> None:
     assert triage(evidence(one)).verdict != "HUNG"
 
 
-def test_without_a_probe_the_verdict_says_what_would_show_the_tasks() -> None:
+@pytest.mark.parametrize(("version", "reads"), [("3.11", False), ("3.13", False), ("3.14", True), ("3.15", True)])
+def test_without_a_probe_the_verdict_says_what_would_show_the_tasks(version: str, reads: bool) -> None:
     one = rank(0, LOOP, world=2, command="python train.py --steps 10")
-    verdict = triage(evidence(one, rank(1, "main:10 step:42 all_reduce", world=2), stall_s=0.0, source="live"))
-    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
-    assert verdict.missing and any(
-        line.startswith("for the next run: harness watch -- ") for line in verdict.triage.next
-    )
+    looks = tuple(
+        dataclasses.replace(look, threads=tuple(
+            dataclasses.replace(thread, frames=tuple(
+                dataclasses.replace(frame, file=frame.file.replace("python3.11", f"python{version}"))
+                for frame in thread.frames))
+            for thread in look.threads))
+        for look in one.samples
+    )  # fmt: skip
+    peer = rank(1, "main:10 step:42 all_reduce", world=2, ppid=one.pid)
+    verdict = triage(evidence(dataclasses.replace(one, samples=looks), peer, stall_s=0.0, source="live"))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None and verdict.missing
+    commands = [step.partition("   #")[0] for step in verdict.triage.next]
+    assert "for the next run: harness watch -- python train.py --steps 10" in commands
+    assert (f"python{version} -m asyncio pstree {one.pid}" in commands) == reads
+
+
+@pytest.mark.parametrize("command", ["python -c print(1)", "python train.py --prompt 'a b'", "[python]", ""])
+def test_a_command_that_needs_quotes_is_not_repeated(command: str) -> None:
+    one = rank(0, LOOP, world=2, command=command)
+    verdict = triage(evidence(one, rank(1, "main:10 all_reduce", world=2, ppid=one.pid), stall_s=0.0, source="live"))
+    assert verdict.triage is not None
+    assert any(step.startswith("for the next run: harness watch -- COMMAND") for step in verdict.triage.next)
