@@ -1,9 +1,9 @@
 """Attaches the probes to a watched process: a journal, its process groups, access to the flight recorder, a
 heartbeat.
 
-probes/site/sitecustomize.py calls `begin` when the process has imported torch.distributed or Ray. Nothing here may
-break the job: a part that fails is switched off and named in the beat (`off`). The heartbeat's thread does everything
-that costs time, one period after it began, so that a short script leaves no files behind.
+probes/site/sitecustomize.py calls `begin` when the process has imported torch.distributed or Ray, or runs an event
+loop. Nothing here may break the job: a part that fails is switched off and named in the beat (`off`). The heartbeat's
+thread does everything that costs time, one period after it began, so that a short script leaves no files behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probes import collectives, install, lost_threads, redaction
+from probes import collectives, event_loops, install, lost_threads, redaction
 from probes.errors import of_a_signal
 from probes.format import MANIFEST
 from probes.heartbeat import PERIOD_S, WATCHDOG, Heartbeat
@@ -203,11 +203,13 @@ class Attachment:
             heart = self._heart = Heartbeat(
                 self.directory, identity=self._identity, recorders=self._recorders, period_s=self.period_s
             )
+            tasks = event_loops.Answers(self.directory, self._stop.wait)
             while not self._stop.is_set():
                 if not self.journal.path and role_now() != IDLE:  # the role names the file and cannot change later
                     self.journal.open()
                 self._look()
                 heart.beat(error=self._failure())
+                self._answer(tasks)
                 if heart.count % WATCHDOG_EVERY == 0:
                     self._watch_the_watchdog()
                 self._stop.wait(self.period_s)
@@ -219,6 +221,12 @@ class Attachment:
                     heart.path.unlink(missing_ok=True)
         finally:
             self._done.set()
+
+    def _answer(self, tasks: event_loops.Answers) -> None:
+        try:
+            tasks.answer()
+        except Exception as error:  # private parts of asyncio: a version without them must not end the heartbeat
+            self.off = f"no tasks of event loops: {error_text(error)}"
 
     def _end(self) -> None:
         """Write a last beat that marks the end, remove the socket, and close the journal, when the interpreter ends."""
@@ -269,6 +277,7 @@ class Attachment:
         return {
             "role": self._role, "rank": self._rank[0], "world_size": self._rank[1], "socket": self.socket,
             "journals": [path for recorder in self._recorders() if (path := str(recorder.path))],
+            "loops": len(event_loops.running()),
             **({"timeout_s": min(known_timeouts)} if known_timeouts else {}),
             **({"off": self.off or self.journal.off} if self.off or self.journal.off else {}),
         }  # fmt: skip

@@ -129,6 +129,59 @@ class Beat:
 
 
 @dataclass(frozen=True)
+class Task:
+    """A task of an event loop that has not ended, or several that stand in the same place for the same thing.
+
+    Identities are numbers that mean something within one process only.
+    """
+
+    ids: tuple[int, ...]  # of each task
+    name: str  # of the first
+    frames: tuple[Frame, ...]  # of its coroutines, innermost first
+    # lock, condition, event, semaphore, barrier, queue.get, queue.put, queue.join, task, tasks, sleep, socket,
+    # connections, subprocess, executor, future; runs: it is about to go on.
+    awaits: str
+    target: int = 0  # identity of what it awaits
+    of: str = ""  # its class, the other end of a connection, the name of a task
+    targets: tuple[int, ...] = ()  # identities of the tasks that it awaits
+    keeps: tuple[int, ...] = ()  # identities of locks whose `async with` it is in
+    main: bool = False  # the loop runs until it ends
+    limited: bool = False  # its wait has a time limit
+    still: bool = False  # it awaited the same throughout
+
+
+@dataclass(frozen=True)
+class LostTask:
+    """A task that died with an error which nobody has read."""
+
+    name: str
+    error: str
+    age_s: Number | None = None  # seconds since that was certain; None if the program may still read it
+    frame: Frame | None = None  # where it was raised, in the user's code
+
+
+@dataclass(frozen=True)
+class LaterCall:
+    """A call that an event loop makes in `due_s` seconds; one that only ends the wait of a task is none."""
+
+    function: str
+    file: str
+    due_s: Number
+
+
+@dataclass(frozen=True)
+class EventLoop:
+    """An event loop that runs, as the probe in its process sees it."""
+
+    tid: int  # of its thread; 0 if unknown
+    tasks: tuple[Task, ...] = ()
+    left_out: int = 0  # tasks that are not listed
+    later: tuple[LaterCall, ...] | None = None  # None if the loop does not show them
+    descriptors: int | None = None  # for how many it waits; None if the loop does not show them
+    lost: tuple[LostTask, ...] = ()
+
+
+@dataclass(frozen=True)
 class Call:
     """One call of an engine, as its session recorded it."""
 
@@ -209,6 +262,7 @@ class Process:
     wakers: tuple[int, ...] | None = None
     forked: bool = False  # it was forked by its parent and still runs that one's program
     reader: int = 0  # the one other process on its host that can read the full pipe to which it writes
+    loops: tuple[EventLoop, ...] = ()  # its event loops, where a probe of ours is in it
 
     @property
     def key(self) -> str:

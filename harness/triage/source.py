@@ -1,11 +1,11 @@
 """What the source text says about the place where a process stands, if the file can be read here.
 
-Twelve questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
+Fourteen questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
 asks for the rank, in a loop without an end, in a loop that repeats until something has come, in a loop that continues
 after an error, or behind a loop that contains another line? Does its function hand something on, or ask if processes
 have ended? Does the line wait for a device, take a lock, or sleep, and for how long?
-Is it inside a `with` of that lock? A file that is absent, too large, or does not have the frame's function at
-that line (it changed since) answers nothing.
+Is it inside a `with` of that lock? Does it wait for the notification of a condition, or make it later? A file that is
+absent, too large, or does not have the frame's function at that line (it changed since) answers nothing.
 """
 
 from __future__ import annotations
@@ -221,6 +221,45 @@ def keeps_lock(frame: Frame, lock: str) -> bool:
         and any(ast.unparse(item.context_expr) == lock for item in node.items)
         and any(_holds(part, frame.line) for part in node.body)
         for node in (ast.walk(body) if body is not None else ())
+    )
+
+
+def notified_by(frame: Frame) -> str:
+    """The text of the condition whose notification the line of a frame waits for; empty without one."""
+    body = _function(frame)
+    calls = (node for node in ast.walk(body) if isinstance(node, ast.Call)) if body is not None else ()
+    return next(
+        (ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)
+         and call.func.attr in ("wait", "wait_for") and _holds(call, frame.line)),
+        "",
+    )  # fmt: skip
+
+
+def notifies(frame: Frame, condition: str) -> bool:
+    """Whether the function of a frame, behind its line, notifies the condition of that text, itself or by a call of a
+    function of the same file."""
+    body, tree = _function(frame), _tree(frame.file)
+    if body is None or tree is None:
+        return False
+    functions = {
+        node.name for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _notification(node, condition, 0)
+    }  # fmt: skip
+    calls_behind = (node for node in ast.walk(body) if isinstance(node, ast.Call) and node.lineno > frame.line)
+    return _notification(body, condition, frame.line) or any(
+        (call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")) in functions
+        for call in calls_behind
+    )
+
+
+def _notification(body: ast.AST, condition: str, behind: int) -> bool:
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("notify", "notify_all")
+        and ast.unparse(node.func.value) == condition
+        and node.lineno > behind
+        for node in ast.walk(body)
     )
 
 

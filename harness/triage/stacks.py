@@ -96,7 +96,7 @@ def doing(process: Process, sample: int = -1) -> Doing:
     doings = [
         (_is_main(thread, index, process.pid), classify(thread, look, natives.get(thread.tid)))
         for index, thread in enumerate(look.threads)
-        if not _ours(thread)
+        if not ours(thread)
     ]
     if not doings and process.native and sample == -1:
         doings = [
@@ -281,7 +281,7 @@ def describe(frame: Frame) -> str:
 def trail(threads: Iterable[Thread], pid: int = 0) -> tuple[tuple[str, str, int], ...]:
     """The main thread's stack, or that of a Ray worker's task, as comparable data. If two trails of a process
     differ, it moved."""
-    threads = [thread for thread in threads if _is_leading(thread) or not _ours(thread)]  # may end in our probe
+    threads = [thread for thread in threads if _is_leading(thread) or not ours(thread)]  # may end in our probe
     mains = [thread for index, thread in enumerate(threads) if _is_main(thread, index, pid)]
     chosen = mains[0] if mains else threads[0] if threads else None
     if chosen is not None and classify(chosen).kind == "ray_idle":
@@ -295,14 +295,14 @@ def _is_main(thread: Thread, index: int, pid: int) -> bool:
 
 def beside(thread: Thread) -> bool:
     """Whether it is a side thread of the program that is on a processor."""
-    return thread.active and not _is_leading(thread) and not _ours(thread)
+    return thread.active and not _is_leading(thread) and not ours(thread)
 
 
 def _is_leading(thread: Thread) -> bool:
     return thread.main or thread.name == "MainThread"
 
 
-def _ours(thread: Thread) -> bool:
+def ours(thread: Thread) -> bool:
     """Whether it is a thread of our own probe: heartbeat and worker server are no work of the program."""
     inner = [frame.file for frame in thread.frames if not frame.file.endswith(("threading.py", "socketserver.py"))]
     return bool(inner) and all(re.search(r"/probes/(site/)?\w+\.py$", file) for file in inner)

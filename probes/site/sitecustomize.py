@@ -2,14 +2,15 @@
 folder.
 
 It runs the sitecustomize that it replaces, and loads nothing else until the process imports torch.distributed or Ray,
-or until a thread of it ends with an error which nobody catches. Another process only pays for reading two variables.
+runs an event loop, or loses a thread by an error which nobody catches. Another process only pays for reading two
+variables.
 """
 
 import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_TRIGGERS = {"torch.distributed.distributed_c10d", "ray._private.worker", "threading"}
+_TRIGGERS = {"torch.distributed.distributed_c10d", "ray._private.worker", "threading", "asyncio.events"}
 _HOOK = "rlhf_harness_ray.environment"
 _ADAPTER, _, _PACKAGES = os.environ.get("RLHF_HARNESS_ADAPTER", "").rpartition(":")
 _TRIGGERS.update(_PACKAGES.split(",") if _PACKAGES else ())
@@ -52,8 +53,8 @@ class _Imports:
             _TRIGGERS.discard(module.__name__)
             if not _TRIGGERS and self in sys.meta_path:
                 sys.meta_path.remove(self)
-            if module.__name__ == "threading":
-                _watch_threads(module)
+            if module.__name__ in _WATCHES:
+                _WATCHES[module.__name__](module)
                 return
             if module.__name__ == "ray._private.worker":
                 _tell_ray(module)
@@ -103,19 +104,45 @@ def _watch_threads(threading):
     threading.excepthook = excepthook
 
 
+def _watch_loops(events):
+    """Record a process from the moment at which it runs an event loop, whose tasks no stack shows.
+
+    Each event loop, also uvloop's, says to this function of asyncio that it runs.
+    """
+    before = events._set_running_loop
+
+    def _set_running_loop(loop):
+        before(loop)
+        if loop is None:
+            return
+        if _note_loop is None:
+            _attach()
+        if _note_loop is not None:
+            _note_loop(loop)
+
+    events._set_running_loop = _set_running_loop
+
+
+_WATCHES = {"threading": _watch_threads, "asyncio.events": _watch_loops}
+_note_loop = None  # `probes.event_loops.note`, once the probes are loaded
+
+
 def _attach(lost=None):
     """Record this process. `lost`: what `threading.excepthook` is given of a thread that has just ended."""
+    global _note_loop
     directory = os.environ.get("RLHF_HARNESS_WATCH")
     if not directory:
         return
     try:
         attach, adapters, adapter = _probes()
         attach.begin(directory)
+        _note_loop = attach.event_loops.note
         if lost is not None:
             attach.lost_threads.remember(lost)
         if adapter is not None:
             adapters.begin(directory, adapter)
     except Exception as error:  # the job goes on whatever a probe does; the watch directory says that it is off
+        _note_loop = _note_loop or id  # which does nothing
         _failed(directory, error)
 
 
@@ -196,8 +223,8 @@ def _without_the_empty_entry():
 
 if os.environ.get("RLHF_HARNESS_WATCH"):
     _without_the_empty_entry()
-    if "threading" in sys.modules:
-        _TRIGGERS.discard("threading")
-        _watch_threads(sys.modules["threading"])
+    for _name in _TRIGGERS & _WATCHES.keys() & sys.modules.keys():
+        _TRIGGERS.discard(_name)
+        _WATCHES[_name](sys.modules[_name])
     sys.meta_path.insert(0, _Imports())
 _next()

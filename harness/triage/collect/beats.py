@@ -37,6 +37,7 @@ class Pulse:
     file: str = ""  # path of the beat file
     read_ns: int = 0  # when it was read; monotonic time of this host
     at_ns: int = 0  # when the beat was written; monotonic time of its own host
+    loops: int = 0  # event loops that run in the process
 
 
 def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tuple[str, ...]]:
@@ -137,6 +138,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         journals=tuple(str(path) for path in fields.get("journals") or ()),
         error=redact.text(str(fields.get("error") or "")),
         at_ns=int(fields["t_ns"]),
+        loops=_number(fields.get("loops")) or 0,
     )
 
 

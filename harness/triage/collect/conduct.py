@@ -24,6 +24,7 @@ from harness.triage.collect import (
     channels,
     connections,
     endings,
+    event_loops,
     gpus,
     journals,
     locks,
@@ -65,6 +66,8 @@ class _Terms:
     clock: Callable[[], float]
     spies: threading.Semaphore  # limits parallel py-spy runs: they need the CPU, and more would only slow each other
     sockets: connections.Sockets
+    directory: Path | None = None  # of the watch
+    asked: int = 0  # the mark of our question about tasks of event loops; 0: nobody was asked
 
     def remaining_s(self) -> float:
         return self.began + self.deadline_s - CLOSING_S - self.clock()
@@ -120,11 +123,14 @@ def collect(
         clock=options.clock,
         spies=spies,
         sockets=connections.Sockets(options.clock),
+        directory=scope.directory,
     )
     stall_s = options.stall_s
     timestamp = dates.utc().isoformat(timespec="milliseconds")
     empty = Evidence(str(out), "watch" if stall_s else "live", timestamp, stall_s, threshold_s=options.threshold_s)
     local_cast = cast(scope, exclude=(os.getpid(),))
+    if any(pulse.loops for pulse in local_cast.pulses.values()):
+        terms = dataclasses.replace(terms, asked=event_loops.ask(scope.directory))
     served_by = servers.beside(local_cast.pids, terms.sockets, proc.parents())
     local_cast = dataclasses.replace(local_cast, pids=(*local_cast.pids, *served_by))
     _kept(dataclasses.replace(empty, notes=local_cast.notes), terms.out, complete=False)
@@ -347,6 +353,9 @@ def _look(draft: Draft, terms: _Terms) -> None:
     # misleading.
     if draft.pulse:
         draft.pulse = beats.again(draft.pulse, time.monotonic_ns())
+    if draft.pulse and draft.pulse.loops and terms.directory and terms.asked and draft.samples[-1].state not in ENDED:
+        draft.doing = "what its tasks await"
+        draft.loops = event_loops.answer(terms.directory, draft.pid, terms.asked, terms.remaining_s)
     draft.doing = "its native stack"
     last = draft.samples[-1]
     if terms.native and not denied and stacks.unexplained(last.threads) and terms.remaining_s() > NATIVE_AT_LEAST_S:

@@ -12,7 +12,7 @@ from harness.triage.collect.connections import Connections
 from harness.triage.collect.journals import Recording, same_process
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.scope import Cast
-from harness.triage.evidence import Process, Sample, Thread
+from harness.triage.evidence import EventLoop, Process, Sample, Thread
 
 
 class Draft:
@@ -29,6 +29,7 @@ class Draft:
         self.writer = self.reader = 0
         self.fed = self.own_pipe = False
         self.wakers: tuple[int, ...] | None = None
+        self.loops: tuple[EventLoop, ...] = ()
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
         self.notes: list[str] = []
@@ -120,6 +121,7 @@ class Draft:
             fed=self.fed,
             own_pipe=self.own_pipe,
             wakers=self.wakers,
+            loops=self.loops,
         )
 
     def _rank(self, parent: Draft | None) -> tuple[int | None, int | None]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from harness.triage.awaiting import Awaiting, headline
 from harness.triage.evidence import Evidence, Process, RayTask
 from harness.triage.graph.motion import HELD_S, hands_on
 from harness.triage.graph.shape import components
@@ -104,7 +105,23 @@ def http(
     for subject in subjects.values():
         if _stands_at_socket(subject):
             waits += _socket_waits(subject, owners, subjects)
+        elif not (subject.ended or subject.blocked or subject.pending):
+            waits += _task_waits(subject, owners, subjects)
     return waits, subjects
+
+
+def _task_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> Iterator[Wait]:
+    """Waits of the main task of an event loop for the processes that own the other ends of the connections in which
+    it, or a task that it needs, awaits data."""
+    answers = Awaiting.of(subject.process).answers()
+    named = all(task.awaits == "socket" and task.of for task in answers)
+    peers = (task.of for task in answers) if named else _peers(subject) if answers else ()
+    targets = dict.fromkeys(key for peer in peers for key in owners.get(peer, ()) if key != subject.key)
+    services = [subjects[key] for key in targets if _is_service(subjects[key])]
+    if named or len(services) == 1:
+        for service in services:
+            because = f"{headline(answers[0])}: no data from {service.label}"
+            yield Wait(subject.key, service.key, "http", because, operation="awaits data in a task")
 
 
 def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> list[Wait]:
@@ -271,8 +288,8 @@ def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subj
     for child in below:
         process = child.process
         assert process is not None
-        if child.blocked and busy:
-            continue  # the child that advances may be the one that answers
+        if (child.blocked or child.ended) and busy:
+            continue  # the child that advances may be the one that answers; a failed tool may have been dealt with
         if request is not None and _awaits_engine(subject, request):
             if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
                 yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")

@@ -39,6 +39,7 @@ from harness.triage.rules import (
     ras,
     ray_lists,
     resources,
+    tasks,
 )
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
@@ -61,6 +62,8 @@ RULES: tuple[Rule, ...] = (
     processes.died,  # K4
     processes.unwritten,  # K4
     forks.locked,  # K4
+    tasks.ring,  # K4
+    tasks.unfilled,  # K4
     builds.locked,  # K9
     engines.transition,  # K8
     nodes.unreachable,  # K5
@@ -73,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     pauses.slow,  # K7
     locks.worked,  # K7
     pauses.fresh,  # INSUFFICIENT
+    tasks.owed,  # K4
     resources.starved,  # K14
     nodes.between,  # K12, or INSUFFICIENT
     engines.branch,  # K3

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 
 from harness.triage import source
+from harness.triage.awaiting import in_loop, unseen
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import hands_on, spent_s
 from harness.triage.graph.polling import woke
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
-from harness.triage.rules.outsiders import awaits_tasks, in_client
+from harness.triage.rules.outsiders import awaits_tasks, in_client, tasks_shown
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.stacks import JOINS, classify, describe, user_frame
@@ -106,7 +107,7 @@ def _thread(subject: Subject, process: Process) -> str:
             place = user_frame(thread.frames) or describe(thread.frames[0])
             return f"its thread {thread.name or thread.tid} stands at {place}"
     if serves and any("/asyncio/" in frame.file for thread in look.threads for frame in thread.frames):
-        return "it runs an event loop, and what its tasks await is in no stack"
+        return f"it {in_loop(process)}"
     return ""
 
 
@@ -154,6 +155,7 @@ def undecided(case: Case) -> Ruling | None:
         return None
     described = {key: f"{case.subject(key).state()}; {why}" for key, why in awaited.items()}
     where = f": {case.subject(next(iter(awaited))).state()}" if len(awaited) == 1 else ""
+    blind = [case.subject(key) for key in awaited if unseen(case.subject(key).process)]
     return Ruling(
         "INSUFFICIENT",
         f"others wait for {case.names(awaited)}, which may go on{where}",
@@ -162,6 +164,7 @@ def undecided(case: Case) -> Ruling | None:
         place=case.subject(next(iter(awaited))).frame,
         next=(
             Live(f"{case.again()}   # in a minute: what has moved"),
+            *tasks_shown(case, blind),
             "give each wait a timeout, and say in its error what has not come",
         ),
     )

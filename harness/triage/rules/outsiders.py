@@ -7,14 +7,18 @@ missing.
 
 from __future__ import annotations
 
+import re
+
+from harness.triage.awaiting import in_loop, unseen
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import loop_wakes
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.rules import threads
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.stacks import awaits
 
+_ASYNCIO = re.compile(r"/python3\.(\d+)/asyncio/")
 _LOOPBACK = ("127.", "[::1]")
 
 
@@ -65,11 +69,14 @@ def in_client(case: Case, subject: Subject) -> bool:
 
 
 def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
-    """INSUFFICIENT: waiting ends in an event loop, and nothing says what its tasks await."""
+    """INSUFFICIENT: waiting ends in an event loop. Where no probe of ours is in the process, nothing says what its
+    tasks await."""
     timers = [waiter for waiter in loops if waiter.process and loop_wakes(waiter.process, waiter.doing)]
+    blind = [waiter for waiter in loops if unseen(waiter.process)]
+    told = blind or loops
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(waiter.key for waiter in loops)} waits in an event loop, and what its tasks await is in no stack",
+        f"{case.names(waiter.key for waiter in told)} {in_loop(told[0].process)}",
         evidence=("only a timer wakes it",)
         if timers
         else tuple(
@@ -78,10 +85,32 @@ def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
             for waiter in loops[:8]
             if _only_waiters_wake(case, waiter)
         ),
-        missing=tuple(f"what the tasks of {waiter.label} await" for waiter in loops[:8]),
+        missing=tuple(f"what the tasks of {waiter.label} await" for waiter in blind[:8])
+        or tuple(f"who ends what the tasks of {waiter.label} await" for waiter in loops[:8]),
         place=case.waited_in(waiter.key for waiter in loops) or loops[0].frame,
-        next=("give each awaited call a timeout: asyncio.timeout", "print asyncio.all_tasks() of that process"),
+        next=(
+            *tasks_shown(case, blind),
+            "give each awaited call a timeout: asyncio.timeout",
+        ),
     )
+
+
+def tasks_shown(case: Case, blind: list[Subject]) -> tuple[str, ...]:
+    """What shows the tasks of these processes. From Python 3.14 on, asyncio itself reads them from outside
+    (docs.python.org/3.14/library/asyncio-tools.html); before that only a probe in the process sees them."""
+    readers = [
+        Live(f"python{version} -m asyncio pstree {subject.process.pid}   # what its tasks await")
+        for subject in blind if subject.process and (version := _read_by(subject.process))
+    ]  # fmt: skip
+    watched = f"for the next run: {case.watched()}   # its probes say what each task awaits"
+    return (*readers[:1], watched) if blind else ()
+
+
+def _read_by(process: Process) -> str:
+    """The version of the Python that a process runs, "3.14", if its asyncio reads tasks from outside; else empty."""
+    files = (frame.file for look in process.samples for thread in look.threads for frame in thread.frames)
+    version = next((match for file in files if (match := _ASYNCIO.search(file))), None)
+    return f"3.{version[1]}" if version and int(version[1]) >= 14 else ""
 
 
 def foreign(case: Case, process: Process | None) -> list[str]:

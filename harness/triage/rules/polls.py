@@ -36,7 +36,7 @@ def takes_orders(case: Case, subject: Subject) -> bool:
 def undecided(case: Case) -> Ruling | None:
     """INSUFFICIENT: waiting ends at a poll, at workers that wait for requests, at a full pipe, or at a read."""
     ends = [sink for sink in case.sinks() if not sink.progress and not sink.ended]
-    if pollers := [end for end in ends if end.polls and not _collects(end)] or _polled_beside(case):
+    if pollers := [end for end in ends if end.polls and not collects(end)] or _polled_beside(case):
         return polling(case, pollers)
     if idle := [end for end in ends if takes_orders(case, end)]:
         return _lost(case, idle)
@@ -150,7 +150,7 @@ def _lost(case: Case, idle: list[Subject]) -> Ruling:
     )
 
 
-def _collects(subject: Subject) -> bool:
+def collects(subject: Subject) -> bool:
     """Whether it asks again and again if its children have ended, as a launcher does."""
     return any(map(source.asks_for_children, subject.loop[:1]))
 
@@ -168,7 +168,7 @@ def open_polls(case: Case) -> list[Subject]:
 
 def _asks_below(case: Case, subject: Subject) -> bool:
     process = subject.process
-    if process is None or _collects(subject):
+    if process is None or collects(subject):
         return False
     below = [each for each in case.live() if each.process and each.process.ppid == process.pid]
     workers = [each for each in below if each.process and each.process.host == process.host]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from reports.sections.triage import ranks
 NO_MAJORITY = "neither side has a majority, so nobody is named"
 MAX_RUNS = 3  # ranges of ranks in a headline: "0, 2-7, 9 and 4 more"
 MAX_ROOTS = 8  # pids that a printed command names
+_PLAIN = re.compile(r"[\w./=:,@%+-]+( [\w./=:,@%+-]+)*")  # a command line whose words need no quotes, without secrets
 YOUNG_S = 3.0  # a younger wait or transition, at one look at a live job, proves nothing
 # Advice where a watched job waits for somebody whom nothing names.
 NAME_WHO_IS_ASKED = "give each wait for an answer a timeout, and say in its error who was asked"
@@ -119,6 +121,14 @@ class Case:
         pids = {process.pid for process in here}
         root = next((process.pid for process in here if process.ppid not in pids), here[0].pid)
         return Live(f"harness watch --pid {root}   # the job that runs already")
+
+    def watched(self) -> str:
+        """The command that watches the next run of this job, as its first process was started."""
+        here = [process for process in self.evidence.processes if process.samples and not ended(process)]
+        pids = {process.pid for process in here}
+        roots = [process for process in here if process.ppid not in pids]
+        command = roots[0].command if len(roots) == 1 and not roots[0].title else ""
+        return f"harness watch -- {command if _PLAIN.fullmatch(command) and ' -c ' not in command else 'COMMAND'}"
 
     def waited_in(self, keys: Iterable[str]) -> str:
         """The operation in which these processes are waited for, in words."""

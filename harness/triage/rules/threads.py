@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.triage import source
-from harness.triage.evidence import Frame, LostThread, Process, Thread
+from harness.triage import awaiting, source
+from harness.triage.evidence import Frame, LostTask, LostThread, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
@@ -31,33 +31,41 @@ def lines(case: Case, ruling: Ruling) -> list[str]:
     if not subjects and ruling.verdict == "INSUFFICIENT":
         subjects = [subject for subject in case.live() if not subject.progress and subject.pending is None]
     texts = [f"{subject.label} {text}" for subject in subjects if (text := inside(subject.process))]
+    if ruling.verdict in ("HUNG", "INSUFFICIENT") and not ruling.culprits:
+        texts += [f"{subject.label}: {awaiting.words(task)}" for subject in subjects
+                  for task in awaiting.telling(subject.process)]  # fmt: skip
     lost = _lost(case) if ruling.verdict in ("HUNG", "INSUFFICIENT") else []
     sentences = [
-        *(
-            f"{subject.label} lost its thread {thread.name} {thread.age_s:.0f} s ago: {thread.error}"
-            for subject, thread in lost
-        ),
+        *(f"{subject.label} lost its {kind} {died.name}{_ago(died)}: {died.error}" for subject, kind, died in lost),
         *texts,
     ]
     return [line for line in sentences if line not in ruling.evidence][:MAX_LINES]
 
 
 def with_lost_threads(case: Case, ruling: Ruling) -> Ruling:
-    """The ruling with advice about a thread that ended with an error, where nobody is named.
+    """The ruling with advice about a thread or a task that ended with an error, where nobody is named.
 
     Whoever waits for its work waits for ever. Whether anybody does is not known, so its process is not blamed.
     """
     lost = _lost(case) if ruling.verdict == "INSUFFICIENT" else []
-    advice = (f"see why thread {thread.name} of {subject.label} ended, and whether it made what is waited for"
-              for subject, thread in lost[:1])  # fmt: skip
+    advice = (f"see why {kind} {died.name} of {subject.label} ended, and whether it made what is waited for"
+              for subject, kind, died in lost[:1])  # fmt: skip
     return replace(ruling, next=(*advice, *ruling.next))
 
 
-def _lost(case: Case) -> list[tuple[Subject, LostThread]]:
-    """Threads that ended with an error while their process went on, the first of them first."""
-    lost = [(subject, thread) for subject in case.live() if subject.process and subject.process.beat
-            for thread in subject.process.beat.lost_threads]  # fmt: skip
-    return sorted(lost, key=lambda pair: -pair[1].age_s)
+def _lost(case: Case) -> list[tuple[Subject, str, LostThread | LostTask]]:
+    """Threads and tasks that ended with an error while their process went on, the first of them first."""
+    processes = [(subject, subject.process) for subject in case.live() if subject.process]
+    lost: list[tuple[Subject, str, LostThread | LostTask]] = [
+        (subject, "thread", thread) for subject, process in processes if process.beat
+        for thread in process.beat.lost_threads
+    ]  # fmt: skip
+    lost += [(subject, "task", task) for subject, process in processes for loop in process.loops for task in loop.lost]
+    return sorted(lost, key=lambda each: -(each[2].age_s or 0.0))
+
+
+def _ago(died: LostThread | LostTask) -> str:
+    return f" {died.age_s:.0f} s ago" if died.age_s is not None else ""
 
 
 def keepers(threads: Sequence[Thread], waiting: Frame, lock: str) -> list[tuple[Thread, Frame]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from harness.triage import source, stacks
+from harness.triage.awaiting import in_loop
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import place as polled_at
@@ -165,7 +166,7 @@ def _loops(subject: Subject) -> bool:
 
 def _wait_text(node: Subject) -> str:
     if _in_tasks(node):
-        return "waits in an event loop, and what its tasks await is in no stack"
+        return in_loop(node.process)
     assert node.process is not None
     if awaited := inside(node.process):
         return awaited

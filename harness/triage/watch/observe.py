@@ -246,4 +246,5 @@ def _snapshot(key: str, pid: int, stat: Stat | None, beat: dict[str, Any]) -> Pr
         ended=bool(beat.get("ended")),
         timeout_s=beat.get("timeout_s"),
         name=f"rank {rank}" if rank is not None else f"{role} {pid}",
+        loops=bool(beat.get("loops")) and not beat.get("socket"),
     )  # fmt: skip

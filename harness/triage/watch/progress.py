@@ -58,6 +58,7 @@ class ProcessSnapshot:
     ended: bool = False
     timeout_s: float | None = None  # smallest timeout of its process groups
     name: str = ""  # for people: "rank 1", "launcher"
+    loops: bool = False  # it has a heartbeat for its event loop alone: it belongs to no process group
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,10 @@ class Progress:
         for track in self._tracks.values():
             if over(track.process):
                 continue
-            still_s = track.quiet_s if track.process.beats is None else track.still_s
-            if track.process.beats is not None and track.process.wait == "idle":
+            # A loop that only runs its timers stands still; nothing says that it waits for requests.
+            by_processor = track.process.beats is None or track.process.loops
+            still_s = track.quiet_s if by_processor else track.still_s
+            if not by_processor and track.process.wait == "idle":
                 continue
             if still_s < self.stall_s:
                 return []

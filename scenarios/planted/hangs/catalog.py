@@ -338,6 +338,24 @@ ASYNC = tuple(
     )
 )  # fmt: skip
 
+TASKS = tuple(
+    Hang(f"tasks-{phase}", "K4" if culprits else "", summary, _program("async_tasks"),
+         ("--phase", phase, "--stall", "{stall}"), 2, frozenset(culprits), verdict, frame=frame)
+    for phase, summary, culprits, verdict, frame in (
+        ("locks", "two tasks of rank 0 take two locks in opposite orders", (0,), "HUNG", "use"),
+        ("result", "a task of rank 0 keeps a lock and awaits a task that wants it", (0,), "HUNG", ""),
+        ("died", "the task that fills a queue of rank 0 has died", (0,), "HUNG", "died"),
+        ("writer", "a server's update waits for a request that waits for what comes after it", ("engine",), "HUNG",
+         "update"),
+        ("asked", "two requests, awaited by tasks of rank 0, take two locks in opposite orders", ("engine",),
+         "HUNG", "use"),
+        ("idle", "a server of asyncio idles while the ranks rest", (), "HEALTHY", ""),
+        ("sleeper", "a task of rank 0 sleeps again and again", (), "INSUFFICIENT", ""),
+        ("empty", "a task of rank 0 waits for an item whose producer sleeps", (), "INSUFFICIENT", ""),
+        ("outside", "a request waits for an event that a process beside the job asks for", (), "INSUFFICIENT", ""),
+    )
+)  # fmt: skip
+
 
 def _looks(phase: str, summary: str, *, world: int = 2, verdict: str = "HEALTHY", kind: str = "",
            culprits: Iterable[int] = ()) -> Hang:  # fmt: skip
@@ -438,6 +456,6 @@ def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
 
 HANGS: tuple[Hang, ...] = (
     *TRIP_COUNT, *ORDER, *PAIRS, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *ANSWERS, *POLLS, *SLEEP, *STATE,
-    *STOPPED_CHILD, *RANK_ZERO, *REFUSED, *CONTROLS, *LOOKS, *ASYNC, *HOSTS, *DUMPS,
+    *STOPPED_CHILD, *RANK_ZERO, *REFUSED, *CONTROLS, *LOOKS, *ASYNC, *TASKS, *HOSTS, *DUMPS,
 )  # fmt: skip
 VARIANTS = conditions(hang for hang in HANGS if not hang.condition)

@@ -256,7 +256,7 @@ def test_the_truth_of_each_hang_is_whole(hang: Hang) -> None:
 def test_the_function_in_which_a_culprit_stands_is_in_its_program(hang: Hang) -> None:
     texts = [Path(hang.program), PROGRAMS / "toy.py"]
     functions = {node.name for text in texts for node in ast.walk(ast.parse(text.read_text()))
-                 if isinstance(node, ast.FunctionDef)}  # fmt: skip
+                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}  # fmt: skip
     assert hang.frame in functions
 
 

@@ -56,6 +56,15 @@ def test_a_job_whose_last_stage_goes_on_is_not_hung(work: dict[str, float]) -> N
     assert found.verdict in ("SLOW", "HEALTHY") and not named(found), found.reason
 
 
+def test_a_tool_that_failed_does_not_hang_a_parent_whose_other_child_works() -> None:
+    """Its error was dealt with, or the parent would not go on to the next one."""
+    parent = rank(0, "main:40 collect _try_wait", world=2)
+    failed = process(95, "process", gone=True, ppid=100, error="RuntimeError: no score", error_age_s=600.0)
+    peer = rank(1, "main:10 step:42 all_reduce", world=2)
+    found = triage(evidence(parent, peer, failed, process(96, "process", "main convert", ppid=100, cpu_s=1.2)))
+    assert found.verdict == "SLOW" and not named(found), found.reason
+
+
 def test_a_child_that_failed_is_still_told() -> None:
     some = [child(95, code=-9), child(96, "main wait_for_answer lock.wait")]
     found = triage(evidence(driver(), *some))

@@ -52,6 +52,7 @@ CASES = {
     "a spin that Python does not see": [process(0, sequences={"0": 7}, cpu_s=lambda s: s)],
     "a wait that nobody has a name for": [process(0), process(1)],
     "nobody beats, and nobody computes": [process(0, beats=None), process(1, beats=None, cpu_s=lambda s: s / 1000)],
+    "an event loop that only runs its timers": [process(0, wait="idle", loops=True, cpu_s=lambda s: s / 1000)],
     "everybody in user code, one with an open span": [process(0, spans=("train",)), process(1)],
 }
 CONTROLS = {
@@ -59,6 +60,8 @@ CONTROLS = {
     "a pause in user code while a program without a heartbeat computes": [
         process(0), process(1), process(2, beats=None, cpu_s=lambda s: s / 10),
     ],
+    "an event loop whose callbacks compute": [process(0, wait="idle", loops=True, cpu_s=lambda s: s / 10)],
+    "an event loop beside a rank that works": [process(0, wait="idle", loops=True), working(1)],
     "everybody waits for orders": [process(0, wait="idle", sequences={"0": 7}), process(1, wait="idle")],
     "the driver waits for Ray while an actor works": [process(0, wait="ray"), working(1)],
     "an open span while another process works": [process(0, spans=("rollout",)), working(1)],
