@@ -12,6 +12,8 @@ from harness.doctor import checks as doctor
 from harness.errors import BadInput, closest
 from harness.exit_codes import EXITS
 from harness.extras import need
+from harness.frameworks import against
+from harness.frameworks.spec import frameworks
 from harness.mapping import judge as mapping
 from harness.terms import TERMS
 from probes.plugins import PluginError
@@ -77,6 +79,8 @@ def entries() -> list[Entry]:
         *_of_comparisons(),
         *(Entry(check.name, "doctor check", check.rule) for check in doctor.CHECKS),
         *(Entry(comparison.name, "doctor check", comparison.rule) for comparison in doctor.COMPARISONS),
+        *(Entry(name, "doctor check", rule) for name, rule in against.RULES.items()),
+        *(Entry(trap.check, "doctor check", trap.rule) for spec in frameworks().values() for trap in spec.traps),
         *(Entry(name, "hang", _hang(hang), hang.fix, also=(hang.name,)) for name, hang in HANGS.items()),
         *(_exit_code(code) for code in dict.fromkeys(row.code for row in EXITS) if code.isdigit()),
         *(

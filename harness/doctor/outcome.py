@@ -48,7 +48,9 @@ class Asked:
     dead: tuple[str, ...] = ()  # nodes that Ray knows and that are dead
 
 
-class _Documented:
+class Documented:
+    """What a check or a trap judges, from the docstring of its function."""
+
     look: Callable[..., Any]
 
     @property
@@ -58,7 +60,7 @@ class _Documented:
 
 
 @dataclass(frozen=True)
-class Check(_Documented):
+class Check(Documented):
     """One named check of one place.
 
     `needs`: sections of `Facts` without which it cannot run. `host`: it is about the machine, so that a worker on the
@@ -76,7 +78,7 @@ class Check(_Documented):
 
 
 @dataclass(frozen=True)
-class Comparison(_Documented):
+class Comparison(Documented):
     """One named check of all places together, the shell first."""
 
     name: str

@@ -34,6 +34,11 @@ from scenarios.engines.native import Native
 
 CHECK = "same-settings"
 MEANT = "same-meaning"
+# name -> what `harness doctor --against` compares by it
+RULES = {
+    CHECK: "both commands give each setting the same value, defaults included",
+    MEANT: "a setting that both commands give the same value means the same in their engines",
+}
 SHOWN = 60  # characters of a value that a sentence shows
 _ANY = Concept("warning", "what it changes is not known here: a comparison of the runs may show it")
 _NOTHING = Concept("info", "it bears on no number that is compared")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.doctor.outcome import Outcome, Unseen
+from harness.doctor.outcome import Documented, Outcome, Unseen
 from harness.frameworks.argv import Start
 from harness.frameworks.installed import Installation
 from harness.frameworks.settings import Settings
@@ -31,7 +31,7 @@ GROUP = "rlhf_harness.frameworks"
 
 
 @dataclass(frozen=True)
-class Trap:
+class Trap(Documented):
     """A setting that the framework accepts although it breaks the job.
 
     `look` judges a configuration, whether it was read from a command or recorded by the job. `read_in`: the version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def _examine(start: Start, installed: Installation | None) -> Examined:
 
 
 def _of_ppo(look: Callable[[Settings], Iterator[Outcome]]) -> Callable[[Settings], Iterator[Outcome]]:
-    return lambda settings: iter(()) if settings.on(_OTHER) else look(settings)
+    return functools.wraps(look)(lambda settings: iter(()) if settings.on(_OTHER) else look(settings))
 
 
 def _unhooked(start: Start, texts: Sequence[str], installed: Installation | None) -> str:
