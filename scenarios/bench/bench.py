@@ -106,7 +106,7 @@ class Bench(Undo):
         self._readings[side], self._ignored[side] = reading, ()
         if again:
             second_reading = self._reading(side)
-            reading.noise = _apart(reading, second_reading, self._tolerance.logprob)
+            reading.noise, _ = _apart(reading, second_reading, self._tolerance.logprob)
             chose_alike = all(
                 (a.output, a.finish, a.prompt_seen) == (b.output, b.finish, b.prompt_seen)
                 for a, b in zip(reading.drawn, second_reading.drawn, strict=True)
@@ -175,11 +175,11 @@ class Bench(Undo):
             self._longest[side] = most_scored(live["engine"], live["resolved"])
         return self._longest[side]
 
-    def regrouped(self, side: str) -> int:
-        """Count what changes when the engine draws the case in reverse order, a quarter at a time, and scores it
-        again.
+    def regrouped(self, side: str) -> tuple[int, int]:
+        """Draw the case in reverse order, a quarter at a time, and score it again. Return how many places change, and
+        how many there are.
 
-        Counted are tokens and log-probabilities that differ from the last reading.
+        A place is a drawn token with its log-probability, or a scored token. It is held against the last reading.
         """
         session, stand, last = self._stands[side].session, self._stands[side], self._readings[side]
         requests = [Request(sample.number, sample.prompt) for sample in self._samples][::-1]
@@ -445,16 +445,15 @@ def _within(response: Drawn, reference: Reference) -> Drawn:
     return replace(response, output=response.output[:size], logprobs=response.logprobs[:size], finish="longer")
 
 
-def _apart(first: Reading, second: Reading, tolerance: float) -> int:
-    """Count the tokens and log-probabilities in which two readings of one engine differ."""
-    differences = 0
+def _apart(first: Reading, second: Reading, tolerance: float) -> tuple[int, int]:
+    """Return in how many places two readings of one engine differ, and how many both have."""
+    differs: list[bool] = []
     for a, b in zip(first.drawn, second.drawn, strict=True):
-        differences += sum(p != q for p, q in zip(a.output, b.output, strict=False))
         pairs = zip(a.output, b.output, a.logprobs, b.logprobs, strict=False)
-        differences += sum(beyond(p, q, tolerance) for x, y, p, q in pairs if x == y)
+        differs += [x != y or beyond(p, q, tolerance) for x, y, p, q in pairs]
     for first_row, second_row in zip(first.scores, second.scores, strict=True):
-        differences += sum(beyond(p, q, tolerance) for p, q in zip(first_row, second_row, strict=True))
-    return differences
+        differs += [beyond(p, q, tolerance) for p, q in zip(first_row, second_row, strict=True)]
+    return sum(differs), len(differs)
 
 
 def _digest(policy: str) -> str:

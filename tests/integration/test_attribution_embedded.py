@@ -258,7 +258,7 @@ def test_other_batches_tell_a_noisy_engine_from_a_sound_one(lab: Lab) -> None:
     assert s.tried[-1].after == 0 < s.tried[-1].before and str(s.tried[-1].cause) == "candidate-itself"
     s = lab.situation(ASKED, engine={"noise": 1e-2})
     live.regroup(s)
-    assert s.tried[-1].after > 3
+    assert 3 < s.tried[-1].after <= s.tried[-1].before
 
 
 @pytest.mark.parametrize(
@@ -787,6 +787,7 @@ def test_noise_that_another_cause_explains_is_withdrawn() -> None:
 
     assert causes_with(0, Symptoms()) == ["STALE_KV"]
     assert causes_with(2, Symptoms()) == ["candidate-itself", "STALE_KV"]
+    assert causes_with(300, Symptoms()) == ["candidate-itself", "STALE_KV"]  # an engine of which nothing repeats
     assert causes_with(0, WRONG) == ["candidate-itself", "STALE_KV"]
 
 

@@ -128,14 +128,14 @@ def regroup(s: Situation) -> None:
     An engine that is noisy by itself then disagrees with itself. One whose noise had another cause agrees.
     """
     started = s.clock()
-    apart = s.bench.regrouped(s.side)
+    apart, places = s.bench.regrouped(s.side)
     seconds = s.clock() - started
     s.tried.append(
         Tried(
             intervention=REGROUP,
             cause=itself(s.side),
             side=s.side,
-            before=s.symptoms.compared.get("tokens", 0),
+            before=places,
             after=apart,
             seconds=seconds,
             removed=False,

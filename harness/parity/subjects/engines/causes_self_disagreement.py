@@ -118,16 +118,16 @@ def itself(side: str, part: str = "") -> CauseKey:
 
 
 def _in_words(tried: Tried) -> str:
-    return (
-        f"{tried.intervention}: {part_of(tried.after, tried.before, 'token')} and log-probabilities come out otherwise"
-    )
+    places = part_of(tried.after, tried.before, "drawn or scored token")
+    return f"{tried.intervention}: {places} came out otherwise, or with another log-probability"
 
 
 def _repeats_itself(bench: OnBench) -> str:
     if not contradicted(bench) or bench.own[0].after:
         return ""
     first = bench.own[0]
-    return f"{bench.others} explains it: without that, to {first.intervention} changes none of {first.before} tokens"
+    unchanged = f"changes none of {first.before} drawn and scored tokens"
+    return f"{bench.others} explains it: without that, to {first.intervention} {unchanged}"
 
 
 DECODING = "decoding"
