@@ -174,6 +174,8 @@ def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here
         ("parity hf vllm -- python mine.py", 1, "harness parity hf vllm   # compares them with a scenario"),
         ("parity vllm sglang --steps 3 --no-native -- python mine.py", 1,
          "harness parity vllm sglang -- python mine.py"),
+        ("doctor -- python mine.py", 1, "harness doctor   # the machine alone"),
+        ("doctor --against 'python a.py' -- python mine.py", 1, "harness doctor   # what breaks a run"),
         ("parity vllm sglang -- python absent.py", 1, "ls .   # "),
         ("run rollout-tiny --set sampling.topp=0.5 --set seeed=3", 2,
          "harness run rollout-tiny --set sampling.top_p=0.5 --set seed=3"),
