@@ -20,6 +20,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NamedTuple
 
@@ -56,6 +57,7 @@ from harness.commands import (
 from harness.commands.doors import DOORS
 from harness.commands.showing import print_aside
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated, mistakes_of
+from harness.other_paths import disk_of, nearest_folder
 from probes import redaction
 from probes.errors import AddressedError, RecordingError
 from probes.files import write_whole
@@ -427,11 +429,12 @@ def _addressed(error: BaseException, words: Sequence[str]) -> _Message:
 
 
 def _fix_of(error: OSError) -> str:
-    path = shlex.quote(str(error.filename))
     if error.errno in (ENOSPC, EDQUOT):
-        return f"df -h {path}   # free some space there, or give a path on another disk"
+        return f"{disk_of(error.filename)}   # free some space there, or give a path on another disk"
     if error.errno in (EACCES, EPERM, EROFS):
-        return f"ls -ld {path}   # who may read and write it; or give another path"
+        file = Path(str(error.filename))
+        path = file if os.path.lexists(file) else nearest_folder(file)
+        return f"ls -ld {shlex.quote(str(path))}   # who may read and write it; or give another path"
     return ""
 
 

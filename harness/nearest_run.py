@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from harness.errors import BadInput
+from harness.other_paths import nearest_folder
 from probes.format import MANIFEST
 
 MAKES = (
@@ -31,11 +32,6 @@ def not_a_run(
     if not os.path.lexists(path):
         return BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(path)))}   # holds no run of a similar name")
     return BadInput(message, fix=MAKES)
-
-
-def nearest_folder(path: Path) -> Path:
-    """Return the first folder above the path that exists."""
-    return next((folder for folder in path.parents if os.path.isdir(folder)), Path("/"))
 
 
 def is_one_of(path: Path, paths: Collection[Path]) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE
-from harness.nearest_run import nearest_folder
+from harness.other_paths import nearest_folder
 from probes import redaction
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.bisect.request import Request
 from harness.errors import BadInput
+from harness.other_paths import another_out
 from probes import limits
 from probes.files import folder_or_nothing
 from reports import codec
@@ -45,12 +46,10 @@ class Journal:
             resumed = Journal.load(folder)
             if resumed.request != request:
                 resumed.close()
-                raise BadInput(
-                    f"{folder} holds another bisection: {resumed.request.command}", fix="choose another --out"
-                )
+                raise BadInput(f"{folder} holds another bisection: {resumed.request.command}", fix=another_out(folder))
             return resumed
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise BadInput(f"{folder} is there and holds no bisection", fix="choose another --out")
+            raise BadInput(f"{folder} is there and holds no bisection", fix=another_out(folder))
         try:
             with folder_or_nothing(folder, whole=True):
                 journal = Journal(folder, request, _locked(folder, os.O_CREAT))
@@ -78,7 +77,7 @@ class Journal:
             return Journal(folder, codec.convert(first, Request), descriptor, steps)
         except ValueError as error:
             os.close(descriptor)
-            raise BadInput(f"{path} is not a journal of a bisection: {error}", fix="choose another --out") from error
+            raise BadInput(f"{path} is not a journal of a bisection: {error}", fix=another_out(path.parent)) from error
 
     def recorded(self, subject: str, again: bool) -> Step | None:
         return next((step for step in self.steps if (step.subject, step.again) == (subject, again)), None)
@@ -107,6 +106,6 @@ def _locked(folder: Path, create: int = 0) -> int:
     except BlockingIOError as error:
         os.close(descriptor)
         raise BadInput(
-            f"another process is searching in {folder}", fix="wait for it, or choose another --out"
+            f"another process is searching in {folder}", fix=f"{another_out(folder)}   # or wait for it"
         ) from error
     return descriptor

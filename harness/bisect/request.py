@@ -55,11 +55,15 @@ class Request(BisectOptions):
         """Return both ends of WHAT, which has the form GOOD..BAD. Raises BadInput for any other form."""
         match = RANGE.fullmatch(self.what)
         if match is None:
+            if not self.what:
+                raise BadInput("what to bisect is missing: a range GOOD..BAD", fix=f"harness bisect {self._example()}")
+            engine, _, version = self.what.partition("@")
             raise BadInput(
-                f"{self.what!r} is not a range GOOD..BAD"
-                if self.what
-                else "what to bisect is missing: a range GOOD..BAD",
-                fix=f"harness bisect {self._example()}",
+                f"{self.what!r} is not a range GOOD..BAD",
+                fix=f"{engine}@{version or 'GOOD'}..BAD"
+                if registry.find(engine) is not None
+                else self._example().partition(" ")[0],
+                instead=self.what,
             )
         return match["good"], match["bad"]
 
@@ -131,7 +135,12 @@ class Request(BisectOptions):
         for name, value in needed:
             if not value:
                 against = f"--against {registry.names()[0]}"
-                lacking = {"--against": against, _EITHER: f"--run COMMAND   # or {against}"}
+                lacking = {
+                    "--against": against,
+                    "--good": "--good a.toml",
+                    "--bad": "--bad b.toml",
+                    _EITHER: f"--run COMMAND   # or {against}",
+                }
                 fix = lacking.get(name) or f"harness bisect {self._example()}"
                 raise BadInput(f"a bisection over {over} needs {name}", fix=fix)
         for name, excluded in strange.items():

@@ -21,6 +21,7 @@ from harness.bundle import redacted
 from harness.bundle.contents import Contents, contents
 from harness.bundle.manifest import BUNDLE_VERSION, INDEX, NAME, Manifest, Member
 from harness.errors import BadInput, HarnessError
+from harness.other_paths import another_out
 from harness.triage import directory, judge
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
@@ -45,7 +46,7 @@ def pack(paths: list[Path], out: Path, *, hash_prompts: bool = False, max_bytes:
     be read.
     """
     if out.exists():
-        raise BadInput(f"{out} exists: a bundle never overwrites a file", fix="choose another --out")
+        raise BadInput(f"{out} exists: a bundle never overwrites a file", fix=another_out(out))
     bundle_contents = contents(paths)
     for file in bundle_contents.files.values():
         if file.name == MANIFEST:

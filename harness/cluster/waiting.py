@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.cluster.side import Side
 from harness.errors import BadInput, HarnessError, last_line
+from harness.other_paths import disk_of
 from harness.triage.collect import bounded
 from harness.triage.watch import phase
 from harness.triage.watch.guard import Guard
@@ -230,4 +231,4 @@ def _full(place: str, what: str, side: Side) -> RunCut:
 
 def free_space(run: Path) -> str:
     """The fix for a recording that could not be written."""
-    return f"df -h {shlex.quote(str(run))}   # free space, or run again with another --out"
+    return f"{disk_of(run)}   # free space, or run again with another --out"

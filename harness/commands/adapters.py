@@ -59,7 +59,7 @@ def check(
         installation for installation in (look(each.adapter, python) for each in wanted) if installation.version
     ]
     if not installations:
-        raise BadInput(f"{python} has none of: {names(wanted)}", fix="harness adapters check --python PATH")
+        raise BadInput(f"{python} has none of: {names(wanted)}", fix="--python PATH   # the Python that runs the job")
     if format == "json":
         import dataclasses
 

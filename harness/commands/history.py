@@ -15,6 +15,7 @@ from harness.commands.showing import show as show_subject
 from harness.commands.showing import show_json
 from harness.errors import BadInput
 from harness.nightly import HISTORY
+from harness.other_paths import free_path
 from probes.files import make_folder, write_whole
 from reports.layout import Page
 from reports.nightly_model import Course, Measured, NightRow
@@ -169,7 +170,9 @@ def html(
     from reports.dashboard import MARKER, write
 
     if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder} is not empty, and no dashboard", fix=shlex.quote(f"{folder}-2"), instead=str(folder))
+        raise BadInput(
+            f"{folder} is not empty, and no dashboard", fix=shlex.quote(str(free_path(folder))), instead=str(folder)
+        )
     with History.at(history, create=False) as past:
         days = [(row.id, row.started) for row, _ in past.listing(nights)]
         make_folder(folder / "cells")

@@ -13,6 +13,7 @@ from harness.commands.options import Format, Verbose
 from harness.commands.showing import show
 from harness.errors import BadInput
 from harness.nearest_run import not_a_run
+from harness.other_paths import another_out
 from probes.files import close_to_others, folder_or_nothing
 from reports import exporters
 from reports.run_model import RecordedRun
@@ -101,9 +102,7 @@ def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> 
             fix=f"--export {exporters.names()[0]}",
         ) from error
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(
-            f"{out} is not empty; an export never mixes with another", fix=f"--out {shlex.quote(f'{out}-2')}"
-        )
+        raise BadInput(f"{out} is not empty; an export never mixes with another", fix=another_out(out))
     with folder_or_nothing(out, whole=True):
         write(recorded, out)
         close_to_others(out)

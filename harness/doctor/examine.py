@@ -12,10 +12,12 @@ from harness.doctor.cluster import look
 from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.facts import Facts
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem
+from harness.errors import BadInput
 from harness.frameworks.against import compare, words
-from harness.frameworks.detection import refuse_absent_script
+from harness.frameworks.detection import AUTO, recognised, refuse_absent_script
 from harness.frameworks.examine import absent_program
 from harness.frameworks.examine import look as look_at
+from harness.frameworks.spec import names
 from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, merged
 
 Item = Hazard | Passed | Unchecked
@@ -39,6 +41,12 @@ def examine(
     job: list[Item] = []
     if options.command:
         refuse_absent_script(options.command)
+        if options.framework == AUTO and not recognised(options.command):
+            raise BadInput(
+                f"the command is no job of {names(between=' or ')}, whose settings would be checked",
+                fix="   # the machine alone; or name the framework with --framework",
+                instead="--",
+            )
         progress("reading the command")
         job = absent_program(options.command, options.framework) + look_at(options.command, options.framework)
     skip = () if options.imports else gather.SLOW

@@ -27,6 +27,7 @@ from harness.envs.install import UNSATISFIABLE, CommandFailed, Uv, nvidia_gpu, u
 from harness.envs.interpreter import Driver
 from harness.envs.progress import Progress, Silent
 from harness.errors import BadInput, EnvironmentUnusable, HarnessError, Interrupted
+from harness.other_paths import disk_of
 from probes.files import open_new
 from scenarios.engines import registry
 from scenarios.engines.accepted import FILE
@@ -233,7 +234,7 @@ def _fix_of(error: CommandFailed | EnvironmentUnusable | OSError, wanted: Order,
     if isinstance(error, EnvironmentUnusable) and error.fix:
         return error.fix
     if isinstance(error, OSError) or (isinstance(error, CommandFailed) and error.is_of_a_full_disk()):
-        return f"df -h {shlex.quote(str(log.parent))}   # free some space, or HARNESS_HOME=DIR on another disk"
+        return f"{disk_of(log.parent)}   # free some space, or HARNESS_HOME=DIR on another disk"
     if isinstance(error, CommandFailed) and error.status == UNSATISFIABLE and wanted.version:
         return f"harness env create {wanted.recipe.engine}   # the version of the recipe, {wanted.recipe.version}"
     if isinstance(error, CommandFailed) and error.unreached():

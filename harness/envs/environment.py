@@ -62,6 +62,10 @@ class Environment:
         return Environment(**{**values, "shims": tuple(values.get("shims", ()))})
 
 
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
 def check_name(name: str, engine: str = "") -> str:
     """Return the name. Raises BadInput for an invalid name, and for one that an environment of that engine cannot
     have.
@@ -70,7 +74,7 @@ def check_name(name: str, engine: str = "") -> str:
         raise BadInput(
             f"an environment of {engine} cannot be called {name!r}: that is another engine", fix=f"--name {engine}-mine"
         )
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise BadInput(
             f"{name!r} cannot name an environment: a letter first, then letters, digits, '.', '_' or '-'",
             fix="--name mine",
@@ -122,9 +126,22 @@ def all_environments() -> list[Environment]:
 
 def get(name: str) -> Environment:
     """Return the environment of that name. Raises BadInput with the names that exist."""
-    environment = find(check_name(name))
+    environment = find(name) if is_name(name) else None
     if environment is None:
-        names = ", ".join(item.name for item in all_environments()) or "none yet"
-        fix = f"harness env create {name}" if name in registry.names(embedded=False) else "harness env list"
-        raise BadInput(f"there is no environment named {name!r} (there are: {names})", fix=fix)
+        raise unknown(name)
     return environment
+
+
+def unknown(name: str) -> BadInput:
+    """Return the error for a name that no environment has, with the names that exist. Its fix makes one of an engine,
+    or names the one that has the version of ENGINE@VERSION.
+    """
+    names = ", ".join(item.name for item in all_environments()) or "none yet"
+    message = f"there is no environment named {name!r} (there are: {names})"
+    engine, at, version = name.partition("@")
+    if engine not in registry.names(embedded=False):
+        return BadInput(message, fix="harness env list")
+    fitting = [item.name for item in all_environments() if (item.engine, item.version) == (engine, version)]
+    if fitting:
+        return BadInput(message, fix=engine if engine in fitting else fitting[0], instead=name)
+    return BadInput(message, fix=f"harness env create {shlex.quote(name if version or not at else engine)}")

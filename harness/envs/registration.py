@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness import dates
 from harness.envs import home, interpreter, recipe
-from harness.envs.environment import Device, Environment, check_name, find_whole, folder, get
+from harness.envs.environment import Device, Environment, check_name, find_whole, folder, is_name, unknown
 from harness.envs.interpreter import Driver
 from harness.errors import BadInput, EnvironmentUnusable
 from scenarios.engines import registry
@@ -69,10 +69,9 @@ def add(name: str, engine: str, python: str) -> Environment:
 
 def remove(name: str) -> Path:
     """Remove an environment that the harness made, or unregister an interpreter. Raises BadInput when there is none."""
-    check_name(name)
+    if not is_name(name) or not folder(name).exists():
+        raise BadInput(unknown(name).message, fix="harness env list")
     with home.locked(f"env-{name}"):
         path = folder(name)
-        if not path.exists():
-            get(name)
         home.remove_tree(path)
         return path

@@ -58,7 +58,10 @@ def parse(backend: str) -> Backend:
         )
     if at and recipe.is_version(selector):
         return Backend(engine, version=selector)
-    return Backend(engine, environment=environment.check_name(selector) if at else "")
+    if at and not environment.is_name(selector):
+        message = f"backend {backend!r}: {selector!r} names neither an environment nor a version"
+        raise BadInput(message, fix=engine, instead=backend)
+    return Backend(engine, environment=selector)
 
 
 def resolve(backend: str, *, create: bool = True) -> Environment:

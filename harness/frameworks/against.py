@@ -18,14 +18,15 @@ from typing import Any, Literal
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.errors import BadInput
-from harness.frameworks import launcher
+from harness.frameworks import launcher, servers
 from harness.frameworks.argv import Start, option, taken_apart
-from harness.frameworks.detection import AUTO, detect
+from harness.frameworks.detection import AUTO, detect, recognised
 from harness.frameworks.examine import Item, items, trapped
 from harness.frameworks.examine import read as examined_by
 from harness.frameworks.settings import Settings
 from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept, Meaning
 from harness.frameworks.spec import Framework
+from harness.frameworks.spec import names as framework_names
 from probes import redaction
 from reports.doctor_model import Hazard, Severity
 from scenarios.engines import native_arguments, registry
@@ -100,10 +101,13 @@ class Told:
 
 
 def compare(command_a: Sequence[str], command_b: Sequence[str], framework: str = AUTO) -> list[Item]:
-    """What differs between two commands.
+    """What differs between two commands: jobs of frameworks, or servers of engines.
 
     Raises BadInput for a command of no framework, and for one whose settings are in a shell script.
     """
+    server_a, server_b = servers.read("A", command_a), servers.read("B", command_b)
+    if framework == AUTO and server_a and server_b:
+        return items(CHECK, servers.compare(server_a, server_b), "the commands")
     commands = read("A", command_a, framework), read("B", command_b, framework)
     outcomes = [*_settings(*commands), *_variables(*commands)]
     if all(isinstance(outcome, Fine) for outcome in outcomes):
@@ -136,6 +140,12 @@ def words(command: str) -> list[str]:
 
 def read(name: Literal["A", "B"], command: Sequence[str], framework: str = AUTO) -> Told:
     """Read one command. Nothing of it is run."""
+    if framework == AUTO and not recognised(command):
+        raise BadInput(
+            f"command {name} is no job of {framework_names(between=' or ')}, and the two are not both an engine's "
+            "server: settings cannot be compared",
+            fix="harness doctor   # what breaks a run on this machine, whatever its command",
+        )
     job = detect(command, framework)
     start = taken_apart(command, job.framework.starts, os.environ)
     if not start.entry:

@@ -15,6 +15,7 @@ from harness.frameworks.configured import Configured
 from harness.frameworks.detection import AUTO, Job, detect, refuse_absent, refuse_unhooked
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.steering import refuse, steered
+from harness.other_paths import another_out
 from harness.triage.watch.watched_command import WatchOptions, WatchResult, watch, words_of
 from probes.format import FormatError, RecordingError
 
@@ -60,11 +61,11 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
         say(f"{caution.what}; fix: {caution.fix}")
     directory = options.out or Path("runs") / f"{job.framework.name}-{dates.stamp()}-{os.getpid()}"
     if directory.exists() and not directory.is_dir():
-        raise BadInput(f"{directory} is a file, and a recording is a directory", fix="--out DIR   # another folder")
+        raise BadInput(f"{directory} is a file, and a recording is a directory", fix=another_out(directory))
     if (directory / "run.json").exists():
         raise BadInput(
             f"{directory} holds another recording",
-            fix=f"--out {shlex.quote(f'{directory}-2')}",
+            fix=another_out(directory),
         )
     result = watch(
         command,

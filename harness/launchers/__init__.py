@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.commands.showing import say
 from harness.errors import BadInput
+from harness.other_paths import disk_of
 from probes import files as files_of
 from probes import limits, redaction
 from probes.errors import FULL
@@ -55,7 +55,7 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
                     say(f"{out / name} holds a secret in clear, and only you may read it; fix: {_HIDDEN}")
     except OSError as error:
         why = error.strerror
-        fix = f"df -h {shlex.quote(str(out))}   # free some space, or --out DIR" if error.errno in FULL else "--out DIR"
+        fix = f"{disk_of(out)}   # free some space, or --out DIR" if error.errno in FULL else "--out DIR"
         raise BadInput(f"{error.filename or out} cannot be written: {why}", fix=fix) from error
 
 

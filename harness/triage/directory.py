@@ -21,6 +21,7 @@ import msgspec
 
 from harness import extras
 from harness.errors import BadInput
+from harness.other_paths import another_out
 from harness.triage import archive
 from harness.triage.archive import INDEX
 from harness.triage.evidence import Evidence, Process
@@ -120,7 +121,7 @@ def keep(evidence: Evidence, directory: Path) -> None:
     if (directory / INDEX).exists():
         raise BadInput(
             f"{directory} already holds evidence, and that is never overwritten",
-            fix=f"--out {shlex.quote(f'{directory}-2')}",
+            fix=another_out(directory),
         )
     kept: dict[str, Path] = {}  # the dump's file in the directory -> where it is read
     for dump in evidence.dumps.values():

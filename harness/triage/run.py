@@ -15,13 +15,13 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Mapping
-from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
 
 from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput, closest
+from harness.other_paths import another_out, free_path
 from harness.triage import archive, directory, judge, pasted
 from harness.triage.collect import CollectOptions, collect, endings, live, may_live
 from harness.triage.collect.stacks import NO_PY_SPY
@@ -402,7 +402,7 @@ def _nodes(
         latest = path if directory.is_evidence(path) else newest(path)
         if latest is None and any((path / name).is_dir() for name in LIVE):
             made = made or out or _new_folder()
-            parts[path] = _live([str(path)], _free(made / path.resolve().name))
+            parts[path] = _live([str(path)], free_path(made / path.resolve().name))
             ended |= set() if alive(parts[path]) else {path}
         else:
             parts[path] = _read(latest or path)
@@ -416,12 +416,6 @@ def _nodes(
         part.path if made and Path(part.path).parent == made else str(path) for path, part in parts.items()
     )
     return dataclasses.replace(unite(parts, unreached), directories=directories), made
-
-
-def _free(path: Path) -> Path:
-    """The path, with a number appended if it exists."""
-    names = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
-    return next(free_path for free_path in names if not free_path.exists())
 
 
 def alive(evidence: Evidence) -> bool:
@@ -438,10 +432,23 @@ def _watched(path: Path) -> Path:
     if any((watch / name).is_dir() for name in LIVE) or newest(watch) is not None:
         return watch
     recorded = [side for side in sides if (side / "events").is_dir()]
+    fix = f"harness triage {shlex.quote(str(recorded[-1]))}" if recorded else "harness triage PID"
+    file = displayed_paths.displayed(str(path))
+    if file != str(path):  # within an archive a run is no path that triage takes
+        fix = f"harness report {shlex.quote(file)}" if is_bundle(file) else _unpacked(Path(file))
     raise BadInput(
         f"{path} is of harness parity and has no {WATCH}/: both runs ended without a hang, or no watchdog was on",
-        fix=f"harness triage {shlex.quote(str((recorded or [path])[-1]))}" if recorded else "harness triage PID",
+        fix=fix,
     )
+
+
+def _unpacked(file: Path) -> str:
+    """The command that unpacks an archive beside it."""
+    archived = next((each for each in (file, *file.parents) if each.is_file()), file)
+    folder = free_path(archived.with_suffix(""))
+    module = "zipfile" if zipfile.is_zipfile(archived) else "tarfile"
+    unpack = shlex.join(["python3", "-m", module, "-e", str(archived), str(folder)])
+    return f"{unpack}   # then harness diff of the pair in it"
 
 
 def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Path | None]:
@@ -497,7 +504,7 @@ def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambd
     elif (out / archive.INDEX).exists():
         raise BadInput(
             f"{out} already holds evidence: another look needs another directory",
-            fix=f"--out {shlex.quote(f'{out}-2')}",
+            fix=another_out(out),
         )
     try:
         make_folder(out)

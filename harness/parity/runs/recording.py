@@ -12,6 +12,7 @@ import reports
 from harness import dates, verdict_file
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
+from harness.other_paths import another_out
 from harness.parity.runs.run_options import LaunchOptions
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
@@ -112,9 +113,9 @@ def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
         return (Path("runs") / f"{name.replace('@', '-')}-{dates.stamp()}").resolve()
     folder = Path(out).resolve()
     if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{folder} is a file; a recording is a directory", fix="choose another --out")
+        raise BadInput(f"{folder} is a file; a recording is a directory", fix=another_out(out))
     if folder.exists() and any(folder.iterdir()):
-        raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix="choose another --out")
+        raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix=another_out(out))
     return folder
 
 

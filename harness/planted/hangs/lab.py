@@ -11,7 +11,6 @@ import errno
 import itertools
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from harness import envs
 from harness.errors import HarnessError
+from harness.other_paths import disk_of
 from harness.planted.hangs.across import judge_hosts
 from harness.planted.hangs.dumps import judge_dumps
 from harness.planted.hangs.hang_outcome import Outcome, Score, judged, score
@@ -110,7 +110,7 @@ class _Trial:
                 raise
             raise HarnessError(
                 f"the recordings of {hang.name} cannot be written below {self.folder}: {error.strerror}",
-                fix=f"df -h {shlex.quote(str(self.folder))}",
+                fix=disk_of(self.folder),
             ) from error
         finally:
             end_marked(mark)

@@ -11,7 +11,6 @@ import contextlib
 import http.client
 import os
 import re
-import shlex
 import shutil
 import threading
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.errors import BadInput
+from harness.other_paths import another_out
 from harness.triage import archive
 from harness.triage.evidence import Silence
 from harness.triage.remote import token as tokens
@@ -70,9 +70,7 @@ def gather(
         raise BadInput("a watch is given twice", fix="", instead=twice)
     for target in targets.values():
         if target.exists():
-            raise BadInput(
-                f"{target} exists: another look needs another directory", fix=f"--out {shlex.quote(f'{out}-2')}"
-            )
+            raise BadInput(f"{target} exists: another look needs another directory", fix=another_out(out))
     try:
         make_folder(out)
     except OSError as error:

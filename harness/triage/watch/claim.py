@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from harness.errors import BadInput
+from harness.other_paths import another_out
 from probes.files import FILE_MODE
 
 NAME = "watch.lock"
@@ -59,7 +60,7 @@ class Claim:
             os.close(descriptor)
             raise BadInput(
                 f"{directory} is written by another watch ({owner or 'which has just begun'})",
-                fix=f"--out {shlex.quote(f'{directory}-2')}",
+                fix=another_out(directory),
             ) from error
         if self._is_at_path(descriptor):
             return descriptor

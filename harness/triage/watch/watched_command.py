@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness import dates
 from harness.errors import BadInput
 from harness.exit_codes import NOT_RUNNABLE, STALLED
+from harness.other_paths import another_out
 from harness.program import CommandNotRun, find_program
 from harness.triage.collect import endings, redact
 from harness.triage.remote import token
@@ -426,7 +427,7 @@ def _begin(directory: Path, command: Sequence[str], *, indexed: bool) -> None:
     if filled or of_no_watch or (directory / VERDICT).exists():
         raise BadInput(
             f"{directory} holds another recording",
-            fix=f"--out {shlex.quote(f'{directory}-2')}",
+            fix=another_out(directory),
         )
     manifest = {"command": redact.command(command), "started": dates.now(), "watch": True, "index": indexed}
     write_manifest(directory, manifest)

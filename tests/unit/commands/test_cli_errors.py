@@ -211,8 +211,10 @@ def test_an_error_for_the_user_keeps_its_fix_between_processes(
     ],
 )
 def test_what_a_path_lacks_has_a_fix(
-    number: int, fix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: int, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b").mkdir()
     raising(OSError(number, os.strerror(number), "a b"), monkeypatch)
     assert cli.main(["work"]) == 2
     first, second = capsys.readouterr().err.splitlines()

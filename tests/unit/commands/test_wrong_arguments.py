@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
          "harness watch --serve 0 -- true"),
         (["run", "rollout-tiny", "--backend", "hf", "--address", "a..b:6379"],
          "the Ray cluster at a..b:6379 could not be joined: ", "pgrep -af gcs_server"),
+        (["env", "check", "vllm@0.99"], "there is no environment named 'vllm@0.99'", "harness env create vllm@0.99"),
+        (["env", "remove", "vllm@0.99"], "there is no environment named 'vllm@0.99'", "harness env list"),
+        (["parity", "hf", "vllm@a b"], "backend 'vllm@a b': 'a b' names neither", "harness parity hf vllm"),
+        (["bisect", "vllm@0.31", "--against", "hf"], "'vllm@0.31' is not a range",
+         "harness bisect vllm@0.31..BAD --against hf"),
+        (["bisect", "hf", "--good", "x.toml"], "a bisection over settings needs --bad",
+         "harness bisect hf --good x.toml --bad b.toml"),
+        (["bundle", "run", "--out", "mine.py"], "mine.py exists", "harness bundle run --out mine-2.py"),
+        (["parity", "hf", "hf", "--out", "half"], "", "harness parity hf hf --out half-2"),
         (["parity", "hf", "hf", "--fault", "tempratur"], "there is no fault 'tempratur'", "harness faults list"),
     ],
 )  # fmt: skip
@@ -164,6 +174,8 @@ def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here
         ("parity hf vllm -- python mine.py", 1, "harness parity hf vllm   # compares them with a scenario"),
         ("parity vllm sglang --steps 3 --no-native -- python mine.py", 1,
          "harness parity vllm sglang -- python mine.py"),
+        ("doctor -- python mine.py", 1, "harness doctor   # the machine alone"),
+        ("doctor --against 'python a.py' -- python mine.py", 1, "harness doctor   # what breaks a run"),
         ("parity vllm sglang -- python absent.py", 1, "ls .   # "),
         ("run rollout-tiny --set sampling.topp=0.5 --set seeed=3", 2,
          "harness run rollout-tiny --set sampling.top_p=0.5 --set seed=3"),
@@ -179,6 +191,15 @@ def test_all_mistakes_of_a_command_line_are_mended_at_once(
     assert cli.main(shlex.split(words)) == 2
     *sentences, last = capsys.readouterr().err.splitlines()
     assert len(sentences) == mistakes and last.startswith(f"  fix: {fix}")
+
+
+def test_a_pair_in_an_archive_is_unpacked_before_it_is_judged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = shutil.make_archive("pair", "zip", here / "a b")
+    assert cli.main(["triage", Path(archive).name]) == 2
+    fix = capsys.readouterr().err.splitlines()[-1].removeprefix("  fix: ")
+    assert fix.startswith("python3 -m zipfile -e pair.zip pair   # ")
+    subprocess.run(fix, shell=True, check=True)
+    assert cli.main(["diff", "pair", "--format", "json"]) in (0, 1, 3)
 
 
 @pytest.mark.parametrize(

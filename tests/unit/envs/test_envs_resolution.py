@@ -47,7 +47,7 @@ def test_a_backend_is_an_engine_and_an_environment_or_a_version(text: str, backe
         ("VLLM", "there is no backend 'VLLM'"),
         ("hf@mine", "takes no @"),
         ("vllm@", "is missing after the @"),
-        ("vllm@a/b", "cannot name an environment"),
+        ("vllm@a/b", "names neither an environment nor a version"),
     ],
 )
 def test_what_is_no_backend_is_refused(text: str, message: str) -> None:

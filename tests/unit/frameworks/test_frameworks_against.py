@@ -12,9 +12,9 @@ from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.examine import compared
 from harness.errors import BadInput
 from harness.frameworks import detection
-from harness.frameworks.against import words
+from harness.frameworks.against import compare, words
 from harness.frameworks.installed import Installation
-from reports.doctor_model import Hazard, Report
+from reports.doctor_model import Hazard, Report, Unchecked
 
 # As a user wrote them: one job on each engine, in a shell, with a batch that is another one.
 SGLANG = """ray job submit --address="172.17.0.2:1234" \\
@@ -306,3 +306,37 @@ def test_words_that_no_setting_was_read_from_are_never_the_same(tmp_path: Path) 
     assert found.verdict == "MAY DIFFER"
     assert report(f"python {file} -b 64", f"python {file} -b 64").verdict == "SAME"
     assert report(f"python {file} --other 1e-6", f"python {file} --other 0.000001").verdict == "SAME"
+
+
+def differing(command_a: str, command_b: str) -> dict[str, str]:
+    """What differs between two commands -> how grave it is."""
+    report_items = compare(command_a.split(), command_b.split())
+    return {item.what.removesuffix(" differs"): item.severity for item in report_items if isinstance(item, Hazard)}
+
+
+def test_two_servers_of_one_engine_are_compared_by_its_arguments() -> None:
+    command = "vllm serve m --max-model-len 8 --port 1 --enforce-eager"
+    assert differing(command, command) == {}
+    assert differing(command, "env A=1 vllm serve m --max-model-len=16 --port 2 --no-enforce-eager --foo 3") == {
+        "max_model_len": "error",
+        "enforce_eager": "error",
+        "port": "info",
+        "foo": "warning",
+        "the variable A": "warning",
+    }
+
+
+def test_servers_of_two_engines_are_compared_by_what_their_arguments_mean() -> None:
+    vllm = "vllm serve m --max-model-len 1024"
+    sglang = "python -m sglang.launch_server --context-length"
+    assert "max_model_len" not in differing(vllm, f"{sglang} 1026")
+    assert differing(vllm, f"{sglang} 1024")["max_model_len"] == "error"
+    unknown = [item for item in compare(vllm.split(), f"{sglang} 1026 --foo 3".split()) if isinstance(item, Unchecked)]
+    assert any("foo" in item.reason for item in unknown)
+
+
+@pytest.mark.parametrize("command_b", ["python train.py", "vllm serve m"])
+def test_a_command_that_nobody_reads_is_refused_with_what_the_doctor_can_do(command_b: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        compare(["python", "train.py"], command_b.split())
+    assert str(refused.value.fix).startswith("harness doctor   #")

@@ -1,0 +1,138 @@
+"""Compares two commands that start an engine's server (`vllm serve MODEL`, `python -m sglang.launch_server`), argument
+by argument and before either runs.
+
+Two servers of one engine are compared by its own names; servers of two engines by the canonical parameters that their
+arguments amount to. What has no canonical meaning is reported as not compared, never as equal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.frameworks.argv import taken_apart
+from harness.frameworks.detection import without_prefixes
+from probes import redaction
+from probes.engines import ENGINES
+from reports.doctor_model import Severity
+from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.native import Native
+
+# Where the server listens and what it prints: no number that is compared depends on them.
+_ASIDE = {"host", "port", "served_model_name", "log_level", "api_key", "uvicorn_log_level", "disable_log_requests"}
+_DOES = "what it changes is not known here: a comparison of the runs may show it"
+
+
+@dataclass(frozen=True)
+class Server:
+    """One command that starts a server. `arguments`: by the engine's own names. `variables`: those that it sets."""
+
+    name: str
+    engine: str
+    arguments: Mapping[str, Any]
+    variables: Mapping[str, str]
+
+    def stated(self, argument: str) -> str:
+        if argument not in self.arguments:
+            return f"{self.name}: no {argument}"
+        return f"{self.name}: {redaction.arguments([f'--{argument}={self.arguments[argument]}'])[0]}"
+
+
+def read(name: str, command: Sequence[str]) -> Server | None:
+    """Return the server that a command starts; None for any other command."""
+    words = without_prefixes(command)
+    for at, word in enumerate(words):
+        for engine, process in ENGINES.items():
+            serves = os.path.basename(word) == engine and words[at + 1 : at + 2] == ["serve"]
+            module = bool(process.modules) and words[at - 1] == "-m" and word.startswith(process.modules)
+            if serves or module:
+                start = taken_apart(command, "$^", os.environ)
+                mine = {key: value for key, value in start.variables.items() if os.environ.get(key) != value}
+                return Server(name, engine, _arguments(words[at + 1 + serves :]), mine)
+    return None
+
+
+def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
+    """Yield what differs between two servers, and how much is alike."""
+    pairs = [*_native(server_a, server_b)] if server_a.engine == server_b.engine else [*_canonical(server_a, server_b)]
+    yield from (outcome for outcome in pairs if outcome is not None)
+    for name in sorted({*server_a.variables, *server_b.variables}):
+        values = [side.variables.get(name) for side in (server_a, server_b)]
+        if values[0] != values[1]:
+            stated = redaction.arguments([f"{name}={value}" if value is not None else f"no {name}" for value in values])
+            yield Problem("warning", f"the variable {name} differs", f"A: {stated[0]}; B: {stated[1]}", _DOES,
+                          f"set {name} alike for both commands")  # fmt: skip
+    yield Fine(f"{pairs.count(None)} arguments are alike")
+
+
+def _native(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
+    canonical = {argument.name: name for name, argument in _table(server_a.engine).items()}
+    for argument in sorted({*server_a.arguments, *server_b.arguments}):
+        if server_a.arguments.get(argument) == server_b.arguments.get(argument):
+            yield None
+        else:
+            stated = f"{server_a.stated(argument)}; {server_b.stated(argument)}"
+            yield _differs(argument, canonical.get(argument, ""), stated)
+
+
+def _canonical(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
+    sides = [(side, _table(side.engine)) for side in (server_a, server_b)]
+    for name in BY_NAME:
+        if not any(name in table and table[name].name in side.arguments for side, table in sides):
+            continue
+        values = [table[name].value_in(side.arguments) if name in table else None for side, table in sides]
+        if values[0] == values[1]:
+            yield None
+        else:
+            yield _differs(name, name, "; ".join(f"{side.name}: {name} {value}"
+                                                 for (side, _), value in zip(sides, values, strict=True)))  # fmt: skip
+    for side, table in sides:
+        meant = {argument.name for argument in table.values()} | _ASIDE
+        if others := sorted({*side.arguments} - meant):
+            yield Unseen(f"{', '.join(others)} of {side.engine} in {side.name}: what it is elsewhere is not known here")
+
+
+def _table(engine: str) -> dict[str, Native]:
+    """The engine's arguments by canonical name, with those that no scenario sets."""
+    arguments = {name: item.argument(engine) for name, item in BY_NAME.items() if item.part == "engine"}
+    return {name: argument for name, argument in arguments.items() if argument is not None}
+
+
+def _differs(argument: str, canonical: str, stated: str) -> Problem:
+    parameter = BY_NAME.get(canonical)
+    severity: Severity = "info" if argument in _ASIDE else "error" if parameter and parameter.results else "warning"
+    does = "it bears on no number that is compared" if severity == "info" else (parameter and parameter.trap) or _DOES
+    fix = "" if severity == "info" else "write it alike in both commands, or expect what it does"
+    return Problem(severity, f"{argument} differs", stated, does, fix)
+
+
+def _arguments(words: Sequence[str]) -> dict[str, Any]:
+    """The server's arguments by name. The first word that belongs to no option is the model."""
+    arguments: dict[str, Any] = {}
+    at = 0
+    while at < len(words):
+        option, equals, value = words[at].partition("=")
+        at += 1
+        if not option.startswith("-"):
+            arguments.setdefault("model", option + equals + value)
+            continue
+        name = option.lstrip("-").replace("-", "_")
+        if not equals and at < len(words) and not words[at].startswith("--"):
+            value, equals = words[at], "="
+            at += 1
+        if name.startswith("no_") and not equals:
+            arguments[name.removeprefix("no_")] = False
+        else:
+            arguments[name] = _value(value) if equals else True
+    return arguments
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"True": True, "False": False}.get(text, text)
