@@ -154,6 +154,12 @@ def test_a_main_task_that_only_keeps_its_process_alive_is_no_hang(awaits: str, v
     assert late(task(9, awaits, 71, main=True), awaited=False).verdict == verdict
 
 
+@pytest.mark.parametrize("awaits", ["sleep", "queue.get"])
+def test_a_process_alone_in_its_loop_is_told_by_what_its_task_awaits(awaits: str) -> None:
+    verdict = late(task(9, awaits, 71, main=True), awaited=False, descriptors=1)
+    assert verdict.verdict == "INSUFFICIENT" and "serve.py:9" in verdict.reason
+
+
 # --- a request that waits for another request
 
 SERVER = """
