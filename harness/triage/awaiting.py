@@ -14,6 +14,7 @@ from harness.triage.evidence import EventLoop, Frame, Process, Task
 from harness.triage.graph.shape import components
 from harness.triage.places import plain, users
 from harness.triage.stacks import awaits, describe
+from probes.event_loops import MOST_LISTED, MOST_LOOPS
 
 MAX_LINES = 4  # tasks of one process that are told
 WITHIN = frozenset({"lock", "condition", "event", "semaphore", "barrier", "queue.get", "queue.put", "queue.join",
@@ -43,8 +44,8 @@ class Awaiting:
 
     @staticmethod
     def of(process: Process | None) -> Awaiting:
-        loops = process.loops if process is not None else ()
-        tasks = tuple(task for loop in loops for task in loop.tasks)
+        loops = process.loops[:MOST_LOOPS] if process is not None else ()
+        tasks = tuple(task for loop in loops for task in loop.tasks[:MOST_LISTED])  # evidence may be anybody's
         by_id = {identity: at for at, task in enumerate(tasks) for identity in task.ids}
         keepers: dict[int, list[int]] = {}
         for at, task in enumerate(tasks):

@@ -235,6 +235,7 @@ def notified_by(frame: Frame) -> str:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def notifies(frame: Frame, condition: str) -> bool:
     """Whether the function of a frame, behind its line, notifies the condition of that text, itself or by a call of a
     function of the same file."""

@@ -37,7 +37,7 @@ def ring(case: Case) -> Ruling | None:
                     subject,
                     f"a task of {case.names([subject.key])} waits for itself at {place(members[0])}" if itself else
                     f"{len(members)} tasks of {case.names([subject.key])} wait for each other at "
-                    f"{' and '.join(_line(member) for member in members[:2])}",
+                    f"{' and '.join(dict.fromkeys(map(_line, members[:2])))}",
                     why, members[0], _LOCKS,
                 )  # fmt: skip
     return None

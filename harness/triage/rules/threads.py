@@ -87,6 +87,8 @@ def for_whom(case: Case, waiters: Sequence[Subject]) -> str:
     names, end = case.names(waiter.key for waiter in waiters), "" if len(waiters) > 1 else "s"
     if all(inside(waiter.process) for waiter in waiters):
         return f"{names} wait{end} for threads of {'their' if len(waiters) > 1 else 'its'} own at {waiters[0].frame}"
+    if len(waiters) == 1 and awaiting.telling(waiters[0].process):
+        return f"{names} {awaiting.in_loop(waiters[0].process)}"
     return f"nothing says for whom {names} wait{end}"
 
 

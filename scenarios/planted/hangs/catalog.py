@@ -339,7 +339,7 @@ ASYNC = tuple(
 )  # fmt: skip
 
 TASKS = tuple(
-    Hang(f"tasks-{phase}", "K4" if culprits else "", summary, _program("async_tasks"),
+    Hang(f"tasks-{phase}", {"HUNG": "K4", "SLOW": "K7"}.get(verdict, ""), summary, _program("async_tasks"),
          ("--phase", phase, "--stall", "{stall}"), 2, frozenset(culprits), verdict, frame=frame)
     for phase, summary, culprits, verdict, frame in (
         ("locks", "two tasks of rank 0 take two locks in opposite orders", (0,), "HUNG", "use"),
@@ -350,7 +350,7 @@ TASKS = tuple(
         ("asked", "two requests, awaited by tasks of rank 0, take two locks in opposite orders", ("engine",),
          "HUNG", "use"),
         ("idle", "a server of asyncio idles while the ranks rest", (), "HEALTHY", ""),
-        ("sleeper", "a task of rank 0 sleeps again and again", (), "INSUFFICIENT", ""),
+        ("sleeper", "a task of rank 0 sleeps again and again", (), "SLOW", ""),
         ("empty", "a task of rank 0 waits for an item whose producer sleeps", (), "INSUFFICIENT", ""),
         ("outside", "a request waits for an event that a process beside the job asks for", (), "INSUFFICIENT", ""),
     )

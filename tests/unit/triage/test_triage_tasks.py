@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from triage_evidence import evidence, process, rank, wording
 
+from harness.triage.awaiting import Awaiting
 from harness.triage.evidence import EventLoop, Frame, LaterCall, LostTask, Process, Task, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
@@ -151,6 +152,12 @@ def test_a_resting_pool_and_our_own_probe_put_nothing_into_a_queue() -> None:
 def test_a_main_task_that_only_keeps_its_process_alive_is_no_hang(awaits: str, verdict: str) -> None:
     """As a program that starts servers does, and waits for a signal."""
     assert late(task(9, awaits, 71, main=True), awaited=False).verdict == verdict
+
+
+@pytest.mark.parametrize("awaits", ["sleep", "queue.get"])
+def test_a_process_alone_in_its_loop_is_told_by_what_its_task_awaits(awaits: str) -> None:
+    verdict = late(task(9, awaits, 71, main=True), awaited=False, descriptors=1)
+    assert verdict.verdict == "INSUFFICIENT" and "serve.py:9" in verdict.reason
 
 
 # --- a request that waits for another request
@@ -317,3 +324,9 @@ def test_a_command_that_needs_quotes_is_not_repeated(command: str) -> None:
     verdict = triage(evidence(one, rank(1, "main:10 all_reduce", world=2, ppid=one.pid), stall_s=0.0, source="live"))
     assert verdict.triage is not None
     assert any(step.startswith("for the next run: harness watch -- COMMAND") for step in verdict.triage.next)
+
+
+def test_no_more_tasks_are_looked_at_than_a_probe_lists() -> None:
+    """Evidence may be anybody's."""
+    loop = EventLoop(1, tuple(task(number, "event", number) for number in range(1000)))
+    assert len(Awaiting.of(dataclasses.replace(rank(0, LOOP), loops=(loop,) * 100)).tasks) == 512

@@ -177,7 +177,7 @@ def work(phase: str, stall: float) -> None:
     if phase in ("locks", "result", "died"):
         asyncio.run({"locks": locks, "result": result, "died": died}[phase]())
     elif phase in ("sleeper", "empty"):
-        asyncio.run({"sleeper": sleeper, "empty": empty}[phase](4 * stall))
+        asyncio.run(sleeper(2 * stall) if phase == "sleeper" else empty(4 * stall))
     elif phase in ("idle", "asked"):
         ask(port := start_engine(client=False), "generate")
         if phase == "asked":
