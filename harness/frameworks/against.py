@@ -21,7 +21,7 @@ from harness.errors import BadInput
 from harness.frameworks import launcher
 from harness.frameworks.argv import Start, option, taken_apart
 from harness.frameworks.detection import AUTO, detect
-from harness.frameworks.examine import Item, items, trapped
+from harness.frameworks.examine import OPTIONS, Item, items, trapped
 from harness.frameworks.examine import read as examined_by
 from harness.frameworks.settings import Settings
 from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept, Meaning
@@ -34,6 +34,10 @@ from scenarios.engines.native import Native
 
 CHECK = "same-settings"
 MEANT = "same-meaning"
+RULES = {
+    CHECK: "Settings that differ between two commands, and what each changes in the run.",
+    MEANT: "Settings that are equal in two commands, and that their engines or frameworks read differently.",
+}
 SHOWN = 60  # characters of a value that a sentence shows
 _ANY = Concept("warning", "what it changes is not known here: a comparison of the runs may show it")
 _NOTHING = Concept("info", "it bears on no number that is compared")
@@ -106,7 +110,7 @@ def compare(command_a: Sequence[str], command_b: Sequence[str], framework: str =
     report_items = [*items(CHECK, outcomes, "the commands")]
     report_items += items(MEANT, _meant(*commands), "the commands")
     for side in commands:
-        report_items += items("framework-options", [item for item in side.options if isinstance(item, Problem)],
+        report_items += items(OPTIONS, [item for item in side.options if isinstance(item, Problem)],
                        f"command {side.name}")  # fmt: skip
     return [*report_items, *_trapped(*commands)]
 

@@ -43,6 +43,11 @@ class Trap:
     read_in: str
     until: str = ""
 
+    @property
+    def rule(self) -> str:
+        """The docstring of the look: what is wrong. `harness explain` prints it."""
+        return " ".join((getattr(self.look, "func", self.look).__doc__ or "").split())
+
     def applies(self, version: str) -> bool:
         """Whether this version has the trap. An unknown version (an empty string) may have it."""
         return not (version and self.until) or compare(version, self.until) < 0
@@ -175,6 +180,7 @@ def _guarded(framework: Framework, plugin: Plugin) -> Framework:
             return Examined(Settings(), (Unseen(str(error)),))
 
     def looked_by(trap: Trap) -> Trap:
+        @functools.wraps(trap.look)
         def look(settings: Settings) -> Iterator[Outcome]:
             try:
                 with plugin.guarded():
