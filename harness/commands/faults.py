@@ -39,12 +39,27 @@ From = Annotated[
         show_default=False,
     ),
 ]
+
+
+def names_of_faults(context: typer.Context, incomplete: str) -> list[str]:
+    """What a shell completes: planted faults of the suite that the command line names so far, or of that by default."""
+    if context.params.get("suite") == "parity":
+        from harness.planted.differences import files
+
+        names = [fault.name for fault in files.faults()]
+    else:
+        from harness.planted.hangs import hang_selection
+
+        names = [hang.name for hang in hang_selection.hangs()]
+    return sorted(name for name in dict.fromkeys(names) if name.startswith(incomplete))
+
+
 Chosen = Annotated[
     list[str] | None,
     typer.Argument(
         help="the faults to run, by name or beginning of a name; default: all",
         show_default=False,
-        autocompletion=completion.faults,
+        autocompletion=names_of_faults,
     ),
 ]
 
