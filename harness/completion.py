@@ -1,4 +1,4 @@
-"""What a shell completes: names from the registries, read when the user asks for them."""
+"""What a shell completes: names of engines, from their registry, read when the user asks for them."""
 
 from __future__ import annotations
 

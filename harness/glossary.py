@@ -12,7 +12,8 @@ from harness.doctor import checks as doctor
 from harness.errors import BadInput, closest
 from harness.exit_codes import EXITS
 from harness.extras import need
-from harness.frameworks import against
+from harness.frameworks import against, examine
+from harness.frameworks.shared_traps import shared_traps
 from harness.frameworks.spec import frameworks
 from harness.mapping import judge as mapping
 from harness.terms import TERMS
@@ -79,8 +80,7 @@ def entries() -> list[Entry]:
         *_of_comparisons(),
         *(Entry(check.name, "doctor check", check.rule) for check in doctor.CHECKS),
         *(Entry(comparison.name, "doctor check", comparison.rule) for comparison in doctor.COMPARISONS),
-        *(Entry(name, "doctor check", rule) for name, rule in against.RULES.items()),
-        *(Entry(trap.check, "doctor check", trap.rule) for spec in frameworks().values() for trap in spec.traps),
+        *(Entry(name, "doctor check", rule) for name, rule in _of_frameworks().items()),
         *(Entry(name, "hang", _hang(hang), hang.fix, also=(hang.name,)) for name, hang in HANGS.items()),
         *(_exit_code(code) for code in dict.fromkeys(row.code for row in EXITS) if code.isdigit()),
         *(
@@ -103,6 +103,12 @@ def _of_comparisons() -> Iterator[Entry]:
         yield Entry(name, "cause", family.meaning, family.fix, rivals, also=_of_a_run(name))
     for check in checks():
         yield Entry(check.name, "check", check.meaning, also=_of_a_run(check.name))
+
+
+def _of_frameworks() -> dict[str, str]:
+    """The checks of a framework's job, and what each finds."""
+    traps = (trap for framework in frameworks().values() for trap in (*framework.traps, *shared_traps(framework)))
+    return {**examine.RULES, **against.RULES, **{trap.check: trap.rule for trap in traps}}
 
 
 def _of_a_run(name: str) -> tuple[str, ...]:

@@ -167,6 +167,7 @@ class Finding:
 
 
 RESIDUE = 0.02  # share of a difference that a proof, or a reading, may leave: a flip changes the tokens after it
+PROVEN = 1 - RESIDUE
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,11 @@ class Cause:
     key: CauseKey = CauseKey()
     observed: tuple[str, ...] = ()
     fix: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Return whether an intervention or a reading removed the difference."""
+        return any(proof.removed >= PROVEN for proof in self.proofs)
 
     @staticmethod
     def of(

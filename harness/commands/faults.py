@@ -41,8 +41,8 @@ From = Annotated[
 ]
 
 
-def _names_of_suite(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of planted faults, of the suite that the command line names so far; without one, of that by default."""
+def names_of_faults(context: typer.Context, incomplete: str) -> list[str]:
+    """What a shell completes: planted faults of the suite that the command line names so far, or of that by default."""
     if context.params.get("suite") == "parity":
         from harness.planted.differences import files
 
@@ -59,7 +59,7 @@ Chosen = Annotated[
     typer.Argument(
         help="the faults to run, by name or beginning of a name; default: all",
         show_default=False,
-        autocompletion=_names_of_suite,
+        autocompletion=names_of_faults,
     ),
 ]
 

@@ -56,7 +56,7 @@ class Documented:
     @property
     def rule(self) -> str:
         """The docstring of the check: what it reads, and when it confirms the problem. `harness explain` prints it."""
-        return " ".join((self.look.__doc__ or "").split())
+        return " ".join((getattr(self.look, "func", self.look).__doc__ or "").split())
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from harness.errors import BadInput
 from harness.frameworks import launcher, servers
 from harness.frameworks.argv import Start, option, taken_apart
 from harness.frameworks.detection import AUTO, detect, recognised
-from harness.frameworks.examine import Item, items, trapped
+from harness.frameworks.examine import OPTIONS, Item, items, trapped
 from harness.frameworks.examine import read as examined_by
 from harness.frameworks.settings import Settings
 from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept, Meaning
@@ -35,10 +35,9 @@ from scenarios.engines.native import Native
 
 CHECK = "same-settings"
 MEANT = "same-meaning"
-# name -> what `harness doctor --against` compares by it
 RULES = {
-    CHECK: "both commands give each setting the same value, defaults included",
-    MEANT: "a setting that both commands give the same value means the same in their engines",
+    CHECK: "Settings that differ between two commands, and what each changes in the run.",
+    MEANT: "Settings that are equal in two commands, and that their engines or frameworks read differently.",
 }
 SHOWN = 60  # characters of a value that a sentence shows
 _ANY = Concept("warning", "what it changes is not known here: a comparison of the runs may show it")
@@ -115,7 +114,7 @@ def compare(command_a: Sequence[str], command_b: Sequence[str], framework: str =
     report_items = [*items(CHECK, outcomes, "the commands")]
     report_items += items(MEANT, _meant(*commands), "the commands")
     for side in commands:
-        report_items += items("framework-options", [item for item in side.options if isinstance(item, Problem)],
+        report_items += items(OPTIONS, [item for item in side.options if isinstance(item, Problem)],
                        f"command {side.name}")  # fmt: skip
     return [*report_items, *_trapped(*commands)]
 

@@ -24,7 +24,12 @@ from harness.program import CommandNotRun, find_program
 from probes import redaction
 from reports.doctor_model import Hazard, Passed, Unchecked
 
-SETTINGS = "framework-settings"
+SETTINGS, VERSION, OPTIONS = "framework-settings", "framework-version", "framework-options"
+RULES = {
+    SETTINGS: "The settings of the job are known, so that they can be examined before it starts.",
+    VERSION: "The framework is installed, in a version that the harness knows.",
+    OPTIONS: "The options of the command are those of the installed version.",
+}
 Item = Hazard | Passed | Unchecked
 
 
@@ -38,16 +43,16 @@ def look(
     """
     job = detect(command, framework, environ)
     start = taken_apart(command, job.framework.starts, environ)
-    report_items = items("framework-version", _version(job))
+    report_items = items(VERSION, _version(job))
     if not start.entry:
         report_items += items(SETTINGS, [_at_the_start(start, command, job.framework)])
     else:
         examined = read(job, start)
         if job.installed is None or not job.installed.version:
             why = f"the {job.framework.name} that will run is not known: its options cannot be looked up"
-            report_items += items("framework-options", [Unseen(why)])
+            report_items += items(OPTIONS, [Unseen(why)])
         else:
-            report_items += items("framework-options", examined.options)
+            report_items += items(OPTIONS, examined.options)
         settings = dataclasses.replace(examined.settings, seed=seed)
         report_items += trapped(job.framework, settings, job.installed.version if job.installed else "")
     return report_items + items("build-locks", _builds(start, environ))

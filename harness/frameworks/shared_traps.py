@@ -8,6 +8,7 @@ the learning rate).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
@@ -21,8 +22,8 @@ _GREEDY = "temperature 0 is greedy: every sample of a prompt is the same"
 def shared_traps(framework: Framework) -> tuple[Trap, ...]:
     """The traps that hold for every framework that says what its settings mean."""
     return (
-        Trap("rollout-temperature", lambda settings: temperature(framework, settings), ""),
-        Trap("learning-rate", lambda settings: learning_rate(framework, settings), ""),
+        Trap("rollout-temperature", partial(temperature, framework), ""),
+        Trap("learning-rate", partial(learning_rate, framework), ""),
     )
 
 

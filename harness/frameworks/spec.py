@@ -175,6 +175,7 @@ def _guarded(framework: Framework, plugin: Plugin) -> Framework:
             return Examined(Settings(), (Unseen(str(error)),))
 
     def looked_by(trap: Trap) -> Trap:
+        @functools.wraps(trap.look)
         def look(settings: Settings) -> Iterator[Outcome]:
             try:
                 with plugin.guarded():

@@ -84,8 +84,9 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     )
     wrong = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)
-    outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
     causes = [told_apart(explanation.cause, e) for explanation in explained.explanations]
+    outcomes = explain.with_origins(outcomes, explained, causes)
+    outcomes += [(check, check.run(e)) for check in map(not_brought, explained.failed)]
     open_ = explain.remaining(explained, kinds)
     fix = ""
     if stop:

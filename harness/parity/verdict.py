@@ -228,7 +228,8 @@ def _decide(
 ) -> Verdict:
     explained = explain.explain(e, kinds)
     causes = explain.named(explained, kinds)
-    outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
+    outcomes = explain.with_origins(outcomes, explained, causes)
+    outcomes += [(check, check.run(e)) for check in map(not_brought, explained.failed)]
     outcomes, not_applicable = _within_reach(e, outcomes)
     grounds = _grounds(e, outcomes, minimum)
     metrics = _metrics(e)

@@ -82,7 +82,7 @@ def _parity(verdict: Verdict) -> list[tuple[str, str]]:
 
 def _blame(cause: Cause) -> str:
     party = "party unknown" if cause.party in ("", "unknown") else f"in the {clean(cause.party)}"
-    return f"{party}, proven" if any(proof.removed >= parity.PROVEN for proof in cause.proofs) else party
+    return f"{party}, proven" if cause.proven else party
 
 
 def first_place(verdict: Verdict) -> str:

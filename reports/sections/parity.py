@@ -12,7 +12,7 @@ from typing import Any
 from probes.format import number
 from reports.limits import limit_of
 from reports.model import (
-    RESIDUE,
+    PROVEN,
     SUSPICIONS,
     UNEXPLAINED,
     Cause,
@@ -29,7 +29,6 @@ from reports.text import clean, figure, flatten, reads_same, show, show_apart
 
 MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○", "undecided": "?"}  # mark of a check, by its state
 _NAMES = ("seed",)  # rows whose integer is an identifier, not an amount
-PROVEN = 1 - RESIDUE
 ELEVEN, OTHERS = "The eleven suspicions", "Other checks"
 CONFOUNDERS = "Confounders", "what had to be equal and is not"
 

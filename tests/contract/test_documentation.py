@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from harness.doctor.checks import CHECKS as DOCTOR_CHECKS
 from harness.doctor.checks import COMPARISONS
 from harness.parity.causes.registry import families
 from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, HANGS, SUSPICIONS, TRIAGE_EXIT_CODES
+from reports.sections.parity import ELEVEN, MARKS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -241,6 +243,21 @@ def test_a_verdict_that_is_shown_in_part_is_marked(page: Path) -> None:
         if FIRST_LINE.search(block) and not re.search(r"\(exit code \d+\): .*\n*\Z", block):
             around = f"{before.rstrip().splitlines()[-1:]} {block.splitlines()[0]} {after.strip().splitlines()[:1]}"
             assert "shortened" in around.casefold(), block
+
+
+TALLY = re.compile(r"^(\S.*?)   \d.*(?:ruled out|not tested|confirmed|undecided)")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))], ids=str)
+def test_a_tally_of_checks_counts_what_is_listed_below_it(page: Path) -> None:
+    """How many other checks there are changes with every new one: a page that says it is wrong a week later."""
+    marks = {mark: state for state, mark in MARKS.items()}
+    for block in re.split(r"^```.*\n", page.read_text("utf-8"), flags=re.MULTILINE)[1::2]:
+        for line in filter(TALLY.match, block.splitlines()):
+            assert line.startswith(ELEVEN), line
+            listed = Counter(marks[mark] for mark in re.findall(r"(?:^ *|· )([✓✗○?]) \d", block, re.MULTILINE))
+            assert listed == {state: int(count) for count, state in re.findall(rf"(\d+) ({'|'.join(MARKS)})", line)}
+            assert listed.total() == len(SUSPICIONS)
 
 
 def test_a_block_in_part_is_seen() -> None:

@@ -22,7 +22,7 @@ ATTRIBUTE = "attribute"  # in place of `diff`: with the interventions, which the
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
     """What is said of the row today: the columns of the table that `python -m tests.golden.update` writes."""
-    with _unpacked(TESTS / row["input"]) as folder, contextlib.chdir(folder):
+    with unpacked(TESTS / row["input"]) as folder, contextlib.chdir(folder):
         command, *words = row["command"]
         if command == ATTRIBUTE:
             return _attributed(*words)
@@ -30,7 +30,7 @@ def judged(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _unpacked(path: Path) -> Iterator[Path]:
+def unpacked(path: Path) -> Iterator[Path]:
     if path.is_dir():
         yield path
         return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 from harness.doctor.outcome import Outcome
@@ -29,7 +29,11 @@ def _examine(start: Start, installed: Installation | None) -> Examined:
 
 
 def _of_ppo(look: Callable[[Settings], Iterator[Outcome]]) -> Callable[[Settings], Iterator[Outcome]]:
-    return functools.wraps(look)(lambda settings: iter(()) if settings.on(_OTHER) else look(settings))
+    @wraps(look)
+    def of_ppo(settings: Settings) -> Iterator[Outcome]:
+        return iter(()) if settings.on(_OTHER) else look(settings)
+
+    return of_ppo
 
 
 def _unhooked(start: Start, texts: Sequence[str], installed: Installation | None) -> str:
