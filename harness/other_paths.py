@@ -9,7 +9,8 @@ from pathlib import Path
 
 
 def free_path(path: Path) -> Path:
-    """Return the path, with a number appended to its name if it exists."""
+    """Return the path, with a number appended to its name if it exists. Within `.` and `/`, which have none: `out`."""
+    path = path if path.name else path / "out"
     numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
     return next(candidate for candidate in chain([path], numbered) if not os.path.lexists(candidate))
 
