@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from triage_evidence import evidence, process, rank, wording
 
-from harness.triage.awaiting import Awaiting
 from harness.triage.evidence import EventLoop, Frame, LaterCall, LostTask, Process, Task, Thread
+from harness.triage.graph.awaiting import Awaiting
 from harness.triage.judge import triage
 from reports.model import Verdict
 
