@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from harness.triage.awaiting import Awaiting, headline
 from harness.triage.evidence import Evidence, Process, RayTask
+from harness.triage.graph.awaiting import Awaiting, headline
 from harness.triage.graph.motion import HELD_S, hands_on
 from harness.triage.graph.shape import components
 from harness.triage.graph.sockets import at_socket, ends

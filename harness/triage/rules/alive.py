@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 from harness.triage import source
-from harness.triage.awaiting import in_loop, unseen
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
+from harness.triage.graph.awaiting import in_loop, unseen
 from harness.triage.graph.motion import hands_on, spent_s
 from harness.triage.graph.polling import woke
 from harness.triage.graph.sockets import main_frames

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from harness.triage.awaiting import in_loop, unseen
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
+from harness.triage.graph.awaiting import in_loop, unseen
 from harness.triage.graph.motion import loop_wakes
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.rules import threads

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from harness.triage.awaiting import WITHIN, Awaiting, place, words
 from harness.triage.evidence import LostTask, Process, Task, Thread
 from harness.triage.graph import Subject
+from harness.triage.graph.awaiting import WITHIN, Awaiting, place, words
 from harness.triage.rules.polls import collects
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import describe, ours

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.triage import awaiting, source
+from harness.triage import source
 from harness.triage.evidence import Frame, LostTask, LostThread, Process, Thread
-from harness.triage.graph import Subject
+from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users

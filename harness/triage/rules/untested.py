@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 from harness.triage import source, stacks
-from harness.triage.awaiting import in_loop
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
+from harness.triage.graph.awaiting import in_loop
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.places import users

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from harness.triage.awaiting import Awaiting
 from harness.triage.collect import event_loops as collected
 from harness.triage.evidence import EventLoop, Process
+from harness.triage.graph.awaiting import Awaiting
 from probes import event_loops
 from probes.attach import Attachment
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from triage_evidence import evidence, process, rank, wording
 
-from harness.triage.awaiting import Awaiting
 from harness.triage.evidence import EventLoop, Frame, LaterCall, LostTask, Process, Task, Thread
+from harness.triage.graph.awaiting import Awaiting
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -181,10 +181,13 @@ async def leave():
 ASKED = "127.0.0.1:30000"
 
 
-def served(folder: Path, *tasks: Task, stall_s: float = 30.0, beside: tuple[Process, ...] = ()) -> Verdict:
+def served(
+    folder: Path, *tasks: Task, stall_s: float = 30.0, beside: tuple[Process, ...] = (),
+    threads: tuple[Thread, ...] = (), peers: tuple[str, ...] = (),
+) -> Verdict:  # fmt: skip
     asks = process(20, "trainer", "rollout getresponse", peers=(ASKED,))
-    server = looped(process(30, "server", LOOP, listening=(ASKED,)), *tasks, descriptors=2)
-    return triage(evidence(asks, server, *beside, stall_s=stall_s))
+    server = looped(process(30, "server", LOOP, listening=(ASKED,), peers=peers), *tasks, descriptors=2)
+    return triage(evidence(asks, beside_main(server, *threads), *beside, stall_s=stall_s))
 
 
 def requests(folder: Path, reader: str, line: int) -> tuple[Task, ...]:
@@ -220,8 +223,16 @@ def test_a_paused_request_alone_is_no_hang_for_somebody_may_still_send_the_resum
         {"stall_s": 0.0},
         {"beside": (process(40, "controller", "main:3 wait"),)},
         {"beside": (rank(5, "main:10 step:44 compute", world=1, cpu_s=2.0),)},
+        {"threads": (FEEDER,)},
+        {"peers": ("10.0.0.9:6379",)},
     ],
-    ids=["nobody watched a stall", "a process that does not wait for it", "a process that works"],
+    ids=[
+        "nobody watched a stall",
+        "a process that does not wait for it",
+        "a process that works",
+        "a thread",
+        "a connection to somebody else",
+    ],
 )
 def test_a_server_to_which_somebody_may_still_send_is_no_hang(tmp_path: Path, changes: dict[str, Any]) -> None:
     result = served(tmp_path, *requests(tmp_path, "generate", 7), **changes)
