@@ -10,6 +10,7 @@ from pathlib import Path
 
 def free_path(path: Path) -> Path:
     """Return the path, with a number appended to its name if it exists."""
+    path = path if path.name else path.resolve()  # "." has no name
     numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
     return next(candidate for candidate in chain([path], numbered) if not os.path.lexists(candidate))
 

@@ -281,7 +281,8 @@ class _Runs:
                 f"{_quoted(side.command)}   # the job alone, until it ends with 0",
             )
         if result.unrecorded:
-            python = shlex.quote(interpreter(side.command, side.environ) or "PATH")
+            own = interpreter(side.command, side.environ)
+            python = shlex.quote(own) if own else "PATH"
             return _Failure(
                 f"on {side.backend} {result.unrecorded}",
                 f"harness adapters check --framework {self.framework.name} --python {python}   # has the job's "
