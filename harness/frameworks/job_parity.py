@@ -281,11 +281,11 @@ class _Runs:
                 f"{_quoted(side.command)}   # the job alone, until it ends with 0",
             )
         if result.unrecorded:
-            python = shlex.quote(interpreter(side.command, side.environ) or "PATH")
+            python = next(filter(None, [side.python, interpreter(side.command, side.environ)]), "PATH")
             return _Failure(
                 f"on {side.backend} {result.unrecorded}",
-                f"harness adapters check --framework {self.framework.name} --python {python}   # has the job's "
-                "interpreter what the hooks need?",
+                f"harness adapters check --framework {self.framework.name} --python {shlex.quote(python)}   # has "
+                "the job's interpreter what the hooks need?",
             )
         why = _another_engine(place, side) or unsteered(
             place, self.framework, seed=options.seed, coupled=options.coupled
