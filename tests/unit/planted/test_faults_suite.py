@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from harness import cli, config
-from harness.commands.faults import list_, refuse_unknown
+from harness.commands.faults import list_, refuse_unknown, run
 from harness.errors import BadInput
 from harness.parity.causes.registry import families
 from harness.planted.differences import files, tables
