@@ -22,6 +22,7 @@ from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.gather import gather
+from harness.parity.origins import with_origins
 from harness.parity.rivals import told_apart
 from harness.parity.subjects.prompts.observed_text import with_text
 from harness.parity.subjects.recording.observed_consistency import contradictions
@@ -85,7 +86,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     wrong = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)
     causes = [told_apart(explanation.cause, e) for explanation in explained.explanations]
-    outcomes = explain.with_origins(outcomes, explained, causes)
+    outcomes = with_origins(outcomes, explained, causes)
     outcomes += [(check, check.run(e)) for check in map(not_brought, explained.failed)]
     open_ = explain.remaining(explained, kinds)
     fix = ""

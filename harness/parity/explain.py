@@ -15,7 +15,6 @@ from harness.parity.causes import registry
 from harness.parity.causes.family import Rule
 from harness.parity.causes.registry import Slot
 from harness.parity.causes.unexplained import UNEXPLAINED
-from harness.parity.checks.registry import Outcome, Registered
 from harness.parity.facts.divergence import DivergenceKey, Kind, Order
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, when
@@ -215,31 +214,6 @@ def named(explained: Explained, kinds: list[DivergenceKey]) -> list[Cause]:
     causes, open_ = [explanation.cause for explanation in explained.explanations], remaining(explained, kinds)
     causes += [unexplained(explained, open_)] if open_ else []
     return [told_apart(cause, explained.evidence) for cause in causes]
-
-
-def with_origins(
-    outcomes: list[tuple[Registered, Outcome]], explained: Explained, causes: list[Cause]
-) -> list[tuple[Registered, Outcome]]:
-    """Return the outcomes; one of an engine that differs from itself says from which of the causes that follows, where
-    it is none of the engine's own noise.
-    """
-    return [(check, _with_origin(outcome, explained, causes)) for check, outcome in outcomes]
-
-
-def _with_origin(outcome: Outcome, explained: Explained, causes: list[Cause]) -> Outcome:
-    e, check = explained.evidence, outcome.check
-    floors = [key for key in outcome.kinds if key.kind is Kind.FLOOR]
-    origins = [
-        explanation.cause.key
-        for explanation in explained.explanations
-        if explanation.cause.key.family != check.name
-        and any(explanation.covers(key, e.found(key)).all() for key in floors)
-    ]
-    origin = next((cause for cause in causes if cause.key in origins), None)
-    if check.state != "confirmed" or origin is None:
-        return outcome
-    text = f"it follows from {origin.name}{', which is proven' if origin.proven else ''}: {check.evidence}"
-    return replace(outcome, check=replace(check, evidence=text, details=check.details | {"follows from": origin.name}))
 
 
 def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:

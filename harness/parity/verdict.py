@@ -27,6 +27,7 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.progress_messages import Told, nobody
 from harness.parity.gather import gather
 from harness.parity.lifted import lifted_stage, stage_steps
+from harness.parity.origins import with_origins
 from harness.parity.subjects.engines import observed_second_run
 from harness.parity.subjects.native_sampler.observed_stage import in_doubt
 from harness.parity.subjects.prompts.observed_text import with_text
@@ -228,7 +229,7 @@ def _decide(
 ) -> Verdict:
     explained = explain.explain(e, kinds)
     causes = explain.named(explained, kinds)
-    outcomes = explain.with_origins(outcomes, explained, causes)
+    outcomes = with_origins(outcomes, explained, causes)
     outcomes += [(check, check.run(e)) for check in map(not_brought, explained.failed)]
     outcomes, not_applicable = _within_reach(e, outcomes)
     grounds = _grounds(e, outcomes, minimum)

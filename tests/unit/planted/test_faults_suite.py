@@ -372,9 +372,9 @@ def test_the_documented_file_is_accepted(tmp_path: Path) -> None:
 
 
 def test_faults_that_all_need_other_engines_are_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["faults", "run", "generation-config", "--suite", "parity", "--backends", "hf", "hf"]) == 2
-    message = capsys.readouterr().err
-    assert "need sglang vllm" in message and message.strip().endswith("--backends sglang vllm")
+    assert cli.main(["faults", "run", "--suite", "parity", "generation-config", "--backends", "hf", "hf"]) == 2
+    first, fix = capsys.readouterr().err.splitlines()
+    assert "need sglang vllm" in first and fix.endswith("--backends sglang vllm")
 
 
 def test_what_is_known_of_a_suite_is_kept_by_family_and_by_fault(tmp_path: Path) -> None:
