@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.errors import BadInput
 from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE
 from harness.other_paths import nearest_folder
-from probes import redaction
+from probes import limits, redaction
 
 
 class CommandNotRun(BadInput):
@@ -72,7 +72,7 @@ def _unrunnable(command: Sequence[str], word: str) -> tuple[str, str]:
     """For a command whose file cannot be executed: what that is, and how to start it."""
     file = command[0]
     try:
-        with open(file, "rb") as stream:
+        with limits.open_file(file) as stream:
             begin = stream.read(4)
     except OSError:
         begin = b""

@@ -91,6 +91,13 @@ def test_a_program_that_is_not_there_is_answered_with_a_similar_one_or_a_look(
     assert refused.value.exit_code == 127 and str(refused.value.fix).startswith(fix.format(tmp_path))
 
 
+def test_a_pipe_is_no_program_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.py")
+    with pytest.raises(CommandNotRun) as refused:
+        find_program([str(tmp_path / "train.py")], {"PATH": "/bin"})
+    assert refused.value.exit_code == 126
+
+
 def test_a_directory_is_no_command(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is a directory") as found:
         find_program([str(tmp_path)], {"PATH": "/bin"})
