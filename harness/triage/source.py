@@ -163,6 +163,23 @@ def hands_on(frame: Frame) -> bool:
     return body is None or any(name in _HANDS_ON for name in _called(body))
 
 
+def in_timer(frame: Frame) -> bool:
+    """Whether a frame is that of a `threading.Timer`, which calls a function after a while."""
+    tree = _tree(frame.file) if frame.file.endswith("/threading.py") else None
+    nodes = ast.walk(tree) if tree is not None else ()
+    return any(isinstance(node, ast.ClassDef) and node.name == "Timer" and _holds(node, frame.line) for node in nodes)
+
+
+def has_time_limit(frame: Frame) -> bool:
+    """Whether a frame of Python's own threads waits at a line that passes a time limit on, as `Condition.wait` does."""
+    body = _function(frame) if frame.file.endswith("/threading.py") else None
+    calls = (node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.Call))
+    return any(
+        _holds(call, frame.line) and any(isinstance(part, ast.Name) and part.id == "timeout" for part in call.args)
+        for call in calls
+    )
+
+
 def slept_s(frame: Frame) -> float | None:
     """The seconds that the line of a frame sleeps, if its text has them as a number; None otherwise."""
     body = _function(frame)
@@ -292,6 +309,19 @@ def behind_loop(frame: Frame, loop_frame: Frame) -> int:
         if any(_holds(part, loop_frame.line) for part in node.body):
             return node.lineno
     return 0
+
+
+def comes_back(frames: Sequence[Frame], line: int) -> bool:
+    """Whether a loop around the first of these frames brings it back to this line of its function, or a loop around one
+    of its callers calls the function again. `frames` are innermost first."""
+    body = _function(frames[0])
+    around = (
+        node
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, (ast.For, ast.While, ast.AsyncFor))
+    )
+    again = any(all(any(_holds(part, at) for part in node.body) for at in (line, frames[0].line)) for node in around)
+    return again or any(_in_loop(caller) for caller in frames[1:])
 
 
 @dataclass(frozen=True)

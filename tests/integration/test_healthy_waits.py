@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parents[1] / "cases" / "hangs" / "healthy_waits.py"
-BY_DAY = ("joined_thread", "server_computes", "key_of_a_store", "lock_of_a_child", "event_with_a_limit")
+BY_DAY = (
+    "joined_thread",
+    "server_computes",
+    "key_of_a_store",
+    "lock_of_a_child",
+    "event_with_a_limit",
+    "one_sleep:epochs",
+)
 AT_NIGHT = (
     "one_sleep", "mapped_in_threads", "as_they_complete", "released_lock", "pool_of_processes", "child_without_text",
     "output_of_a_child", "named_pipe", "waits_for_signals", "server_polls", "server_sleeps", "asks_again",
     "submitted_sleep", "submitted_child", "joined_call", "queue_with_a_limit", "select_with_a_limit",
+    "one_sleep:most", "poll:epochs", "compute:epochs", "output_of_a_child:epochs", "queue_fed_after_an_event",
+    "queue_fed_by_a_timer:epochs", "queue_fed_by_a_timer:most",
 )  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

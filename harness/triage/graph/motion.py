@@ -372,13 +372,15 @@ def spent_s(process: Process, thread: Thread) -> float:
 def hands_on(thread: Thread, *, joined: bool = False) -> bool:
     """Whether what a thread does may end a wait of the main thread.
 
-    It may if it runs a task of a pool, or if its source text puts into a queue, sets an event or sends. If the main
-    thread has `joined` it, it may if it has an end, as a function of a library has that a thread was started with. A
-    thread whose source cannot be read counts as well. Else a library thread that runs no user code, such as
-    DataLoader's pinning thread, only passes on what others make, and does not count.
+    It may if it runs a task of a pool or is a timer, or if its source text puts into a queue, sets an event or sends.
+    If the main thread has `joined` it, it may if it has an end, as a function of a library has that a thread was
+    started with. A thread whose source cannot be read counts as well. Else a library thread that runs no user code,
+    such as DataLoader's pinning thread, only passes on what others make, and does not count.
     """
     pool = "/concurrent/futures/thread.py"
     if any(frame.file.endswith(pool) and plain(frame.function) == "run" for frame in thread.frames):
+        return True
+    if any(map(source.in_timer, thread.frames)):
         return True
     mine = [frame for frame in thread.frames if users(frame)]
     if joined:

@@ -63,7 +63,8 @@ def _outnumbered(case: Case, ends: list[Subject], waiters: list[Subject]) -> boo
     # they are.
     joined = {group.group.name for group in case.groups if group.joined}
     peers = not all(waiter.pending is not None and waiter.pending.group in joined for waiter in waiters)
-    return peers and len(ends) > len(waiters) and all(not end.polls and _passive(end) for end in ends)
+    resting = all(not (end.polls or coming(case, end)) and _passive(end) for end in ends)
+    return peers and len(ends) > len(waiters) and resting
 
 
 def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
@@ -418,14 +419,15 @@ def _in_event_loop(subject: Subject) -> bool:
 
 
 def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
-    """The line of a loop that `subject` has left and that a waiter is still in, by the source text; 0 if there is
-    none."""
+    """The line of a loop that `subject` has left for good and that a waiter is still in, by the source text; 0 if there
+    is none. A loop of epochs around it brings `subject` back once it is through with what it does between them."""
     mine = user_frames(subject.process)
     if any(source.in_handler(frame) for frame in mine):
         return 0
     for waiter_frame in dict.fromkeys(frame for waiter in waiters for frame in user_frames(waiter.process)):
-        for frame in mine:
-            if line := source.behind_loop(frame, waiter_frame):
+        for at, frame in enumerate(mine):
+            line = source.behind_loop(frame, waiter_frame)
+            if line and not source.comes_back(mine[at:], line):
                 return line
     return 0
 

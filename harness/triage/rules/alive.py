@@ -114,7 +114,9 @@ def _thread(subject: Subject, process: Process) -> str:
 def _alive(process: Process, thread: Thread) -> bool:
     """Whether a thread computes, sleeps, or waits for something that ends without this process."""
     asleep = _SLEEPS.search(thread.wchan) or _OUTSIDE.search(thread.wchan)
-    return thread.active or bool(asleep) or classify(thread).kind in _PENDING or spent_s(process, thread) > 0
+    limited = bool(thread.frames) and source.has_time_limit(thread.frames[0])
+    waits = bool(asleep) or limited or classify(thread).kind in _PENDING
+    return thread.active or waits or spent_s(process, thread) > 0
 
 
 def _child(case: Case, subject: Subject, process: Process) -> str:

@@ -1,7 +1,8 @@
 """Healthy jobs of two ranks: rank 0 waits some seconds, in the way that the first argument names; rank 1 waits for it.
 
 `python healthy_waits.py WAY SECONDS` ends with exit code 0. What rank 0 waits for comes from a process outside the job,
-from a thread, a child or a server of the job, or from time.
+from a thread, a child or a server of the job, or from time. WAY:epochs waits between two epochs of steps, in the loop
+of epochs; WAY:most has three ranks, of which all but the last wait so.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 WAITS: dict[str, Callable[[], object]] = {}
-WAY, SECONDS = sys.argv[1], float(sys.argv[2])
+(WAY, _, SHAPE), SECONDS = sys.argv[1].partition(":"), float(sys.argv[2])
+RANKS = 3 if SHAPE == "most" else 2
 SCORE, PORT = Path(os.environ.get("SCORE", "")), int(os.environ.get("TOOL_PORT", "0"))
 
 
@@ -36,11 +38,13 @@ def way(wait: Callable[[], object]) -> Callable[[], object]:
     return wait
 
 
+@way
 def poll() -> None:
     while not SCORE.exists():
         time.sleep(2)
 
 
+@way
 def compute() -> None:
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
@@ -112,6 +116,25 @@ def joined_call() -> None:
 @way
 def event_with_a_limit() -> None:
     threading.Event().wait(SECONDS)
+
+
+@way
+def queue_fed_by_a_timer() -> None:
+    items: queue.Queue[int] = queue.Queue()
+    threading.Timer(SECONDS, items.put, [1]).start()
+    items.get()
+
+
+@way
+def queue_fed_after_an_event() -> None:
+    items: queue.Queue[int] = queue.Queue()
+
+    def feed() -> None:
+        threading.Event().wait(SECONDS)
+        items.put(1)
+
+    threading.Thread(target=feed).start()
+    items.get()
 
 
 @way
@@ -225,11 +248,19 @@ def rank() -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    for _ in range(5):
-        dist.all_reduce(torch.ones(10))
-    if dist.get_rank() == 0:
-        WAITS[WAY]()
-    dist.broadcast_object_list([1.0], src=0)
+    waits = dist.get_rank() == 0 or (SHAPE == "most" and dist.get_rank() < RANKS - 1)
+    if SHAPE:
+        for epoch in range(2):
+            for _ in range(5):
+                dist.all_reduce(torch.ones(10))
+            if waits and epoch == 0:
+                WAITS[WAY]()
+    else:
+        for _ in range(5):
+            dist.all_reduce(torch.ones(10))
+        if waits:
+            WAITS[WAY]()
+        dist.broadcast_object_list([1.0], src=0)
     dist.barrier()
 
 
@@ -248,12 +279,13 @@ def job() -> int:
         subprocess.Popen(["sh", "-c", outside], start_new_session=True, env={"PATH": os.environ["PATH"]},
                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
         shared = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(), OMP_NUM_THREADS="1",
-                      SCORE=score, TOOL_PORT=free_port(), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")  # fmt: skip
+                      SCORE=score, TOOL_PORT=free_port(), WORLD_SIZE=f"{RANKS}",
+                      LOCAL_WORLD_SIZE=f"{RANKS}")  # fmt: skip
         command = [sys.executable, __file__, *sys.argv[1:3]]
         server = subprocess.Popen([*command, "tool"], env=shared)
         ranks = [
             subprocess.Popen([*command, "rank"], env=dict(shared, RANK=str(number), LOCAL_RANK=str(number)))
-            for number in range(2)
+            for number in range(RANKS)
         ]
         code = max((process.wait() for process in ranks), key=abs)
         server.terminate()

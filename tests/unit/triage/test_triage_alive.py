@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,58 @@ def test_a_thread_that_lives_may_release_the_lock(file: str, thread: Thread, nam
     beside = dataclasses.replace(thread, frames=at(file, "releases"))
     verdict = judged(standing(rank(1, "main", world=2), at(file, "waits"), "futex_do_wait", beside))
     assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
+def in_threading(function: str, text: str) -> Frame:
+    """The frame of this Python's own threads at the last line of a function that has this text."""
+    lines, first = inspect.getsourcelines(getattr(threading, function.split(".")[0]).__dict__[function.split(".")[1]])
+    return Frame(function, threading.__file__, first + max(at for at, line in enumerate(lines) if text in line))
+
+
+@pytest.mark.parametrize(("acquire", "named"), [("acquire(True, timeout)", False), ("acquire()", True)])
+def test_a_thread_that_waits_with_a_time_limit_may_release_the_lock(file: str, acquire: str, named: bool) -> None:
+    """The control: one that waits without a limit for another thread."""
+    inner = (in_threading("Condition.wait", acquire), in_threading("Event.wait", "wait(timeout)"))
+    beside = Thread("feeder", 7, (*inner, *at(file, "releases")), wchan="futex_do_wait")
+    verdict = judged(standing(rank(1, "main", world=2), at(file, "waits"), "futex_do_wait", beside))
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
+@pytest.mark.parametrize(("run", "named"), [(("Timer.run", "finished.wait"), False), (("Thread.run", "_target"), True)])
+def test_a_timer_may_release_the_lock(file: str, run: tuple[str, str], named: bool) -> None:
+    """The control: a thread that was started with the wait of an event."""
+    inner = (in_threading("Condition.wait", "acquire(True, timeout)"), in_threading("Event.wait", "wait(timeout)"))
+    beside = Thread("Thread-1", 7, (*inner, in_threading(*run)), wchan="futex_do_wait")
+    verdict = judged(standing(rank(1, "main", world=2), at(file, "waits"), "futex_do_wait", beside))
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
+EPOCHS = """
+def flat(steps):
+    for step in steps:
+        step()
+    evaluate()
+
+def nested(epochs, steps):
+    for epoch in epochs:
+        for step in steps:
+            step()
+        evaluate()
+"""
+
+
+@pytest.mark.parametrize(("function", "step", "evaluates", "kind"), [("flat", 4, 5, "K1"), ("nested", 10, 11, "K4")])
+def test_a_loop_of_epochs_brings_back_who_left_its_steps(
+    tmp_path: Path, function: str, step: int, evaluates: int, kind: str
+) -> None:
+    """Who stands there without an end is blamed for that, and not for the number of its steps."""
+    path = tmp_path / "epochs.py"
+    path.write_text(EPOCHS)
+    collective = Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9)
+    waiter = standing(rank(0, WAIT, world=2), (collective, Frame(function, str(path), step)), "futex_do_wait")
+    late = standing(rank(1, "main", world=2), (Frame(function, str(path), evaluates),), "futex_do_wait")
+    verdict = triage(evidence(waiter, late), compared(group("0", {0: (17, "all_reduce"), 1: 16})))
+    assert verdict.verdict == "HUNG" and verdict.triage is not None and verdict.triage.hang == kind
 
 
 def test_a_lock_that_no_thread_can_release_is_named(file: str) -> None:

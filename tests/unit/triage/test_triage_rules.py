@@ -71,6 +71,14 @@ def test_the_text_says_which_loop_was_left(at):
     )
 
 
+def test_a_loop_of_epochs_brings_a_rank_back(at):
+    inner, after, end = (at("train", text) for text in ("for batch in epoch:", "publish(epoch)", "return rank"))
+    called = Frame("main", after.file, at("keep_alive", "pass").line)  # a caller that goes round calls it again
+    assert source.comes_back([after], inner.line) and not source.comes_back([end], inner.line)
+    assert source.comes_back([end, at("keep_alive", "pass")], inner.line)
+    assert not source.comes_back([end, called], inner.line)  # of a function that the file does not have
+
+
 def test_the_text_says_what_asks_for_the_rank(at):
     assert source.rank_condition(at("train", "save()")) == "rank == 0 and save"
     assert source.rank_condition(at("train", "other()")) == "" and source.rank_condition(at("train", "save()", 1)) == ""
