@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.doctor import checks as doctor
+from harness.doctor import environments, plugins
+from harness.doctor import examine as doctor_examine
 from harness.errors import BadInput, closest
 from harness.exit_codes import EXITS
 from harness.extras import need
@@ -81,6 +83,11 @@ def entries() -> list[Entry]:
         *(Entry(check.name, "doctor check", check.rule) for check in doctor.CHECKS),
         *(Entry(comparison.name, "doctor check", comparison.rule) for comparison in doctor.COMPARISONS),
         *(Entry(name, "doctor check", rule) for name, rule in _of_frameworks().items()),
+        *(
+            Entry(name, "doctor check", rule)
+            for rules in (environments.RULES, plugins.RULES, doctor_examine.RULES)
+            for name, rule in rules.items()
+        ),
         *(Entry(name, "hang", _hang(hang), hang.fix, also=(hang.name,)) for name, hang in HANGS.items()),
         *(_exit_code(code) for code in dict.fromkeys(row.code for row in EXITS) if code.isdigit()),
         *(

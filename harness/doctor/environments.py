@@ -11,6 +11,11 @@ from harness.envs.interpreter import Driver
 from harness.errors import EnvironmentUnusable
 from reports.doctor_model import Hazard, Passed, Unchecked
 
+VERSIONS, IMPORTS = "environments", "engine-imports"
+RULES = {
+    VERSIONS: "Whether the interpreter and the packages of each environment of `harness env` fit this installation.",
+    IMPORTS: "Whether each engine can be imported in its environment.",
+}
 _WHY = "the engine's actor does not start, or fails at its first call"
 
 
@@ -23,7 +28,7 @@ def look(
     except EnvironmentUnusable as error:
         return [
             Hazard(
-                check="environments",
+                check=VERSIONS,
                 severity="error",
                 what="an engine environment cannot be read",
                 where=("harness env",),
@@ -33,13 +38,11 @@ def look(
             )
         ]
     if not existing:
-        return [
-            Unchecked("environments", ("harness env",), "there is no engine environment yet", "harness env create vllm")
-        ]
+        return [Unchecked(VERSIONS, ("harness env",), "there is no engine environment yet", "harness env create vllm")]
     try:
         driver = Driver.here()
     except EnvironmentUnusable as error:  # the core installation runs no scenarios
-        return [Unchecked("environments", ("harness env",), error.message, error.fix or "")]
+        return [Unchecked(VERSIONS, ("harness env",), error.message, error.fix or "")]
     answers: list[Hazard | Passed | Unchecked] = []
     for environment in existing:
         progress(f"environment {environment.name}")
@@ -47,7 +50,7 @@ def look(
     if not imports:
         answers.append(
             Unchecked(
-                "engine-imports",
+                IMPORTS,
                 ("harness env",),
                 "the engines were not imported (10 to 40 s each)",
                 "harness doctor --engines   # or: harness env check",
@@ -65,7 +68,7 @@ def _versions(environment: Environment, driver: Driver) -> Hazard | Passed:
         facts, wrong = None, error
     if wrong is not None:
         return Hazard(
-            check="environments",
+            check=VERSIONS,
             severity="error",
             what="an engine environment does not fit the driver",
             where=where,
@@ -75,14 +78,14 @@ def _versions(environment: Environment, driver: Driver) -> Hazard | Passed:
         )
     assert facts is not None
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items() if version)
-    return Passed("environments", where, f"Python {facts.python}, {versions}")
+    return Passed(VERSIONS, where, f"Python {facts.python}, {versions}")
 
 
 def _thorough(environment: Environment) -> list[Hazard | Passed | Unchecked]:
     where = (f"environment {environment.name}",)
     answers: list[Hazard | Passed | Unchecked] = []
     for item in envs.check(environment, generate=False):
-        name = "engine-imports" if item.name == "import" else "environments"
+        name = IMPORTS if item.name == "import" else VERSIONS
         if item.outcome == "failed":
             answers.append(
                 Hazard(

@@ -24,6 +24,9 @@ Item = Hazard | Passed | Unchecked
 SHELL = "this shell"
 _JOIN = "harness doctor --address HEAD:6379   # or: --ray"
 
+WORKER = "worker"
+RULES = {WORKER: "What each worker of a joined Ray cluster says of its machine."}
+
 
 def examine(
     options: DoctorOptions,
@@ -61,7 +64,7 @@ def examine(
         request = dataclasses.replace(
             request, joined=bool(options.address), nodes=max(1, cluster_facts.alive), dead=cluster_facts.dead
         )
-        unchecked += [Unchecked("worker", (where,), why, _JOIN) for where, why in cluster_facts.silent.items()]
+        unchecked += [Unchecked(WORKER, (where,), why, _JOIN) for where, why in cluster_facts.silent.items()]
     items = [*job, *judge(places, request), *unchecked, *plugins.look()]
     if options.nodes is not None:
         items += [_item("packages", where, outcome) for where, outcome in beside.compare(options.nodes, places[0])]
@@ -116,8 +119,8 @@ def report(
     """Build the report: items of equal content merged over places, hazards sorted by severity, then by the order of
     checks."""
     items = list(items)
-    apart = [item for item in items if item.check == "environments"]  # each environment has its own versions
-    merged_items = merged(item for item in items if item.check != "environments") + apart
+    apart = [item for item in items if item.check == environments.VERSIONS]  # each environment has its own versions
+    merged_items = merged(item for item in items if item.check != environments.VERSIONS) + apart
     hazards = sorted(
         (item for item in merged_items if isinstance(item, Hazard)), key=lambda item: SEVERITIES.index(item.severity)
     )

@@ -16,6 +16,7 @@ _REGISTRIES = {
     "rlhf_harness.frameworks": "harness.frameworks.spec",
     "rlhf_harness.renderers": "reports.renderers",
 }
+RULES = {"plug-ins": "Whether each installed plug-in can be loaded and is what its group asks for."}
 _WHERE = ("harness",)
 
 
