@@ -39,7 +39,7 @@ def test_a_check_that_lacks_a_part_of_what_it_tests_is_counted_in_the_first_line
         assert any("not reported" in line for line in passed.missing)
         answer = of(passed)
         assert answer.reason == f"{passed.reason}; {passed.in_part}" or answer.evidence[0] == passed.in_part
-        many = of(dataclasses.replace(passed, coverage={IN_PART: 2}, reason=" ".join(["word"] * 12)))
+        many = of(dataclasses.replace(passed, coverage={IN_PART: 2}, reason=" ".join(["word"] * 15)))
         assert many.evidence[0].startswith("2 checks")
         assert not dataclasses.replace(passed, coverage={}).in_part
         assert not dataclasses.replace(passed, verdict="INCONCLUSIVE").in_part
