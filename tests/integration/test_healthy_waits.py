@@ -23,7 +23,7 @@ AT_NIGHT = (
     "output_of_a_child", "named_pipe", "waits_for_signals", "server_polls", "server_sleeps", "asks_again",
     "submitted_sleep", "submitted_child", "joined_call", "queue_with_a_limit", "select_with_a_limit",
     "one_sleep:most", "poll:epochs", "compute:epochs", "output_of_a_child:epochs", "queue_fed_after_an_event",
-    "queue_fed_by_a_timer:epochs", "queue_fed_by_a_timer:most",
+    "queue_fed_by_a_timer:epochs", "queue_fed_by_a_timer:most", "accepted_connection", "one_request",
 )  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

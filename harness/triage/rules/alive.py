@@ -25,7 +25,11 @@ from harness.triage.stacks import JOINS, classify, describe, user_frame
 # A sleep this long by its source text is no pause: NCCL's default timeout in torch, after which those who wait fail.
 LONG_SLEEP_S = 600.0
 # Kernel functions in which only another process, a person or a device ends the wait of the caller.
-_OUTSIDE = re.compile(r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty")
+_OUTSIDE = re.compile(
+    r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty"
+    r"|inet_csk_accept|skb_wait_for_more_packets"  # a connection or a datagram of anybody
+)
+_TAKES_A_REQUEST = re.compile(r"(^|\.)handle_request$")  # of socketserver: it selects on its listening socket
 _IN_PROCESS = ("lock", "queue", "select", "user", "http_server")  # waits that a thread beside, or a child, may end
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
 _SLEEPS = re.compile("nanosleep")
@@ -140,9 +144,15 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
 
 
 def _outside(process: Process) -> str:
-    """A wait in the kernel for a writer, a signal or an event, which no thread of this process causes."""
+    """A wait for a writer, a connection, a signal or an event, which no thread of this process causes."""
     waits = [look.wchan for look in process.samples]
-    return f"it waits in the kernel ({waits[-1]})" if all(map(_OUTSIDE.search, waits)) else ""
+    if all(map(_OUTSIDE.search, waits)):
+        return f"it waits in the kernel ({waits[-1]})"
+    requests = (
+        any(_TAKES_A_REQUEST.search(frame.function) and frame.file.endswith("/socketserver.py") for frame in frames)
+        for frames in (main_frames(look.threads) for look in process.samples)
+    )
+    return "it waits for a request of anybody" if all(requests) else ""
 
 
 def undecided(case: Case) -> Ruling | None:

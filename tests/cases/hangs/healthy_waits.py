@@ -180,6 +180,26 @@ def named_pipe() -> None:
     Path(f"{SCORE}.fifo").read_text()
 
 
+def call_later() -> None:
+    """Let a process outside the job connect to PORT + 1."""
+    call = f"import socket, time; time.sleep({SECONDS}); socket.create_connection(('127.0.0.1', {PORT + 1})).send(b'x')"
+    subprocess.Popen(["setsid", "--fork", sys.executable, "-c", call], env={"PATH": os.environ["PATH"]})
+
+
+@way
+def accepted_connection() -> None:
+    with socket.create_server(("127.0.0.1", PORT + 1)) as server:
+        call_later()
+        server.accept()
+
+
+@way
+def one_request() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", PORT + 1), Pages) as server:
+        call_later()
+        server.handle_request()
+
+
 @way
 def waits_for_signals() -> None:
     while not SCORE.exists():

@@ -173,10 +173,20 @@ def test_a_joined_thread_or_a_task_of_a_pool_that_sleeps(
     assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", set())
 
 
-@pytest.mark.parametrize("wchan", ["wait_for_partner", "do_sigtimedwait.isra.0", "pipe_read"])
-def test_a_wait_for_a_writer_or_a_signal(file: str, wchan: str) -> None:
+@pytest.mark.parametrize("wchan", [
+    "wait_for_partner", "do_sigtimedwait.isra.0", "pipe_read", "inet_csk_accept", "__skb_wait_for_more_packets",
+])  # fmt: skip
+def test_a_wait_for_a_writer_a_connection_or_a_signal(file: str, wchan: str) -> None:
     verdict = judged(standing(rank(1, "main", world=2), at(file, "reads"), wchan))
     assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", set())
+
+
+@pytest.mark.parametrize(("function", "named"), [("BaseServer.handle_request", False), ("BaseServer.close", True)])
+def test_a_wait_for_one_request_of_anybody(file: str, function: str, named: bool) -> None:
+    server = Frame(function, "/usr/lib/python3.11/socketserver.py", 292)
+    select = Frame("PollSelector.select", "/usr/lib/python3.11/selectors.py", 415)
+    verdict = judged(standing(rank(1, "main", world=2), (select, server, *at(file, "waits")), "poll_schedule_timeout"))
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
 
 
 def test_a_child_that_polls_for_a_pool(file: str) -> None:
