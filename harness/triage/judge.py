@@ -79,12 +79,18 @@ def triage(
         triage=_body(case, ruling, afterwards),
         paths=_paths(evidence),
     )
-    is_stall = evidence.stall_s and ruling.verdict == "INSUFFICIENT"
-    return ended_well(verdict) if is_stall and evidence.command_exit_code == 0 else verdict
+    is_over = evidence.stall_s and evidence.command_exit_code == 0
+    return ended_well(verdict) if is_over and stood_still(verdict) else verdict
+
+
+def stood_still(verdict: Verdict) -> bool:
+    """Whether it is about a standstill that nothing calls a hang, and not about who is slow in every round."""
+    ranked = verdict.triage is not None and any(row.slow for row in verdict.triage.lateness)
+    return verdict.verdict in ("INSUFFICIENT", "SLOW") and not ranked
 
 
 def ended_well(verdict: Verdict) -> Verdict:
-    """The verdict on a standstill without a known reason, when the command has ended well since: it was no hang."""
+    """The verdict on a standstill that nothing calls a hang, when the command has ended well since."""
     stall_s = verdict.figures.get("stall_seconds", 0)
     return dataclasses.replace(
         verdict,

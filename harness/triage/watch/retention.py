@@ -121,6 +121,11 @@ class Retention:
             if ghost.exists():
                 shutil.rmtree(ghost, ignore_errors=True)
 
+    @property
+    def published(self) -> bool:
+        """Whether there is a verdict of the watch, OUT/verdict.json."""
+        return self._top > 0
+
     def publish(self, verdict: Verdict, *, final: bool = False) -> None:
         """Make `verdict` the verdict of the watch, OUT/verdict.json. Unless `final`, a less grave one replaces
         nothing."""

@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 from harness.triage.collect import Scope
 from harness.triage.collect import collect as collect_evidence
 from harness.triage.collect.stacks import missing
-from harness.triage.judge import ended_well, kept, triage
+from harness.triage.judge import ended_well, kept, stood_still, triage
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.peaks import Peaks
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion, over
@@ -160,14 +160,15 @@ class Watchdog:
         return True
 
     def over(self, exit_code: int) -> None:
-        """Take note that the command has ended. A standstill without a known reason that was followed by a good end
-        was no hang."""
+        """Take note that the command has ended. A standstill that nothing calls a hang, and that was followed by a good
+        end, was none: what was published of it says so."""
         self._exit_code = exit_code
-        if exit_code or self.verdict is None or self.verdict.verdict != "INSUFFICIENT":
+        if exit_code or self.verdict is None or not stood_still(self.verdict):
             return
         self.verdict = ended_well(self.verdict)
-        self.retention.publish(self.verdict, final=True)
-        self.on_verdict(self.verdict)
+        if self.retention.published:
+            self.retention.publish(self.verdict, final=True)
+            self.on_verdict(self.verdict)
 
     def _confirm(self) -> Stall | None:
         self._beat()

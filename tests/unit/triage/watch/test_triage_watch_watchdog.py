@@ -110,6 +110,17 @@ def test_what_went_on_to_a_good_end_was_no_hang(tmp_path: Path, says: str, code:
         assert written == job.dog.verdict
 
 
+def test_a_good_end_replaces_what_was_published_though_the_last_look_was_another(tmp_path: Path) -> None:
+    job = Job(tmp_path, "INSUFFICIENT")
+    job.run(30)
+    job.says = "SLOW"
+    job.run(200)
+    job.dog.over(0)
+    written = Verdict.from_dict(json.loads((tmp_path / "verdict.json").read_text()))
+    assert written.verdict == "SLOW" and written == job.dog.verdict
+    assert written.triage is not None and not written.triage.next  # nothing is left to look at
+
+
 def test_slow_is_said_and_looked_at_ever_less_often(tmp_path: Path) -> None:
     job = Job(tmp_path, "SLOW")
     assert job.run(200) == []
