@@ -180,7 +180,24 @@ def _processes(pids: list[int]) -> Scope:
         names = ", ".join(map(str, pids))
         raise BadInput(f"no process {names} on this host: it has ended, or runs elsewhere", fix="ps -ef | grep python")
     table = proc.parents()
-    return Scope(tuple(dict.fromkeys(root for pid in pids for root in job.roots(pid, table))))
+    members = [member for pid in pids for member in _members(pid, table)]
+    return Scope(tuple(dict.fromkeys(root for pid in members for root in job.roots(pid, table))))
+
+
+def _members(pid: int, table: Mapping[int, int]) -> list[int]:
+    """The process itself; for the one with which a watch passes on what its command prints, the command's."""
+    if not roles.passes_output(proc.arguments(pid)):
+        return [pid]
+    watch = table.get(pid, 0)
+    beside = [other for other, parent in table.items() if parent == watch and proc.alive(other)]
+    if not job.is_foreign(watch):  # the watch has ended, and left the process behind
+        beside = []
+    if commands := [other for other in beside if not roles.infrastructure(proc.arguments(other))]:
+        return commands
+    raise BadInput(
+        f"process {pid} only passes on what a command of harness watch printed, and the command has ended",
+        fix="pgrep -af python   # the job's Python processes, for harness triage PID",
+    )
 
 
 def _directory(directory: Path) -> Scope:
