@@ -16,6 +16,7 @@ from probes.format import EVENTS
 from scenarios.ports import refused, speaks_http
 
 RAY_PORT = 6379  # default port of the GCS
+MAX_PORT = 65_535  # a port of TCP has 16 bits
 CLOCK_SET_S = 1.0  # if the wall clock moved more than this against the monotonic clock, it was set and did not drift
 
 
@@ -169,7 +170,7 @@ def live(what: str | Sequence[str]) -> Scope:
         return _cluster(text)
     unknown = next((word for word in words if not word.isdigit()), "") if any(map(str.isdigit, words)) else text
     raise BadInput(
-        f"{unknown!r} is neither a process id, a directory nor a Ray address",
+        f"{unknown!r} is neither a process id, a file, a directory nor a Ray address",
         fix="harness triage --help   # lists what it reads",
     )
 
@@ -226,6 +227,11 @@ def _cluster(text: str) -> Scope:
     host, _, port = text.removeprefix("ray://").rpartition(":")
     if text.startswith("ray://"):
         port = str(RAY_PORT)  # ray:// names the client server's port; the GCS has its own
+    if not 0 < int(port) <= MAX_PORT:
+        raise BadInput(
+            f"{host}:{port} is no address: a port is a number from 1 to {MAX_PORT}",
+            fix=f"harness triage {host}:{RAY_PORT}   # the port of Ray's GCS, unless `ray start` was given another",
+        )
     if why := refused(host, int(port), 3):
         raise BadInput(f"nothing answers at {host}:{port}: {why}", fix=FIND_GCS)
     if speaks_http(host, int(port), 1):
