@@ -269,13 +269,16 @@ def _no_stacks(words: list[str]) -> BadInput:
     if empty := [word for word in words if word != pasted.STDIN and not os.path.getsize(word)]:
         return _empty(empty[0])
     if words == [pasted.STDIN]:
-        return _empty("the standard input")
+        return BadInput(f"the standard input is empty: {pasted.WANTED}", fix=pasted.PASTES)
     names = " ".join(words[:MAX_DRIVERS])
     return BadInput(f"nothing was recognised in {names}: {pasted.WANTED}", fix=directory.READS)
 
 
 def _empty(path: str | os.PathLike[str]) -> BadInput:
-    return BadInput(f"{path} is empty: {pasted.WANTED}", fix=pasted.PASTES)
+    return BadInput(
+        f"{path} is empty: {pasted.WANTED}",
+        fix="harness triage --help   # what it reads, such as the output of py-spy dump --pid PID",
+    )
 
 
 def _refuse_own_file(path: Path, word: str) -> None:

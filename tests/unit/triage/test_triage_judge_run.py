@@ -215,7 +215,7 @@ def test_the_fix_for_the_dump_of_one_rank_names_what_belongs_to_it(dumps, tmp_pa
         ("nothere/", "nother"),
         ("./stack.txt", "stacks.txt"),
         ("far/away/", "ls ."),
-        ("empty.txt", "py-spy dump --pid PID | harness triage -"),
+        ("empty.txt", "harness triage --help"),
     ],
 )
 def test_the_fix_for_a_path_that_is_not_there_or_empty(tmp_path, monkeypatch, word, fix):
