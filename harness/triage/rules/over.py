@@ -90,10 +90,10 @@ def _in_unknown_order(case: Case, unknown: list[str]) -> Ruling:
         "INSUFFICIENT",
         f"{names} ended{during}; with which exit code is not known",
         evidence=tuple(stood[:MAX_AFTER]),
-        missing=(f"how {names} ended: its exit code went to the process that started it",),
+        missing=(f"how {names} ended: an exit code goes to the parent of a process alone",),
         next=(
             f"{case.watched()}   # the next run: a watch learns the exit code, and looks before the end",
-            "read the end of its log, and what its launcher printed",
+            "read the end of the log, and what the launcher printed",
         ),
     )
 
