@@ -226,9 +226,14 @@ def _body(case: Case, ruling: Ruling, afterwards: str) -> Triage:
     )
 
 
-def kept(directory: PurePath) -> str:
-    """Advice for a job that a watch ended."""
-    return f"{shlex.join(['harness', 'triage', str(directory)])}   # what was kept of the job, which was ended"
+def before_end(evidence: Evidence, directory: PurePath) -> Verdict:
+    """The verdict on a job that its watch ends if it is HUNG: the advice is then about what the watch kept in its
+    directory."""
+    verdict = triage(evidence)
+    if verdict.verdict != "HUNG":
+        return verdict
+    kept = f"{shlex.join(['harness', 'triage', str(directory)])}   # what was kept of the job, which was ended"
+    return triage(evidence, afterwards=kept)
 
 
 def _steps(case: Case, ruling: Ruling, afterwards: str) -> list[str]:

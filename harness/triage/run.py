@@ -23,7 +23,7 @@ from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput, closest
 from harness.other_paths import another_out, free_path
 from harness.triage import archive, directory, judge, pasted
-from harness.triage.collect import CollectOptions, collect, endings, live, may_live
+from harness.triage.collect import CollectOptions, Scope, collect, endings, live, may_live
 from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
@@ -73,10 +73,9 @@ def triage(
     if made is not None and longer_s and not given_paths and _may_decide_later(verdict, evidence):
         tell(f"two looks do not decide; looking for {longer_s:.0f} s more")
         options = CollectOptions(gap_s=longer_s, deadline_s=CollectOptions.deadline_s + longer_s)
-        with contextlib.suppress(BadInput):  # the processes have ended meanwhile: the first verdict is what there is
-            scope = live(what or ["auto"])
-            evidence = collect(scope, options, out=made, after=(evidence, time.monotonic() - began))
-            verdict = judge.triage(evidence)
+        scope = _scope_again(what, evidence)
+        evidence = collect(scope, options, out=made, after=(evidence, time.monotonic() - began))
+        verdict = judge.triage(evidence)
     verdict = displayed_paths.displayed(verdict)
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
@@ -144,6 +143,14 @@ def _may_decide_later(verdict: Verdict, evidence: Evidence) -> bool:
         and sum(node.alive for node in evidence.ray_nodes) < 2
         and any(look.threads for process in evidence.processes for look in process.samples[-1:])
     )
+
+
+def _scope_again(what: list[str], evidence: Evidence) -> Scope:
+    """The scope of a second look; the same processes where what was named has ended meanwhile."""
+    try:
+        return live(what or ["auto"])
+    except BadInput:
+        return Scope(tuple(process.pid for process in evidence.processes), ray_address="")
 
 
 def _temporary(prefix: str) -> Path:
@@ -262,13 +269,16 @@ def _no_stacks(words: list[str]) -> BadInput:
     if empty := [word for word in words if word != pasted.STDIN and not os.path.getsize(word)]:
         return _empty(empty[0])
     if words == [pasted.STDIN]:
-        return _empty("the standard input")
+        return BadInput(f"the standard input is empty: {pasted.WANTED}", fix=pasted.PASTES)
     names = " ".join(words[:MAX_DRIVERS])
     return BadInput(f"nothing was recognised in {names}: {pasted.WANTED}", fix=directory.READS)
 
 
 def _empty(path: str | os.PathLike[str]) -> BadInput:
-    return BadInput(f"{path} is empty: {pasted.WANTED}", fix=pasted.PASTES)
+    return BadInput(
+        f"{path} is empty: {pasted.WANTED}",
+        fix="harness triage --help   # what it reads, such as the output of py-spy dump --pid PID",
+    )
 
 
 def _refuse_own_file(path: Path, word: str) -> None:

@@ -345,7 +345,7 @@ def test_what_is_not_there_is_a_sentence(start: Start, tmp_path: Path) -> None:
         live(str(gone.pid))
     with pytest.raises(BadInput, match="is not a run"):
         live(str(tmp_path))
-    with pytest.raises(BadInput, match="is neither a process id, a directory nor a Ray address"):
+    with pytest.raises(BadInput, match="is neither a process id, a file, a directory nor a Ray address"):
         live("tomorrow")
     with pytest.raises(BadInput, match=r"nothing answers at 127\.0\.0\.1:1:"):
         live("127.0.0.1:1")

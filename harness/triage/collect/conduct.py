@@ -144,11 +144,16 @@ def collect(
 def continued(evidence: Evidence, earlier: Evidence, ago_s: float) -> Evidence:
     """The evidence with the first look of an earlier one at the same processes, which began `ago_s` before it.
 
-    All looks are then timed from the beginning of the earlier one.
+    All looks are then timed from the beginning of the earlier one. A process that had ended before this look, and left
+    no record, is known by the earlier one.
     """
+    earlier_by_key = {process.key: process for process in earlier.processes}
     firsts = {(process.key, process.command): process.samples[0] for process in earlier.processes if process.samples}
     processes = []
     for process in evidence.processes:
+        before = earlier_by_key.get(process.key)
+        if before is not None and not (process.command or process.beat or process.journal):
+            process = dataclasses.replace(before, samples=process.samples, notes=process.notes)
         first = firsts.get((process.key, process.command))
         later = tuple(dataclasses.replace(look, at_s=look.at_s + ago_s) for look in process.samples)
         processes.append(dataclasses.replace(process, samples=(first, *later) if first and later else later))
@@ -323,11 +328,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
         if late and not blind:
             return
         draft.doing = "its /proc files"
-        at, look = terms.clock() - terms.began, proc.look(draft.pid, store, draft.beat_tid)
-        if look.start_ticks != draft.facts.start_ticks and look.start_ticks and draft.facts.start_ticks:
-            look = proc.Look("gone")  # the pid now belongs to another process
-        if look.exit_code is not None:
-            draft.facts = dataclasses.replace(draft.facts, exit_code=look.exit_code)  # it ended between two looks
+        at, look = terms.clock() - terms.began, _looked(draft, store)
         draft.doing = "its Python stacks"
         if blind:  # Keep what /proc says, in case py-spy is late. Beside a look with stacks it would hide those.
             draft.samples.append(_sample(draft, at, look, ()))
@@ -349,6 +350,8 @@ def _look(draft: Draft, terms: _Terms) -> None:
         draft.samples[number:] = [_sample(draft, at, look, python_stacks.threads)]
         with contextlib.suppress(OSError):  # a full disk is reported at the end, and collecting goes on
             directory.write_process(draft.freeze(), terms.out)
+    if (state := _looked(draft, store).state) in ENDED:  # it ended while its stacks were taken
+        draft.samples[-1] = dataclasses.replace(draft.samples[-1], state=state)
     # A span that was open at the first look may be over at the last. An old beat beside a new stack would be
     # misleading.
     if draft.pulse:
@@ -364,6 +367,16 @@ def _look(draft: Draft, terms: _Terms) -> None:
         draft.native = deep.threads
         draft.notes.append(deep.note)
     draft.doing = ""
+
+
+def _looked(draft: Draft, store: tuple[int, ...]) -> proc.Look:
+    """One look at a process, which keeps the exit code of one that has ended meanwhile."""
+    look = proc.look(draft.pid, store, draft.beat_tid)
+    if look.start_ticks != draft.facts.start_ticks and look.start_ticks and draft.facts.start_ticks:
+        return proc.Look("gone")  # the pid now belongs to another process
+    if look.exit_code is not None:
+        draft.facts = dataclasses.replace(draft.facts, exit_code=look.exit_code)
+    return look
 
 
 def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, ...]) -> Sample:

@@ -18,7 +18,10 @@ RAY_SCRIPTS = re.compile(
     r"|^ray\.util\.client\.server$"
 )
 RAY_IDLE = re.compile(r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|SpillWorker|RestoreWorker|harness_collect)")
+# The file of the process that passes on what a watched command prints (harness/triage/watch/stderr_tail.py) begins so.
+LAST_WORDS = "rlhf-harness-words-"
 SERVANTS = re.compile(
+    rf"/{LAST_WORDS}\w+$|"
     r"multiprocessing\.resource_tracker|harness[./]triage[./]collect[./]ray_"
     r"|^scenarios\.forkserver$|/scenarios/forked\.py$"
 )
@@ -30,8 +33,8 @@ SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "timeout", "env", "nohup
 
 
 def infrastructure(argv: Sequence[str]) -> bool:
-    """Whether this is a process of Ray itself, an idle Ray worker, Python's resource tracker, or a collector or fork
-    server of harness."""
+    """Whether this is a process of Ray itself, an idle Ray worker, Python's resource tracker, or a collector, fork
+    server or passer of output of harness."""
     if not argv:
         return False
     if os.path.basename(argv[0]) in RAY_PROGRAMS or RAY_IDLE.match(argv[0]):
@@ -39,6 +42,11 @@ def infrastructure(argv: Sequence[str]) -> bool:
     if any(RAY_SCRIPTS.search(argument) for argument in argv[1:6]):
         return True
     return any(SERVANTS.search(argument) for argument in argv[1:6])
+
+
+def passes_output(argv: Sequence[str]) -> bool:
+    """Whether this passes on what a watched command prints."""
+    return any(f"/{LAST_WORDS}" in argument for argument in argv[1:6])
 
 
 def raylet_address(argv: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from probes.format import EVENTS
 from scenarios.ports import refused, speaks_http
 
 RAY_PORT = 6379  # default port of the GCS
+MAX_PORT = 65_535  # a port of TCP has 16 bits
 CLOCK_SET_S = 1.0  # if the wall clock moved more than this against the monotonic clock, it was set and did not drift
 
 
@@ -169,7 +170,7 @@ def live(what: str | Sequence[str]) -> Scope:
         return _cluster(text)
     unknown = next((word for word in words if not word.isdigit()), "") if any(map(str.isdigit, words)) else text
     raise BadInput(
-        f"{unknown!r} is neither a process id, a directory nor a Ray address",
+        f"{unknown!r} is neither a process id, a file, a directory nor a Ray address",
         fix="harness triage --help   # lists what it reads",
     )
 
@@ -180,7 +181,24 @@ def _processes(pids: list[int]) -> Scope:
         names = ", ".join(map(str, pids))
         raise BadInput(f"no process {names} on this host: it has ended, or runs elsewhere", fix="ps -ef | grep python")
     table = proc.parents()
-    return Scope(tuple(dict.fromkeys(root for pid in pids for root in job.roots(pid, table))))
+    members = [member for pid in pids for member in _members(pid, table)]
+    return Scope(tuple(dict.fromkeys(root for pid in members for root in job.roots(pid, table))))
+
+
+def _members(pid: int, table: Mapping[int, int]) -> list[int]:
+    """The process itself; for the one with which a watch passes on what its command prints, the command's."""
+    if not roles.passes_output(proc.arguments(pid)):
+        return [pid]
+    watch = table.get(pid, 0)
+    beside = [other for other, parent in table.items() if parent == watch and proc.alive(other)]
+    if not job.is_foreign(watch):  # the watch has ended, and left the process behind
+        beside = []
+    if commands := [other for other in beside if not roles.infrastructure(proc.arguments(other))]:
+        return commands
+    raise BadInput(
+        f"process {pid} only passes on what a command of harness watch printed, and the command has ended",
+        fix="pgrep -af python   # the job's Python processes, for harness triage PID",
+    )
 
 
 def _directory(directory: Path) -> Scope:
@@ -209,6 +227,11 @@ def _cluster(text: str) -> Scope:
     host, _, port = text.removeprefix("ray://").rpartition(":")
     if text.startswith("ray://"):
         port = str(RAY_PORT)  # ray:// names the client server's port; the GCS has its own
+    if not 0 < int(port) <= MAX_PORT:
+        raise BadInput(
+            f"{host}:{port} is no address: a port is a number from 1 to {MAX_PORT}",
+            fix=f"harness triage {host}:{RAY_PORT}   # the port of Ray's GCS, unless `ray start` was given another",
+        )
     if why := refused(host, int(port), 3):
         raise BadInput(f"nothing answers at {host}:{port}: {why}", fix=FIND_GCS)
     if speaks_http(host, int(port), 1):

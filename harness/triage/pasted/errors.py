@@ -15,6 +15,7 @@ from harness.triage.collect import redact
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
 from harness.triage.pasted.naming import NOBODY, Name, of_path
+from harness.triage.pasted.text import cut
 from probes import limits
 from probes.limits import RANKS
 from scenarios.engines import registry
@@ -314,8 +315,8 @@ class Errors:
             LogError(
                 file=self._file,
                 line=number,
-                what=redact.text(what[:MAX_TEXT]),
-                text=redact.text(line.strip()[:MAX_TEXT]),
+                what=redact.text(cut(what, MAX_TEXT)),
+                text=redact.text(cut(line.strip(), MAX_TEXT)),
                 rank=rank if rank is None or rank <= RANKS else None,
                 host=fields.get("host") or name.host,
                 pid=int(fields.get("pid") or name.pid),
@@ -340,7 +341,7 @@ class Errors:
         elif self._memory_table == writer and (row := _MEMORY_ROW.match(line.strip())):
             self._memory_table = None  # the first row has the most
             what = f"{error.what}; the most had {row['command']} (pid {row['pid']}), {row['gib']} GB"
-            self.entries[-1] = replace(error, what=redact.text(what[:MAX_TEXT]))
+            self.entries[-1] = replace(error, what=redact.text(cut(what, MAX_TEXT)))
         else:
             return False
         return True

@@ -10,7 +10,7 @@ from harness.triage.evidence import LogEnd
 from harness.triage.pasted import naming
 from harness.triage.pasted.errors import OF_SLURM, scheduler, stamp_of
 from harness.triage.pasted.naming import NOBODY, Name
-from harness.triage.pasted.text import MAX_LINE, Pasted
+from harness.triage.pasted.text import MAX_LINE, Pasted, cut
 from reports.sections.triage import ranks
 
 MAX_TAIL = 256 << 10  # characters at the end of a text in which last lines are looked for
@@ -43,22 +43,27 @@ def ends_of(file: str, pasted: Pasted) -> Iterator[LogEnd]:
     grouped: dict[str, list[tuple[int, Name, str]]] = {}
     for name, (number, line) in named.items():
         grouped.setdefault(_plain(line, name.rank), []).append((number, name, line))
-    for words, its in sorted(grouped.items(), key=lambda item: len(item[1]))[:MAX_ENDS]:
+    for its in sorted(grouped.values(), key=len)[:MAX_ENDS]:
         number, _, line = max(its, key=lambda end: end[0])
         yield LogEnd(
             file=file,
             lines=count,
             line=number,
-            text=redact.text(words[:MAX_TEXT]),
+            text=redact.text(cut(_words(line), MAX_TEXT)),
             who=_names([name for _, name, _ in its if name is not NOBODY]),
             processes=len(its),
             at=stamp_of(line),
         )
 
 
+def _words(line: str) -> str:
+    """The words of a line, without its time and place."""
+    return _REPEATED.sub("", _BEFORE.sub("", line, count=1)).strip() or line.strip()
+
+
 def _plain(line: str, rank: int | None) -> str:
-    """The words of a line, without what differs by time and by rank alone."""
-    words = _REPEATED.sub("", _BEFORE.sub("", line, count=1)).strip() or line.strip()
+    """The words of a line, without what differs by rank alone."""
+    words = _words(line)
     return re.sub(rf"(?i)\b(rank[ _=:]?){rank}\b", r"\1N", words) if rank is not None else words
 
 

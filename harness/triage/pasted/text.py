@@ -29,6 +29,14 @@ _ESCAPES = re.compile(
 )
 
 
+def cut(text: str, most: int) -> str:
+    """The beginning of a text of more than `most` characters, up to the end of a word, with an ellipsis."""
+    if len(text) <= most:
+        return text
+    beginning = text[: most + 1].rpartition(" ")[0].rstrip()
+    return f"{beginning if len(beginning) > most // 2 else text[:most]} …"
+
+
 @dataclass(frozen=True)
 class Pasted:
     """The text of one file. `note`: what of it was not read, and why; empty if all was."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from harness.triage.echoes import OUT_OF_MEMORY, missed_barrier, name_of
 from harness.triage.evidence import ENDED, Peak, Process
@@ -23,8 +23,8 @@ SILENT = "was ended without a last word"  # as by a signal
 def over(case: Case) -> Ruling | None:
     """HEALTHY or INSUFFICIENT: every process of the run has ended.
 
-    HEALTHY if all ended in good order. Otherwise INSUFFICIENT with the error, because nothing tells whether the run
-    stood still before.
+    HEALTHY if all are known to have ended in good order. Otherwise INSUFFICIENT with the error, or with who ended
+    without a record, because nothing tells whether the run stood still before.
     """
     processes = case.evidence.processes
     dumps = any(node.process is None for node in case.graph.subjects.values())  # some rank is known only by its dump
@@ -38,6 +38,8 @@ def over(case: Case) -> Ruling | None:
     absent = {process.key: "missed a monitored barrier" for process in processes if process.rank in missed}
     if bad := _bad_ends(processes, kills | absent):
         return _in_bad_order(case, bad, ago, kills, absent)
+    if unknown := _unknown_ends(case):
+        return _in_unknown_order(case, unknown)
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
     return _good_order(case, f"the run has ended in good order{ago}", count)
 
@@ -56,7 +58,7 @@ def unrecorded(exit_code: int) -> Ruling:
 def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[str, str]:
     """Process -> what was wrong with its end. `kills`: what the kernel's log says."""
     by_key = {process.key: process for process in processes}
-    well = {process.key for process in processes if not _how(process)}
+    well = {process.key for process in processes if _in_good_order(process)}
     return {
         process.key: how
         for process in processes
@@ -64,6 +66,36 @@ def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[st
         and not (how == SILENT and _parent(process) in well)
         and (process.key in kills or not _is_helper_of_success(process, by_key))
     }
+
+
+def _unknown_ends(case: Case) -> list[str]:
+    """The processes of which nothing says how they ended: neither they, nor a process above them, nor the watch."""
+    if case.evidence.command_exit_code == 0:
+        return []
+    by_key = {process.key: process for process in case.evidence.processes}
+    return [
+        process.key
+        for process in by_key.values()
+        if not _in_good_order(process) and not any(map(_in_good_order, _above(process, by_key)))
+    ]
+
+
+def _in_unknown_order(case: Case, unknown: list[str]) -> Ruling:
+    """INSUFFICIENT: these processes have ended, and only their parents were told how."""
+    firsts = [process.samples[0] for process in case.evidence.processes if process.key in unknown and process.samples]
+    during = " while the job was looked at" if any(look.state not in ENDED for look in firsts) else ""
+    names = case.names(unknown)
+    stood = [f"{subject.label} stood in {subject.frame}" for key in unknown if (subject := case.subject(key)).frame]
+    return Ruling(
+        "INSUFFICIENT",
+        f"{names} ended{during}; with which exit code is not known",
+        evidence=tuple(stood[:MAX_AFTER]),
+        missing=(f"how {names} ended: an exit code goes to the parent of a process alone",),
+        next=(
+            f"{case.watched()}   # the next run: a watch learns the exit code, and looks before the end",
+            "read the end of the log, and what the launcher printed",
+        ),
+    )
 
 
 def _in_bad_order(
@@ -179,10 +211,17 @@ def ending(case: Case) -> Ruling | None:
 
 def _over(process: Process) -> bool:
     """Whether it was seen to be gone; for a process of another host, whether its last word says so."""
-    has_last_word = (process.beat is not None and process.beat.ended) or (
-        process.journal is not None and process.journal.closed
-    )
-    return ended(process) or (has_last_word and not process.samples)
+    return ended(process) or (_has_last_word(process) and not process.samples)
+
+
+def _has_last_word(process: Process) -> bool:
+    """Whether it said itself that it ended."""
+    return (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
+
+
+def _in_good_order(process: Process) -> bool:
+    """Whether its exit code or its last word says so."""
+    return (process.exit_code == 0 or _has_last_word(process)) and not _how(process)
 
 
 def _how(process: Process) -> str:
@@ -193,13 +232,10 @@ def _how(process: Process) -> str:
         return f"ended with {exit_text(process.exit_code)}"
     if process.journal and process.journal.closing_error:
         return f"ended with {process.journal.closing_error}"
-    has_last_word = (process.beat is not None and process.beat.ended) or (
-        process.journal is not None and process.journal.closed
-    )
-    if process.journal and process.journal.full and not has_last_word:
+    if process.journal and process.journal.full and not _has_last_word(process):
         return DISK_FULL
     is_recorded = process.beat is not None or process.journal is not None
-    return SILENT if is_recorded and not has_last_word else ""
+    return SILENT if is_recorded and not _has_last_word(process) else ""
 
 
 def _parent(process: Process) -> str:
@@ -220,14 +256,18 @@ def _is_helper_of_success(process: Process, by_key: Mapping[str, Process]) -> bo
         return False
     if (process.exit_code or 0) < 0 and process.exit_code != -signal.SIGTERM:
         return False
-    above = by_key.get(_parent(process))
-    visited = {process.key}
+    with_end = (above for above in _above(process, by_key) if above.exit_code is not None or above.error)
+    nearest = next(with_end, None)
+    return nearest is not None and nearest.exit_code == 0 and not nearest.error
+
+
+def _above(process: Process, by_key: Mapping[str, Process]) -> Iterator[Process]:
+    """The processes of the evidence above one, nearest first."""
+    visited, above = {process.key}, by_key.get(_parent(process))
     while above is not None and above.key not in visited:
-        if above.exit_code is not None or above.error:
-            return above.exit_code == 0 and not above.error
+        yield above
         visited.add(above.key)
         above = by_key.get(_parent(above))
-    return False
 
 
 def _since_s(process: Process) -> float | None:

@@ -124,7 +124,8 @@ class Case:
 
     def watched(self) -> str:
         """The command that watches the next run of this job, as its first process was started."""
-        here = [process for process in self.evidence.processes if process.samples and not ended(process)]
+        looked_at = [process for process in self.evidence.processes if process.samples]
+        here = [process for process in looked_at if not ended(process)] or looked_at
         pids = {process.pid for process in here}
         roots = [process for process in here if process.ppid not in pids]
         command = roots[0].command if len(roots) == 1 and not roots[0].title else ""

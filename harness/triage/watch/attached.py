@@ -16,7 +16,7 @@ from harness.errors import BadInput, HarnessError
 from harness.exit_codes import STALLED
 from harness.triage.collect import Scope, collect, live
 from harness.triage.evidence import Evidence
-from harness.triage.judge import kept, triage
+from harness.triage.judge import before_end, triage
 from harness.triage.watch.ending import end, unended
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.retention import Retention
@@ -60,12 +60,13 @@ class Attached:
         hung = 0
         while self.observer.goes_on():
             try:
-                verdict, folder = self._look()
+                ends = self.options.on_stall == "end" and hung > 0
+                verdict, folder = self._look(ends=ends)
             except (OSError, HarnessError) as error:  # a full disk, for example: the next look tries again
                 self.options.say(f"the job could not be looked at: {error}")
             else:
                 hung = hung + 1 if verdict.verdict == "HUNG" else 0
-                self._tell(verdict, folder)
+                self._tell(verdict, folder, ends=ends and hung > 0)
             if hung >= self._looks_that_decide(self.options.on_stall):
                 if self.options.on_stall == "end" and (survivors := end(self.observer.members)):
                     self.options.say(unended(survivors))
@@ -81,23 +82,24 @@ class Attached:
         """How many looks in a row have to say HUNG before the watch acts."""
         return {"report": float("inf"), "exit": 1, "end": 2}[on_stall]
 
-    def _look(self) -> tuple[Verdict, Path]:
+    def _look(self, *, ends: bool) -> tuple[Verdict, Path]:
+        """The verdict on the job now, and its evidence. `ends`: the job is ended if it is HUNG."""
         folder, began = self.retention.folder(), self.clock()
         after = (self._before[0], began - self._before[1]) if self._before is not None else None
         evidence = self.collect(self.scope, out=folder, after=after)
-        directory = self.retention.directory
-        verdict = triage(evidence, afterwards=kept(directory) if self.options.on_stall == "end" else "")
+        verdict = before_end(evidence, self.retention.directory) if ends else triage(evidence)
         looks = [(each.samples[0].at_s, each.samples[-1].at_s) for each in evidence.processes if each.samples]
         self._span_s = max((float(last - first) for first, last in looks), default=0.0)
         self._before = _last_looks(evidence, after[1] if after else 0.0), began
         paths = {**verdict.paths, "evidence": str(folder)}
         return replace(verdict, missing=[*verdict.missing, LACKS], paths=paths), folder
 
-    def _tell(self, verdict: Verdict, folder: Path) -> None:
-        """Tell a verdict that differs from the one before, and keep its evidence."""
+    def _tell(self, verdict: Verdict, folder: Path, *, ends: bool) -> None:
+        """Tell a verdict that differs from the one before, and keep its evidence; also of the one that ends the job."""
         culprits = tuple(sorted(party.key for party in verdict.triage.culprits)) if verdict.triage else ()
         before, self._last = self._last, (verdict.verdict, verdict.triage.hang if verdict.triage else "", culprits)
-        if self._last == before:
+        is_new = self._last != before
+        if not (is_new or ends):
             self.retention.discard(folder)
             return
         if verdict.verdict == "HEALTHY":
@@ -108,6 +110,8 @@ class Attached:
             self.verdict = verdict
         self.retention.keep(folder, verdict, subject=" ".join(map(str, self._last)), displayed=True)
         self.retention.publish(verdict)
+        if not is_new:
+            return
         self.options.on_verdict(verdict)
         if verdict.verdict == "HUNG":
             self.options.show(Stall(verdict, folder, self._span_s))

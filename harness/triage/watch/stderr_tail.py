@@ -18,6 +18,7 @@ import termios
 import tty
 from pathlib import Path
 
+from harness.triage.collect.roles import LAST_WORDS
 from scenarios.engines import last_words
 
 STDERR = 2  # the descriptor of standard error
@@ -106,7 +107,7 @@ class StderrTail:
             self._file.unlink(missing_ok=True)
 
     def _open(self) -> None:
-        descriptor, name = tempfile.mkstemp(prefix="rlhf-harness-words-")
+        descriptor, name = tempfile.mkstemp(prefix=LAST_WORDS)
         os.close(descriptor)
         self._file = Path(name)
         reader, self.descriptor = _terminal(self._into) if os.isatty(self._into) else os.pipe()

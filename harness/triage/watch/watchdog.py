@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 from harness.triage.collect import Scope
 from harness.triage.collect import collect as collect_evidence
 from harness.triage.collect.stacks import missing
-from harness.triage.judge import ended_well, kept, stood_still, triage
+from harness.triage.judge import before_end, ended_well, stood_still, triage
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.peaks import Peaks
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion, over
@@ -101,7 +101,8 @@ class Watchdog:
         self._slow_due_s = means.clock() + stall_s
         self._exit_code: int | None = None  # of the command, when it has ended
         self.ending = False  # the command has been asked to end
-        self.ends = False  # the caller ends a job that hangs, so that advice about its processes comes too late
+        self.ends = False  # the caller ends a job whose hang is confirmed, so that advice about its processes is late
+        self._confirms = False  # the look that confirms a hang is under way
         self._still_s, self._collecting = 0.0, threading.Lock()
         if absent := missing():
             self._once(absent)
@@ -173,8 +174,11 @@ class Watchdog:
     def _confirm(self) -> Stall | None:
         self._beat()
         suspicion = self.progress.feed(self._observe())
-        self._hung = False
-        return self._examine(suspicion) if suspicion is not None else None
+        self._hung, self._confirms = False, True
+        try:
+            return self._examine(suspicion) if suspicion is not None else None
+        finally:
+            self._confirms = False
 
     def look(self, folder: Path) -> Path:
         """Collect evidence of this moment into the new directory `folder`; return the last evidence if no process
@@ -309,7 +313,7 @@ class Watchdog:
         return self._collected(folder, tuple(self.observer.living()), stall_s)
 
     def _judge_for_real(self, evidence: Evidence) -> Verdict:
-        return triage(evidence, afterwards=kept(self.directory) if self.ends else "")
+        return before_end(evidence, self.directory) if self.ends and self._confirms else triage(evidence)
 
     def _collected(self, folder: Path, roots: tuple[int, ...], stall_s: float) -> Evidence:
         with self._collecting:  # two collectors at once would keep each other from the stacks

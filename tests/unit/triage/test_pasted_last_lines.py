@@ -10,7 +10,7 @@ from harness.errors import BadInput
 from harness.triage import pasted
 from harness.triage.evidence import LogEnd
 from harness.triage.pasted import naming
-from harness.triage.pasted.last_lines import MAX_ENDS, MAX_TAIL
+from harness.triage.pasted.last_lines import MAX_ENDS, MAX_TAIL, MAX_TEXT
 from harness.triage.pasted.progress_bars import MAX_PHASES
 from harness.triage.run import triage
 
@@ -43,8 +43,21 @@ def test_a_start_that_stops_says_what_each_process_said_last(tmp_path: Path) -> 
 def test_ranks_that_ended_with_another_line_come_first(tmp_path: Path) -> None:
     steps = [f"{rank:2d}: RANK {rank}: running step {step}/10" for step in (1, 2) for rank in range(12)]
     behind, others = ends(tmp_path, "\n".join(step for step in steps if step not in (" 4: RANK 4: running step 2/10",)))
-    assert (behind.who, behind.text) == ("rank 4", "RANK N: running step 1/10")
+    assert (behind.who, behind.text) == ("rank 4", "RANK 4: running step 1/10")
     assert (others.who, others.processes) == ("ranks 0-3, 5-11", 11)
+    assert others.text == "RANK 11: running step 2/10"
+
+
+def test_a_long_line_is_cut_at_a_word(tmp_path: Path) -> None:
+    words = ["[Rank 3] waits", *(f"for{number}" for number in range(100))]
+    [end] = ends(tmp_path, " ".join(words))
+    kept, _, last = end.text.rpartition(" ")
+    assert last == "…" and kept == " ".join(words[: kept.count(" for") + 1]) and len(kept) <= MAX_TEXT
+    (tmp_path / "error.log").write_text(" ".join(["[rank3]: torch.OutOfMemoryError: CUDA out of memory.", *words]))
+    evidence = pasted.evidence([str(tmp_path / "error.log")])
+    assert evidence is not None
+    [error] = evidence.errors
+    assert error.text.endswith(" …") and error.text.split()[-2] in words
 
 
 @pytest.mark.parametrize("line", ["   0: rust_begin_unwind", "  10: core::panicking::panic_fmt", "   3: std::rt"])

@@ -13,8 +13,9 @@ import pytest
 from triage_evidence import evidence, process, rank
 from waiting import until
 
-from harness.triage.collect import endings, proc
-from harness.triage.evidence import Beat, Journal, Peak, Process, Sample
+from harness.triage import run
+from harness.triage.collect import Scope, conduct, endings, proc, stacks
+from harness.triage.evidence import ENDED, Beat, Evidence, Journal, Peak, Process, Sample
 from harness.triage.judge import triage
 from harness.triage.watch.deaths import killed_for_memory
 from harness.triage.watch.peaks import Peaks, killed_by_kernel
@@ -220,3 +221,74 @@ def test_a_helper_that_the_kernel_killed_for_memory_is_named_whatever_its_progra
     assert triage(evidence(program, helper)).verdict == "HEALTHY"
     verdict = triage(evidence(program, helper, peaks=(kill,)))
     assert verdict.verdict == "INSUFFICIENT" and helper.key in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ({}, "INSUFFICIENT"),
+        ({"exit_code": 0}, "HEALTHY"),
+        ({"exit_code": -9}, "INSUFFICIENT"),
+        ({"beat": Beat(9, 0.1, 0.1, ended=True)}, "HEALTHY"),
+        ({"beat": Beat(9, 0.1, 0.1)}, "INSUFFICIENT"),
+    ],
+)
+@pytest.mark.parametrize("with_child", [False, True])
+def test_only_an_exit_code_or_a_last_word_says_that_an_end_was_in_good_order(
+    end: dict[str, object], expected: str, with_child: bool
+) -> None:
+    looks = Sample(0.0, "S"), Sample(1.5, "gone")
+    program = Process("node1", 50, command="python train.py", samples=looks, **end)  # type: ignore[arg-type]
+    job = [program, *([Process("node1", 51, ppid=50, samples=looks)] if with_child else [])]
+    verdict = triage(evidence(*job, source="live", stall_s=0.0))
+    assert verdict.verdict == expected
+    if not end:
+        assert verdict.missing and verdict.triage is not None
+        assert verdict.triage.next[0].startswith("harness watch -- python train.py ")
+
+
+def test_the_watch_that_saw_the_command_succeed_vouches_for_its_processes() -> None:
+    gone = Process("node1", 50, samples=(Sample(0.0, "S"), Sample(1.5, "gone")))
+    seen = dataclasses.replace(evidence(gone, source="watch", stall_s=0.0), command_exit_code=0)
+    assert triage(seen).verdict == "HEALTHY"
+
+
+def test_a_process_that_ends_while_its_stacks_are_taken_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+
+    spied_pids: list[int] = []
+
+    def spied(*_: object) -> stacks.Stacks:
+        spied_pids.append(child.pid)
+        if len(spied_pids) == 2:
+            child.kill()
+            child.wait()
+        return stacks.Stacks()
+
+    monkeypatch.setattr(conduct, "_spied", spied)
+    looked_at = conduct.collect(
+        Scope((child.pid,), ray_address=""), out=tmp_path / "out", gap_s=0.01, native=False, nodes=False
+    )
+    assert [look.state in ENDED for look in looked_at.processes[0].samples] == [False, True]
+
+
+def test_a_longer_look_at_processes_that_have_ended_is_about_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    looks: list[Evidence] = []
+
+    def collected(*arguments: object, **options: object) -> Evidence:
+        looks.append(conduct.collect(*arguments, **options))  # type: ignore[arg-type]
+        child.kill()
+        child.wait()
+        return looks[-1]
+
+    monkeypatch.setattr(run, "collect", collected)
+    monkeypatch.setattr(run, "_may_decide_later", lambda verdict, looked_at: True)
+    verdict = run.triage([str(child.pid)], tmp_path / "out")
+    assert len(looks) == 2 and [look.state in ENDED for look in looks[1].processes[0].samples] == [False, True]
+    assert verdict.verdict == "INSUFFICIENT" and looks[1].processes[0].command == "sleep 60"
+    assert verdict.triage is not None and verdict.triage.next[0].startswith("harness watch -- sleep 60 ")

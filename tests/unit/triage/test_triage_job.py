@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from harness.triage.collect import live, proc
+from harness.errors import BadInput
+from harness.triage.collect import live, proc, roles
+from harness.triage.collect.roles import LAST_WORDS
+from harness.triage.watch.stderr_tail import PROGRAM
 
 TORCH = "MASTER_ADDR=127.0.0.1 MASTER_PORT={0} WORLD_SIZE=2 RANK={1}"
 MPI = "OMPI_COMM_WORLD_SIZE=2 PMIX_NAMESPACE=job{0} OMPI_COMM_WORLD_RANK={1}"
@@ -108,3 +111,30 @@ def test_ranks_without_a_common_parent_are_found_by_where_they_meet(start: Start
             for each in variables]  # fmt: skip
     until(lambda: all("sleep" in below(pid)[pid] for pid in pids))
     assert sorted(live(str(pids[1])).roots) == sorted(pids)
+
+
+WATCH = """
+import subprocess, sys
+reader = subprocess.Popen([sys.executable, "-I", "-S", "-c", PROGRAM, FILE, "9"], stdin=subprocess.PIPE)
+subprocess.Popen(["sleep", "3003"])
+reader.wait()
+"""
+
+
+def test_the_process_that_passes_on_output_stands_for_the_watched_command(start: Start, tmp_path: Path) -> None:
+    words = tmp_path / f"{LAST_WORDS}1"
+    words.touch()
+    watch = tmp_path / "harness"
+    watch.write_text(WATCH.replace("PROGRAM", repr(PROGRAM)).replace("FILE", repr(str(words))))
+    root = start(sys.executable, str(watch), processes=3)
+    until(lambda: "sleep 3003" in below(root).values())  # between fork and exec it has the command line of its parent
+    members = below(root)
+    [command] = [pid for pid, line in members.items() if line == "sleep 3003"]
+    [passer] = set(members) - {root, command}
+    assert roles.infrastructure(proc.arguments(passer))
+    assert live(str(passer)).roots == live(str(command)).roots == (command,)
+    os.kill(command, signal.SIGKILL)
+    until(lambda: not proc.alive(command))
+    with pytest.raises(BadInput, match="passes on") as refusal:
+        live(str(passer))
+    assert (refusal.value.fix or "").startswith("pgrep ")

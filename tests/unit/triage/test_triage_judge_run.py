@@ -215,7 +215,7 @@ def test_the_fix_for_the_dump_of_one_rank_names_what_belongs_to_it(dumps, tmp_pa
         ("nothere/", "nother"),
         ("./stack.txt", "stacks.txt"),
         ("far/away/", "ls ."),
-        ("empty.txt", "py-spy dump --pid PID | harness triage -"),
+        ("empty.txt", "harness triage --help"),
     ],
 )
 def test_the_fix_for_a_path_that_is_not_there_or_empty(tmp_path, monkeypatch, word, fix):
@@ -246,7 +246,9 @@ def gone() -> str:
         (["{text}"], "dump"),
         (["{empty}", "{text}"], "is empty"),
         (["{gone}"], "no process"),
-        (["what is this"], "is neither a process id"),
+        (["what is this"], "is neither a process id, a file, a directory"),
+        (["10.0.0.1:99999"], "a number from 1 to 65535"),
+        (["10.0.0.1:0"], "a number from 1 to 65535"),
         (["127.0.0.1:1"], "127.0.0.1:1"),
         (["{http}"], "is an HTTP server and no Ray cluster's GCS"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,16 @@ def test_a_hang_is_told_once_and_decides_as_asked(
     assert bool(job.ended) is (on_stall == "end" and code == STALLED)
     assert [verdict.verdict for verdict in job.verdicts].count("HUNG") == stalls
     assert all(LACKS in verdict.missing for verdict in job.verdicts)
+
+
+def test_what_was_kept_is_advised_only_by_the_verdict_that_ends_the_job(tmp_path: Path) -> None:
+    job = Job(tmp_path, [STOPPED, STOPPED], "end")
+    assert job.watch.follow() == STALLED
+    [first], last = job.verdicts, job.watch.verdict
+    assert first.triage is not None and not any(str(tmp_path) in step for step in first.triage.next)
+    assert last is not None and last.triage is not None
+    assert last.triage.next[0].startswith(f"harness triage {tmp_path}")
+    assert json.loads((tmp_path / "verdict.json").read_text())["triage"]["next"] == last.triage.next
 
 
 def test_each_look_compares_with_the_one_a_threshold_before(tmp_path: Path) -> None:

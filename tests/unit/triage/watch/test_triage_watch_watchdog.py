@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from triage_evidence import evidence, rank
 
 from harness.errors import HarnessError
 from harness.triage.evidence import Evidence
@@ -267,3 +268,17 @@ def test_a_program_that_looks_healthy_as_it_ends_takes_nothing_back(tmp_path: Pa
     job.says, job.moved = "HEALTHY", 1
     job.run(60)
     assert job.looks >= 2 and job.dog.verdict is not None and job.dog.verdict.verdict == first
+
+
+def test_what_was_kept_is_advised_only_by_the_look_that_ends_the_job(tmp_path: Path) -> None:
+    stopped = rank(1, "main:5 train", world=2, state="T")
+    hung = evidence(rank(0, "main:10 step:42 all_reduce", world=2), stopped, stall_s=10.0)
+    job = Job(tmp_path)
+    means = Means(None, lambda: job.now, job.observe, lambda folder, stall_s: hung)
+    dog = job.dog = Watchdog(tmp_path, (os.getpid(),), 10.0, means=means, say=job.lines.append)
+    dog.ends = True
+    [first], last = job.run(30), dog.confirm()
+    assert last is not None
+    for stall, advises in ((first, False), (last, True)):
+        assert stall.verdict.verdict == "HUNG" and stall.verdict.triage is not None
+        assert stall.verdict.triage.next[0].startswith(f"harness triage {tmp_path}") is advises
