@@ -103,10 +103,13 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     judges = Judges(Judge(source, target, names), Judge(None, target, names))
     parts = [_judged(part, functions, plans, judges, options) for part in PARTS]
     judged = _without_namesakes([part for part in parts if part is not None], target)
+    absent = [part for part in PARTS if part not in [item.part for item in judged]]
+    raising = _raising(functions, judged)
+    if absent and raising:
+        raise _raised(raising, absent, judged, plans, options)
     if not judged:
         raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
-    absent = [part for part in PARTS if part not in [item.part for item in judged]]
     if takes is not None and not takes.target.engine:
         notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
@@ -120,7 +123,11 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
         findings=_distinct(judged),
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
-        notes=(*notes, *(note for item in judged for note in item.notes), *_unused(functions, judged, options)),
+        notes=(
+            *notes,
+            *(note for item in judged for note in item.notes),
+            *(f"{function.trouble(options.file)}: not checked" for function in raising),
+        ),
     )
 
 
@@ -268,11 +275,10 @@ def _edges(
     return list(arrivals.values()), notes
 
 
-def _unused(functions: list[Answers], judged: list[_Part], options: Asked) -> list[str]:
-    """Functions that may map settings too, and that raised an error."""
+def _raising(functions: list[Answers], judged: list[_Part]) -> list[Answers]:
+    """Functions that map no part, and may because they raised an error."""
     used = {part.function.name for part in judged}
-    return [f"{function.trouble(options.file)}: not checked" for function in functions
-            if function.name not in used and any(function.raised())]  # fmt: skip
+    return [function for function in functions if function.name not in used and any(function.raised())]
 
 
 def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[Trial]:
@@ -501,25 +507,34 @@ def _stand_ins(names: list[str]) -> str:
     return f"{', '.join(names)}: not imported, stand-ins took their places; --python PATH imports them"
 
 
+def _raised(
+    raising: list[Answers],
+    absent: list[str],
+    judged: list[_Part],
+    plans: dict[str, tuple[Setting, ...]],
+    options: Asked,
+) -> BadInput:
+    """The error for functions that raised, where a part is mapped by no other function."""
+    first, used = raising[0], dict.fromkeys(part.function.name for part in judged)
+    line, error = first.raised()
+    missing = re.fullmatch(r"KeyError: '([\w.-]+)'", error)
+    names = {item.source.name for item in _plan(first, plans)} | {name for name, _ in options.more}
+    hint = closest(missing[1], sorted(names)) if missing else ""
+    troubles = [f"{first.trouble(options.file)}{hint}", *(other.trouble(options.file) for other in raising[1:])]
+    unchecked = [f"{' and '.join(absent)} not checked"]
+    unchecked += [f"--function {name} checks it alone" for name in used]
+    if missing and not hint and first.shape != CANONICAL:  # a setting that the function reads, and that can be given
+        fix = f"--with {missing[1]}=VALUE"
+    else:
+        fix = f"sed -n {line}p {shlex.quote(options.file)}   # the line to correct"
+    return BadInput("; ".join(troubles + unchecked), fix=fix)
+
+
 def _nothing_maps(
     functions: list[Answers], options: Asked, source: EngineSpec, target: EngineSpec, stand_ins: list[str]
 ) -> BadInput:
     troubles = "; ".join(function.trouble(options.file) for function in functions)
     way = f"settings of {source.title} to arguments of {target.title}"
     notes = [_stand_ins(stand_ins)] if stand_ins else []
-    raising = next((function for function in functions if any(function.raised())), None)
-    if raising is not None:
-        text = "; ".join([f"{troubles}: no function maps {way}", *notes])
-        return BadInput(text, fix=_correction(raising, options))
     text = f"{options.file}: no function maps {way}" + (f" ({troubles})" if troubles else "")
     return BadInput("; ".join([text, *notes]), fix=_ADVICE)
-
-
-def _correction(function: Answers, options: Asked) -> str:
-    """The command that follows on an error of a function: a setting that it reads and nobody gave can be given; else
-    the line is shown."""
-    line, error = function.raised()
-    missing = re.fullmatch(r"KeyError: '([\w.-]+)'", error)
-    if missing and function.shape != CANONICAL:
-        return f"--with {missing[1]}=VALUE"
-    return f"sed -n {line}p {shlex.quote(options.file)}   # the line to correct"

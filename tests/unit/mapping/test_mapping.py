@@ -296,6 +296,19 @@ def test_an_error_of_a_function_is_its_line(checked, line: str, message: str, fi
     assert fix in str(refused.value.fix)
 
 
+@pytest.mark.slow
+def test_a_function_that_raises_is_the_error_where_no_other_maps_its_part(checked) -> None:
+    """Not a note behind what the function of the other part drops. Beside functions of both parts it is a note."""
+    engine = 'def sglang_engine(asked, ours):\n    return dict(ours, x=asked["enforce_eagre"])\n'
+    sampling = 'def sglang_sampling(asked, ours):\n    return {"max_new_tokens": asked["max_tokens"]}\n'
+    message = "users.py:2 sglang_engine raised KeyError: 'enforce_eagre'; did you mean enforce_eager?"
+    with pytest.raises(BadInput, match=re.escape(message)) as refused:
+        checked(engine + sampling)
+    assert "sed -n 2p " in str(refused.value.fix) and "--function sglang_sampling" in refused.value.message
+    both = checked(IDENTITY + 'def broken(settings):\n    return settings["enforce_eagre"]\n', engine="vllm")
+    assert both.exit_code == 0 and [note for note in both.notes if "broken raised KeyError" in note]
+
+
 @pytest.mark.parametrize(
     ("words", "message", "fix"),
     [
