@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.machinery
 import json
+import os
 import re
 import shlex
 import sys
@@ -14,13 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from harness.envs.environment import find
+from harness.envs.environment import all_environments, find
+from harness.envs.interpreter import import_failure
 from harness.envs.stored_arguments import accepted
 from harness.errors import BadInput, closest
 from harness.frameworks.spec import frameworks
 from harness.mapping import call_program
 from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, owners, settings
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
+from harness.other_paths import nearest_folder, similar_path
 from harness.triage.collect import bounded
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
@@ -406,7 +409,8 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
                 [options.python or sys.executable, call_program.__file__, str(request), str(result)], options.timeout_s
             )
         except OSError as error:
-            raise BadInput(f"--python {options.python}: {error.strerror}", fix="--python PATH") from error
+            message = f"--python {options.python}: {error.strerror}"
+            raise BadInput(message, fix=_another_python(options), instead="--python") from error
         if done.code is None:
             raise BadInput(
                 f"{file} did not answer within {options.timeout_s:g} s",
@@ -440,12 +444,10 @@ def _check_file(name: str) -> None:
             f"{file} is a directory, and a mapping is a file", fix=f"ls {shlex.quote(str(file))}   # and name the file"
         )
     if not file.is_file():
-        neighbours = [path.name for path in file.parent.glob("*.py")]
-        near = difflib.get_close_matches(file.name, neighbours, n=1)
-        if not near:
-            raise BadInput(f"{file}: there is no such file", fix=f"ls {shlex.quote(str(file.parent))}")
-        message = f"{file}: there is no such file; did you mean {near[0]}?"
-        raise BadInput(message, fix=shlex.quote(str(file.parent / near[0])), instead=name)
+        message = f"{file}: there is no such file"
+        if (near := similar_path(file, file.parent.glob("*.py"))) is None:
+            raise BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(file)))}")
+        raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
     if file.suffix not in importlib.machinery.all_suffixes():
         raise BadInput(
             f"{file} is no file of Python: its name does not end in .py",
@@ -493,10 +495,25 @@ def _packages() -> set[str]:
 
 def _import_fix(options: Asked, answer: dict[str, Any]) -> str:
     if answer["module"]:
-        return f"--python PATH   # that has {answer['module']}"
+        return _another_python(options, answer["module"]) or (
+            f"harness env list   # none of these has {answer['module']}: --python takes the interpreter that has it"
+        )
     if answer["ended"]:  # typed alone, it would end as silently
         return f"sed -n {answer['line']}p {shlex.quote(options.file)}   # ends the process: a mapping only defines"
     return f"{_line(options, Path(options.file))}   # shows where; it must be importable"
+
+
+def _another_python(options: Asked, module: str = "") -> str:
+    """The option with the interpreter of an environment, of the engine's first, that has the module; empty without
+    one."""
+    environments = sorted(all_environments(), key=lambda each: each.engine != options.engine)
+    usable = (
+        each.python
+        for each in environments
+        if os.access(each.python, os.X_OK) and not import_failure(each.python, f"import {module or 'sys'}", each.env)
+    )
+    python = next(usable, "")
+    return f"--python {shlex.quote(python)}" if python else ""
 
 
 def _line(options: Asked, file: Path) -> str:

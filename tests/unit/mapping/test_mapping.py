@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli
+from harness.envs.environment import Environment
 from harness.errors import BadInput
 from harness.mapping.carried_settings import Setting, owners, settings
 from harness.mapping.file import Asked, check
@@ -294,6 +295,46 @@ def test_an_error_of_a_function_is_its_line(checked, line: str, message: str, fi
     with pytest.raises(BadInput, match=re.escape(message)) as refused:
         checked(f"def f(args):\n    return {line}\n")
     assert fix in str(refused.value.fix)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "python", "without", "with_environment"),
+    [
+        ("import mine", "", "env list", "mapping users.py --engine sglang --python {}"),
+        ("import yours", "", "env list", "env list"),
+        ("", "PATH", "mapping users.py --engine sglang", "mapping users.py --engine sglang --python {}"),
+    ],
+)
+def test_the_interpreter_of_a_fix_exists_and_has_the_module(
+    line: str,
+    python: str,
+    without: str,
+    with_environment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
+    Path("users.py").write_text(f"{line}\n{IDENTITY}")
+    words = ["mapping", "users.py", "--engine", "sglang", *(["--python", python] if python else [])]
+    assert cli.main(words) == 2
+    assert command_of(capsys) == f"harness {without}"
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    next(venv.glob("lib/python*/site-packages")).joinpath("mine.py").touch()
+    record = Environment("sglang", "sglang", "1", str(venv / "bin/python"), "3.12", "2", "2", "cpu", owned=False)
+    folder = tmp_path / "envs" / "sglang"
+    folder.mkdir(parents=True)
+    (folder / "env.json").write_text(json.dumps(record.to_json()))
+    assert cli.main(words) == 2
+    assert command_of(capsys) == f"harness {with_environment.format(record.python)}"
+
+
+def command_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """The command of the printed fix, without its comment."""
+    return capsys.readouterr().err.partition("  fix: ")[2].partition("   #")[0].strip()
 
 
 @pytest.mark.slow
