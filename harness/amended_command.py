@@ -1,7 +1,8 @@
 """The user's command line with a change that mends it, so that a fix is a whole command to type.
 
 An error says only the change, as its `fix`: options to set (`--steps 8`), a job's command (`-- python train.py`), or
-with `instead` the words that take the place of a wrong one. `amended` applies it to the words that the user typed.
+with `instead` the words that take the place of a wrong one. `amended` applies it to the words that the user typed. What
+has to be done before is in front of the change: `mkdir FOLDER && --out FOLDER/run`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from probes import redaction
 
 COMMENT = "   # "
+FIRST = " && "
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,12 @@ def amended(words: Sequence[str], fix: str, instead: str = "") -> str:
 def amended_by_all(words: Sequence[str], changes: Sequence[tuple[str, str]]) -> str:
     """Return `harness WORDS` with each (fix, instead); a fix that is no change of these words is returned alone."""
     notes: dict[str, None] = {}
+    before = ""
     for fix, instead in changes:
         change, comment, note = fix.partition(COMMENT)
+        if FIRST in change and change.rpartition(FIRST)[2].startswith("-"):
+            first, joined, change = change.rpartition(FIRST)
+            before += first + joined
         if not instead and not change.startswith("-"):
             return fix
         try:
@@ -86,7 +92,7 @@ def amended_by_all(words: Sequence[str], changes: Sequence[tuple[str, str]]) -> 
             return f"{change} in place of {instead}{comment}{note}" if change else f"leave {instead} out{comment}{note}"
         words = changed_words
         notes |= {note: None} if note else {}
-    return shlex.join(["harness", *redaction.arguments(words)]) + (COMMENT + "; ".join(notes) if notes else "")
+    return before + shlex.join(["harness", *redaction.arguments(words)]) + (COMMENT + "; ".join(notes) if notes else "")
 
 
 def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[str] | None:

@@ -51,7 +51,7 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
     say = options.say
     environment = dict(os.environ if options.environ is None else options.environ)
     if not command:
-        raise BadInput("there is no command to record", fix="harness record -- python train.py")
+        raise BadInput("there is no command to record", fix="harness record --help")
     job = detect(command, options.framework, environment)
     refuse(job.framework, seed=options.seed, coupled=None)
     refuse_absent(job, command, environment)
