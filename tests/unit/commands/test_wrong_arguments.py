@@ -209,6 +209,10 @@ def test_a_pair_in_an_archive_is_unpacked_before_it_is_judged(here: Path, capsys
          "harness parity hf hf --baseline-mapping mine.py --set seed=3"),
         ("parity hf hf --candidate-mapping=mine.py", "harness parity hf hf --mapping=mine.py"),
         ("parity hf hf --stpes 3", "harness parity hf hf --steps 3"),
+        ("parity hf hf --canidate-set a=1", "harness parity hf hf --candidate-set a=1"),
+        ("mapping m.py --engine sglang --format xml", "harness mapping m.py --engine sglang --format text"),
+        ("watch --keep 1 -- true", "harness watch --keep 32 -- true"),
+        ("watch --pid x", "harness watch --help"),
         ("parity hf hf --zzz 3", "harness parity --help"),
     ],
 )  # fmt: skip
