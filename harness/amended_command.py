@@ -43,8 +43,9 @@ class _Part:
         return key or Path(words) in map(Path, typed)  # a folder with and without its last slash
 
     def with_words(self, new_words: Sequence[str], instead: str) -> _Part:
-        """The part with other words. An option's name stays where only its value is replaced."""
-        of_value = self.option is not None and instead == self.value and not new_words[0].startswith("-")
+        """The part with other words. An option's name stays where only its value is replaced, and goes with it."""
+        replaces = bool(new_words) and not new_words[0].startswith("-")
+        of_value = self.option is not None and instead == self.value and replaces
         return _Part((self.words[0].partition("=")[0], *new_words) if of_value else tuple(new_words))
 
 

@@ -381,17 +381,15 @@ def _without(plan: tuple[Setting, ...], options: Asked) -> tuple[Setting, ...]:
         if name not in names:
             raise BadInput(
                 f"--ignore {name}: {options.source} has no such setting here{closest(name, names)}",
-                fix=f"--ignore {_choice(name, names)}",
+                fix=_nearest(name, names),
                 instead=name,
             )
     return tuple(item for item in plan if item.source.name not in options.ignored)
 
 
-def _choice(name: str, names: list[str]) -> str:
-    """The known word nearest to an unknown one; without one the first, and the rest as a comment."""
-    near = difflib.get_close_matches(name, names, n=1)
-    first, *rest = near or dict.fromkeys(names)
-    return first if near or not rest else f"{first}   # or {', '.join(rest)}"
+def _nearest(name: str, names: list[str]) -> str:
+    """The known word nearest to an unknown one; empty where none is near, so that it is left out."""
+    return next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
 
 # --- the calls
@@ -427,7 +425,7 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
     if missing:
         names = answer["names"]
         message = f"{file} has no function {missing[0]}{closest(missing[0], names)}"
-        fix = f"--function {_choice(missing[0], names)}" if names else _ADVICE
+        fix = _nearest(missing[0], names) if names else _ADVICE
         raise BadInput(message, fix=fix, instead=missing[0])
     functions = [
         Answers(entry["name"], entry["shape"], entry["answers"], entry["takes"], entry["error"])

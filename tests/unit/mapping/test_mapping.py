@@ -356,7 +356,6 @@ def test_a_function_that_raises_is_the_error_where_no_other_maps_its_part(checke
         ("README.md --engine sglang", "README.md is no file of Python", "harness mapping FILE.py --engine sglang"),
         ("my_mapping --engine vllm", "did you mean my_mapping.py?", "harness mapping my_mapping.py --engine vllm"),
         (". --engine sglang", ". is a directory", "ls .   # and name the file"),
-        ("none --engine sglang", "there is no such file", "ls ."),
         ("my_mapping.py --engine sgl", "did you mean sglang?", "harness mapping my_mapping.py --engine sglang"),
         ("my_mapping.py --engine none", "there are: hf, vllm, sglang", "harness mapping my_mapping.py --engine sglang"),
         (
@@ -365,6 +364,12 @@ def test_a_function_that_raises_is_the_error_where_no_other_maps_its_part(checke
             "harness mapping my_mapping.py --engine sglang --from vllm",
         ),
         ("my_mapping.py", "needs --engine", "harness mapping my_mapping.py --engine sglang"),
+        (
+            "my_mapping.py --engine sglang --ignore nosuch --timeout 9",
+            "no such setting",
+            "harness mapping my_mapping.py --engine sglang --timeout 9",
+        ),
+        ("nonexist.py --engine sglang", "there is no such file", "ls ."),
         (
             "my_mapping.py --engine sglang --ignore enforce_eagr",
             "no such setting",
@@ -383,16 +388,10 @@ def test_a_wrong_word_has_a_fix_that_can_be_typed(
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("# A heading\n")
     Path("my_mapping.py").write_text(LOG)
+    Path("none.py").touch()
     assert cli.main(["mapping", *words.split()]) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert message in first and second == f"  fix: {fix}"
-
-
-def test_settings_to_choose_from_are_each_named_once(checked) -> None:
-    with pytest.raises(BadInput) as refused:
-        checked(TO_SGLANG, ignored=("zzz",))
-    fix = str(refused.value.fix)
-    assert "|" not in fix and len(re.findall(r"\bseed\b", fix)) == 1 and fix.count("#") == 1
 
 
 @pytest.mark.slow
