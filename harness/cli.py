@@ -359,7 +359,7 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
     the help of the command."""
     help_command = f"{_command_of(words)} --help"
     named = getattr(error, "possibilities", None) or ()
-    of_letters = _near(getattr(error, "option_name", ""), [*named, *_options(error)])
+    of_letters = _near(getattr(error, "option_name", ""), [*named, *_options_beside(error)])
     near = list(dict.fromkeys([*of_letters, *_of_the_same_kind(error)]))[:2]
     if not near:
         message = error.message if getattr(error, "possibilities", None) else error.format_message()
@@ -373,10 +373,10 @@ def _of_the_same_kind(error: Any) -> list[str]:
     of value.
     """
     wrong = str(getattr(error, "option_name", ""))
-    return sorted((name for name in _options(error) if _last_word(name) == _last_word(wrong) != ""), key=len)
+    return sorted((name for name in _options_beside(error) if _last_word(name) == _last_word(wrong) != ""), key=len)
 
 
-def _options(error: Any) -> list[str]:
+def _options_beside(error: Any) -> list[str]:
     """The options of the command whose parser raised the error."""
     context = getattr(error, "ctx", None)
     params = context.command.params if context is not None else []
