@@ -410,10 +410,8 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
             message = f"--python {options.python}: {error.strerror}"
             raise BadInput(message, fix=_another_python(options), instead="--python") from error
         if done.code is None:
-            raise BadInput(
-                f"{file} did not answer within {options.timeout_s:g} s",
-                fix="move the function into a file that imports less and waits for nothing, or raise --timeout",
-            )
+            fix = f"--timeout {2 * options.timeout_s:g}   # if it waits for nothing; better, import less in that file"
+            raise BadInput(f"{file} did not answer within {options.timeout_s:g} s", fix=fix)
         if not result.exists():
             last = (done.err.strip().splitlines() or ["nothing"])[-1]
             raise BadInput(f"{file}: its process ended with {done.code}: {last}", fix=_line(options, file))

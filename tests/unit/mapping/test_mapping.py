@@ -402,8 +402,9 @@ def test_a_function_that_is_not_there(checked) -> None:
 
 @pytest.mark.slow
 def test_a_file_that_never_ends_is_given_up_on(checked) -> None:
-    with pytest.raises(BadInput, match="did not answer"):
+    with pytest.raises(BadInput, match="did not answer") as refused:
         checked("while True:\n    pass\n", timeout_s=0.5)
+    assert str(refused.value.fix).startswith("--timeout 1 ")
 
 
 @pytest.mark.slow
