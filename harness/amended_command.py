@@ -1,7 +1,8 @@
 """The user's command line with a change that mends it, so that a fix is a whole command to type.
 
 An error says only the change, as its `fix`: options to set (`--steps 8`), a job's command (`-- python train.py`), or
-with `instead` the words that take the place of a wrong one. `amended` applies it to the words that the user typed.
+with `instead` the words that take the place of a wrong one. `amended` applies it to the words that the user typed. What
+has to be done before is in front of the change: `mkdir FOLDER && --out FOLDER/run`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from probes import redaction
 
 COMMENT = "   # "
+FIRST = " && "
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ class _Part:
         return key or Path(words) in map(Path, typed)  # a folder with and without its last slash
 
     def with_words(self, new_words: Sequence[str], instead: str) -> _Part:
-        """The part with other words. An option's name stays where only its value is replaced."""
-        of_value = self.option is not None and instead == self.value and not new_words[0].startswith("-")
+        """The part with other words. An option's name stays where only its value is replaced, and goes with it."""
+        replaces = bool(new_words) and not new_words[0].startswith("-")
+        of_value = self.option is not None and instead == self.value and replaces
         return _Part((self.words[0].partition("=")[0], *new_words) if of_value else tuple(new_words))
 
 
@@ -71,8 +74,12 @@ def amended(words: Sequence[str], fix: str, instead: str = "") -> str:
 def amended_by_all(words: Sequence[str], changes: Sequence[tuple[str, str]]) -> str:
     """Return `harness WORDS` with each (fix, instead); a fix that is no change of these words is returned alone."""
     notes: dict[str, None] = {}
+    before = ""
     for fix, instead in changes:
         change, comment, note = fix.partition(COMMENT)
+        if FIRST in change and change.rpartition(FIRST)[2].startswith("-"):
+            first, joined, change = change.rpartition(FIRST)
+            before += first + joined
         if not instead and not change.startswith("-"):
             return fix
         try:
@@ -86,7 +93,7 @@ def amended_by_all(words: Sequence[str], changes: Sequence[tuple[str, str]]) -> 
             return f"{change} in place of {instead}{comment}{note}" if change else f"leave {instead} out{comment}{note}"
         words = changed_words
         notes |= {note: None} if note else {}
-    return shlex.join(["harness", *redaction.arguments(words)]) + (COMMENT + "; ".join(notes) if notes else "")
+    return before + shlex.join(["harness", *redaction.arguments(words)]) + (COMMENT + "; ".join(notes) if notes else "")
 
 
 def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[str] | None:

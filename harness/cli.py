@@ -58,6 +58,7 @@ from harness.commands.doors import DOORS
 from harness.commands.showing import print_aside
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated, mistakes_of
 from harness.other_paths import disk_of, nearest_folder
+from harness.similar_names import similar
 from probes import redaction
 from probes.errors import AddressedError, RecordingError
 from probes.files import write_whole
@@ -358,21 +359,37 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
     the help of the command."""
     help_command = f"{_command_of(words)} --help"
     named = getattr(error, "possibilities", None) or ()
-    near = _of_the_same_kind(error) or _near(getattr(error, "option_name", ""), named)
+    of_letters = _near(getattr(error, "option_name", ""), [*named, *_options_beside(error)])
+    near = list(dict.fromkeys([*of_letters, *_of_the_same_kind(error)]))[:2]
     if not near:
         message = error.message if getattr(error, "possibilities", None) else error.format_message()
-        return _Message(message, help_command, error.exit_code)
+        return _Message(message, _with_default(error, words) or help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     return _Message(message, _with_instead(words, error.option_name, near[0]) or help_command, error.exit_code)
 
 
 def _of_the_same_kind(error: Any) -> list[str]:
     """The options of the command that end in the same word as a wrong one, the shortest first: they take the same kind
-    of value, and other options of similar letters may not.
+    of value.
     """
-    wrong, context = str(getattr(error, "option_name", "")), getattr(error, "ctx", None)
-    options = [name for item in context.command.params for name in item.opts] if context is not None else []
-    return sorted((name for name in options if _last_word(name) == _last_word(wrong) != ""), key=len)[:2]
+    wrong = str(getattr(error, "option_name", ""))
+    return sorted((name for name in _options_beside(error) if _last_word(name) == _last_word(wrong) != ""), key=len)
+
+
+def _options_beside(error: Any) -> list[str]:
+    """The options of the command whose parser raised the error."""
+    context = getattr(error, "ctx", None)
+    params = context.command.params if context is not None else []
+    return [name for item in params if item.param_type_name == "option" for name in item.opts]
+
+
+def _with_default(error: Any, words: Sequence[str]) -> str:
+    """The command line with an option's default in place of a value that it does not take; empty where it has none."""
+    option = getattr(error, "param", None)
+    if option is None or option.param_type_name != "option" or option.multiple or option.is_flag:
+        return ""
+    fix = amended(words, shlex.join([option.opts[0], str(option.default)]))
+    return fix if option.default is not None and fix.startswith("harness ") else ""
 
 
 def _last_word(option: str) -> str:
@@ -382,7 +399,7 @@ def _last_word(option: str) -> str:
 def _near(wrong: str, names: Sequence[str]) -> list[str]:
     """The names most like a wrong one; the dashes of options do not make them alike."""
     by_letters = {name.lstrip("-"): name for name in names}
-    return [by_letters[letters] for letters in difflib.get_close_matches(wrong.lstrip("-"), by_letters, n=2)]
+    return [by_letters[letters] for letters in similar(wrong.lstrip("-"), by_letters)]
 
 
 def _command_of(words: list[str]) -> str:

@@ -22,6 +22,7 @@ import scenarios
 from harness import pydantic_errors
 from harness.amended_command import COMMENT
 from harness.errors import BadInput, HarnessError, mistakes_of, refuse
+from harness.similar_names import similar
 from probes import limits
 from scenarios.engines import canonical_request, registry
 from scenarios.engines.canonical import BY_NAME
@@ -175,8 +176,8 @@ def _apply(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise BadInput(
-            f"{override!r} is not section.key=value, for example sampling.temperature=0.9",
-            fix=EXAMPLE if equals else _restored(key.strip()),
+            f"{override!r} is not section.key=value",
+            fix=EXAMPLE if equals else _example(key.strip()),
             instead=override,
         )
     try:
@@ -334,6 +335,24 @@ def _restored(key: str) -> str:
     """The fix that gives a setting its default."""
     value = _default(key)
     return f"--set {key}={json.dumps(value)}" if isinstance(value, str | int | float | tuple) else EXAMPLE
+
+
+def _example(key: str) -> str:
+    """The fix that gives a setting, whose section may be missing, another value than its default."""
+    section, _, name = key.rpartition(".")
+    names = [parameter.name for parameter in BY_NAME.values() if section in ("", parameter.part)]
+    if _default(key) is None and (near := similar(name, names)):
+        key = f"{BY_NAME[near[0]].part}.{near[0]}"
+    parameter, data = BY_NAME.get(key.rpartition(".")[2]), Scenario().to_json()
+    if parameter is None or _default(key) is None or key != f"{parameter.part}.{parameter.name}":
+        return _restored(key)
+    setting = f"{key}={json.dumps(parameter.variant(_default(key)))}"
+    try:
+        _apply(data, setting)
+        _checked(data, "")
+    except BadInput:  # it fits with other settings only
+        return _restored(key)
+    return f"--set {shlex.quote(setting)}"
 
 
 def _default(key: str) -> Any:

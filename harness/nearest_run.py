@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from harness.errors import BadInput
-from harness.other_paths import nearest_folder
+from harness.other_paths import nearest_folder, similar_path
 from probes.format import MANIFEST
 
 MAKES = (
@@ -48,9 +47,7 @@ def _nearest(path: Path, besides: Collection[Path]) -> Path | None:
         return within[0]
     if below := free(_folders(path)):
         return below[0]
-    neighbours = {folder.name: folder for folder in free(_folders(path.parent)) if folder != path}
-    near = difflib.get_close_matches(path.name, neighbours, n=1)
-    return neighbours[near[0]] if near else None
+    return similar_path(path, [folder for folder in free(_folders(path.parent)) if folder != path])
 
 
 def _folders(path: Path) -> list[Path]:

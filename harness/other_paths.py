@@ -1,11 +1,21 @@
-"""What to type in place of a path that cannot be written to: a free one beside it, and a look at its disk."""
+"""What to type in place of a path: a free one beside it, one of a similar name, and a look at its disk."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
 from itertools import chain, count
 from pathlib import Path
+
+from harness.similar_names import edits, similar
+
+
+def similar_path(path: Path, others: Iterable[Path]) -> Path | None:
+    """Return the path whose name, without its suffix, is most like this one's; None where no name is close."""
+    by_name = {other.stem: other for other in sorted(others, key=lambda other: -edits(path.suffix, other.suffix))}
+    near = similar(path.stem, by_name)
+    return by_name[near[0]] if near else None
 
 
 def free_path(path: Path) -> Path:

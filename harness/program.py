@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
@@ -13,6 +12,7 @@ from pathlib import Path
 from harness.errors import BadInput
 from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE
 from harness.other_paths import nearest_folder
+from harness.similar_names import similar
 from probes import limits, redaction
 
 
@@ -27,7 +27,7 @@ class CommandNotRun(BadInput):
 def find_program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return the path of the program that the command starts. Raises CommandNotRun where there is none."""
     if not command:
-        raise BadInput("there is no command to watch", fix="-- python train.py")
+        raise BadInput("there is no command to watch", fix="harness watch --help")
     executable = shutil.which(command[0], path=environment.get("PATH"))
     if executable is None:
         exists = os.path.exists(command[0])
@@ -55,8 +55,7 @@ def _similar(command: Sequence[str], environment: Mapping[str, str]) -> str:
         return f"ls {shlex.quote(str(nearest_folder(Path(program))))}   # and name the program that is there"
     folders = environment.get("PATH", os.defpath).split(os.pathsep)
     names = {name for folder in folders for name in _names(folder)}
-    # 0.8: pyton3 is python3, and another program of similar letters is not.
-    if near := difflib.get_close_matches(program, sorted(names), n=1, cutoff=0.8):
+    if near := similar(program, sorted(names)):
         return shlex.join(["--", near[0], *command[1:]])
     return "echo $PATH   # the folders that are searched; name a program elsewhere with its whole path"
 

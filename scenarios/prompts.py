@@ -17,8 +17,9 @@ from probes import limits
 from probes.errors import AddressedError
 from scenarios.settings import BUILTIN, Prompts, Scenario
 
-FILE = "--prompts FILE.jsonl   # or FILE.parquet"
-CORRECT = "--prompts FILE.jsonl   # another file, or correct this one at that place"
+KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}  # suffix -> format
+FILE = f"--prompts {BUILTIN}   # or a file that ends in .jsonl or .parquet"
+CORRECT = f"--prompts {BUILTIN}   # another file, or correct this one at that place"
 BUILTIN_COUNT = 256  # a choice: more than the 64 of eight steps, so that the native stage has other ones
 
 
@@ -154,13 +155,14 @@ def read(settings: Prompts) -> Iterator[tuple[str, Any]]:
     if not path.is_file():
         what = "a directory" if path.is_dir() else "no such file"
         raise PromptError(f"prompts.path = {settings.path!r}: {what}", fix=FILE)
-    match path.suffix.lower():
-        case ".jsonl" | ".ndjson":
+    match KINDS.get(path.suffix.lower()):
+        case "jsonl":
             return _jsonl(path, settings.column)
-        case ".parquet" | ".pq":
+        case "parquet":
             return _parquet(path, settings.column)
-        case other:
-            raise PromptError(f"{path}: unknown kind of file {other!r}; prompts are .jsonl or .parquet", fix=FILE)
+        case _:
+            message = f"{path}: unknown kind of file {path.suffix.lower()!r}; prompts are .jsonl or .parquet"
+            raise PromptError(message, fix=FILE)
 
 
 def _jsonl(path: Path, column: str) -> Iterator[tuple[str, Any]]:

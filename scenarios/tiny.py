@@ -91,6 +91,9 @@ ARCHITECTURES = {
 PREFIX = BUILTIN.removesuffix("tiny")
 BUILTIN_POLICIES = (BUILTIN, *(PREFIX + name for name in ARCHITECTURES))
 
+OPTIONS = {"model.path": "--model ", "model.reward": "--set model.reward="}  # how a command line gives each model
+ANY_MODEL = f"{BUILTIN}   # or the directory of a Hugging Face model"
+
 
 def builtin_models(key: str) -> tuple[str, ...]:
     """The built-in models that a setting may name: `model.path` of the policy, or `model.reward`."""

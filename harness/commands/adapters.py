@@ -59,7 +59,8 @@ def check(
         installation for installation in (look(each.adapter, python) for each in wanted) if installation.version
     ]
     if not installations:
-        raise BadInput(f"{python} has none of: {names(wanted)}", fix="--python PATH   # the Python that runs the job")
+        fix = "which -a python python3   # --python takes the one that runs the job"
+        raise BadInput(f"{python} has none of: {names(wanted)}", fix=fix)
     if format == "json":
         import dataclasses
 

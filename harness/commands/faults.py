@@ -17,6 +17,7 @@ from harness.commands.doors import group
 from harness.commands.showing import show_json
 from harness.errors import BadInput
 from harness.extras import need
+from harness.other_paths import another_out
 from harness.parity.runs.run_options import LaunchOptions
 from harness.quantities import seconds
 from probes.files import make_folder, write_whole
@@ -333,7 +334,7 @@ def _folder(out: str, *, fresh: bool = False) -> Path | None:
         return None
     folder = Path(out)
     if fresh and folder.is_dir() and any(folder.iterdir()):
-        raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix="choose another --out")
+        raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix=another_out(folder))
     try:
         make_folder(folder)
     except OSError as error:

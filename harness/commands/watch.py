@@ -146,7 +146,9 @@ def watch(
         from harness.triage.remote import serve as remote
         from harness.triage.watch import Serving
 
-        serving = Serving(remote.Server(serve, token.read(token_file)), seconds(serve_after, "--serve-after"))
+        serving = Serving(
+            remote.Server(serve, token.read(token_file, make=True)), seconds(serve_after, "--serve-after")
+        )
         where = "this host only; --serve HOST:PORT for others" if serving.server.local else "whoever has the token"
         say(f"evidence is served at {serving.server.url} to {where}")
     result = run(

@@ -12,7 +12,7 @@ from typing import Any
 from harness import dates
 from harness.errors import BadInput
 from harness.frameworks.configured import Configured
-from harness.frameworks.detection import AUTO, Job, detect, refuse_absent, refuse_unhooked
+from harness.frameworks.detection import AUTO, Job, detect, refuse_absent, refuse_absent_script, refuse_unhooked
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.steering import refuse, steered
 from harness.other_paths import another_out
@@ -51,7 +51,8 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
     say = options.say
     environment = dict(os.environ if options.environ is None else options.environ)
     if not command:
-        raise BadInput("there is no command to record", fix="harness record -- python train.py")
+        raise BadInput("there is no command to record", fix="harness record --help")
+    refuse_absent_script(command)
     job = detect(command, options.framework, environment)
     refuse(job.framework, seed=options.seed, coupled=None)
     refuse_absent(job, command, environment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.machinery
 import json
+import os
 import re
 import shlex
 import sys
@@ -14,13 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from harness.envs.environment import find
+from harness.envs.environment import all_environments, find
+from harness.envs.interpreter import import_failure
 from harness.envs.stored_arguments import accepted
 from harness.errors import BadInput, closest
 from harness.frameworks.spec import frameworks
 from harness.mapping import call_program
 from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, owners, settings
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
+from harness.other_paths import nearest_folder, similar_path
 from harness.triage.collect import bounded
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
@@ -103,10 +106,13 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     judges = Judges(Judge(source, target, names), Judge(None, target, names))
     parts = [_judged(part, functions, plans, judges, options) for part in PARTS]
     judged = _without_namesakes([part for part in parts if part is not None], target)
+    absent = [part for part in PARTS if part not in [item.part for item in judged]]
+    raising = _raising(functions, judged)
+    if absent and raising:
+        raise _raised(raising, absent, judged, plans, options)
     if not judged:
         raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
-    absent = [part for part in PARTS if part not in [item.part for item in judged]]
     if takes is not None and not takes.target.engine:
         notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
@@ -120,7 +126,11 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
         findings=_distinct(judged),
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
-        notes=(*notes, *(note for item in judged for note in item.notes), *_unused(functions, judged, options)),
+        notes=(
+            *notes,
+            *(note for item in judged for note in item.notes),
+            *(f"{function.trouble(options.file)}: not checked" for function in raising),
+        ),
     )
 
 
@@ -268,11 +278,10 @@ def _edges(
     return list(arrivals.values()), notes
 
 
-def _unused(functions: list[Answers], judged: list[_Part], options: Asked) -> list[str]:
-    """Functions that may map settings too, and that raised an error."""
+def _raising(functions: list[Answers], judged: list[_Part]) -> list[Answers]:
+    """Functions that map no part, and may because they raised an error."""
     used = {part.function.name for part in judged}
-    return [f"{function.trouble(options.file)}: not checked" for function in functions
-            if function.name not in used and any(function.raised())]  # fmt: skip
+    return [function for function in functions if function.name not in used and any(function.raised())]
 
 
 def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[Trial]:
@@ -372,17 +381,15 @@ def _without(plan: tuple[Setting, ...], options: Asked) -> tuple[Setting, ...]:
         if name not in names:
             raise BadInput(
                 f"--ignore {name}: {options.source} has no such setting here{closest(name, names)}",
-                fix=f"--ignore {_choice(name, names)}",
+                fix=_nearest(name, names),
                 instead=name,
             )
     return tuple(item for item in plan if item.source.name not in options.ignored)
 
 
-def _choice(name: str, names: list[str]) -> str:
-    """The known word nearest to an unknown one; without one the first, and the rest as a comment."""
-    near = difflib.get_close_matches(name, names, n=1)
-    first, *rest = near or dict.fromkeys(names)
-    return first if near or not rest else f"{first}   # or {', '.join(rest)}"
+def _nearest(name: str, names: list[str]) -> str:
+    """The known word nearest to an unknown one; empty where none is near, so that it is left out."""
+    return next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
 
 # --- the calls
@@ -400,12 +407,11 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
                 [options.python or sys.executable, call_program.__file__, str(request), str(result)], options.timeout_s
             )
         except OSError as error:
-            raise BadInput(f"--python {options.python}: {error.strerror}", fix="--python PATH") from error
+            message = f"--python {options.python}: {error.strerror}"
+            raise BadInput(message, fix=_another_python(options), instead="--python") from error
         if done.code is None:
-            raise BadInput(
-                f"{file} did not answer within {options.timeout_s:g} s",
-                fix="move the function into a file that imports less and waits for nothing, or raise --timeout",
-            )
+            fix = f"--timeout {2 * options.timeout_s:g}   # if it waits for nothing; better, import less in that file"
+            raise BadInput(f"{file} did not answer within {options.timeout_s:g} s", fix=fix)
         if not result.exists():
             last = (done.err.strip().splitlines() or ["nothing"])[-1]
             raise BadInput(f"{file}: its process ended with {done.code}: {last}", fix=_line(options, file))
@@ -417,7 +423,7 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
     if missing:
         names = answer["names"]
         message = f"{file} has no function {missing[0]}{closest(missing[0], names)}"
-        fix = f"--function {_choice(missing[0], names)}" if names else _ADVICE
+        fix = _nearest(missing[0], names) if names else _ADVICE
         raise BadInput(message, fix=fix, instead=missing[0])
     functions = [
         Answers(entry["name"], entry["shape"], entry["answers"], entry["takes"], entry["error"])
@@ -434,12 +440,10 @@ def _check_file(name: str) -> None:
             f"{file} is a directory, and a mapping is a file", fix=f"ls {shlex.quote(str(file))}   # and name the file"
         )
     if not file.is_file():
-        neighbours = [path.name for path in file.parent.glob("*.py")]
-        near = difflib.get_close_matches(file.name, neighbours, n=1)
-        if not near:
-            raise BadInput(f"{file}: there is no such file", fix=f"ls {shlex.quote(str(file.parent))}")
-        message = f"{file}: there is no such file; did you mean {near[0]}?"
-        raise BadInput(message, fix=shlex.quote(str(file.parent / near[0])), instead=name)
+        message = f"{file}: there is no such file"
+        if (near := similar_path(file, file.parent.glob("*.py"))) is None:
+            raise BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(file)))}")
+        raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
     if file.suffix not in importlib.machinery.all_suffixes():
         raise BadInput(
             f"{file} is no file of Python: its name does not end in .py",
@@ -487,10 +491,25 @@ def _packages() -> set[str]:
 
 def _import_fix(options: Asked, answer: dict[str, Any]) -> str:
     if answer["module"]:
-        return f"--python PATH   # that has {answer['module']}"
+        return _another_python(options, answer["module"]) or (
+            f"harness env list   # none of these has {answer['module']}: --python takes the interpreter that has it"
+        )
     if answer["ended"]:  # typed alone, it would end as silently
         return f"sed -n {answer['line']}p {shlex.quote(options.file)}   # ends the process: a mapping only defines"
     return f"{_line(options, Path(options.file))}   # shows where; it must be importable"
+
+
+def _another_python(options: Asked, module: str = "") -> str:
+    """The option with the interpreter of an environment, of the engine's first, that has the module; empty without
+    one."""
+    environments = sorted(all_environments(), key=lambda each: each.engine != options.engine)
+    usable = (
+        each.python
+        for each in environments
+        if os.access(each.python, os.X_OK) and not import_failure(each.python, f"import {module or 'sys'}", each.env)
+    )
+    python = next(usable, "")
+    return f"--python {shlex.quote(python)}" if python else ""
 
 
 def _line(options: Asked, file: Path) -> str:
@@ -501,25 +520,34 @@ def _stand_ins(names: list[str]) -> str:
     return f"{', '.join(names)}: not imported, stand-ins took their places; --python PATH imports them"
 
 
+def _raised(
+    raising: list[Answers],
+    absent: list[str],
+    judged: list[_Part],
+    plans: dict[str, tuple[Setting, ...]],
+    options: Asked,
+) -> BadInput:
+    """The error for functions that raised, where a part is mapped by no other function."""
+    first, used = raising[0], dict.fromkeys(part.function.name for part in judged)
+    line, error = first.raised()
+    missing = re.fullmatch(r"KeyError: '([\w.-]+)'", error)
+    names = {item.source.name for item in _plan(first, plans)} | {name for name, _ in options.more}
+    hint = closest(missing[1], sorted(names)) if missing else ""
+    troubles = [f"{first.trouble(options.file)}{hint}", *(other.trouble(options.file) for other in raising[1:])]
+    unchecked = [f"{' and '.join(absent)} not checked"]
+    unchecked += [f"--function {name} checks it alone" for name in used]
+    if missing and not hint and first.shape != CANONICAL:  # a setting that the function reads, and that can be given
+        fix = f"--with {missing[1]}=VALUE"
+    else:
+        fix = f"sed -n {line}p {shlex.quote(options.file)}   # the line to correct"
+    return BadInput("; ".join(troubles + unchecked), fix=fix)
+
+
 def _nothing_maps(
     functions: list[Answers], options: Asked, source: EngineSpec, target: EngineSpec, stand_ins: list[str]
 ) -> BadInput:
     troubles = "; ".join(function.trouble(options.file) for function in functions)
     way = f"settings of {source.title} to arguments of {target.title}"
     notes = [_stand_ins(stand_ins)] if stand_ins else []
-    raising = next((function for function in functions if any(function.raised())), None)
-    if raising is not None:
-        text = "; ".join([f"{troubles}: no function maps {way}", *notes])
-        return BadInput(text, fix=_correction(raising, options))
     text = f"{options.file}: no function maps {way}" + (f" ({troubles})" if troubles else "")
     return BadInput("; ".join([text, *notes]), fix=_ADVICE)
-
-
-def _correction(function: Answers, options: Asked) -> str:
-    """The command that follows on an error of a function: a setting that it reads and nobody gave can be given; else
-    the line is shown."""
-    line, error = function.raised()
-    missing = re.fullmatch(r"KeyError: '([\w.-]+)'", error)
-    if missing and function.shape != CANONICAL:
-        return f"--with {missing[1]}=VALUE"
-    return f"sed -n {line}p {shlex.quote(options.file)}   # the line to correct"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import errno
 import os
 import shlex
@@ -20,8 +19,8 @@ from typing import NoReturn
 
 from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
-from harness.errors import BadInput, closest
-from harness.other_paths import another_out, free_path
+from harness.errors import BadInput
+from harness.other_paths import another_out, free_path, similar_path
 from harness.triage import archive, directory, judge, pasted
 from harness.triage.collect import CollectOptions, Scope, collect, endings, live, may_live
 from harness.triage.collect.stacks import NO_PY_SPY
@@ -313,11 +312,10 @@ def _absent(word: str) -> BadInput:
         entries = [*parent.iterdir()] if parent == path.parent else []
     except OSError:
         entries = []
-    names = sorted(entry.name for entry in entries if entry.is_dir() or not word.endswith(os.sep))
-    near = difflib.get_close_matches(path.name, names, n=1)
-    message = f"{path}: no such file or directory{closest(path.name, near)}"
-    if near:
-        return BadInput(message, fix=shlex.quote(str(parent / near[0])), instead=word)
+    near = similar_path(path, [entry for entry in sorted(entries) if entry.is_dir() or not word.endswith(os.sep)])
+    message = f"{path}: no such file or directory"
+    if near is not None:
+        return BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=word)
     return BadInput(message, fix=f"ls {shlex.quote(str(parent))}")
 
 

@@ -26,7 +26,7 @@ from scenarios.models import builtin
 from scenarios.models.quiet import quiet
 from scenarios.models.wide import widen
 from scenarios.settings import BUILTIN
-from scenarios.tiny import BUILTIN_POLICIES, PREFIX, no_such_model
+from scenarios.tiny import ANY_MODEL, BUILTIN_POLICIES, OPTIONS, PREFIX, no_such_model
 
 # Transformers changes the process's default dtype while it loads; of two threads at once, one would restore the
 # other's.
@@ -40,8 +40,8 @@ class ModelError(AddressedError, ValueError):
     """
 
 
-MODEL = "--model DIR   # of a Hugging Face model"
-REWARD = "--set model.reward=DIR   # of a Hugging Face model with one label"
+MODEL = OPTIONS["model.path"] + ANY_MODEL
+REWARD = f"{OPTIONS['model.reward']}{ANY_MODEL} with one label"
 
 
 def _option(key: str) -> str:

@@ -27,7 +27,7 @@ def shared_memory(facts: Facts, request: Asked) -> Iterator[Outcome]:
     measured = f"{bytes_(shm.free)} of {bytes_(shm.total)} free"
     of = memory.limit or memory.total
     store = min(_RAY_SHARE * of, _RAY_MOST)
-    container = f"docker run --shm-size={max(8, int(store * 1.1 / GIB) + 1)}g …"
+    container = f"raise the container's shm-size to {max(8, int(store * 1.1 / GIB) + 1)}g"
     remount = "sudo mount -o remount,size=50% /dev/shm"
     fix = f"{container}   # or: {remount}" if shm.isolated else f"{remount}   # in a container: {container}"
     if shm.total < GIB:

@@ -58,7 +58,7 @@ def ptrace(facts: Facts, request: Asked) -> Iterator[Outcome]:
 def _ptrace_fix(facts: Facts) -> str:
     tracing = facts.tracing
     assert tracing is not None
-    container = "docker run --cap-add=SYS_PTRACE …   # Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]"
+    container = "add SYS_PTRACE to the container   # docker: cap-add; Kubernetes: securityContext.capabilities.add"
     if tracing.scope and not tracing.ptrace and not tracing.seccomp:
         return "sudo sysctl kernel.yama.ptrace_scope=0"
     return container
@@ -88,7 +88,7 @@ def file_limit(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "engines cannot raise the limit of open files to the 65,535 that they ask for",
             measured,
             why,
-            "docker run --ulimit nofile=65536:65536 …   # or LimitNOFILE=65536 in the service",
+            "raise the container's ulimit nofile to 65536:65536   # or LimitNOFILE=65536 in the service",
         )
     elif soft is not None and soft < 4096:
         yield Problem(
@@ -128,7 +128,7 @@ def task_limit(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "the container allows few more processes and threads",
             measured,
             why,
-            "docker run --pids-limit=-1 …   # Kubernetes: raise the kubelet's podPidsLimit",
+            "lift the container's pids-limit   # Kubernetes: raise the kubelet's podPidsLimit",
         )
     else:
         yield Fine(measured)
@@ -228,7 +228,7 @@ def memory(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "the container may use much less memory than the host has",
             measured,
             "libraries that size buffers by the host's memory take more than there is; Ray respects the limit",
-            "docker run --memory=… , or size CPU offload and VLLM_CPU_KVCACHE_SPACE by hand",
+            "give the container more memory, or size CPU offload and VLLM_CPU_KVCACHE_SPACE by hand",
         )
     else:
         yield Fine(measured)

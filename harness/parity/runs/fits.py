@@ -74,7 +74,7 @@ class Shape:
             config = json.loads(limits.read_text(file))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise BadInput(f"{file} cannot be read: {why}", fix="--model DIR   # of a model") from error
+            raise BadInput(f"{file} cannot be read: {why}", fix=tiny.OPTIONS["model.path"] + tiny.ANY_MODEL) from error
         return Shape.of(config) if isinstance(config, dict) else Shape()
 
 
@@ -129,7 +129,7 @@ def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario,
         raise BadInput(
             f"{spec.title} {environment.version} on {environment.device} computes with heads of {sizes}, and those of "
             f"{scenario.model.path} have {shape.head_size}",
-            fix="--model DIR   # of a model with such heads, or another engine",
+            fix=f"{tiny.OPTIONS['model.path']}{tiny.ANY_MODEL} with such heads, or another engine",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from harness import config, envs
 from harness.cluster.learners import roles_of
 from harness.envs.environment import Environment
-from harness.errors import BadInput
+from harness.errors import BadInput, HarnessError, collected, refuse
+from harness.other_paths import similar_path
 from harness.parity.runs import user_mapping
 from harness.parity.runs.fits import check_fit
 from probes import limits
@@ -19,8 +21,8 @@ from reports.text import counted
 from scenarios import memory_fit, prompts
 from scenarios.engines import canonical_request, engine_processes
 from scenarios.engines.engine_interface import ParameterRefused
-from scenarios.settings import BUILTIN, Scenario
-from scenarios.tiny import builtin_models, no_such_model
+from scenarios.settings import BUILTIN, Prompts, Scenario
+from scenarios.tiny import ANY_MODEL, OPTIONS, builtin_models, no_such_model
 
 # Memory that a process of the learner has to itself: 304 to 347 MiB with the built-in model on a CPU, almost all of it
 # for torch and transformers. A larger model takes more.
@@ -33,19 +35,21 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
     `mapping`: a user's own. What it passes on unfaithfully is found later and not refused here.
     """
     engine = envs.parse(backend).engine
-    _check_model("model.path", scenario.model.path)
-    if scenario.train:
-        _check_model("model.reward", scenario.model.reward)
+    mistakes: list[HarnessError] = []
+    with collected(mistakes):
+        _check_model("model.path", scenario.model.path)
+    with collected(mistakes):
+        if scenario.train:
+            _check_model("model.reward", scenario.model.reward)
+    with collected(mistakes):
+        _check_prompts(scenario.prompts)
+    refuse(mistakes)
     try:
         canonical_request.check_engines(engine, scenario)
         canonical_request.check_sleep(scenario)
         ours = not user_mapping.defines(mapping or {}, f"{engine}_sampling")
         canonical_request.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)
-        if scenario.prompts.path != BUILTIN and not prompts.check(scenario.prompts):
-            raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt", fix=prompts.FILE)
     except ParameterRefused as error:
-        raise BadInput(str(error), fix=error.fix) from error
-    except prompts.PromptError as error:
         raise BadInput(str(error), fix=error.fix) from error
 
 
@@ -180,8 +184,7 @@ def _check_model(key: str, name: str) -> None:
     """
     if name in builtin_models(key):
         return
-    option = "--model DIR" if key == "model.path" else f"--set {key}=DIR"
-    path, fix = Path(name).expanduser(), f"{option}   # of a Hugging Face model"
+    path, fix = Path(name).expanduser(), OPTIONS[key] + ANY_MODEL
     if path.is_dir():
         if (path / "config.json").is_file():
             return
@@ -196,7 +199,27 @@ def _check_model(key: str, name: str) -> None:
         return
     else:
         wrong, fix = "no such directory, nor a downloaded model", f"hf download {name}"
+    models = [] if path.exists() else [config.parent for config in path.parent.glob("*/config.json")]
+    if (near := similar_path(path, models)) is not None:
+        wrong = f"{wrong}; did you mean {near.name}?"
+        fix = OPTIONS[key] + shlex.quote(str(near))
     raise BadInput(f"{key} = {name!r}: {wrong}", fix=fix)
+
+
+def _check_prompts(settings: Prompts) -> None:
+    """Refuse a file of prompts that does not exist, cannot be read or holds none."""
+    path = Path(settings.path).expanduser()
+    try:
+        if settings.path != BUILTIN and not prompts.check(settings):
+            raise BadInput(f"prompts.path = {settings.path!r} holds no prompt", fix=prompts.FILE)
+    except prompts.PromptError as error:
+        files = (
+            [] if path.exists() else [file for file in path.parent.glob("*.*") if file.suffix.lower() in prompts.KINDS]
+        )
+        if (near := similar_path(path, files)) is None:
+            raise BadInput(str(error), fix=error.fix) from error
+        fix = f"--prompts {shlex.quote(str(near))}"
+        raise BadInput(f"{error}; did you mean {near.name}?", fix=fix) from error
 
 
 def _cached(name: str) -> bool:

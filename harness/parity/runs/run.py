@@ -155,10 +155,12 @@ def _fixes_name_candidate_set(candidate_overrides: Iterable[str]) -> Iterator[No
         yield
     except BadInput as error:
         keys = {override.partition("=")[0].strip() for override in candidate_overrides}
-        if "model.path" in keys and error.fix:
-            error.fix = error.fix.replace("--model DIR", "--candidate-set model.path=DIR")
-        if error.fix and error.fix.removeprefix("--set ").partition("=")[0] in keys:
-            error.fix = "--candidate-set " + error.fix.removeprefix("--set ")
+        for mistake in mistakes_of(error):
+            fix = mistake.fix or ""
+            for option, key in (("--model ", "model.path"), ("--prompts ", "prompts.path")):
+                fix = f"--set {key}={fix.removeprefix(option)}" if fix.startswith(option) and key in keys else fix
+            if fix.removeprefix("--set ").partition("=")[0] in keys:
+                mistake.fix = "--candidate-set " + fix.removeprefix("--set ")
         raise
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import shlex
 from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInput
+from harness.other_paths import nearest_folder, similar_path
 from probes import limits
 from scenarios.engines.mapping import NAMES
 
@@ -23,9 +23,11 @@ def load(path: str, engine: str) -> dict[str, Any]:
     fix = f"{check}first define def {engine}_sampling(asked, ours): return dict(ours), changed where yours differs"
     file = Path(path).expanduser().resolve()
     if not file.exists():
-        near = difflib.get_close_matches(file.name, (each.name for each in file.parent.glob("*.py")), n=1)
-        hint, right = (f"; did you mean {near[0]}?", Path(path).with_name(near[0])) if near else ("", "FILE.py")
-        raise BadInput(f"the mapping {path} does not exist{hint}", fix=shlex.quote(str(right)), instead=path)
+        message = f"the mapping {path} does not exist"
+        if (near := similar_path(file, file.parent.glob("*.py"))) is None:
+            raise BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(file)))}   # and name the file")
+        right = shlex.quote(str(Path(path).with_name(near.name)))
+        raise BadInput(f"{message}; did you mean {near.name}?", fix=right, instead=path)
     try:
         source = limits.read_text(file)
     except (OSError, UnicodeDecodeError) as error:

@@ -85,8 +85,11 @@ def gather(
                 silent[url] = error.silence
     if not folders:
         reason_text = "; ".join(f"{url}: {silence.why}" for url, silence in silent.items())
-        token_fix = "--token-file FILE   # the one of the watch"
-        fix = token_fix if _OTHER_TOKEN in silent.values() else "harness watch --serve HOST:PORT -- COMMAND   # there"
+        fix = (
+            tokens.OF_THE_WATCH
+            if _OTHER_TOKEN in silent.values()
+            else "harness watch --serve HOST:PORT -- COMMAND   # there"
+        )
         raise BadInput(f"no evidence was given: {reason_text}", fix=fix)
     return Gathered(folders, silent)
 

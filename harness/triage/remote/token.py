@@ -7,46 +7,57 @@ import hmac
 import os
 import re
 import secrets
+import shlex
 from io import BufferedIOBase
+from pathlib import Path
 
 from harness.errors import BadInput
+from harness.other_paths import free_path
 from probes import limits
 
 VARIABLE = "RLHF_HARNESS_TOKEN"
+OF_THE_WATCH = "--token-file FILE   # the one of the watch"
 PATH = "/evidence"  # path of the evidence
 END = "/end"  # path at which a watch is told that its job hangs
 SCHEME = "Harness"
 PROOF = "X-Harness-Proof"
 MIN_LENGTH, MAX_LENGTH = 16, 4096  # characters of a token: 16 hexadecimal digits are 64 bits
 _NONCE = re.compile(r"[0-9a-f]{64}")
-_MADE = "head -c 32 /dev/urandom | base64 > FILE"
 
 
-def read(file: str) -> bytes:
+def read(file: str, *, make: bool = False) -> bytes:
     """The token in `file`, or in the environment if no file is given. Raises BadInput if there is none that is
-    usable."""
+    usable, whose fix makes one if `make`: a watch that is not up yet takes any."""
     where = file or f"the environment's {VARIABLE}"
     if file:
         try:
             with limits.open_file(file) as stream:
                 token = stream.read(MAX_LENGTH + 1).strip()
         except OSError as error:
-            raise BadInput(
-                f"the token file {file} cannot be read: {error.strerror}", fix=f"{_MADE}   # on one node; copy it"
-            ) from error
+            message = f"the token file {file} cannot be read: {error.strerror}"
+            raise BadInput(message, fix=_made(file) if make else OF_THE_WATCH) from error
     else:
         token = os.environ.get(VARIABLE, "").encode().strip()
         if not token:
             raise BadInput(
                 "evidence is served and gathered with a token that the job's nodes share, and there is none",
-                fix=f"(umask 077; {_MADE})   # the same on every node: --token-file FILE, or {VARIABLE}",
+                fix=_made() if make else OF_THE_WATCH,
             )
     if not MIN_LENGTH <= len(token) <= MAX_LENGTH:
         raise BadInput(
             f"the token in {where} has {len(token)} characters; it needs {MIN_LENGTH} to {MAX_LENGTH}",
-            fix=_MADE,
+            fix=_made() if make else OF_THE_WATCH,
         )
     return token
+
+
+def _made(file: str = "token") -> str:
+    """The change that makes a token, in this file where it is free, and gives it."""
+    path = Path(file)
+    free = path if path.parent.is_dir() and not os.path.lexists(path) else free_path(Path("token"))
+    word = shlex.quote(os.path.join(".", free))  # with a slash it is not taken for the token itself
+    made = f"(umask 077; head -c 32 /dev/urandom | base64 > {word}) && --token-file {word}"
+    return f"{made}   # every node of the job needs this file, or its text as {VARIABLE}"
 
 
 def nonce() -> str:

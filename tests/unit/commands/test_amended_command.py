@@ -27,6 +27,8 @@ CASES = [
      "harness parity vllm hf --seed 7 --framework verl -- python t.py   # yours"),
     ("diff A b", "runs/a", "A", "harness diff runs/a b"),
     ("nightly m.toml --only x --resume", "", "--only", "harness nightly m.toml --resume"),
+    ("mapping m.py --ignore x --ignore y", "", "x", "harness mapping m.py --ignore y"),
+    ("watch --out o -- true", "mkdir a && --out a/o", "", "mkdir a && harness watch --out a/o -- true"),
     ("env create vllm --device gpu", "--device auto", "", "harness env create vllm --device auto"),
     ("parity vllm hf t.py --seed 7", "-- python t.py", "", "harness parity vllm hf --seed 7 -- python t.py"),
     ("parity vllm hf --seed 7 -- t.py", "   # a scenario", "--", "harness parity vllm hf --seed 7   # a scenario"),

@@ -309,9 +309,9 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
         (f"history list --history {__file__}", "file is not a database",
          "harness history list --history FILE   # another one, or postgresql://HOST/DATABASE"),
         ("parity hf hf --prompts /", "prompts.path = '/': a directory",
-         "harness parity hf hf --prompts FILE.jsonl   # or FILE.parquet"),
+         "harness parity hf hf --prompts builtin:tiny   # or a file that ends in .jsonl or .parquet"),
         ("parity hf hf --model /", "this directory holds no config.json",
-         "harness parity hf hf --model DIR   # of a Hugging Face model"),
+         "harness parity hf hf --model builtin:tiny   # or the directory of a Hugging Face model"),
     ],
 )  # fmt: skip
 def test_a_wrong_word_comes_with_what_is_right(

@@ -37,7 +37,7 @@ def listening(port: int, command: str = "nginx: master", **more: Any) -> dict[st
 # check -> (planted facts, severity, a word that the finding must hold); several for one check
 PLANTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("ptrace", {"tracing": {"attempt": "denied", "ptrace": False, "scope": 1}}, "error", "ptrace_scope=0"),
-    ("ptrace", {"tracing": {"attempt": "denied", "ptrace": False, "seccomp": 2}}, "error", "cap-add=SYS_PTRACE"),
+    ("ptrace", {"tracing": {"attempt": "denied", "ptrace": False, "seccomp": 2}}, "error", "to the container"),
     ("ptrace", {"tracing": {"attempt": "failed", "detail": "no symbols"}}, "warning", "no symbols"),
     ("ptrace", {"tracing": {"attempt": "only nonblocking"}}, "info", "SYS_PTRACE"),
     ("file-limit", {"limits": {"files_soft": 1024, "files_hard": 1024}}, "error", "1,024"),
@@ -56,7 +56,7 @@ PLANTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("slurm", {"software": given(SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="80")}, "warning", "SRUN_CPUS_PER_TASK"),
     ("slurm", {"software": given(SLURM_JOB_ID="7", SLURM_JOB_END_TIME=SOON)}, "warning", "ends soon"),
     ("shared-memory", {"shm": {"total": 64 << 20, "free": 64 << 20}}, "error", "remount"),
-    ("shared-memory", {"shm": {"total": 64 << 20, "isolated": True}}, "error", "docker run --shm-size"),
+    ("shared-memory", {"shm": {"total": 64 << 20, "isolated": True}}, "error", "container's shm-size"),
     ("shared-memory", {"shm": {"free": 100 << 20}}, "error", "nearly full"),
     ("shared-memory", {"shm": {"total": 8 * GIB, "free": 8 * GIB}}, "warning", "object store"),
     ("stale-segments", {"shm": {"stale": (Segment("psm_1", 1000, 9000.0),)}}, "info", "psm_1"),

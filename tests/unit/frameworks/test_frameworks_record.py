@@ -223,6 +223,12 @@ def test_a_broken_table_does_not_break_the_job(tmp_path: Path, capfd: pytest.Cap
 
 
 @pytest.mark.slow
+def test_a_script_that_is_not_there_is_said_before_a_framework_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nosuch\.py: no such file"):
+        record(["python", str(tmp_path / "nosuch.py")], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_empty_command_and_a_used_directory_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no command to record"):
         record([])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli
+from harness.envs.environment import Environment
 from harness.errors import BadInput
 from harness.mapping.carried_settings import Setting, owners, settings
 from harness.mapping.file import Asked, check
@@ -296,13 +297,65 @@ def test_an_error_of_a_function_is_its_line(checked, line: str, message: str, fi
     assert fix in str(refused.value.fix)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "python", "without", "with_environment"),
+    [
+        ("import mine", "", "env list", "mapping users.py --engine sglang --python {}"),
+        ("import yours", "", "env list", "env list"),
+        ("", "PATH", "mapping users.py --engine sglang", "mapping users.py --engine sglang --python {}"),
+    ],
+)
+def test_the_interpreter_of_a_fix_exists_and_has_the_module(
+    line: str,
+    python: str,
+    without: str,
+    with_environment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
+    Path("users.py").write_text(f"{line}\n{IDENTITY}")
+    words = ["mapping", "users.py", "--engine", "sglang", *(["--python", python] if python else [])]
+    assert cli.main(words) == 2
+    assert command_of(capsys) == f"harness {without}"
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    next(venv.glob("lib/python*/site-packages")).joinpath("mine.py").touch()
+    record = Environment("sglang", "sglang", "1", str(venv / "bin/python"), "3.12", "2", "2", "cpu", owned=False)
+    folder = tmp_path / "envs" / "sglang"
+    folder.mkdir(parents=True)
+    (folder / "env.json").write_text(json.dumps(record.to_json()))
+    assert cli.main(words) == 2
+    assert command_of(capsys) == f"harness {with_environment.format(record.python)}"
+
+
+def command_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """The command of the printed fix, without its comment."""
+    return capsys.readouterr().err.partition("  fix: ")[2].partition("   #")[0].strip()
+
+
+@pytest.mark.slow
+def test_a_function_that_raises_is_the_error_where_no_other_maps_its_part(checked) -> None:
+    """Not a note behind what the function of the other part drops. Beside functions of both parts it is a note."""
+    engine = 'def sglang_engine(asked, ours):\n    return dict(ours, x=asked["enforce_eagre"])\n'
+    sampling = 'def sglang_sampling(asked, ours):\n    return {"max_new_tokens": asked["max_tokens"]}\n'
+    message = "users.py:2 sglang_engine raised KeyError: 'enforce_eagre'; did you mean enforce_eager?"
+    with pytest.raises(BadInput, match=re.escape(message)) as refused:
+        checked(engine + sampling)
+    assert "sed -n 2p " in str(refused.value.fix) and "--function sglang_sampling" in refused.value.message
+    both = checked(IDENTITY + 'def broken(settings):\n    return settings["enforce_eagre"]\n', engine="vllm")
+    assert both.exit_code == 0 and [note for note in both.notes if "broken raised KeyError" in note]
+
+
 @pytest.mark.parametrize(
     ("words", "message", "fix"),
     [
         ("README.md --engine sglang", "README.md is no file of Python", "harness mapping FILE.py --engine sglang"),
         ("my_mapping --engine vllm", "did you mean my_mapping.py?", "harness mapping my_mapping.py --engine vllm"),
         (". --engine sglang", ". is a directory", "ls .   # and name the file"),
-        ("none --engine sglang", "there is no such file", "ls ."),
         ("my_mapping.py --engine sgl", "did you mean sglang?", "harness mapping my_mapping.py --engine sglang"),
         ("my_mapping.py --engine none", "there are: hf, vllm, sglang", "harness mapping my_mapping.py --engine sglang"),
         (
@@ -311,6 +364,12 @@ def test_an_error_of_a_function_is_its_line(checked, line: str, message: str, fi
             "harness mapping my_mapping.py --engine sglang --from vllm",
         ),
         ("my_mapping.py", "needs --engine", "harness mapping my_mapping.py --engine sglang"),
+        (
+            "my_mapping.py --engine sglang --ignore nosuch --timeout 9",
+            "no such setting",
+            "harness mapping my_mapping.py --engine sglang --timeout 9",
+        ),
+        ("nonexist.py --engine sglang", "there is no such file", "ls ."),
         (
             "my_mapping.py --engine sglang --ignore enforce_eagr",
             "no such setting",
@@ -329,16 +388,10 @@ def test_a_wrong_word_has_a_fix_that_can_be_typed(
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("# A heading\n")
     Path("my_mapping.py").write_text(LOG)
+    Path("none.py").touch()
     assert cli.main(["mapping", *words.split()]) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert message in first and second == f"  fix: {fix}"
-
-
-def test_settings_to_choose_from_are_each_named_once(checked) -> None:
-    with pytest.raises(BadInput) as refused:
-        checked(TO_SGLANG, ignored=("zzz",))
-    fix = str(refused.value.fix)
-    assert "|" not in fix and len(re.findall(r"\bseed\b", fix)) == 1 and fix.count("#") == 1
 
 
 @pytest.mark.slow
@@ -349,8 +402,9 @@ def test_a_function_that_is_not_there(checked) -> None:
 
 @pytest.mark.slow
 def test_a_file_that_never_ends_is_given_up_on(checked) -> None:
-    with pytest.raises(BadInput, match="did not answer"):
+    with pytest.raises(BadInput, match="did not answer") as refused:
         checked("while True:\n    pass\n", timeout_s=0.5)
+    assert str(refused.value.fix).startswith("--timeout 1 ")
 
 
 @pytest.mark.slow

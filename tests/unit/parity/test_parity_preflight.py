@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from harness import config, envs
+from harness import cli, config, envs
 from harness.errors import BadInput
 from harness.parity.runs import run
 from harness.parity.runs.preflight import PROCESS_BYTES, check_machine, check_resume, environment_for, preflight
@@ -65,6 +65,22 @@ def test_a_model_directory_and_a_downloaded_model_are_welcome(cache: Path) -> No
     (cache / "models--owner--name" / "refs").mkdir()
     (cache / "models--owner--name" / "refs" / "main").write_text("abc")
     preflight(Scenario(model=Model(path="owner/name")), "hf")
+
+
+def test_a_missing_model_and_missing_prompts_are_named_together(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fix takes a path of a similar name, else what is built in."""
+    words = ["parity", "hf", "hf", "--model", "nosuch", "--prompts", "nosuch.jsonl"]
+    assert cli.main(words) == 2
+    model, prompts, fix = capsys.readouterr().err.splitlines()
+    assert "model.path" in model and "prompts.path" in prompts
+    assert "harness parity hf hf --model builtin:tiny --prompts builtin:tiny" in fix
+    Path("nosuchs").mkdir()
+    Path("nosuchs", "config.json").touch()
+    Path("nosuhc.jsonl").touch()
+    assert cli.main(words) == 2
+    assert "harness parity hf hf --model nosuchs --prompts nosuhc.jsonl" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -194,7 +210,7 @@ def test_the_fix_of_a_setting_names_the_option_that_set_it(option: str) -> None:
 def test_the_fix_of_a_candidate_s_model_names_the_option_that_set_it() -> None:
     with pytest.raises(BadInput) as refused:
         run.run_parity("hf", "hf", candidate_overrides=["model.path=/nope"])
-    assert str(refused.value.fix).startswith("--candidate-set model.path=DIR ")
+    assert str(refused.value.fix).startswith("--candidate-set model.path=builtin:tiny ")
 
 
 @pytest.mark.parametrize(

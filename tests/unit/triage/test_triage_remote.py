@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import io
+import shlex
 import socket
 import stat
+import subprocess
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -394,6 +396,23 @@ def test_a_port_that_is_taken_is_told() -> None:
 def test_it_listens_on_loopback_unless_told_otherwise() -> None:
     assert serve.place("7700") == ("127.0.0.1", 7700) and serve.place(":7700") == ("127.0.0.1", 7700)
     assert serve.place("[::]:7700") == ("::", 7700)
+
+
+@pytest.mark.parametrize("options", [[], ["--token-file", "mine"], ["--token-file", "short"]])
+def test_the_fix_for_a_token_makes_one_and_repeats_the_command_with_it(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(token.VARIABLE, raising=False)
+    Path("short").write_text("abc")
+    Path("token").touch()
+    assert cli.main(["watch", "--serve", "127.0.0.1:0", *options, "--", "true"]) == 2
+    fix = capsys.readouterr().err.partition("  fix: ")[2]
+    makes, _, repeats = fix.partition(" && ")
+    subprocess.run(["sh", "-c", makes], check=True)
+    command, *words = shlex.split(repeats, comments=True)
+    assert command == "harness" and words[:1] == ["watch"] and words[-2:] == ["--", "true"]
+    assert token.read(words[words.index("--token-file") + 1])
 
 
 def test_a_token_is_asked_for_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
