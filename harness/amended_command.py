@@ -40,9 +40,10 @@ class _Part:
         typed = (self.words[0], self.words[0].partition("=")[0], self.value)
         return key or Path(words) in map(Path, typed)  # a folder with and without its last slash
 
-    def with_words(self, new_words: Sequence[str], instead: str) -> _Part:
-        """The part with other words. An option's name stays where only its value is replaced."""
-        of_value = self.option is not None and instead == self.value and not new_words[0].startswith("-")
+    def with_words(self, new_words: list[str], instead: str) -> _Part:
+        """The part with other words. An option's name stays where only its value is replaced by another."""
+        another = new_words != [] and not new_words[0].startswith("-")
+        of_value = self.option is not None and instead == self.value and another
         return _Part((self.words[0].partition("=")[0], *new_words) if of_value else tuple(new_words))
 
 
