@@ -184,12 +184,13 @@ def _apply(data: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         value = text.strip()  # a bare word is read as a string
-    target = data
+    target, default = data, Scenario().to_json()
     *sections, last = key.strip().split(".")
     for section in sections:
-        target = target.setdefault(section, {})
+        default = default.get(section, {})
+        target = target.setdefault(section, {}) if isinstance(default, dict) else default
         if not isinstance(target, dict):
-            raise BadInput(f"{override!r}: {section!r} is no section", fix=EXAMPLE, instead=override)
+            raise BadInput(f"{override!r}: {section!r} is no section", fix="", instead=override)
     target[last] = value
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -37,6 +38,8 @@ from scenarios.engines.sync import digest, join, receive
 from scenarios.models import saved
 from scenarios.models.wide import widen
 from scenarios.settings import Mode, Sampling, Scenario
+
+SEED_BITS = 63  # of a seed that nobody gives: a recording's whole numbers are signed, of 64 bits
 
 
 @dataclasses.dataclass
@@ -90,7 +93,7 @@ class HFEngine:
         self._context = int(self._arguments.get("max_model_len") or self._model.config.max_position_embeddings)
         self._batch_size = int(self._arguments.get("max_num_seqs") or scenario.engine.max_num_seqs)
         mapped_seed = self._arguments.get("seed")
-        self._seed = torch.Generator().seed() if mapped_seed is None else int(mapped_seed)
+        self._seed = secrets.randbits(SEED_BITS) if mapped_seed is None else int(mapped_seed)
         self._group: Any = None
         self.load = Load()
 
