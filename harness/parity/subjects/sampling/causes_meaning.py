@@ -42,12 +42,14 @@ def meanings(s: Situation) -> Iterator[Trial]:
         "the engine renormalises log-probabilities over what top-k and top-p leave",
         {"report": "support"},
     )
-    yield Trial(
-        LOGPROB_SEMANTICS.key("top token"),
-        "the reference reports the log-probability of the most probable token",
-        "the engine reports the log-probability of the most probable token, whichever it drew",
-        {"report": "top"},
-    )
+    above = all(expected < reported < 0 for _, _, expected, reported in s.symptoms.places.get("logprobs", []))
+    if above and not s.rest.of("tokens"):  # the most probable token's is the larger one, whatever was drawn
+        yield Trial(
+            LOGPROB_SEMANTICS.key("top token"),
+            "the reference reports the log-probability of the most probable token",
+            "the engine reports the log-probability of the most probable token, whichever it drew",
+            {"report": "top"},
+        )
     yield from _scaled(s, scored=False)
 
 
