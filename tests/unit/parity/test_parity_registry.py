@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recordings import pair
@@ -104,8 +105,8 @@ MISBEHAVING = {
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of another package, as it is installed."""
+def theirs(tmp_path: Path, _answers: MutableSequence[Any]) -> Iterator[Path]:
+    """The folder of another package, as it is installed. What it brings is known as long as the test runs."""
     for name, text in {
         "their_checks.py": CHECKS,
         "their_causes.py": CAUSES,
@@ -115,16 +116,18 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "site" / name).write_text(text)
     registry.checks()
-    monkeypatch.setattr(registry, "_REGISTERED", list(registry._REGISTERED))
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
     cached = (registry._loaded, causes._loaded, explain.rules)
-    for one in cached:
-        one.cache_clear()
-    yield tmp_path / "site"
-    for one in cached:
-        one.cache_clear()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(registry, "_REGISTERED", list(registry._REGISTERED))
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        for registered in cached:
+            registered.cache_clear()
+        yield tmp_path / "site"
+    for registered in cached:
+        registered.cache_clear()
     for name in ("their_checks", "their_causes"):
         sys.modules.pop(name, None)
+    _answers.clear()
 
 
 def judged(tmp_path: Path, *, shifted: float = 0.0) -> tuple[str, dict[str, tuple[str, str]], list[str]]:
