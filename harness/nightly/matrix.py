@@ -19,7 +19,7 @@ import pydantic
 from harness import envs, pydantic_errors
 from harness.command_options import command_options, option_words
 from harness.commands.faults import refuse_unknown
-from harness.errors import BadInput, HarnessError
+from harness.errors import BadInput, HarnessError, collected, refuse
 from harness.frameworks import detection
 from harness.frameworks.job_parity import check_pair
 from harness.parity.runs.run_options import ParityOptions
@@ -203,7 +203,12 @@ def load(path: Path) -> tuple[Matrix, list[Cell]]:
     matrix = parsed(Matrix, read(path), str(path))
     if matrix.keep.size:
         _quantity(size, matrix.keep.size, "keep.size", path)
-    cells = [_checked(cell, path) for cell in _cells(matrix, path)]
+    cells: list[Cell] = []
+    mistakes: list[HarnessError] = []
+    for cell in _cells(matrix, path):
+        with collected(mistakes):
+            cells.append(_checked(cell, path))
+    refuse(mistakes)
     names = [cell.name for cell in cells]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise BadInput(f"{path}: several cells are {twice[0]}", fix="remove one of them, or exclude it")
@@ -233,7 +238,9 @@ def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
     except pydantic.ValidationError as error:
         sections = kind.model_json_schema().get("$defs", {}).values()
         known_keys = [*kind.model_fields, *(name for section in sections for name in section.get("properties", ()))]
-        raise BadInput(pydantic_errors.sentence(error, where, known_keys), fix=FORMAT) from error
+        sentences = pydantic_errors.sentences(error, where, known_keys)
+        refuse([BadInput(sentence, fix=FORMAT) for sentence in sentences])
+        raise
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:

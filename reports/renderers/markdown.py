@@ -52,9 +52,8 @@ def _verdict(verdict: Verdict) -> list[str]:
         *(f"- {escape(sentence)}" for sentence in summary.evidence),
         *(f"- {label}: {escape(text)}" for label, text in summary.parts),
         "",
-        escape(parity.heading(verdict)),
-        "",
     ]
+    lines += [escape(parity.heading(verdict)), ""] if parity.backends(verdict) else []
     for heading, items in parity.warnings(verdict):
         lines += findings(heading, items)
     if verdict.parity:
@@ -82,7 +81,7 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 def escape(text: object) -> str:
     """Return text that Markdown and HTML leave unchanged, on one line, even in a table cell."""
-    escaped = re.sub(r"([\\`*\[\]{}~#!|$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", clean(text))
+    escaped = re.sub(r"([\\`*\[\]{}~!|$]|#(?!\d)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", clean(text))
     escaped = _inert(escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
     return re.sub(r"^(\d*)([-+=.)])(?=[ =-]|$)", r"\1\\\2", escaped.strip())  # otherwise `1. x` would begin a list
 

@@ -19,7 +19,7 @@ import nightly_support as support
 import pytest
 
 from harness import cli
-from harness.errors import BadInput
+from harness.errors import BadInput, Mistakes
 from harness.nightly import cells, known, matrix
 
 pytestmark = pytest.mark.slow
@@ -488,6 +488,19 @@ def test_the_matrix_of_this_project_can_be() -> None:
     names = {cell.name for cell in found}
     assert loaded.name == "rlhf-harness" and len(names) == len(found) == 26
     assert {"faults/hang/engines/conditions", "vllm-sglang/ppo-tiny/engine.engines=2"} <= names
+
+
+def test_all_mistakes_of_a_matrix_are_named(tmp_path: Path) -> None:
+    """First those of its keys, then those of its cells."""
+    file = tmp_path / "matrix.toml"
+    file.write_text('nme = "x"\n[matrix]\npairs = [["hf", "vlm"]]\nmods = 1\ndtypes = 3\n')
+    with pytest.raises(Mistakes) as refusal:
+        matrix.load(file)
+    assert len(refusal.value.mistakes) == 4 and "unknown key matrix.mods; did you mean mode" in refusal.value.message
+    file.write_text('name = "x"\n[matrix]\npairs = [["hf", "vlm"], ["hf", "hf"], ["hg", "hf"]]\n')
+    with pytest.raises(Mistakes) as refusal:
+        matrix.load(file)
+    assert len(refusal.value.mistakes) == 2
 
 
 def test_a_cell_whose_needs_this_machine_has_not_is_left_out(folder: Path) -> None:

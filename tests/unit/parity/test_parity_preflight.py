@@ -217,7 +217,7 @@ def test_the_fix_of_a_candidate_s_model_names_the_option_that_set_it() -> None:
     ("override", "fix"),
     [
         ("top_p=0.9", "--candidate-set sampling.top_p=0.9"),
-        ("sampling.top_p", "--candidate-set sampling.top_p=1.0"),
+        ("sampling.top_p", "--candidate-set sampling.top_p=0.5"),
         ("sampling.top_q=0.9", "--candidate-set sampling.top_p=0.9"),
         ("sampling.top_p=7", "--candidate-set sampling.top_p=1"),
     ],

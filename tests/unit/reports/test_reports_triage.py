@@ -181,3 +181,9 @@ def test_html_shows_each_frame_of_a_stack_on_its_own_line() -> None:
     html = render(HUNG, "html")
     stack = html[html.index("<pre>") : html.index("</pre>")]
     assert "\\n" not in stack and stack.count("\n") >= 1
+
+
+def test_markdown_of_a_hang_has_no_paragraph_of_the_kind_alone_and_no_needless_escapes() -> None:
+    verdict = Verdict("triage", "HUNG", 1, "rank 1 waits in all_reduce #1", triage=Triage("K4", [], [], [], [], [], []))
+    lines = render(verdict, "md").splitlines()
+    assert "triage" not in lines and "rank 1 waits in all_reduce #<!-- -->1" in lines
