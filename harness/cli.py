@@ -365,7 +365,15 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
         message = error.message if getattr(error, "possibilities", None) else error.format_message()
         return _Message(message, _with_default(error, words) or help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
-    return _Message(message, _with_instead(words, error.option_name, near[0]) or help_command, error.exit_code)
+    fix = _with_instead(words, error.option_name, near[0], needs_value=_takes_value(error, near[0]))
+    return _Message(message, fix or help_command, error.exit_code)
+
+
+def _takes_value(error: Any, name: str) -> bool:
+    """Whether this is an option, and no flag, of the command that refused a word."""
+    context = getattr(error, "ctx", None)
+    params = context.command.params if context is not None else []
+    return any(name in item.opts and not getattr(item, "is_flag", False) for item in params)
 
 
 def _of_the_same_kind(error: Any) -> list[str]:
@@ -413,10 +421,11 @@ def _command_of(words: list[str]) -> str:
     return " ".join(path)
 
 
-def _with_instead(words: Sequence[str], wrong: str, right: str) -> str:
-    """The command line with another word in place of the first that is, or begins with, the wrong one."""
+def _with_instead(words: Sequence[str], wrong: str, right: str, *, needs_value: bool) -> str:
+    """The command line with another word in place of the first that is, or begins with, the wrong one; "" where it
+    needs a value and none follows."""
     at = next((index for index, word in enumerate(words) if word.partition("=")[0] == wrong), None)
-    if at is None:
+    if at is None or (needs_value and words[at] == wrong and "".join(words[at + 1 : at + 2])[:1] in ("", "-")):
         return ""
     mended = [*words[:at], right + words[at].removeprefix(wrong), *words[at + 1 :]]
     return shlex.join(["harness", *redaction.arguments(mended)])

@@ -22,6 +22,8 @@ from typing import Literal
 
 from harness import envs
 from harness.command_options import command_line
+from harness.envs import recipe
+from harness.envs.creation import choose_device
 from harness.errors import BadInput
 from harness.frameworks.configured import of_recording
 from harness.frameworks.detection import (
@@ -170,7 +172,8 @@ def check_pair(framework: Framework, backend: str, command: Sequence[str] = ("CO
             fix=f"harness record --digests --out runs/mine -- {job}   # each job; then: harness diff RUN RUN",
         )
     engines = framework.engines
-    two = engines if len(engines) > 1 else (f"{engines[0]}@ONE", f"{engines[0]}@TWO")
+    backends = engines if len(engines) > 1 else _two_of(engines[0])
+    creation = [f"harness env create {name} && " for name in backends if len(engines) == 1 and not envs.exists(name)]
     capable_names = [
         other_framework.name for other_framework in frameworks().values()
         if wanted.engine in (*other_framework.engines, *other_framework.unpaired)
@@ -178,8 +181,17 @@ def check_pair(framework: Framework, backend: str, command: Sequence[str] = ("CO
     does = f"; {' and '.join(capable_names)} can" if capable_names else "; no framework here does"
     raise BadInput(
         f"{framework.name} does not generate with {wanted.engine} ({' and '.join(engines)} only){does}",
-        fix=f"harness parity {two[0]} {two[1]} --framework {framework.name} -- {job}",
+        fix=f"{''.join(creation)}harness parity {backends[0]} {backends[1]} --framework {framework.name} -- {job}",
     )
+
+
+def _two_of(engine: str) -> tuple[str, str]:
+    """Two backends with one engine: two of its environments, else its recipe's version with the one before."""
+    names = [environment.name for environment in envs.all_environments() if environment.engine == engine]
+    if len(names) > 1:
+        return f"{engine}@{names[0]}", f"{engine}@{names[1]}"
+    major, minor, *_ = recipe.load(engine, choose_device("auto")).version.split(".")
+    return f"{engine}@{major}.{int(minor) - 1}", f"{engine}@{major}.{minor}"
 
 
 def run_framework_parity(

@@ -113,7 +113,7 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     if not judged:
         raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
-    if takes is not None and not takes.target.engine:
+    if takes is not None and not takes.target.engine and not target.embedded:
         notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
     notes += [note for item in judged for note in _other_names(item, options)]

@@ -13,7 +13,7 @@ import socket
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -77,7 +77,7 @@ def triage(
         verdict = judge.triage(evidence)
     verdict = displayed_paths.displayed(verdict)
     again = what if made is None else evidence.directories or [evidence.path]
-    verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
+    verdict = dataclasses.replace(verdict, reproduce=_command(again))
     folder = Path(out) if out else made
     if folder is None:
         return verdict
@@ -91,8 +91,14 @@ def triage(
     except OSError as error:  # a full disk must not cost the answer
         remove_empty(folder)
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
-        return dataclasses.replace(verdict, missing=[*verdict.missing, note])
+        verdict = dataclasses.replace(verdict, missing=[*verdict.missing, note])
+        is_kept = made is None or directory.is_evidence(made)
+        return verdict if is_kept else dataclasses.replace(verdict, paths={}, reproduce=_command(what))
     return written
+
+
+def _command(words: Iterable[str]) -> str:
+    return shlex.join(redaction.arguments(["harness", "triage", *words]))
 
 
 def _lives(evidence: Evidence) -> bool:
@@ -123,7 +129,7 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
     if any(thread.frames for process in evidence.processes for look in process.samples for thread in look.threads):
         return evidence
     why = next((note for process in evidence.processes for note in process.notes), "")
-    again = shlex.join(redaction.arguments(["harness", "triage", *what]))
+    again = _command(what)
     if evidence.source == PASTED and not evidence.processes:
         again = "harness stacks PID   # of a process of the job, while it stands"
     raise BadInput(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -61,12 +62,14 @@ def test_a_verdict_is_printed_though_its_evidence_cannot_be_kept(tmp_path: Path)
     assert "could not be written" in " ".join(done.stdout.split())
 
 
-def test_a_live_look_leaves_no_empty_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("out", ["", " --out full/ev"])
+def test_a_live_look_leaves_no_empty_folder_and_names_none(out: str, tmp_path: Path) -> None:
     job = subprocess.Popen(["sleep", "60"])
     try:
-        done, left = on_a_full_disk(tmp_path, f"triage {job.pid}")
+        done, left = on_a_full_disk(tmp_path, f"triage {job.pid}{out} --format json")
     finally:
         job.kill()
         job.wait()
-    assert done.returncode == 3 and "could not be written" in " ".join(done.stdout.split())
-    assert left == []
+    verdict = json.loads(done.stdout)
+    assert done.returncode == 3 and "could not be written" in verdict["missing"][-1]
+    assert (verdict["paths"], verdict["reproduce"], left) == ({}, f"harness triage {job.pid}", [])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from harness.envs import Environment
 from harness.errors import BadInput
 from harness.frameworks import detection
 from harness.frameworks.detection import detect, interpreter, recognised, refuse_absent_script
@@ -173,7 +175,34 @@ def test_a_framework_has_its_engines(framework: str, backend: str, can: bool) ->
         return
     with pytest.raises(BadInput, match=f"{framework} does not generate with {backend}") as told:
         check_pair(its, backend)
-    assert str(told.value.fix).startswith("harness parity ")
+    assert "harness parity " in str(told.value.fix)
+
+
+@pytest.mark.parametrize(
+    ("present", "pair", "to_make"),
+    [
+        (["a", "b"], ("vllm@a", "vllm@b"), []),
+        (["a"], ("vllm@0.31", "vllm@0.32"), ["vllm@0.31"]),
+        ([], ("vllm@0.31", "vllm@0.32"), ["vllm@0.31", "vllm@0.32"]),
+    ],
+)
+def test_a_pair_of_one_engine_is_of_environments_that_exist_or_are_made_first(
+    present: list[str], pair: tuple[str, str], to_make: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
+    for name in present:
+        registered = Environment(
+            name=name, engine="vllm", version="0.32.0", python=sys.executable, python_version="3.11.7", ray="",
+            torch="", device="cpu", owned=False,
+        )  # fmt: skip
+        folder = tmp_path / "envs" / name
+        folder.mkdir(parents=True)
+        (folder / "env.json").write_text(json.dumps(registered.to_json()))
+    with pytest.raises(BadInput) as refused:
+        check_pair(detection.framework_named("openrlhf"), "sglang", ["python", "train.py"])
+    made = [f"harness env create {backend}" for backend in to_make]
+    parity = f"harness parity {pair[0]} {pair[1]} --framework openrlhf -- python train.py"
+    assert str(refused.value.fix).split(" && ") == [*made, parity]
 
 
 @pytest.mark.parametrize(

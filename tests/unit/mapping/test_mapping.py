@@ -494,6 +494,15 @@ def test_arguments_that_the_engine_does_not_take_are_named(tmp_path: Path) -> No
         assert not [item for item in check(asked).findings if item.kind == "unknown"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "named"), [("hf", False), ("vllm", True)])
+def test_only_an_engine_of_an_environment_is_to_be_installed(engine: str, named: bool, tmp_path: Path) -> None:
+    file = tmp_path / "mapping.py"
+    file.write_text(f"def {engine}_engine(asked, ours):\n    return ours\n")
+    notes = check(Asked(str(file), engine, "sglang"), Takes(Accepted(), Accepted())).notes
+    assert any(f"harness env create {engine}" in note for note in notes) == named
+
+
 def parameters(engine: str, part: str) -> set[str]:
     return {name for owner, name in owners(registry.get(engine)) if owner == part}
 
