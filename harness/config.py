@@ -347,13 +347,13 @@ def _example(key: str) -> str:
     parameter, data = BY_NAME.get(key.rpartition(".")[2]), Scenario().to_json()
     if parameter is None or _default(key) is None or key != f"{parameter.part}.{parameter.name}":
         return _restored(key)
-    setting = f"{key}={json.dumps(parameter.variant(_default(key)))}"
+    value = json.dumps(parameter.variant(_default(key)))
     try:
-        _apply(data, setting)
+        _apply(data, f"{key}={value}")
         _checked(data, "")
     except BadInput:  # it fits with other settings only
         return _restored(key)
-    return f"--set {shlex.quote(setting)}"
+    return f"--set {shlex.quote(f'{key}={value}')}"
 
 
 def _default(key: str) -> Any:

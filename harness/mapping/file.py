@@ -410,7 +410,7 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
             message = f"--python {options.python}: {error.strerror}"
             raise BadInput(message, fix=_another_python(options), instead="--python") from error
         if done.code is None:
-            fix = f"--timeout {2 * options.timeout_s:g}   # if it waits for nothing; better, import less in that file"
+            fix = "--timeout 600   # if it waits for nothing; better, import less in that file"
             raise BadInput(f"{file} did not answer within {options.timeout_s:g} s", fix=fix)
         if not result.exists():
             last = (done.err.strip().splitlines() or ["nothing"])[-1]

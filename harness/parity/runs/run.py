@@ -157,8 +157,7 @@ def _fixes_name_candidate_set(candidate_overrides: Iterable[str]) -> Iterator[No
         keys = {override.partition("=")[0].strip() for override in candidate_overrides}
         for mistake in mistakes_of(error):
             fix = mistake.fix or ""
-            for option, key in (("--model ", "model.path"), ("--prompts ", "prompts.path")):
-                fix = f"--set {key}={fix.removeprefix(option)}" if fix.startswith(option) and key in keys else fix
+            fix = fix.replace("--model ", "--set model.path=").replace("--prompts ", "--set prompts.path=")
             if fix.removeprefix("--set ").partition("=")[0] in keys:
                 mistake.fix = "--candidate-set " + fix.removeprefix("--set ")
         raise
