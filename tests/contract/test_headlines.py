@@ -7,17 +7,18 @@ import re
 from pathlib import Path
 
 import pytest
+from headlines import UNCOUNTED, too_long
 
 from reports.headline import MOST
-from reports.model import HANGS
+from reports.model import HANGS, Verdict
 
 ROWS = json.loads((Path(__file__).parents[1] / "golden" / "verdicts.json").read_text("utf-8"))
 NO_HANG = {"K11"}  # a check of the doctor finds it before the run
 
 
 def _faults(verdict: str, reason: str) -> list[str]:
-    """What keeps a first line from being a headline. The kind of a hang stands before it as a title."""
-    words = len(reason.split()) + (verdict not in {"HUNG", "SLOW", "HEALTHY", "INSUFFICIENT"})
+    """What keeps a first line from being a headline."""
+    words = len(reason.split()) + (verdict not in UNCOUNTED)
     faults = [f"{words} words"] if words > MOST else []
     return faults + (["several facts"] if re.search(r";.*;|[.!?] [A-Z]|\n", reason) else [])
 
@@ -41,3 +42,10 @@ def test_the_kept_verdicts_have_every_kind_of_hang() -> None:
 )
 def test_a_longer_line_or_a_second_fact_is_seen(reason: str) -> None:
     assert _faults("HUNG", reason)
+
+
+def test_slow_counts_as_a_word() -> None:
+    reason = " ".join(["word"] * MOST)
+    slow = Verdict("triage", "SLOW", 0, reason)
+    assert _faults("SLOW", reason) and too_long([slow])
+    assert not _faults("HUNG", reason)

@@ -105,7 +105,7 @@ def _computes(process: Process, now: stacks.Doing, gap: float) -> str:
     if cores >= BUSY_CORES:
         return f"{cores:.0%} of a core"
     if first.state == last.state == "R":
-        return f"on a processor, or waiting for one, at both looks ({cores:.0%} of a core)"
+        return f"on a processor, or waiting for one ({cores:.0%} of a core)"
     if (waited := _delayed(first, last, "main_delay_s") or 0.0) / gap >= STARVED:
         return f"waits for a processor, {waited / gap:.0%} of the time"
     rate = moved_bytes(process, now)
