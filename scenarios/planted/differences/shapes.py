@@ -38,7 +38,7 @@ PLANTS: dict[str, Shape] = {
     "stream": int,
     "seeds_ignored": True,
     "draw": {
-        "reported": ("tempered", "tempered:0.8", "filtered", "penalised", "raw"),
+        "reported": ("tempered", "tempered:0.8", "filtered", "penalised", "top", "raw"),
         "joint": bool,
         "jitter": NUMBER,
         "second": int,
