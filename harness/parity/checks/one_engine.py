@@ -228,7 +228,10 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         text = f"{e.first[kind].place.context}: {noise}"
         return outcome(name, "confirmed", text, number=number, kinds=(kind,), **details)
     if again is not None and again.parts is not None:
-        details |= {"first step by kind": {key.label: step for key, step in again.kinds.items()}, "parts at step": again.parts}
+        details |= {
+            "first step by kind": {key.label: step for key, step in again.kinds.items()},
+            "parts at step": again.parts,
+        }
         text = f"run again, the job is another run from step {again.parts} on: {again.why}"
         text += f"; what its engine drew before that: {noise}" if floor.tokens else ""
         return outcome(name, "confirmed", text, number=number, decides=False, **details)
