@@ -28,6 +28,7 @@ from typing import Any
 from probes import redaction
 from probes.files import make_folder, write_whole
 from probes.lines import encode_json
+from probes.lost_threads import ERROR
 from probes.spans import error_text
 
 FOLDER, ASKED = "tasks", "asked"
@@ -35,7 +36,6 @@ STILL_S = 0.5  # between the two looks: an idle loop resumes a task within milli
 MOST_LOOPS, MOST_TASKS, MOST_LISTED, MOST_LOST = 8, 2000, 64, 4
 LINKS, DEPTH = 200, 24  # coroutines of one chain that are followed, and innermost ones that are written
 NAME = 120  # characters of a name
-ERROR = 200
 # The function of asyncio in which a coroutine waits, by file: what it awaits. A caller among asyncio's frames says more
 # than the function that it calls, except of locks.
 _PLACES = {

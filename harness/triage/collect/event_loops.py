@@ -19,7 +19,7 @@ from probes.limits import check_whole
 
 MAX_BYTES = 8 << 20  # 64 kinds of tasks in each of 8 loops, 24 frames each
 ANSWER_S = 2.5  # a beat's period, the time between the two looks at a task, and as much again for a busy host
-_POLL_S = 0.1
+_POLL_S = 0.1  # between two looks for the answers; a beat answers within one second
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
