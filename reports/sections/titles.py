@@ -1,11 +1,11 @@
-"""The titles of the sections of a report, and what stands below each."""
+"""The titles of the sections of a report, and what stands below each; without those that are terms or reservations."""
 
 from __future__ import annotations
 
 from reports.model import RESERVED
 from reports.sections.doctor import COMPARED
 from reports.sections.doctor import TITLES as SEVERITIES
-from reports.sections.parity import ELEVEN, NOT_AS_ASKED, NOT_SHOWN, OTHERS, UNNOTICED, WARNINGS
+from reports.sections.parity import ELEVEN, NOT_AS_ASKED, NOT_SHOWN, OTHERS, UNNOTICED
 
 MEANINGS = {
     # of a comparison or an audit
@@ -14,7 +14,6 @@ MEANINGS = {
     NOT_AS_ASKED: "The settings that the engine did not get as you asked, with what it got.",
     NOT_SHOWN: f"Kinds of fault. {RESERVED['scenario'].meaning}",
     UNNOTICED: f"Recordings. {RESERVED['recording'].meaning}",
-    WARNINGS: RESERVED["warning"].meaning,
     "First divergence": "The first place at which the runs differ beyond the tolerance, with both values.",
     "Samples": "Responses of both runs, token by token.",
     "The runs side by side": "What the runs say of themselves; what differs comes first.",
