@@ -1,5 +1,5 @@
-"""What the names in a report mean: verdicts and statuses, causes, checks, hangs, exit codes and terms, from their
-registries."""
+"""What the names in a report mean: verdicts and statuses, causes, checks, hangs, exit codes, terms and the titles of
+its sections, from their registries."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from reports.model import (
     Answer,
     HangKind,
 )
+from reports.sections import titles
 from scenarios.engines.canonical import BY_NAME
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 Kind = Literal[
     "verdict", "audit verdict", "triage verdict", "doctor verdict", "mapping verdict", "suite verdict",
     "nightly status", "bisect status", "reservation", "state of a check", "call of a bisection",
-    "state of a setting", "cause", "check", "doctor check", "hang", "exit code", "term",
+    "state of a setting", "cause", "check", "doctor check", "hang", "exit code", "term", "section",
 ]  # fmt: skip
 
 
@@ -71,6 +72,7 @@ def entries() -> list[Entry]:
         ("state of a check", CHECK_STATES),
         ("call of a bisection", bisect_model.CALLS),
         ("state of a setting", mapping.KINDS),
+        ("section", titles.MEANINGS),
     )
     return [
         *_verdicts("verdict", VERDICTS),

@@ -26,7 +26,8 @@ def explain(
     ] = None,
     format: TextOrJson = "text",
 ) -> None:
-    """Say what a verdict, a cause, a check, a hang or a term in a report means, or an exit code, and what to do.
+    """Say what a verdict, a cause, a check, a hang, a term or a section's title in a report means, or an exit code, and
+    what to do.
 
     \b
     Example:

@@ -19,6 +19,7 @@ import pytest
 from harness.doctor.checks import CHECKS as DOCTOR_CHECKS
 from harness.doctor.checks import COMPARISONS
 from harness.parity.causes.registry import families
+from reports import renderers
 from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, HANGS, SUSPICIONS, TRIAGE_EXIT_CODES
 from reports.sections.parity import ELEVEN, MARKS
 
@@ -78,6 +79,12 @@ def test_every_doctor_check_is_documented(pages: dict[str, str]) -> None:
 def test_every_hang_kind_is_documented(pages: dict[str, str]) -> None:
     for name, kind in HANGS.items():
         assert f"| `{name}` | {kind.name} |" in pages["reference/hang-kinds.md"]
+
+
+def test_every_format_of_a_watch_is_documented() -> None:
+    page = (DOCS / "how-to" / "watch.md").read_text("utf-8")
+    [row] = [line for line in page.splitlines() if line.startswith("| `--format` |")]
+    assert {*renderers.names("triage")} <= {*re.findall(r"`([a-z]+)`", row)}
 
 
 def test_every_exit_code_is_documented(pages: dict[str, str]) -> None:

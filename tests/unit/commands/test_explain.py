@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ from harness.parity.subjects.learner.observed_learner_faults import Divisor, Rea
 from harness.parity.subjects.prompts.causes import UNDONE
 from harness.parity.subjects.ranks import observed_faults
 from reports.model import HANGS, VERDICTS
+from reports.sections import doctor, parity
 from scenarios.engines.canonical import BY_NAME
+
+REPORTS = Path(__file__).parents[3] / "reports"
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -152,3 +156,28 @@ def test_an_unknown_name_comes_with_the_closest(name: str, told: str, capsys: py
     first, fix = capsys.readouterr().err.splitlines()
     assert f"there is no verdict, cause, check, hang or exit code {name!r}" in first and told in f"{first} "
     assert fix == "  fix: harness explain   # lists them"
+
+
+def _titles() -> set[str]:
+    """What the renderers print above the sections of a verdict and of a doctor's report."""
+    names = ("terminal/parity.py", "terminal/triage.py", "terminal/doctor.py", "terminal/__init__.py")
+    terminal = "".join((REPORTS / "sections" / name).read_text("utf-8") for name in names)
+    page = (REPORTS / "templates" / "report.html").read_text("utf-8")
+    written = re.findall(r'heading\("([^"]+)"', terminal) + re.findall(r"<h[23][^>]*>([A-Z][^<{]+)", page)
+    arranged = [title for table in (doctor.TITLES, doctor.COMPARED) for title in table.values()]
+    constants = (
+        *(parity.ELEVEN, parity.OTHERS, parity.CONFOUNDERS[0]),
+        *(parity.NOT_AS_ASKED, parity.NOT_SHOWN, parity.UNNOTICED, parity.WARNINGS),
+    )
+    return {*written, *arranged, *constants, "Floor and tolerance", "Coverage", "Figures"}
+
+
+@pytest.mark.parametrize("title", sorted(_titles()))
+def test_the_title_of_a_section_is_explained(title: str) -> None:
+    assert glossary.find(title) and glossary.find(f"{title}   2 of them")
+
+
+def test_the_title_of_what_was_not_as_asked_names_its_section() -> None:
+    assert [(entry.name, entry.kind) for entry in glossary.find("not as you asked")] == [
+        (parity.NOT_AS_ASKED, "section")
+    ]
