@@ -139,7 +139,7 @@ def outcomes(
 def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:
     """Return the name of the folder that the faults of one pair and scenario share: no character that a file system,
     an engine or an upload of CI refuses."""
-    return re.sub(r"[^\w.-]", "-", "-".join((what, *pair, *shared)))
+    return re.sub(r"[^\w.@-]", "-", "-".join((what, *pair, *shared)))
 
 
 def _spare(faults: Sequence[Fault], scenario: Scenario) -> int:
