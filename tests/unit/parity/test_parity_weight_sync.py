@@ -10,6 +10,7 @@ import pytest
 from framework_recordings import job
 from recordings import TENSORS, Log, Recording, check, digest, pair, put, scenario
 
+from harness.parity.audit import audit
 from harness.parity.verdict import judge
 
 pytestmark = pytest.mark.slow
@@ -87,17 +88,16 @@ def test_what_arrives_with_its_older_values_is_stale(tmp_path: Path, again: bool
 
 
 @pytest.mark.parametrize("copied", [True, False])
-def test_a_run_beside_itself_has_no_first_divergence_and_both_sides_are_named(tmp_path: Path, copied: bool) -> None:
+def test_a_run_beside_itself_is_no_comparison_and_its_audit_says_what_is_wrong(tmp_path: Path, copied: bool) -> None:
     run, _ = pair()
     for event in run.events("weights", source="received"):
         if event["version"] >= 1:
             event["digests"] = {name: digest(name, 0, "older") for name in event["digests"]}
     path = run.write(tmp_path / "run")
     verdict = judge(path, shutil.copytree(path, tmp_path / "copy") if copied else path)
-    sync = check(verdict, "weight-sync")
-    assert verdict.verdict == "INCONCLUSIVE" and verdict.parity is not None
-    assert verdict.parity.first_divergence is None
-    assert sync.state == "confirmed" and "baseline: " in sync.evidence and "candidate: " in sync.evidence
+    assert verdict.verdict == "INCONCLUSIVE" and verdict.parity is None
+    alone = audit(path)
+    assert (alone.verdict, check(alone, "weight-sync").state) == ("UNSOUND", "confirmed")
 
 
 def test_an_engine_of_several_that_says_nothing_of_a_version_rules_nothing_out(tmp_path: Path) -> None:

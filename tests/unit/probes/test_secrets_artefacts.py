@@ -203,7 +203,7 @@ def verdict_with_secrets() -> Verdict:
     )
     run = RunSummary("baseline", "vllm", ALL, rows={"url": ALL, "max_tokens": 512, ALL: 1}, measured={"note": ALL})
     place = Place(0, "rollout", 0, 1, 2, "tokens", ALL, {"hub_token": IN_VARIABLE}, context=ALL)
-    body = Parity(place, {"note": ALL}, [Check("c", "confirmed", ALL, 1, {"x": ALL})], [run], {"m": {"n": ALL}})
+    body = Parity(place, {"note": ALL}, [Check("tokens", "confirmed", ALL, 1, {"x": ALL})], [run], {"m": {"n": ALL}})
     waits = Triage("K13", [Party("h:1", ALL, frame=ALL)], [Party("h:2", ALL)], [], [], [], [ALL], ALL)
     reproduce = command_line("parity", "vllm", "sglang", set=SENTENCES, fault=f"--hf_token {PLANTED[0].value}")
     return Verdict(

@@ -1,7 +1,7 @@
 """K1: data-parallel training in which one rank runs another number of collectives than its peers.
 
 `micro`: sequence packing gives one rank one microbatch more. `short`: its shard ends one batch early, and it
-continues with the epoch's metrics. `publish`: the same, but after the loop it waits for a file, outside any
+continues with the epoch's metrics. `publish`: it runs one epoch less, and then waits for a file, outside any
 collective. `sharded`: as `short`, with sharded gradients (reduce_scatter, all_gather).
 """
 
@@ -49,16 +49,18 @@ def main() -> None:
     is_planted_rank = options.rank == toy.RANK
     module = toy.model()
     weights = torch.zeros(toy.WORLD * 8, device=toy.DEVICE)
-    for epoch in range(3):
-        steps = 4 if not is_planted_rank or options.phase == "micro" or epoch == 0 else 3  # of this rank's shard
+    leaves = is_planted_rank and options.phase == "publish"
+    for epoch in range(2 if leaves else 3):
+        is_short = is_planted_rank and options.phase in ("short", "sharded") and epoch > 0
+        steps = 3 if is_short else 4  # of this rank's shard
         for step in range(steps):
             if options.phase == "sharded":
                 sharded_step(weights, step)
             else:
                 accumulate(module, step, is_planted_rank and epoch > 0 and options.phase == "micro")
-        if steps == 3 and options.phase == "publish":
-            publish(Path("/nonexistent/evaluator"))
         toy.gathered(float(epoch))
+    if leaves:
+        publish(Path("/nonexistent/evaluator"))
 
 
 if __name__ == "__main__":
