@@ -189,7 +189,7 @@ RENDEZVOUS = (
     _training("join-absent", "K5", "one rank waits for a lock before it joins", "rendezvous", "absent", rank=1,
               frame="wait_for_lock"),
     replace(_control("join-polls", "one rank looks for a file before it joins", "polls", verdict="INSUFFICIENT"),
-            program=_program("rendezvous"), reason="waits in a loop"),
+            program=_program("rendezvous"), reason="in a loop"),
     _training("join-world", "K5", "the world is one rank larger than what was started", "rendezvous", "world", world=2,
               rank=7, culprits=(2,), launcher=("--claim", "3")),
     _training("join-subgroup", "K5", "one rank does not make the group that its peers make", "rendezvous", "subgroup",
