@@ -229,10 +229,10 @@ POLLS = (
         "--phase", phase, "--rank", "0", "--stall", "{stall}"), program=_program("polls"), reason=reason)
       for phase, summary, verdict, reason in (
           ("file", "rank 0 looks for a file that comes after three thresholds", "INSUFFICIENT",
-           "waits in a loop"),
-          ("buffer", "rank 0 asks a slow collector for its size", "INSUFFICIENT", "waits in a loop"),
+           "in a loop"),
+          ("buffer", "rank 0 asks a slow collector for its size", "INSUFFICIENT", "in a loop"),
           ("died", "the same, and the collector's thread died: nobody is provable", "INSUFFICIENT",
-           "waits in a loop"),
+           "in a loop"),
           ("pieces", "rank 0 reads an answer that comes in pieces for three thresholds", "SLOW", ""),
       )),
     _training("poll-join", "K6", "rank 0 joins its child before it reads the queue that the child fills", "polls",
@@ -241,7 +241,7 @@ POLLS = (
            verdict=verdict, reason=reason)
       for phase, summary, verdict, reason in (
           ("lost", "an answer of one of two workers is lost in shared memory that is polled: nobody is provable",
-           "INSUFFICIENT", "waits in a loop"),
+           "INSUFFICIENT", "in a loop"),
           ("idle", "an engine without requests, whose workers poll for orders", "HEALTHY", ""),
       )),
 )  # fmt: skip
