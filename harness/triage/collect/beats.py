@@ -123,8 +123,8 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
     )
     world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
     # A damaged file must not make the reader count to an absurd number of ranks.
-    for name, value in (("world_size", world), ("rank", rank)):
-        bounded(value or 0, RANKS, name)
+    bounded(world or 0, RANKS, "world_size")
+    bounded(rank or 0, RANKS, "rank")
     role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
     return Pulse(
         host=str(fields["host"]),

@@ -65,11 +65,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         ranked = [Path(file) for file in reader.recorded.values() if named_rank(Path(file).name)[1] is not None]
         alone = len(words) == 1 and all(Path(words[0]).resolve() in (file, file.parent) for file in ranked)
         return loose(ranked) if ranked and not alone else None
-    if len(words) == 1 and len(reader.own_answers) == 1 and not reader.has_read:
-        _refuse_own_answer(*reader.own_answers.popitem())
+    _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
-        if STDIN in words and any(note.startswith(f"{STANDARD_INPUT}: {NO_TEXT}") for note in reader.notes):
-            raise BadInput(f"the {STANDARD_INPUT} is no text: {WANTED}", fix=PASTES)
         return None
     dumps = {} if reader.recorded else reader.log.dumps()
     processes, repeated = _processes(reader.looks)
@@ -100,6 +97,18 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         watchdog_ended=tuple(sorted(reader.log.ended)) if dumps else (),
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
     )
+
+
+def _refuse_unread(reader: Reader, words: Sequence[str]) -> None:
+    """Raise BadInput where nothing was read of the one text that is an answer of the harness, or of the standard input
+    because it is no text."""
+    if reader.has_read:
+        return
+    if len(words) == 1 and len(reader.own_answers) == 1:
+        _refuse_own_answer(*reader.own_answers.popitem())
+    no_text = f"{STANDARD_INPUT}: {NO_TEXT}"
+    if not reader.ends and STDIN in words and any(note.startswith(no_text) for note in reader.notes):
+        raise BadInput(f"the {STANDARD_INPUT} is no text: {WANTED}", fix=PASTES)
 
 
 def _refuse_own_answer(file: str, answer: tuple[str, str]) -> NoReturn:

@@ -340,7 +340,7 @@ ASYNC = tuple(
 
 TASKS = tuple(
     Hang(f"tasks-{phase}", {"HUNG": "K4", "SLOW": "K7"}.get(verdict, ""), summary, _program("async_tasks"),
-         ("--phase", phase, "--stall", "{stall}"), 2, frozenset(culprits), verdict, frame=frame)
+         ("--phase", phase, "--stall", "{stall}"), 2, culprits=frozenset(culprits), verdict=verdict, frame=frame)
     for phase, summary, culprits, verdict, frame in (
         ("locks", "two tasks of rank 0 take two locks in opposite orders", (0,), "HUNG", "use"),
         ("result", "a task of rank 0 keeps a lock and awaits a task that wants it", (0,), "HUNG", ""),
