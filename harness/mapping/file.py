@@ -106,7 +106,8 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     judges = Judges(Judge(source, target, names), Judge(None, target, names))
     parts = [_judged(part, functions, plans, judges, options) for part in PARTS]
     judged = _without_namesakes([part for part in parts if part is not None], target)
-    absent = [part for part in PARTS if part not in [item.part for item in judged]]
+    judged_parts = {item.part for item in judged}
+    absent = [part for part in PARTS if part not in judged_parts]
     raising = _raising(functions, judged)
     if absent and raising:
         raise _raised(raising, absent, judged, plans, options)
