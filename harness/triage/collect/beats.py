@@ -102,16 +102,12 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
     # Another host's clock cannot be compared with ours: measure its ages at the moment of its beat.
     if here and fields["host"] != here:
         now_ns = int(fields["t_ns"])
-    spans = tuple(
-        OpenSpan(str(span["name"]), _age(now_ns, span["start_ns"]), redact.fields(span.get("fields") or {}))
-        for span in fields.get("open") or ()
-    )
     beat = Beat(
         count=int(fields["count"]),
         age_s=_age(now_ns, fields["t_ns"]),
         progress_age_s=_age(now_ns, fields["progress_ns"]),
         period_s=float(fields.get("period_s") or 1.0),
-        open_spans=spans,
+        open_spans=tuple(_open_span(now_ns, span) for span in fields.get("open") or ()),
         sequences={str(name): int(count) for name, count in (fields.get("sequences") or {}).items()},
         breakpoint=bool(fields.get("breakpoint")),
         wait=str(fields.get("wait") or ""),
@@ -140,6 +136,10 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         at_ns=int(fields["t_ns"]),
         loops=_number(fields.get("loops")) or 0,
     )
+
+
+def _open_span(now_ns: int, span: dict[str, Any]) -> OpenSpan:
+    return OpenSpan(str(span["name"]), _age(now_ns, span["start_ns"]), redact.fields(span.get("fields") or {}))
 
 
 def _state(now_ns: int, fields: dict[str, Any]) -> dict[str, Any]:
