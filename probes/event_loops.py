@@ -1,11 +1,11 @@
 """What the tasks of this process's event loops await. No stack of a thread shows a coroutine that waits.
 
-`note` remembers each loop that runs. A look from outside asks by changing `<directory>/tasks/asked`; the next beat
-answers into `<directory>/tasks/<pid>.json`. It looks twice, STILL_S apart, to tell a task that stands from one that
-moves. A beat for which nobody asks costs one `stat` more.
+`note` remembers each loop that runs. The collector of triage asks by changing `<directory>/tasks/asked`. The next beat
+answers into `<directory>/tasks/<pid>.json`. It looks twice, STILL_S apart, to see which tasks move. Without a question
+a beat costs one `stat` more.
 
-A coroutine that waits inside `async with lock` has the lock's `__aexit__` on its stack, which the garbage collector can
-list. So who keeps a lock is seen, not guessed. Only frames, types and identities are read, never values of the program.
+A coroutine inside `async with lock` has the lock's `__aexit__` on its stack, and the garbage collector lists it. So the
+holder of a lock is observed, not guessed. Only frames, types and identities are read, never values of the program.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from probes import redaction
 from probes.files import make_folder, write_whole
@@ -32,12 +32,12 @@ from probes.lost_threads import ERROR
 from probes.spans import error_text
 
 FOLDER, ASKED = "tasks", "asked"
-STILL_S = 0.5  # between the two looks: an idle loop resumes a task within milliseconds once it is due
+STILL_S = 0.5  # between the two looks: an idle loop resumes a task that is due within milliseconds
 MOST_LOOPS, MOST_TASKS, MOST_LISTED, MOST_LOST = 8, 2000, 64, 4
-LINKS, DEPTH = 200, 24  # coroutines of one chain that are followed, and innermost ones that are written
+LINKS, DEPTH = 200, 24  # coroutines of a chain that are followed, and the innermost of them that are written
 NAME = 120  # characters of a name
-# The function of asyncio in which a coroutine waits, by file: what it awaits. A caller among asyncio's frames says more
-# than the function that it calls, except of locks.
+# What a coroutine awaits, by the file and function of asyncio in which it waits. Files without an entry for a function
+# are in _FILES.
 _PLACES = {
     ("queues.py", "get"): "queue.get", ("queues.py", "put"): "queue.put", ("queues.py", "join"): "queue.join",
     ("taskgroups.py", "__aexit__"): "tasks", ("tasks.py", "wait"): "tasks", ("tasks.py", "_wait"): "tasks",
@@ -50,8 +50,12 @@ _FILES = {
 }  # fmt: skip
 _LOCKS = {"Lock": "lock", "Condition": "condition", "Event": "event", "Semaphore": "semaphore",
           "BoundedSemaphore": "semaphore", "Barrier": "barrier"}  # fmt: skip
-# Context managers, by class or function, that end a wait after some time.
+# Classes and functions whose context manager ends a wait after some time.
 _LIMITS = frozenset({"Timeout", "CancelScope", "fail_after", "move_on_after", "timeout"})
+
+# The attributes of a coroutine, a generator and an asynchronous generator that hold its frame, and what it awaits.
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_INNER = ("cr_await", "gi_yieldfrom", "ag_await")
 
 _loops: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loop -> the kernel's id of its thread
 _lost: deque[dict[str, Any]] = deque()
@@ -59,8 +63,32 @@ os.register_at_fork(after_in_child=_loops.clear)
 os.register_at_fork(after_in_child=_lost.clear)
 
 
+class _Link(NamedTuple):
+    """A coroutine or generator in the chain of those that await each other."""
+
+    coroutine: Any
+    frame: FrameType
+
+    @property
+    def function(self) -> str:
+        return self.frame.f_code.co_name
+
+    @property
+    def in_asyncio(self) -> bool:
+        return _in_asyncio(self.frame)
+
+
+class _Awaited(NamedTuple):
+    """What a task awaits: kind, identity of the object, details, and identities of the tasks that it awaits."""
+
+    kind: str
+    target: int = 0
+    of: str = ""
+    targets: Sequence[int] = ()
+
+
 def note(loop: Any) -> None:
-    """Remember a loop that begins to run in this thread, and its tasks that die with an error which nobody reads."""
+    """Remember a loop that begins to run in this thread, and its tasks that die with an error that is never read."""
     with contextlib.suppress(Exception):  # a probe changes nothing
         _loops[loop] = threading.get_native_id()
         if "call_exception_handler" not in vars(loop):
@@ -68,14 +96,14 @@ def note(loop: Any) -> None:
 
 
 def _remembering(reference: weakref.ref[Any]) -> Callable[[Any], None]:
-    """The loop's own `call_exception_handler`, which remembers a lost task before. It keeps no loop alive."""
+    """A `call_exception_handler` that remembers a lost task, then calls that of the loop. It keeps no loop alive."""
 
     def call_exception_handler(context: Any) -> None:
         loop = reference()
         with contextlib.suppress(Exception):
             task, error = context.get("future"), context.get("exception")
             if hasattr(task, "get_coro") and error is not None and len(_lost) < MOST_LOST:
-                _lost.append({**_died(task.get_name(), error), "t_ns": time.monotonic_ns()})
+                _lost.append({**_lost_task(task.get_name(), error), "t_ns": time.monotonic_ns()})
         if loop is not None:
             type(loop).call_exception_handler(loop, context)
 
@@ -84,7 +112,7 @@ def _remembering(reference: weakref.ref[Any]) -> Callable[[Any], None]:
 
 def running() -> list[Any]:
     """The loops that run now."""
-    return [loop for loop in _listed(_loops) if loop.is_running()]
+    return [loop for loop in _snapshot(_loops) if loop.is_running()]
 
 
 class Answers:
@@ -94,19 +122,19 @@ class Answers:
         self.folder, self._wait, self._answered = Path(directory) / FOLDER, wait, 0
 
     def answer(self) -> bool:
-        """Write what the tasks await if a look has asked since the last answer. Return whether it has."""
+        """Write what the tasks await, if there is a question since the last answer. Return whether it was written."""
         try:
-            asked = os.stat(self.folder / ASKED).st_mtime_ns
-        except OSError:  # nobody has asked yet
+            question = os.stat(self.folder / ASKED).st_mtime_ns
+        except OSError:  # no question yet
             return False
-        if asked == self._answered or not (loops := running()):
+        if question == self._answered or not (loops := running()):
             return False
-        self._answered = asked
+        self._answered = question
         before = {task: _waiter(task) for loop in loops for task in _tasks(loop)}
         self._wait(STILL_S)
         looks = [_look(loop, before) for loop in loops[:MOST_LOOPS]]
         content = {
-            "host": socket.gethostname(), "asked": asked, "t_ns": time.monotonic_ns(), "loops": looks,
+            "host": socket.gethostname(), "asked": question, "t_ns": time.monotonic_ns(), "loops": looks,
             "left_out": sum(len(_tasks(loop)) for loop in loops[MOST_LOOPS:]), "lost": [*_lost],
         }  # fmt: skip
         make_folder(self.folder)
@@ -115,6 +143,7 @@ class Answers:
 
 
 def _look(loop: Any, before: Mapping[Any, Any]) -> dict[str, Any]:
+    """The tasks of a loop, those that differ in name alone as one entry; `before` has what each awaited at first."""
     tasks = _tasks(loop)
     groups: dict[str, dict[str, Any]] = {}
     for task in tasks[:MOST_TASKS]:
@@ -142,142 +171,164 @@ def _waiter(task: Any) -> Any:
 
 def _task(task: Any, *, still: bool) -> dict[str, Any]:
     links = list(_links(task.get_coro()))
-    waiter = _waiter(task)
-    awaits, target, of, targets = _awaited(links, waiter)
-    kept = [_lock(each) for link in links for each in _entered(link)]
-    if awaits in ("lock", "semaphore") and any(_plain(frame) == "__aenter__" for _, frame in links if _asyncio(frame)):
-        kept.reverse()
-        kept.remove(target)  # it is about to enter this one
-    if awaits == "condition":  # whoever waits for it has given it up
-        kept = [each for each in kept if each != _lock(_own(links[-1][1]))]
+    awaited = _awaited(links, _waiter(task))
     return {
         "ids": [id(task)], "name": redaction.text(task.get_name(), NAME),
-        "main": any("run_until_complete" in getattr(call, "__qualname__", "") for call in _callbacks(task)),
-        "frames": [_place(frame) for _, frame in reversed(links[-DEPTH:])],
-        "awaits": awaits, "target": target, "of": redaction.text(of, NAME), "targets": targets,
-        "keeps": [each for each in kept if each], "limited": any(map(_limits, links)), "still": still,
+        "main": any("run_until_complete" in name for name in _callbacks(task)),
+        "frames": [_place(link.frame) for link in reversed(links[-DEPTH:])],
+        "awaits": awaited.kind, "target": awaited.target, "of": redaction.text(awaited.of, NAME),
+        "targets": awaited.targets, "keeps": _kept_locks(links, awaited),
+        "limited": any(map(_has_time_limit, links)), "still": still,
     }  # fmt: skip
 
 
-def _links(coroutine: Any) -> Iterator[tuple[Any, FrameType]]:
-    """The coroutines and generators that await each other, with their frames, outermost first."""
+def _links(coroutine: Any) -> Iterator[_Link]:
+    """The coroutines and generators that await each other, outermost first."""
     for _ in range(LINKS):
-        frame = next((its for name in ("cr_frame", "gi_frame", "ag_frame") if (its := getattr(coroutine, name, None))),
-                     None)  # fmt: skip
+        frame = _first_attribute(coroutine, _FRAMES)
         if frame is not None:
-            yield coroutine, frame
-        inner = next((getattr(coroutine, name) for name in ("cr_await", "gi_yieldfrom", "ag_await")
-                      if hasattr(coroutine, name)), None)  # fmt: skip
-        if inner is None:
-            # The awaitable of a coroutine, or the next item of an asynchronous generator: it refers to that one.
-            inner = (
-                None
-                if frame is not None or coroutine is None
-                else next(
-                    (
-                        each
-                        for each in gc.get_referents(coroutine)
-                        if hasattr(each, "cr_await") or hasattr(each, "ag_await")
-                    ),
-                    None,
-                )
-            )
+            yield _Link(coroutine, frame)
+        inner = _first_attribute(coroutine, _INNER)
+        if inner is None and frame is None:
+            inner = _wrapped_coroutine(coroutine)
         if inner is None:
             return
         coroutine = inner
 
 
-def _awaited(links: list[tuple[Any, FrameType]], waiter: Any) -> tuple[str, int, str, list[int]]:
-    """What a task awaits: kind, identity, details, and the tasks that are meant."""
+def _first_attribute(owner: Any, names: Iterable[str]) -> Any:
+    """The first of the attributes that is not None; None if there is none."""
+    values = (getattr(owner, name, None) for name in names)
+    return next((value for value in values if value is not None), None)
+
+
+def _wrapped_coroutine(awaitable: Any) -> Any:
+    """The coroutine of `coroutine.__await__()`, or the asynchronous generator whose next item this is. Neither object
+    names it; both refer to it."""
+    referents = gc.get_referents(awaitable)
+    return next((inner for inner in referents if hasattr(inner, "cr_await") or hasattr(inner, "ag_await")), None)
+
+
+def _awaited(links: list[_Link], waiter: Any) -> _Awaited:
+    """What a task awaits. `waiter` is the future that resumes the task; None if the task is ready to run."""
     if waiter is None:
-        return "runs", 0, "", []
-    kind, target, of, targets = "", 0, "", [] if not hasattr(waiter, "_children") else _pending(waiter._children)
-    for _, frame in reversed(links):
-        if not _asyncio(frame):
-            break
-        file, function, own = os.path.basename(frame.f_code.co_filename), _plain(frame), _own(frame)
-        if file == "locks.py" and (not kind or type(own).__name__ == "Barrier"):
-            kind, target, of = _LOCKS.get(type(own).__name__, "lock"), id(own), type(own).__name__
-        elif place := _PLACES.get((file, function)) or (_FILES.get(file) if not kind or file in _FILES else ""):
-            kind, target, of = place, id(own) if own is not None else 0, of or _details(own)
-            if place == "tasks":
-                targets = _pending(getattr(own, "_tasks", None) or frame.f_locals.get("fs") or ())
-        elif function == "_wait_for_one":
-            kind, target = "future", 0
-    if kind:
-        return kind, target, of, targets
-    if targets or hasattr(waiter, "_children"):
-        return "tasks", id(waiter), "", targets
+        return _Awaited("runs")
+    awaited = _awaited_in_asyncio(links, waiter)
+    return awaited if awaited.kind else _awaited_future(waiter)
+
+
+def _awaited_in_asyncio(links: list[_Link], waiter: Any) -> _Awaited:
+    """What the frames of asyncio at the end of a chain wait for; without a kind if they do not say.
+
+    An outer frame says more than the frames that it calls: `Queue.join` waits for its queue, not for the event that it
+    uses. Among locks the innermost counts, except in a barrier: `Condition.wait` may be waiting for its lock.
+    """
+    awaited = _Awaited("", targets=_pending(getattr(waiter, "_children", ())))
+    for link in itertools.takewhile(lambda link: link.in_asyncio, reversed(links)):
+        file, receiver = os.path.basename(link.frame.f_code.co_filename), _receiver(link.frame)
+        receiver_type = type(receiver).__name__
+        if file == "locks.py" and (not awaited.kind or receiver_type == "Barrier"):
+            awaited = awaited._replace(kind=_LOCKS.get(receiver_type, "lock"), target=id(receiver), of=receiver_type)
+        elif kind := _PLACES.get((file, link.function)) or _FILES.get(file):
+            target, details = id(receiver) if receiver is not None else 0, awaited.of or _details(receiver)
+            awaited = awaited._replace(kind=kind, target=target, of=details)
+            if kind == "tasks":
+                futures = getattr(receiver, "_tasks", None) or link.frame.f_locals.get("fs") or ()
+                awaited = awaited._replace(targets=_pending(futures))
+        elif link.function == "_wait_for_one":  # of `as_completed`
+            awaited = awaited._replace(kind="future", target=0)
+    return awaited
+
+
+def _awaited_future(waiter: Any) -> _Awaited:
+    """What a task awaits, by the future that resumes it."""
+    if hasattr(waiter, "_children"):  # of `gather`
+        return _Awaited("tasks", id(waiter), "", _pending(waiter._children))
     if hasattr(waiter, "get_coro"):
-        return "task", id(waiter), waiter.get_name(), [id(waiter)]
-    if any("_chain_future" in getattr(call, "__qualname__", "") for call in _callbacks(waiter)):
-        return "executor", id(waiter), "", []
-    return "future", id(waiter), type(waiter).__name__, []
+        return _Awaited("task", id(waiter), waiter.get_name(), [id(waiter)])
+    if any("_chain_future" in name for name in _callbacks(waiter)):
+        return _Awaited("executor", id(waiter))
+    return _Awaited("future", id(waiter), type(waiter).__name__)
 
 
 def _pending(futures: Iterable[Any]) -> list[int]:
     return [id(future) for future in list(futures)[:MOST_LISTED] if not future.done()]
 
 
-def _details(own: Any) -> str:
+def _details(receiver: Any) -> str:
     """The other end of a stream, or the pid of a subprocess."""
     with contextlib.suppress(Exception):
-        transport: Any = getattr(own, "_transport", None)
+        transport: Any = getattr(receiver, "_transport", None)
         peer = transport.get_extra_info("peername") if transport is not None else None
         if isinstance(peer, tuple) and len(peer) >= 2:
             return f"{peer[0]}:{peer[1]}"
-        pid = getattr(own, "pid", None) or (transport.get_pid() if hasattr(transport, "get_pid") else None)
+        pid = getattr(receiver, "pid", None) or (transport.get_pid() if hasattr(transport, "get_pid") else None)
         return f"process {pid}" if pid else ""
     return ""
 
 
-def _entered(link: tuple[Any, FrameType]) -> Iterator[Any]:
+def _kept_locks(links: list[_Link], awaited: _Awaited) -> list[int]:
+    """The identities of the locks that a task keeps while it waits."""
+    kept = [_lock_identity(primitive) for link in links for primitive in _entered(link)]
+    enters = any(link.in_asyncio and link.function == "__aenter__" for link in links)
+    if enters and awaited.kind in ("lock", "semaphore"):
+        # The task is about to enter this lock. Its `__aexit__` is on the stack already, the innermost of all.
+        kept.reverse()
+        kept.remove(awaited.target)
+    if awaited.kind == "condition":  # `Condition.wait` releases the lock meanwhile
+        released = _lock_identity(_receiver(links[-1].frame))
+        kept = [identity for identity in kept if identity != released]
+    return [identity for identity in kept if identity]
+
+
+def _entered(link: _Link) -> Iterator[Any]:
     """The objects of asyncio whose `async with` a coroutine is in, outermost first."""
-    for function, following in itertools.pairwise([*gc.get_referents(link[0]), None]):
+    for function, following in itertools.pairwise([*gc.get_referents(link.coroutine), None]):
         if getattr(function, "__name__", "") != "__aexit__":
             continue
         # A bound method; from Python 3.14 on the function, and its object next to it.
-        own = getattr(function, "__self__", None) or following
-        if type(own).__module__.startswith("asyncio."):
-            yield own
+        primitive = getattr(function, "__self__", None) or following
+        if type(primitive).__module__.startswith("asyncio."):
+            yield primitive
 
 
-def _lock(own: Any) -> int:
+def _lock_identity(primitive: Any) -> int:
     """The identity of what an `async with` keeps: of a condition, that of its lock; 0 for anything else."""
-    name = type(own).__name__
+    name = type(primitive).__name__
     if name == "Condition":
-        return id(own._lock)
-    return id(own) if name in _LOCKS else 0
+        return id(primitive._lock)
+    return id(primitive) if name in _LOCKS else 0
 
 
-def _limits(link: tuple[Any, FrameType]) -> bool:
+def _has_time_limit(link: _Link) -> bool:
     """Whether a coroutine's wait has a time limit."""
-    _, frame = link
-    if _asyncio(frame) and _plain(frame) in ("wait_for", "_wait", "wait") and frame.f_locals.get("timeout") is not None:
+    is_wait = link.in_asyncio and link.function in ("wait_for", "_wait", "wait")
+    if is_wait and link.frame.f_locals.get("timeout") is not None:
         return True
-    for each in gc.get_referents(link[0]):
-        own = getattr(each, "__self__", each)
-        # A function with a `yield` that is used as a context manager, such as anyio's `fail_after`, has a generator.
-        names = type(own).__name__, getattr(getattr(own, "gen", None), "__name__", "")
-        if not _LIMITS.isdisjoint(names):
-            return True
-    return False
+    return any(not _LIMITS.isdisjoint(_names(referent)) for referent in gc.get_referents(link.coroutine))
 
 
-def _callbacks(future: Any) -> list[Any]:
-    return [call[0] if isinstance(call, tuple) else call for call in getattr(future, "_callbacks", None) or ()]
+def _names(referent: Any) -> tuple[str, str]:
+    """The class of an object, or of the object of a bound method, and the function of its generator.
+
+    A function with a `yield` that is used as a context manager, such as anyio's `fail_after`, has a generator.
+    """
+    receiver = getattr(referent, "__self__", referent)
+    return type(receiver).__name__, getattr(getattr(receiver, "gen", None), "__name__", "")
 
 
-def _own(frame: FrameType) -> Any:
-    """The object of a method of asyncio."""
+def _callbacks(future: Any) -> list[str]:
+    """The names of the functions that are called when a future is done."""
+    calls = getattr(future, "_callbacks", None) or ()
+    return [getattr(call[0] if isinstance(call, tuple) else call, "__qualname__", "") for call in calls]
+
+
+def _receiver(frame: FrameType) -> Any:
+    """The object whose method a frame runs."""
     return frame.f_locals.get("self")
 
 
-def _plain(frame: FrameType) -> str:
-    return frame.f_code.co_name
-
-
-def _asyncio(frame: FrameType) -> bool:
+def _in_asyncio(frame: FrameType) -> bool:
     return os.path.basename(os.path.dirname(frame.f_code.co_filename)) == "asyncio"
 
 
@@ -287,8 +338,8 @@ def _place(frame: FrameType) -> list[Any]:
 
 
 def _timers(loop: Any) -> list[list[Any]] | None:
-    """Calls that the loop makes later, but for those that end a wait of a task: [function, file, seconds until then].
-    None if this loop does not show them."""
+    """Calls that the loop makes later, except those that end a task's wait: [function, file, seconds until then].
+    None if this type of loop does not list them."""
     handles = getattr(loop, "_scheduled", None)
     if handles is None:
         return None
@@ -304,8 +355,8 @@ def _timers(loop: Any) -> list[list[Any]] | None:
 
 
 def _descriptors(loop: Any) -> int | None:
-    """How many descriptors and signals the loop waits for, beside the one that wakes it; None if it does not show
-    them."""
+    """Count of descriptors and signals that the loop waits for, except the one that wakes it; None if this type of
+    loop does not list them."""
     try:
         return max(0, len(loop._selector.get_map()) - 1) + len(loop._signal_handlers)
     except Exception:  # a private field of asyncio's own loops
@@ -313,26 +364,27 @@ def _descriptors(loop: Any) -> int | None:
 
 
 def _unread(loop: Any) -> list[dict[str, Any]]:
-    """Tasks of a loop that died with an error which nobody has read, and to which the program still refers."""
+    """Tasks of a loop that died with an error that was not read yet, and to which the program still refers."""
     module: Any = sys.modules["asyncio.tasks"]
-    known: Any = getattr(module, "_all_tasks", None) or getattr(module, "_scheduled_tasks", ())
+    tasks: Any = getattr(module, "_all_tasks", None) or getattr(module, "_scheduled_tasks", ())
     lost = []
-    for task in _listed(known):
+    for task in _snapshot(tasks):
         if task.done() and not task.cancelled() and task.get_loop() is loop and getattr(task, "_log_traceback", False):
-            lost.append(_died(task.get_name(), task._exception))
+            lost.append(_lost_task(task.get_name(), task._exception))
     return lost[:MOST_LOST]
 
 
-def _died(name: str, error: BaseException) -> dict[str, Any]:
+def _lost_task(name: str, error: BaseException) -> dict[str, Any]:
+    """A task's name, its error, and the innermost frame of the program itself."""
     traceback, place = error.__traceback__, None
     while traceback is not None:
-        if "/site-packages/" not in traceback.tb_frame.f_code.co_filename and not _asyncio(traceback.tb_frame):
+        if "/site-packages/" not in traceback.tb_frame.f_code.co_filename and not _in_asyncio(traceback.tb_frame):
             place = [*_place(traceback.tb_frame)[:2], traceback.tb_lineno]
         traceback = traceback.tb_next
     return {"name": redaction.text(name, NAME), "error": error_text(error)[:ERROR], "frame": place}
 
 
-def _listed(items: Iterable[Any]) -> list[Any]:
+def _snapshot(items: Iterable[Any]) -> list[Any]:
     """The items of a weak set that another thread may change meanwhile."""
     for _ in range(100):
         with contextlib.suppress(RuntimeError):
