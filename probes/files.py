@@ -41,8 +41,8 @@ def make_new_folder(folder: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def folder_or_nothing(folder: str | os.PathLike[str], *, whole: bool = False) -> Iterator[Path]:
-    """Make a folder, and the missing ones above it. Where the block raises, those that were made here and are empty go
-    again; with `whole` a folder that was made here goes with all that is in it. Raises OSError.
+    """Make a folder and its missing parents. If the block raises, remove those of them that are empty, and with `whole`
+    the folder with all its content, if it was made here. Raises OSError.
     """
     path = Path(folder)
     missing = [place for place in (path, *path.parents) if not place.exists()]

@@ -284,8 +284,8 @@ def _without_spoken(sentence: re.Match[str]) -> str:
         hidden = bool(_MIXED.fullmatch(value)) and _names_secret(sentence, value)
     if not hidden:
         return sentence[0]
-    rest = (sentence["quoted"] or sentence["bare"]).removeprefix(value)
-    return f"{sentence['word']}{sentence['gap']}{sentence['quote'] or ''}{WITHHELD}{rest}"
+    punctuation = (sentence["quoted"] or sentence["bare"]).removeprefix(value)
+    return f"{sentence['word']}{sentence['gap']}{sentence['quote'] or ''}{WITHHELD}{punctuation}"
 
 
 def _names_secret(sentence: re.Match[str], value: str) -> bool:

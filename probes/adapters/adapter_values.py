@@ -155,6 +155,11 @@ def unpadded(values: Any, mask: Any) -> list[list[Any]]:
     return [[value for value, kept in zip(row, kept_row, strict=True) if kept] for row, kept_row in pairs]
 
 
+def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of each field of some rows, of which there is at least one."""
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
 def lists(rows: Iterable[Any]) -> list[list[Any]]:
     """Return rows of numbers as lists, whether they are tensors, arrays or sequences."""
     return [row.tolist() if hasattr(row, "tolist") else list(row) for row in rows]

@@ -11,6 +11,7 @@ from typing import Any
 from probes.adapters.adapter_values import (
     canonical_sampling,
     changed_by,
+    columns,
     only_tempered,
     plain,
     prompts_digest,
@@ -175,32 +176,28 @@ def generated(call: Call) -> None:
     _forget(memory)
     if not arrival:
         return
-    made = sorted(arrival, key=lambda row: row["sample"])
-    samples, step = [row["sample"] for row in made], call.step
+    rows = columns(sorted(arrival, key=lambda answer: answer["sample"]))
+    samples, prompts, outputs, step = rows["sample"], rows["prompt"], rows["output"], call.step
     fields: dict[str, Any] = {
-        "weight_version": step, "mode": "coupled" if all(row["coupled"] for row in made) else "native",
-        "guided": False, "finish": [row["finish"] for row in made], "arrival": [row["sample"] for row in arrival],
+        "weight_version": step, "mode": "coupled" if all(rows["coupled"]) else "native", "guided": False,
+        "finish": rows["finish"], "arrival": columns(arrival)["sample"],
     }  # fmt: skip
-    if any(row["turns"] > 1 for row in made):
+    if max(rows["turns"]) > 1:
         fields["uncompared"] = "later turns of a sample are not recorded: an environment wrote between them"
-    logprobs = [row["logprob"] for row in made]
     sampling = memory.get("sampling", {})
     processed = changed_by(sampling) and fields["mode"] == "native"
     if processed and only_tempered(sampling):
         fields["tempered"] = True
     elif processed:
         fields["ratio"] = True  # OpenRLHF asks for log-probabilities for its importance ratio alone
-    prompts, outputs = [row["prompt"] for row in made], [row["output"] for row in made]
-    arrays = rollout_arrays(
-        samples, prompts, outputs, None if None in logprobs else logprobs,
-        meaning="processed_logprob" if processed else "logprob",
-    )  # fmt: skip
-    if any(row["seen"] for row in made):
-        arrays["prompt_seen"] = Ragged.of([list(row["seen"] or ()) for row in made], "i4")
+    logprobs = None if None in rows["logprob"] else rows["logprob"]
+    meaning = "processed_logprob" if processed else "logprob"
+    arrays = rollout_arrays(samples, prompts, outputs, logprobs, meaning=meaning)
+    if any(rows["seen"]):
+        arrays["prompt_seen"] = Ragged.of([list(token_ids or ()) for token_ids in rows["seen"]], "i4")
     call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
     call.recorder.event("data", step=step, prompts=prompts_digest(prompts), samples=samples)
-    rows = zip(samples, prompts, outputs, fields["finish"], strict=True)
-    record_boundaries(call, call.owner.tokenizer, step, rows)
+    record_boundaries(call, call.owner.tokenizer, step, zip(samples, prompts, outputs, rows["finish"], strict=True))
 
 
 def experiencing(call: Call) -> None:
@@ -225,11 +222,11 @@ def experienced(call: Call) -> None:
     for batch in call.result:
         padded += batch.sequences.numel()
         sizes += batch.attention_mask.sum(dim=-1).tolist()
-        columns = _columns(batch)
+        values = _recorded_columns(batch)
         for row, place in enumerate(batch.index):
             step, sample = places[place] or (None, None)
             if step == call.step:
-                rows.append({"sample": sample, **{name: column[row] for name, column in columns.items()}})
+                rows.append({"sample": sample, **{name: column[row] for name, column in values.items()}})
             else:
                 unmatched["no response was recorded of it" if step is None else "it was drawn in another step"] += 1
     first = call.result[0] if call.result else None
@@ -242,16 +239,16 @@ def experienced(call: Call) -> None:
     record_experience(call, rows, unmatched)
 
 
-def _columns(batch: Any) -> dict[str, list[Any]]:
+def _recorded_columns(batch: Any) -> dict[str, list[Any]]:
     """Return what is recorded of each row of a batch, without padding."""
     mask = batch.action_mask.bool()
     rewards = batch.info["reward"].float().tolist() if "reward" in batch.info else batch.rewards.float().tolist()
-    columns = {"reward": rewards, "tokens": unpadded(batch.sequences[:, 1:], mask)}
+    recorded = {"reward": rewards, "tokens": unpadded(batch.sequences[:, 1:], mask)}
     for ours, theirs in _COLUMNS.items():
         values = getattr(batch, theirs)
         if values is not None:
-            columns[ours] = unpadded(values.detach().float().cpu(), mask)
-    return columns
+            recorded[ours] = unpadded(values.detach().float().cpu(), mask)
+    return recorded
 
 
 def resuming(call: Call) -> None:

@@ -81,28 +81,34 @@ def configured(call: Call) -> None:
         **({"steps": args.max_steps} if args.max_steps > 0 and _generates_each_step(args) else {}),
     }  # fmt: skip
     seeds = {"trainer": args.seed, "data": args.data_seed if args.data_seed is not None else args.seed}
-    missing = {}
     if _colocated(trainer):
         seeds["engine"] = trainer.accelerator.process_index // trainer.vllm_generation.tensor_parallel_size
-    if trainer.use_vllm and _changed(trainer) and not _comparable(trainer):
-        missing["logprob"] = "TRL asks vLLM for log-probabilities after temperature, top-k and the like"
-        missing["logprob"] += " (recorded as processed_logprob)"
-    if not trainer.use_vllm:
-        missing["logprob"] = "Transformers' generate gives TRL no log-probabilities"
-    if not call.job.digests:
-        missing["weights"] = "digests of weights were not asked for (--digests)"
-    elif _sharded(trainer):
-        missing["weights"] = "the model is sharded: no process holds its weights"
-    if not _colocated(trainer):
-        missing["received"] = "only a vLLM of this process gives digests of the weights that it received"
     call.job.memory["whole"] = not _sharded(trainer)
     backend = _backend(trainer)
+    missing = _missing(trainer, digests=call.job.digests)
     call.configuration(scenario, settings, backend=backend, seeds=seeds, mode=mode, missing=missing)
     call.recorder.event("sampling", canonical=sampling, native=plain(_native_sampling(trainer)), mode=mode)
     requested = call.job.memory.pop("requested", {})
     call.recorder.event("engine_info", **_engine(trainer, backend, requested), replaced=[], pids=[os.getpid()])
     call.recorder.event("tokenizer", **tokenizer_fields(trainer._tokenizer))
     call.recorder.environment()  # again: now torch is loaded
+
+
+def _missing(trainer: Any, *, digests: bool) -> dict[str, str]:
+    """What this job cannot record, and why."""
+    missing = {}
+    if not trainer.use_vllm:
+        missing["logprob"] = "Transformers' generate gives TRL no log-probabilities"
+    elif _changed(trainer) and not _comparable(trainer):
+        missing["logprob"] = "TRL asks vLLM for log-probabilities after temperature, top-k and the like"
+        missing["logprob"] += " (recorded as processed_logprob)"
+    if not digests:
+        missing["weights"] = "digests of weights were not asked for (--digests)"
+    elif _sharded(trainer):
+        missing["weights"] = "the model is sharded: no process holds its weights"
+    if not _colocated(trainer):
+        missing["received"] = "only a vLLM of this process gives digests of the weights that it received"
+    return missing
 
 
 def requesting(call: Call) -> None:
@@ -266,16 +272,12 @@ def trained(call: Call) -> None:
         return
     old = inputs.get("old_per_token_logps")
     columns = {"actor_logprob": logps if old is None else old, "reference_logprob": inputs.get("ref_per_token_logps")}
-    advantages = lists(inputs["advantages"].detach().cpu().reshape(len(outputs), -1))
-    spread = [
-        row * len(output) if len(row) == 1 else [value for value, kept in zip(row, kept_row, strict=True) if kept]
-        for row, output, kept_row in zip(advantages, outputs, mask.tolist(), strict=True)
-    ]
+    advantages = _of_each_token(inputs["advantages"].detach().cpu().reshape(len(outputs), -1), outputs, mask)
     arrays: dict[str, Flat | Ragged] = {
         "sample": Flat.of([matches[row][1] for row in rows], "i8"),
         "reward": Flat.of([matches[row][2] for row in rows], "f4"),
         "tokens": Ragged.of([outputs[row] for row in rows], "i4"),
-        "advantage": Ragged.of([spread[row] for row in rows], "f4"),
+        "advantage": Ragged.of([advantages[row] for row in rows], "f4"),
     }
     for name, values in columns.items():
         if values is not None:
@@ -283,6 +285,13 @@ def trained(call: Call) -> None:
             arrays[name] = Ragged.of([kept[row] for row in rows], "f4")
     step = matches[rows[0]][0]
     call.recorder.frame("experience", step=step, arrays=arrays, fields={"weight_version": step})
+
+
+def _of_each_token(advantages: Any, outputs: list[list[int]], mask: Any) -> list[list[float]]:
+    """The advantages of each output's tokens: TRL has one for a sample, or one for each padded position."""
+    if advantages.shape[1] != 1:
+        return unpadded(advantages, mask)
+    return [row * len(output) for row, output in zip(advantages.tolist(), outputs, strict=True)]
 
 
 def logged(call: Call) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from probes.adapters.adapter_values import (
     changed_by,
+    columns,
     engine_version,
     finishes,
     is_new_mode,
@@ -123,34 +124,49 @@ def grouped(call: Call) -> None:
     done = sorted(call.job.memory.get("done", {}).pop(uid, []), key=lambda trajectory: trajectory["sample"])
     if not done:
         return
-    tokenizer, first, step = call.owner.tokenizer, [trajectory["turns"][0] for trajectory in done], done[0]["step"]
-    samples = [trajectory["sample"] for trajectory in done]
-    prompts, outputs = [turn["prompt"] for turn in first], [turn["output"] for turn in first]
-    finish = finishes(outputs, _ends(tokenizer, call.owner))  # both engines report "completed" for every end
-    finish = [why if turn["reason"] in ("", "completed", "stop", "length") else turn["reason"]
-              for why, turn in zip(finish, first, strict=True)]  # fmt: skip
-    coupled = all(turn["coupled"] for turn in first)
-    fields: dict[str, Any] = {
+    tokenizer, config, step = call.owner.tokenizer, call.owner.config, done[0]["step"]
+    first = [trajectory["turns"][0] for trajectory in done]
+    turns, samples = columns(first), columns(done)["sample"]
+    prompts, outputs = turns["prompt"], turns["output"]
+    finish = _finish_reasons(outputs, turns["reason"], _ends(tokenizer, call.owner))
+    coupled = all(turns["coupled"])
+    rollout = container(config.actor_rollout_ref.rollout)
+    meaning = _meaning(first, rollout, coupled=coupled)
+    fields = {
         "weight_version": _weight_version(first, step), "mode": "coupled" if coupled else "native", "guided": False,
-        "finish": finish,
+        "finish": finish, **_uncompared(done, config), **_processed(meaning, turns["sampling"], rollout, config),
     }  # fmt: skip
-    if any(len(trajectory["turns"]) > 1 for trajectory in done):
-        fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
-    elif _correction(call.owner.config, "rollout_rs"):
-        fields["uncompared"] = "rollout_correction.rollout_rs hides the tokens that it rejects from the loss"
-    rollout = container(call.owner.config.actor_rollout_ref.rollout)
-    meaning, engine = _meaning(first, rollout, coupled=coupled), str(rollout.get("name"))
-    if meaning == "processed_logprob" and all(comparable(turn["sampling"], engine) for turn in first):
-        fields["tempered"] = True
-    elif meaning == "processed_logprob" and engine == "vllm" and _correction(call.owner.config, "rollout_is"):
-        fields["ratio"] = True
-    logprobs = [turn["logprob"] for turn in first] if meaning else [None]
-    arrays = rollout_arrays(
-        samples, prompts, outputs, None if None in logprobs else logprobs, meaning=meaning or "logprob"
-    )
-    arrays["request"] = Flat.of([turn["request"] for turn in first], "i8")  # matches the `seen` frames of the engine
+    logprobs = turns["logprob"] if meaning and None not in turns["logprob"] else None
+    arrays = rollout_arrays(samples, prompts, outputs, logprobs, meaning=meaning or "logprob")
+    arrays["request"] = Flat.of(turns["request"], "i8")  # matches the `seen` frames of the engine
     call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
     record_boundaries(call, tokenizer, step, zip(samples, prompts, outputs, finish, strict=True))
+
+
+def _finish_reasons(outputs: list[list[int]], reasons: list[str], ends: set[int]) -> list[str]:
+    """Why each output ended. Both engines report "completed" for an end token and for the limit; the tokens tell."""
+    ordinary = ("", "completed", "stop", "length")
+    pairs = zip(finishes(outputs, ends), reasons, strict=True)
+    return [by_tokens if reason in ordinary else reason for by_tokens, reason in pairs]
+
+
+def _uncompared(trajectories: list[dict[str, Any]], config: Any) -> dict[str, str]:
+    """The field that says why these samples are not compared; empty if they are."""
+    if any(len(trajectory["turns"]) > 1 for trajectory in trajectories):
+        return {"uncompared": "later turns of a sample are not recorded: tools or an environment wrote between them"}
+    if _correction(config, "rollout_rs"):
+        return {"uncompared": "rollout_correction.rollout_rs hides the tokens that it rejects from the loss"}
+    return {}
+
+
+def _processed(meaning: str, sampling: list[dict[str, Any]], rollout: dict[str, Any], config: Any) -> dict[str, bool]:
+    """The field that says what log-probabilities after sampling's changes are compared with; empty if with nothing."""
+    engine = str(rollout.get("name"))
+    if meaning != "processed_logprob":
+        return {}
+    if all(comparable(of_request, engine) for of_request in sampling):
+        return {"tempered": True}
+    return {"ratio": True} if engine == "vllm" and _correction(config, "rollout_is") else {}
 
 
 def _weight_version(turns: list[dict[str, Any]], step: int) -> int | None:
