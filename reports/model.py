@@ -246,6 +246,13 @@ class Place:
     margin: Number | None = None  # gap between the two best perturbed logits under the learner, in nats
     context: str = ""
 
+    @staticmethod
+    def of_step(
+        *, step: int, phase: str, field: str, baseline: Any, candidate: Any, context: str = "", rank: int = 0
+    ) -> Place:
+        """The place of a difference that is of no single sample. `step` is -1 where it is of no single step either."""
+        return Place(step, phase, rank, -1, -1, field, baseline, candidate, context=context)
+
 
 @dataclass(frozen=True)
 class Check:

@@ -189,12 +189,9 @@ def _place(result: LiftedResult, verdict: Verdict, stage_evidence: Evidence) -> 
     first = verdict.parity.first_divergence if verdict.parity is not None else None
     prefix = f"in float32 with the same {result.held} weights"
     if first is None:
-        return Place(
+        return Place.of_step(
             step=result.first,
             phase="lifted",
-            rank=0,
-            sample=-1,
-            position=-1,
             field="lifted stage",
             baseline=None,
             candidate=None,

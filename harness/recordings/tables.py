@@ -75,6 +75,10 @@ class Table:
         """`fields` as a type."""
         return FrameHeader.of(self.fields)
 
+    def at(self, row: int) -> dict[str, Any]:
+        """Return the step, rank and sample of a row, as a verdict's `Place` names them."""
+        return {"step": self.step, "rank": int(self.rank[row]), "sample": int(self.sample[row])}
+
     @property
     def nbytes(self) -> int:
         columns = self.columns.values()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -164,13 +165,9 @@ class AlignedTokens:
     def take_b(self, rows: Rows) -> np.ndarray:
         return self.grid.take(rows, self.match.b)
 
-    def sample_at(self, row: int) -> int:
-        """Return the sample number of this matched row."""
-        return int(self.match.sample[row])
-
-    def rank_at(self, row: int) -> int:
-        """Return the rank of the process that recorded this matched row in `a`."""
-        return int(self.a.rank[self.match.a[row]])
+    def at(self, row: int) -> dict[str, Any]:
+        """Return the fields of a `Place` that say which matched row this is, by its rank in `a`."""
+        return self.a.at(int(self.match.a[row]))
 
 
 def equal_rows(a: Rows, ia: np.ndarray, b: Rows, ib: np.ndarray) -> np.ndarray:

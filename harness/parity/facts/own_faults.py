@@ -17,12 +17,10 @@ def note_own_faults(e: EvidenceBuilder) -> None:
         side.lifecycle = lifecycle(side.recording, versions)
         for fault in side.rank_faults:
             rank, values = next(iter(fault.ranks), 0), side.paired(str(fault.what), None)
-            place = Place(
+            place = Place.of_step(
                 step=fault.steps[0],
                 phase="train",
                 rank=rank,
-                sample=-1,
-                position=-1,
                 field="ranks",
                 **values,
                 context=fault.text,
@@ -30,12 +28,10 @@ def note_own_faults(e: EvidenceBuilder) -> None:
             e.note_divergence(Kind.RANKS.of(side.name), [], place)
         for misstep in side.lifecycle.missteps if side.lifecycle is not None else ():
             text = f"engine {misstep.engine} of the {side.name} {misstep.what.words}"
-            place = Place(
+            place = Place.of_step(
                 step=misstep.step,
                 phase="sync",
                 rank=misstep.engine,
-                sample=-1,
-                position=-1,
                 field="sleep and wake",
                 **side.paired(str(misstep.what), None),
                 context=text,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, check, outcome
@@ -40,71 +41,67 @@ _UNASKED = ("kv_cache_dtype", "memory_fraction", "engines", "router")
 @check(SUSPICIONS[6], 6, alone=True)
 def engine_parameter_map(e: Evidence) -> Outcome:
     """Asked, given, resolved: every canonical engine parameter on each side, and the candidate against the baseline."""
-    name, number = SUSPICIONS[6], 6
-    by_side = [_engine_parameters(side, e.mode) for side in e.sides]
-    altered = [finding for parameters in by_side for finding in parameters.altered]
-    silent = [parameter for parameters in by_side for parameter in parameters.silent]
-    unknown = [reason for parameters in by_side for reason in parameters.unknown]
-    checked = sum(parameters.checked for parameters in by_side)
-    findings = altered if e.alone else altered + list(_between(e))
-    absent = [str(finding.cause) for finding in altered if finding.details.get("default")]
-    altered = [finding for finding in altered if not finding.details.get("default")]
-    missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
-    missing += [f"{name}: {text}" for text in unknown]
-    wrong = _warnings(findings) or altered
-    if wrong:
-        text = "; ".join([*unmet(altered), f"{checked} parameters compared", wrong[0].summary]) + moved(e)
-        with_effects = with_effect(e, findings)
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effects, missing=missing)
-    if unknown:
-        with_effects = with_effect(e, findings)
-        return outcome(name, "not tested", "; ".join(unknown), number=number, findings=with_effects, missing=missing)
-    text = f"{checked - len(absent)} parameters were given and resolved as asked" + (
-        "" if e.alone else " on both sides"
-    )
-    text += f"; defaults of no effect there: {', '.join(dict.fromkeys(absent))}" if absent else ""
-    return outcome(name, "ruled out", text, number=number, findings=with_effect(e, findings), missing=missing)
+    name = SUSPICIONS[6]
+    parameters = _EngineParameters()
+    for side in e.sides:
+        parameters.add(side, e.mode)
+    findings = parameters.altered if e.alone else [*parameters.altered, *_between(e)]
+    altered = [finding for finding in parameters.altered if not finding.details.get("default")]
+    missing = [f"{name}: {text}" for text in parameters.unknown]
+    if parameters.silent:
+        missing.insert(0, f"{name}: not reported by the engine: {', '.join(dict.fromkeys(parameters.silent))}")
+    conclude = partial(outcome, name, number=6, findings=with_effect(e, findings), missing=missing)
+    if wrong := _warnings(findings) or altered:
+        text = "; ".join([*unmet(altered), f"{parameters.checked} parameters compared", wrong[0].summary]) + moved(e)
+        return conclude("confirmed", text, decides=False)
+    if parameters.unknown:
+        return conclude("not tested", "; ".join(parameters.unknown))
+    return conclude("ruled out", _as_asked(parameters, alone=e.alone))
+
+
+def _as_asked(parameters: _EngineParameters, *, alone: bool) -> str:
+    defaults = [str(finding.cause) for finding in parameters.altered if finding.details.get("default")]
+    text = f"{parameters.checked - len(defaults)} parameters were given and resolved as asked"
+    text += "" if alone else " on both sides"
+    return text + (f"; defaults of no effect there: {', '.join(dict.fromkeys(defaults))}" if defaults else "")
 
 
 def _warnings(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity == "warning"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _EngineParameters:
-    """What the engines of one side did with their parameters.
+    """What the engines did with their parameters.
 
     `altered`: not honoured. `silent`: asked for, and not reported. `unknown`: why nothing is known of an engine.
-    `checked`: how many parameters were compared.
+    `checked`: count of parameters that were compared.
     """
 
-    altered: list[Finding]
-    silent: list[str]
-    unknown: list[str]
-    checked: int
+    altered: list[Finding] = dataclasses.field(default_factory=list)
+    silent: list[str] = dataclasses.field(default_factory=list)
+    unknown: list[str] = dataclasses.field(default_factory=list)
+    checked: int = 0
 
-
-def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
-    by_engine: dict[int, list[Finding]] = {}
-    silent, unknown, checked = [], [], 0
-    for engine, info in _infos(side, mode).items():
-        asked_parameters, resolved = _asked_parameters(side, info), info.resolved.parameters
-        if not resolved or not asked_parameters:
-            text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
-            unknown.append(text + (f" of engine {engine}" if engine else ""))
-            continue
-        # A parameter without an argument in this engine that it does not report either is no gap: there is nothing to
-        # honour.
-        given_parameters = engine_given(info)
-        unreported = [
-            key for key in asked_parameters if resolved.get(key) is None and given_parameters.get(key) is None
-        ]
-        silent += [f"{side.name}: {key}" for key in unreported if _expected(info, key)]
-        checked += len(asked_parameters) - len(unreported)
-        findings = list(_mapped(side, info, asked_parameters))
-        findings += _resolved_otherwise(side, info, asked_parameters, {finding.cause for finding in findings})
-        by_engine[engine] = findings
-    return _EngineParameters([*of_engines(by_engine)], silent, unknown, checked)
+    def add(self, side: Side, mode: str) -> None:
+        """Add the engines of one side."""
+        by_engine: dict[int, list[Finding]] = {}
+        for engine, info in _infos(side, mode).items():
+            asked_parameters, resolved = _asked_parameters(side, info), info.resolved.parameters
+            if not resolved or not asked_parameters:
+                text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
+                self.unknown.append(text + (f" of engine {engine}" if engine else ""))
+                continue
+            # A parameter that this engine has no argument for, and does not report, is no gap: there is nothing to
+            # honour.
+            reported = {key for values in (resolved, engine_given(info)) for key in values if values[key] is not None}
+            unreported = [key for key in asked_parameters if key not in reported]
+            self.silent += [f"{side.name}: {key}" for key in unreported if _expected(info, key)]
+            self.checked += len(asked_parameters) - len(unreported)
+            findings = list(_mapped(side, info, asked_parameters))
+            findings += _resolved_otherwise(side, info, asked_parameters, {finding.cause for finding in findings})
+            by_engine[engine] = findings
+        self.altered += of_engines(by_engine)
 
 
 def _infos(side: Side, mode: str) -> dict[int, EngineInfo]:
@@ -145,29 +142,11 @@ def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -
     """
     engine, native, given_parameters = info.engine or "", info.arguments, engine_given(info)
     for key, value in asked_parameters.items():
-        got, meaning = given_parameters.get(key), BY_NAME.get(key)
-        argument = meaning.native(engine) if meaning is not None else ""
-        # `moves` names the native arguments that follow a parameter. One that does not follow was dropped, even where
-        # its value happens to be right.
-        follows = info.moves.get(key)
-        dropped = follows is not None and bool(argument) and argument not in follows
-        resolved = info.resolved.parameters.get(key)
-        effective_value = resolved if got is None else got
-        wrong = effective_value is not None and not _ok(key, value, effective_value)
         if key == "generation_config":
-            yield from _leak(side, info, got)
-        elif dropped or (wrong and got is not None):
-            text = lost(key, engine, value, got, native, dropped=dropped)
-            if not wrong and effective_value is not None:
-                text += "; it is what was asked here, by chance"
-            if resolved is not None and resolved != got:
-                text += f"; {title(engine)} resolved {resolved!r}"
-            details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
-            if not wrong:
-                details |= not_passed_on(is_known=effective_value is not None)
-            about: Subject = "setting" if wrong else ""
-            yield parameter_finding(side, CONFIG.key(key), text, details, "warning" if wrong else "info", about=about)
-    # Parameters that nobody asked for, and that the mapping sets.
+            yield from _leak(side, info, given_parameters.get(key))
+        else:
+            yield from _not_honoured(side, info, key, value, given_parameters.get(key))
+    # Parameters that were not asked for, and that the mapping sets.
     for key, got in given_parameters.items():
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
         if key not in asked_parameters and native.get(argument) is not None:
@@ -175,6 +154,31 @@ def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -
             text += f": {BY_NAME[key].note(engine)} ({BY_NAME[key].trap})"
             yield parameter_finding(side, CONFIG.key(key), text, {"asked": None, "given": got, "native": argument})
     yield from _tied(side, info)
+
+
+def _not_honoured(side: Side, info: EngineInfo, key: str, value: Any, got: Any) -> Iterator[Finding]:
+    """Find out whether the mapping dropped or changed one parameter. `got`: its value in the engine's arguments."""
+    engine, meaning = info.engine or "", BY_NAME.get(key)
+    argument = meaning.native(engine) if meaning is not None else ""
+    # `moves` names the native arguments that follow a parameter. One that does not follow was dropped, even where
+    # its value happens to be right.
+    follows = info.moves.get(key)
+    dropped = follows is not None and bool(argument) and argument not in follows
+    resolved = info.resolved.parameters.get(key)
+    effective_value = resolved if got is None else got
+    wrong = effective_value is not None and not _ok(key, value, effective_value)
+    if not dropped and (not wrong or got is None):
+        return
+    text = lost(key, engine, value, got, info.arguments, dropped=dropped)
+    if not wrong and effective_value is not None:
+        text += "; it is what was asked here, by chance"
+    if resolved is not None and resolved != got:
+        text += f"; {title(engine)} resolved {resolved!r}"
+    details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
+    if not wrong:
+        details |= not_passed_on(is_known=effective_value is not None)
+    about: Subject = "setting" if wrong else ""
+    yield parameter_finding(side, CONFIG.key(key), text, details, "warning" if wrong else "info", about=about)
 
 
 def _tied(side: Side, info: EngineInfo) -> Iterator[Finding]:

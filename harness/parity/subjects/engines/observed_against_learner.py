@@ -55,12 +55,10 @@ def rollout_of_side(e: EvidenceBuilder, side: SideBuilder, rollout: Table, exper
         e.note_divergence(
             Kind.VERSION.of(),
             [],
-            Place(
+            Place.of_step(
                 step=rollout.step,
                 phase="rollout",
                 rank=int(rollout.rank[0]),
-                sample=-1,
-                position=-1,
                 field="weight_version",
                 baseline=version,
                 candidate=trained_version,
@@ -111,10 +109,8 @@ def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
         Kind.NOT_FINITE.of(side.name),
         rollout.sample[np.unique(rows)],
         Place(
-            step=rollout.step,
+            **rollout.at(row),
             phase="rollout",
-            rank=int(rollout.rank[row]),
-            sample=int(rollout.sample[row]),
             position=position,
             field="logprob",
             **side.paired(float(logprob.values[bad[0]]), None),
@@ -176,10 +172,8 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     has_margins = margin is not None and np.array_equal(margin.lengths, tokens.lengths)
     gap = float(aligned.take_b(margin)[first]) if margin is not None and has_margins else float("nan")
     place = Place(
-        step=rollout.step,
+        **aligned.at(row),
         phase="rollout",
-        rank=aligned.rank_at(row),
-        sample=aligned.sample_at(row),
         position=int(grid.position[first]),
         field="logprob against the learner",
         **side.paired(engine, learner),
@@ -211,10 +205,8 @@ def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens
         Kind.TRAINED.of(side.name),
         match.sample[wrong],
         Place(
-            step=tokens.step,
+            **tokens.at(row),
             phase="experience",
-            rank=tokens.rank_at(row),
-            sample=tokens.sample_at(row),
             position=at,
             field="token trained on",
             **side.paired(around(trained_ids, at), around(drawn_ids, at)),
@@ -287,10 +279,8 @@ def _choices(
     side.counts += SideCounts(choices_against_learner=len(beyond))
     samples = tokens.match.sample[np.unique(grid.row[beyond])]
     place = Place(
-        step=tokens.step,
+        **tokens.at(row),
         phase="rollout",
-        rank=tokens.rank_at(row),
-        sample=tokens.sample_at(row),
         position=position,
         field="token against the learner's choice",
         **side.paired(token, instead),

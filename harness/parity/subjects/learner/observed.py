@@ -95,12 +95,9 @@ def _note_parted(e: EvidenceBuilder, step: int, wrong: list[tuple[str, str]], di
         e.learners = replace(e.learners, reordered=step)
     else:
         names = ", ".join(digest for digest, _ in wrong)
-        place = Place(
+        place = Place.of_step(
             step=step,
             phase=phase,
-            rank=0,
-            sample=-1,
-            position=-1,
             field=f"{name} digest",
             baseline=digests[0],
             candidate=digests[1],
@@ -132,12 +129,9 @@ def _losses(e: EvidenceBuilder, steps: list[int]) -> None:
                 e.note_divergence(
                     Kind.LOSS.of(),
                     [],
-                    Place(
+                    Place.of_step(
                         step=step,
                         phase="train",
-                        rank=0,
-                        sample=-1,
-                        position=-1,
                         field=name,
                         baseline=baseline_value,
                         candidate=candidate_value,

@@ -144,12 +144,9 @@ def _tokens(
 
 
 def _place(side: SideBuilder, table: Table, role: str, applied: float, expected: float) -> Place:
-    return Place(
+    return Place.of_step(
         step=table.step,
         phase="train",
-        rank=0,
-        sample=-1,
-        position=-1,
         field=f"loss of the {role}'s first update",
         **side.paired(applied, expected),
         context=f"the {side.name}'s {role} applied a loss of {figure(applied)} in the first update of step "

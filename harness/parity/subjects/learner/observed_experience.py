@@ -13,6 +13,7 @@ are clustered by their prompt (`observed_clusters`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ from harness.parity.subjects.log_probabilities.observed_systematic import ALLOWE
 from harness.parity.subjects.precision.observed_floor import EPSILON, RESOLUTION
 from harness.parity.subjects.recording.observed_missing_steps import COLUMNS, note_experience
 from harness.parity.subjects.sampling import observed_margins
-from harness.recordings.tables import Table
+from harness.recordings.tables import Rows, Table
 from reports.model import Place
 from reports.text import counted, figure
 
@@ -34,6 +35,7 @@ ROUNDINGS = 4  # that a reward, value, advantage or return may differ by, in ano
 SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two numbers near one
 _LOGPROBS = ("actor_logprob", "reference_logprob", "kl")
 FROZEN = ("reward", "reference_logprob")  # functions of the tokens alone
+NORMALISED = ("advantage", "return")  # over the batch
 _DELTA, _SQUARE, _SIZE, _ONE, _TWO = range(1, 6)  # columns of the sums
 
 
@@ -49,65 +51,62 @@ def experiences(e: EvidenceBuilder, b: Table, c: Table) -> None:
         return
     e.unpaired(match, f"step {b.step}", "trained on in the baseline only", "trained on in the candidate only")
     tokens_equal = equal_rows(tokens, match.a, tokens2, match.b)
-    if not tokens_equal.all():
+    is_whole_batch = bool(tokens_equal.all())
+    if not is_whole_batch:
         e.other_tokens.append(b.step)
         if e.guided:
-            row = int(np.flatnonzero(~tokens_equal)[0])
-            baseline_values, candidate_values = tokens.row(int(match.a[row])), tokens2.row(int(match.b[row]))
-            at = first_difference(baseline_values, candidate_values)
-            e.note_divergence(
-                Kind.TRAINED.of("candidate"),
-                match.sample[~tokens_equal],
-                Place(
-                    step=b.step,
-                    phase="experience",
-                    rank=int(c.rank[match.b[row]]),
-                    sample=int(match.sample[row]),
-                    position=at,
-                    field="token trained on",
-                    baseline=around(baseline_values, at),
-                    candidate=around(candidate_values, at),
-                    context="guided runs train on the baseline's tokens",
-                ),
-            )
+            _note_other_tokens(e, c, match, (tokens, tokens2), ~tokens_equal)
     e.counts += Counts(experience_samples=int(np.count_nonzero(tokens_equal)))
     ia, ib, sample = match.a[tokens_equal], match.b[tokens_equal], match.sample[tokens_equal]
     rounds = bool(e.learners.cuts) or any(side.recording.records.manifest.framework for side in e.sides)
-    exact = not rounds and bool(tokens_equal.all()) and not len(match.only_a) and not len(match.only_b)
+    exact = not rounds and is_whole_batch and not len(match.only_a) and not len(match.only_b)
     observed_margins.note_apart(e, b, c, ia, ib, exact=exact)
-    for name in COLUMNS:
-        column, column2 = b.rows(name), c.rows(name)
-        if column is None or column2 is None:
-            continue  # reported by `gaps`
-        if name in ("advantage", "return") and not tokens_equal.all():
-            continue  # it is normalised over the batch, in which some samples differ
-        grid = shared([(column, ia), (column2, ib)])
-        values = _PairedValues(
-            name=name,
-            step=b.step,
-            sample=sample,
-            rank=c.rank[ib],
-            baseline=grid.take(column, ia),
-            candidate=grid.take(column2, ib),
-            grid=grid,
-        )
-        if name in FROZEN and not exact:
+    # Advantages and returns are normalised over the batch, so a sample that differs moves those of all others.
+    compared_columns = COLUMNS if is_whole_batch else [name for name in COLUMNS if name not in NORMALISED]
+    for values in _paired_values(b, c, ia, ib, sample, compared_columns):
+        if values.name in FROZEN and not exact:
             _shift(e, values)
-        _same_numbers(e, Kind.EXPERIENCE, values, exact=exact)
+        if values.name == "reward":
+            both_finite = np.isfinite(values.baseline) & np.isfinite(values.candidate)
+            e.counts += Counts(rewards=int(np.count_nonzero(both_finite)))
+        _same_numbers(e, Kind.REWARD if values.name == "reward" else Kind.EXPERIENCE, values, exact=exact)
+
+
+def _note_other_tokens(
+    e: EvidenceBuilder, candidate: Table, match: Match, tokens: tuple[Rows, Rows], differing: np.ndarray
+) -> None:
+    """Note samples of a guided run that the learners trained on with other tokens."""
+    row = int(np.flatnonzero(differing)[0])
+    baseline_ids, candidate_ids = tokens[0].row(int(match.a[row])), tokens[1].row(int(match.b[row]))
+    at = first_difference(baseline_ids, candidate_ids)
+    e.note_divergence(
+        Kind.TRAINED.of("candidate"),
+        match.sample[differing],
+        Place(
+            **candidate.at(int(match.b[row])),
+            phase="experience",
+            position=at,
+            field="token trained on",
+            baseline=around(baseline_ids, at),
+            candidate=around(candidate_ids, at),
+            context="guided runs train on the baseline's tokens",
+        ),
+    )
+
+
+def _paired_values(
+    b: Table, c: Table, ia: np.ndarray, ib: np.ndarray, sample: np.ndarray, names: Sequence[str]
+) -> Iterator[_PairedValues]:
+    """Yield these columns and the reward, on rows of equal tokens. `gaps` reports columns that were not recorded."""
+    for name in names:
+        column, column2 = b.rows(name), c.rows(name)
+        if column is not None and column2 is not None:
+            grid = shared([(column, ia), (column2, ib)])
+            values = grid.take(column, ia), grid.take(column2, ib)
+            yield _PairedValues(name, b.step, sample, c.rank[ib], *values, grid)
     reward, reward2 = b.flat("reward"), c.flat("reward")
     if reward is not None and reward2 is not None:
-        e.counts += Counts(rewards=int(np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib]))))
-        values = _PairedValues(
-            name="reward",
-            step=b.step,
-            sample=sample,
-            rank=c.rank[ib],
-            baseline=reward[ia],
-            candidate=reward2[ib],
-        )
-        if not exact:
-            _shift(e, values)
-        _same_numbers(e, Kind.REWARD, values, exact=exact)
+        yield _PairedValues("reward", b.step, sample, c.rank[ib], reward[ia], reward2[ib])
 
 
 @dataclass(frozen=True)
@@ -201,18 +200,8 @@ def _shift(e: EvidenceBuilder, values: _PairedValues) -> None:
 
 def note_means(e: EvidenceBuilder) -> None:
     """Turn mean differences that rounding cannot have into divergences, where no single value diverged already."""
-    made: list[tuple[str, str, int, np.ndarray]] = []
-    for name, steps in e.frozen_means.items():
-        # A framework may refresh its reference model from its learner. After the learners diverge, it differs as well.
-        parted = e.learners.parted
-        last = np.inf if name == "reward" or parted is None else parted
-        run = Clusters()
-        for step, clusters in sorted(steps.items()):
-            if step <= last:
-                run.extend(clusters)
-                made.append((name, f"step {step}", step, clusters.table()))
-        made.append((name, "the run", min(steps), run.table()))
-    for name, where, step, table in made:
+    sums = list(_sums_of_means(e))
+    for name, where, step, table in sums:
         key = (Kind.REWARD if name == "reward" else Kind.EXPERIENCE).of()
         count = table[:, 0].sum()
         mean = Mean.of(table, table[:, _DELTA]) if count else None
@@ -222,27 +211,37 @@ def note_means(e: EvidenceBuilder) -> None:
             if where == "the run":
                 e.untested_means[name] = f"{name} differs over one prompt only, which tells no mean"
             continue
+        # A mean may be off by the resolution of the type at the column's scale. Log-probabilities of normalised
+        # distributions also have a bias of second order, see `observed_systematic`.
         bound = RESOLUTION * EPSILON * max(1.0, float(table[:, _SIZE].sum() / count))
-        if name in _LOGPROBS:  # bias of normalised distributions, see `observed_systematic`
+        if name in _LOGPROBS:
             bound += ALLOWED_BIAS * float(table[:, _SQUARE].sum() / count)
-        critical = student(FALSE_ALARM / len(made) / 2, mean.clusters - 1)
+        # All tests share one error rate (Bonferroni); each is two-sided, with Student's t over the prompts.
+        critical = student(FALSE_ALARM / len(sums) / 2, mean.clusters - 1)
         if key in e.first or not abs(mean.value) - bound > critical * mean.error:
             continue
-        values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)
         context = f"on the same tokens: {name} of {where} is {figure(mean.value)} higher in the candidate on average, "
         context += f"standard error {figure(mean.error)} over {counted(mean.clusters, 'prompt')}; rounding has no mean"
-        e.note_divergence(
-            key,
-            [],
-            Place(
-                step=step,
-                phase="experience",
-                rank=0,
-                sample=-1,
-                position=-1,
-                field=f"mean {name}",
-                baseline=values[0],
-                candidate=values[1],
-                context=context,
-            ),
+        place = Place.of_step(
+            step=step,
+            phase="experience",
+            field=f"mean {name}",
+            baseline=float(table[:, _ONE].sum() / count),
+            candidate=float(table[:, _TWO].sum() / count),
+            context=context,
         )
+        e.note_divergence(key, [], place)
+
+
+def _sums_of_means(e: EvidenceBuilder) -> Iterator[tuple[str, str, int, np.ndarray]]:
+    """Yield (column, where, step, sums of each prompt), of each step and of the run."""
+    for name, steps in e.frozen_means.items():
+        # A framework may refresh its reference model from its learner. After the learners diverge, it differs as well.
+        parted = e.learners.parted
+        last = np.inf if name == "reward" or parted is None else parted
+        run = Clusters()
+        for step, clusters in sorted(steps.items()):
+            if step <= last:
+                run.extend(clusters)
+                yield name, f"step {step}", step, clusters.table()
+        yield name, "the run", min(steps), run.table()

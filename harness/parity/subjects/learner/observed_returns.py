@@ -140,10 +140,8 @@ def _place(side: SideBuilder, table: Table, tokens: Rows, rewards: _StepRewards,
     row = int(_rows_of(tokens, np.array([at]))[0])
     recorded, implied = float(rewards.penalty[at] + rewards.terminal[at]), float(rewards.implied[at])
     return Place(
-        step=table.step,
+        **table.at(row),
         phase="experience",
-        rank=int(table.rank[row]),
-        sample=int(table.sample[row]),
         position=at - int(tokens.offsets[row]),
         field="reward in the return",
         **side.paired(implied, recorded),

@@ -7,6 +7,8 @@ tests of the means are in `observed_systematic`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from harness.parity.facts.align import AlignedTokens
@@ -75,18 +77,14 @@ def note_means(e: EvidenceBuilder) -> None:
             continue
         for mean_test in tests:
             if mean_test.found:
-                field, values = "mean log-probability", _values(e, side, mean_test)
                 e.note_divergence(
                     compared.drift.of(side),
                     [],
-                    Place(
+                    Place.of_step(
                         step=mean_test.step,
                         phase="rollout",
-                        rank=0,
-                        sample=-1,
-                        position=-1,
-                        field=field,
-                        **values,
+                        field="mean log-probability",
+                        **_values(e, side, mean_test),
                         context=describe(mean_test),
                     ),
                 )
@@ -95,12 +93,9 @@ def note_means(e: EvidenceBuilder) -> None:
         for test in in_use.behind:
             context = f"over {test.where} the {name} is nearer to the learner's weights before the last update than to "
             context += f"its weights, by {figure(-test.errors)} standard errors ({test.reading})"
-            place = Place(
+            place = Place.of_step(
                 step=test.step,
                 phase="rollout",
-                rank=0,
-                sample=-1,
-                position=-1,
                 field="distance from the learner's weights",
                 **e.side(name).paired(in_use.now, in_use.before),
                 context=context,
@@ -108,7 +103,7 @@ def note_means(e: EvidenceBuilder) -> None:
             e.note_divergence(Kind.BEHIND.of(name), [], place)
 
 
-def _values(e: EvidenceBuilder, side: str | None, test: systematic.Tested) -> dict[str, float]:
+def _values(e: EvidenceBuilder, side: str | None, test: systematic.Tested) -> dict[str, Any]:
     """Return the two means as fields of a `Place`. For one side's comparison, the reference takes the other side's
     place.
     """

@@ -184,12 +184,9 @@ def _note(e: EvidenceBuilder, key: DivergenceKey, name: Statistic, result: Nativ
     look = next(look for look in result.looks if name in look.rejected)
     test = look.tests[name]
     text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {figure(look.alpha)} at look {look.draws}"
-    place = Place(
+    place = Place.of_step(
         step=-1,
         phase="native",
-        rank=0,
-        sample=-1,
-        position=-1,
         field=name,
         baseline=test.get("baseline"),
         candidate=test.get("candidate"),

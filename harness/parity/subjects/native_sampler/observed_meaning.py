@@ -242,10 +242,8 @@ def _note(e: EvidenceBuilder, side: RecordedSide, part: Tokens) -> None:
     first = int(weighed.deciding[0])
     row = part.rows[int(part.grid.row[first])]
     place = Place(
-        step=part.table.step,
+        **part.table.at(row),
         phase="native",
-        rank=int(part.table.rank[row]),
-        sample=int(part.table.sample[row]),
         position=int(part.grid.position[first]),
         field="native logprob against the learner",
         **side.paired(float(part.reported[first]), float(part.learner[first])),

@@ -65,12 +65,9 @@ def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, stage: N
         )
         return False
     text = f"{side.name}: {equal} equal pairs, {figure(expected)} expected"
-    place = Place(
+    place = Place.of_step(
         step=-1,
         phase="native",
-        rank=0,
-        sample=-1,
-        position=-1,
         field="equal samples of one prompt",
         **side.paired(equal, expected),
         context=text,
@@ -104,12 +101,10 @@ def shared_seeds(e: EvidenceBuilder, side: RecordedSide, draws: int, stage: Nati
             f"engine {engine} of the {side.name} drew {int(borrowed.sum()):,} of its {int((rank == engine).sum()):,} "
             f"native samples with seeds of samples of engine {owners}"
         )
-        at = Place(
+        at = Place.of_step(
             step=-1,
             phase="native",
             rank=engine,
-            sample=-1,
-            position=-1,
             field="seeds of two engines",
             **side.paired(engine, owners),
             context=text,
@@ -145,12 +140,9 @@ def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: Nat
     text = f"{part_of(twice.alike, twice.compared, 'sample')} drawn alike under the same seed, "
     text += f"{figure(twice.expected)} expected by chance"
     if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
-        place = Place(
+        place = Place.of_step(
             step=-1,
             phase="native",
-            rank=0,
-            sample=-1,
-            position=-1,
             field="samples drawn twice",
             **side.paired(twice.alike, twice.compared),
             context=f"{side.name}: {text}",

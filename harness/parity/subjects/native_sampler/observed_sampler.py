@@ -122,10 +122,8 @@ def _outside(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], readin
         at -= part.grid.size
     row = first.rows[int(first.grid.row[at])]
     place = Place(
-        step=first.table.step,
+        **first.table.at(row),
         phase="native",
-        rank=int(first.table.rank[row]),
-        sample=int(first.table.sample[row]),
         position=int(first.grid.position[at]),
         field="a token outside of the support",
         **side.paired(int(first.output[at]), None),

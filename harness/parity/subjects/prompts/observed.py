@@ -59,10 +59,8 @@ def note(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
         (Kind.NATIVE_PROMPT if native else Kind.PROMPT).of(side.name),
         rollout.sample[wrong],
         Place(
-            step=rollout.step,
+            **rollout.at(row),
             phase="native" if native else "prompt",
-            rank=int(rollout.rank[row]),
-            sample=int(rollout.sample[row]),
             position=at,
             field="prompt_seen",
             **side.paired(around(seen_ids, at), around(ids, at)),

@@ -136,16 +136,21 @@ def cache_hit_rate(e: Evidence) -> Outcome:
         text = f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; "
         text += f"hit rates {rates_text}"
         return outcome(name, "not tested", text, number=number, findings=findings, **buckets)
-    text = f"{'; '.join(_cached_effect(side, bucket) for side, bucket in cached.items())}; hit rates {rates_text}"
-    alone = [side for side, bucket in cached.items() if "not cached" not in bucket]
-    if alone:
-        text = f"every compared token came after a cached prompt in the {' and the '.join(alone)}: {text}"
-    # A learner caches nothing. Tokens that agree with it need no uncached tokens to compare with.
-    apart = [side for side in alone if Kind.ENGINE.of(side) in e.first]
-    if alone and not apart:
-        text += "; their learners, which cache nothing, agree"
-    state: CheckState = "not tested" if apart else "ruled out"
+    effects = "; ".join(_cached_effect(side, bucket) for side, bucket in cached.items())
+    state, text = _cached_tokens(e, cached, f"{effects}; hit rates {rates_text}")
     return outcome(name, state, text, number=number, findings=findings, **buckets)
+
+
+def _cached_tokens(e: Evidence, cached: dict[str, Any], text: str) -> tuple[CheckState, str]:
+    """Whether tokens after a cached prompt are as near to the learner as the others, where each side has some."""
+    uncontrolled = [side for side, bucket in cached.items() if "not cached" not in bucket]
+    if not uncontrolled:
+        return "ruled out", text
+    text = f"every compared token came after a cached prompt in the {' and the '.join(uncontrolled)}: {text}"
+    # A learner caches nothing. Tokens that agree with it need no uncached tokens to compare with.
+    if any(Kind.ENGINE.of(side) in e.first for side in uncontrolled):
+        return "not tested", text
+    return "ruled out", f"{text}; their learners, which cache nothing, agree"
 
 
 def _cached_effect(side: str, bucket: dict[str, dict[str, float]]) -> str:

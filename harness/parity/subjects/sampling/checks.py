@@ -7,6 +7,7 @@ samplers draw alike. Check 6, of the engine parameters, is in `harness.parity.su
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, check, outcome
@@ -45,45 +46,54 @@ from scenarios.engines.native import apart
 def sampling_parameter_map(e: Evidence) -> Outcome:
     """Canonical sampling parameters asked against given, the sides against each other, and the engines' own samplers by
     their samples."""
-    name, number = SUSPICIONS[7], 7
     findings = [finding for side in e.sides for finding in _sampling(e, side)]
-    given_otherwise = {finding.details.get("name") for finding in findings}
-    # Values that differ between the sides, unless a finding about one side says so already.
-    shared_modes = () if e.alone else sampling_requests(e.baseline).keys() & sampling_requests(e.candidate).keys()
-    for mode in shared_modes:
-        baseline_sampling, candidate_sampling = (sampling_request(side, mode).requested for side in e.sides)
-        for key, (a, b) in differences(baseline_sampling, candidate_sampling).items():
-            if key not in given_otherwise:
-                text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
-                findings.append(finding_of_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}))
-                given_otherwise.add(key)
-    result = e.native
-    silent = _silent(e)
+    findings += _between(e, {finding.details.get("name") for finding in findings})
     if findings:
         text = "; ".join([*unmet(findings), *(finding.summary for finding in findings[:3])]) + moved(e)
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effect(e, findings))
+        return _outcome("confirmed", text, decides=False, findings=with_effect(e, findings))
     if native_kinds := [key for key in e.first if key.kind.stage is Stage.NATIVE]:
-        native_places = "; ".join(_native_place(e, key) for key in native_kinds[:3])
-        if any(key.kind is Kind.NATIVE_PROMPT for key in native_kinds):  # other prompts have other answers
-            text = f"parameters agree; the native stage says nothing of them, its prompts differ: {native_places}"
-            return outcome(name, "not tested", text, number=number)
-        text = f"parameters agree, but the native stage differs: {native_places}"
-        return outcome(name, "confirmed", text, number=number, decides=False)
-    if silent:
-        return outcome(name, "not tested", f"no sampling parameters {silent} were recorded", number=number)
+        return _native_difference(e, native_kinds)
+    if silent := _silent(e):
+        return _outcome("not tested", f"no sampling parameters {silent} were recorded")
     if e.alone:
-        return outcome(
-            name, "ruled out", "the engine was given every sampling parameter as it was asked", number=number
-        )
-    # Equal parameters are not enough: the native stage must also show that the samplers draw alike.
-    text = f"parameters agree; {samplers_said(e)}"
+        return _outcome("ruled out", "the engine was given every sampling parameter as it was asked")
+    return _equal_samplers(e)
+
+
+_outcome = partial(outcome, SUSPICIONS[7], number=7)
+
+
+def _between(e: Evidence, reported_names: set[Any]) -> Iterator[Finding]:
+    """Find values that differ between the sides, except of parameters that a finding about one side reports."""
+    if e.alone:
+        return
+    for mode in sampling_requests(e.baseline).keys() & sampling_requests(e.candidate).keys():
+        baseline_sampling, candidate_sampling = (sampling_request(side, mode).requested for side in e.sides)
+        for key, (a, b) in differences(baseline_sampling, candidate_sampling).items():
+            if key not in reported_names:
+                reported_names.add(key)
+                text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
+                yield finding_of_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b})
+
+
+def _native_difference(e: Evidence, native_kinds: list[DivergenceKey]) -> Outcome:
+    places = "; ".join(_native_place(e, key) for key in native_kinds[:3])
+    if any(key.kind is Kind.NATIVE_PROMPT for key in native_kinds):  # other prompts have other answers
+        text = f"parameters agree; the native stage says nothing of them, its prompts differ: {places}"
+        return _outcome("not tested", text)
+    return _outcome("confirmed", f"parameters agree, but the native stage differs: {places}", decides=False)
+
+
+def _equal_samplers(e: Evidence) -> Outcome:
+    """Equal parameters are not enough: the native stage must also show that the samplers draw alike."""
+    result, text = e.native, f"parameters agree; {samplers_said(e)}"
     if result is None or result.skipped or result.absent or result.unread:
-        return outcome(name, "not tested", text, number=number)
+        return _outcome("not tested", text)
     if not result.adequate:
-        return outcome(name, "undecided", text, number=number)
+        return _outcome("undecided", text)
     smallest = min(test["p_holm"] for test in result.tests.values())
     text = f"parameters agree; native stage: {len(result.tests):,} tests, smallest corrected p {figure(smallest)}"
-    return outcome(name, "ruled out", text, number=number)
+    return _outcome("ruled out", text)
 
 
 def _native_place(e: Evidence, key: DivergenceKey) -> str:
@@ -130,41 +140,59 @@ def _sampled(
     """Return them for one engine in one mode. `reported_names`: parameters already found for it in another mode."""
     infos = engine_infos(side, e.mode)
     engine = (infos[0].engine or "") if infos else "the engine"
-    scenario, requested = side.recording.records.settings.sampling, request.requested
-    native, moves = request.arguments, request.moves
+    yield from _altered_values(side, mode, request, engine, reported_names)
+    yield from _right_by_chance(side, request, engine, reported_names)
+    yield from _other_meanings(side, mode, request, engine)
+    for key, (a, b) in _other_than_scenario(side, request).items():
+        if a is not None and key not in reported_names and not (mode == "native" and _of_both(e, mode, key, b)):
+            text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
+            reported_names.add(key)
+            yield parameter_finding(side, sampling_key(key), text, {"name": key, "asked": a, "used": b})
+
+
+def _altered_values(
+    side: Side, mode: str, request: SamplingRequest, engine: str, reported_names: set[str]
+) -> Iterator[Finding]:
+    """Find parameters whose value the mapping dropped or changed."""
+    moves = request.moves
     for change in altered(side, mode, request):
         if change.name in reported_names:
             continue
         reported_names.add(change.name)
         dropped = change.name in moves and BY_NAME[change.name].native(engine) not in moves[change.name]
-        text = lost(change.name, engine, change.asked, change.given, native, dropped=dropped)
+        text = lost(change.name, engine, change.asked, change.given, request.arguments, dropped=dropped)
         if change.leaked:
             text = f"{change.name}: asked {change.asked!r}, left out, so that the model's generation_config.json says "
             text += repr(change.given)
         yield parameter_finding(side, altered_key(change), text, change.details | {"name": change.name})
-    # Parameters that the mapping dropped, though their values happen to be right.
-    for key in requested:
+
+
+def _right_by_chance(side: Side, request: SamplingRequest, engine: str, reported_names: set[str]) -> Iterator[Finding]:
+    """Find parameters that the mapping dropped, although their values are right this time."""
+    moves = request.moves
+    for key, value in request.requested.items():
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
         if key in reported_names or key not in moves or not argument or argument in moves[key]:
             continue
         reported_names.add(key)
-        text = (
-            lost(key, engine, requested[key], request.effective.get(key), native, dropped=True)
-            + "; it is what was asked here, by chance"
-        )
-        details = {"name": key, "asked": requested[key], **not_passed_on(is_known=True)}
+        text = lost(key, engine, value, request.effective.get(key), request.arguments, dropped=True)
+        text += "; it is what was asked here, by chance"
+        details = {"name": key, "asked": value, **not_passed_on(is_known=True)}
         yield parameter_finding(side, sampling_key(key), text, details, "info", about="")
-    # Parameters that mean something else in this engine.
+
+
+def _other_meanings(side: Side, mode: str, request: SamplingRequest, engine: str) -> Iterator[Finding]:
+    """Find parameters that mean something else in this engine."""
     for key, what in request.unlike.items():
         names_of = apart(key)
         cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
         yield parameter_finding(side, cause, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode})
-    # Values that the engine was asked for, and that are not those of the scenario.
-    for key, (a, b) in (differences(scenario, requested) if scenario else {}).items():
-        if a is not None and key not in reported_names and not (mode == "native" and _of_both(e, mode, key, b)):
-            text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
-            reported_names.add(key)
-            yield parameter_finding(side, sampling_key(key), text, {"name": key, "asked": a, "used": b})
+
+
+def _other_than_scenario(side: Side, request: SamplingRequest) -> dict[str, tuple[Any, Any]]:
+    """Return the values of the scenario and of the engine's request where they differ."""
+    scenario = side.recording.records.settings.sampling
+    return differences(scenario, request.requested) if scenario else {}
 
 
 def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:

@@ -124,13 +124,10 @@ def note(
         index = np.flatnonzero(chosen)
         if len(index):
             at = int(index[0])
-            sample = int(match.sample[row[at]])
             gap = float(margin[at])
             place = Place(
-                step=tokens.step,
+                **tokens.at(row[at]),
                 phase="rollout",
-                rank=tokens.rank_at(row[at]),
-                sample=sample,
                 position=int(position[at]),
                 field="token",
                 baseline=int(baseline_tokens[at]),

@@ -179,10 +179,8 @@ def _logprobs(e: EvidenceBuilder, tokens: AlignedTokens, pairs: LogprobPairs, lo
 def _logprob_place(tokens: AlignedTokens, pairs: LogprobPairs, at: Any, gap: float | None, context: str) -> Place:
     row = int(tokens.grid.row[at])
     return Place(
-        step=tokens.step,
+        **tokens.at(row),
         phase="rollout",
-        rank=tokens.rank_at(row),
-        sample=tokens.sample_at(row),
         position=int(tokens.grid.position[at]),
         field="logprob",
         baseline=float(pairs.first[at]),

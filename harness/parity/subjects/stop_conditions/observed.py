@@ -50,10 +50,8 @@ def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs:
             Kind.LENGTH.of(),
             match.sample[wrong],
             Place(
-                step=tokens.step,
+                **tokens.at(row),
                 phase="rollout",
-                rank=tokens.rank_at(row),
-                sample=tokens.sample_at(row),
                 position=int(min(lengths[row], lengths2[row])),
                 field="length",
                 baseline=int(lengths[row]),
@@ -92,10 +90,8 @@ def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs:
             Kind.FINISH.of(),
             match.sample[wrong],
             Place(
-                step=tokens.step,
+                **tokens.at(row),
                 phase="rollout",
-                rank=tokens.rank_at(row),
-                sample=tokens.sample_at(row),
                 position=int(lengths[row]) - 1,
                 field="finish_reason",
                 baseline=str(finish[row]),
@@ -136,10 +132,8 @@ def note_alone(e: EvidenceBuilder, side: SideBuilder, table: Table) -> None:
         Kind.REASON.of(side.name),
         table.sample[wrong],
         Place(
-            step=table.step,
+            **table.at(row),
             phase="rollout",
-            rank=int(table.rank[row]),
-            sample=int(table.sample[row]),
             position=int(output.lengths[row]) - 1,
             field="finish_reason",
             baseline=str(finish[row]),
@@ -167,7 +161,7 @@ def _note_endings(
         e.endings.append(
             Ending(
                 step=tokens.step,
-                sample=tokens.sample_at(row),
+                sample=int(match.sample[row]),
                 sent=sent,
                 seen=(seen_lengths[0] or sent, seen_lengths[1] or sent),
                 lengths=(len(ends[0]), len(ends[1])),

@@ -244,9 +244,12 @@ def _note_behind(e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, used
         now, before = record.distances[version]
         context = f"by the proof of weight version {version} the {side.name} is {figure(now)} nats from the learner's "
         context += f"weights and {figure(before)} from those before the last update, on average"
-        field_, values = "distance from the learner's weights", side.paired(now, before)
-        place = Place(
-            step=used[version], phase="rollout", rank=0, sample=-1, position=-1, field=field_, **values, context=context
+        place = Place.of_step(
+            step=used[version],
+            phase="rollout",
+            field="distance from the learner's weights",
+            **side.paired(now, before),
+            context=context,
         )
         e.note_divergence(Kind.BEHIND.of(side.name), [], place)
 
@@ -309,12 +312,10 @@ def _judge(
         context += f"; the proof is {figure(proof)} nats from the learner"
     engine, first_step = sync.recorded.proof.furthest_engine, used.get(sync.version)
     sync_step = -1 if sync.recorded.step is None else sync.recorded.step
-    place = Place(
+    place = Place.of_step(
         step=sync_step if first_step is None else first_step,
         phase="sync",
         rank=engine if engine is not None and not sync.wrong else sync.recorded.rank or 0,
-        sample=-1,
-        position=-1,
         field=symptom.field,
         **side.paired(symptom.got, symptom.expected),
         context=f"{side.name}: {context}",
