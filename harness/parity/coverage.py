@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, Registered
@@ -17,7 +17,7 @@ from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import IN_PART, Finding
 from scenarios.settings import Scenario
 
-# Settings without which nobody knows how many steps and samples a run should have.
+# Settings without which it is unknown how many steps and samples a run should have.
 _COUNTS = {"steps", "rollout.prompts_per_step", "rollout.samples_per_prompt"}
 MOST_NAMES, MOST_LETTERS = 8, 60  # limits for lists of unread names: a recording may have any number of them
 
@@ -26,14 +26,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
     """Return the verdict's `coverage` (docs/reference/verdicts.md)."""
     native = None if e.native is None or e.native.skipped else e.native
     lifted_modes = ["lifted"] if e.lifted is not None and not e.lifted.skipped else []
-    again = {name: second_run.facts() for name, second_run in e.second_runs.items()}
-    replaced: set[str] = set()
-    for side in e.sides:
-        infos = side.recording.records.engines
-        replaced |= {f"{side.name}: {part}" for info in infos for part in info.replaced or ()}
-        if not infos or any(info.replaced is None for info in infos):
-            replaced.add(f"{side.name}: not recorded")
-    return {
+    facts = {
         "steps": len(e.steps),
         "steps_not_compared": len(e.unjudged_steps),
         "samples": e.counts.samples,
@@ -43,15 +36,25 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "flips_beyond_margin": e.counts.flips_beyond_margin,
         "logprobs_beyond_tolerance_between_engines": e.beyond(Kind.LOGPROB.of()),
         "tokens_after_first_difference": e.counts.after_first_difference,
-        **({"repeated": again} if again else {}),
-        **({"native_samples": list(native.samples), "native_draws": len(native.looks)} if native is not None else {}),
+        "repeated": {name: second_run.facts() for name, second_run in e.second_runs.items()} or None,
+        "native_samples": list(native.samples) if native is not None else None,
+        "native_draws": len(native.looks) if native is not None else None,
         "native": e.native.covered if e.native is not None else NOT_RUN,
-        **({"lifted": e.lifted.covered} if e.lifted is not None else {}),
+        "lifted": e.lifted.covered if e.lifted is not None else None,
         "modes": [mode_name(e), *lifted_modes, *(["native"] if native is not None else [])],
-        "replaced": sorted(replaced),
-        **({"cap_set_by_user": e.cap} if e.cap is not None else {}),
-        **by_state(outcomes),
+        "replaced": sorted({part for side in e.sides for part in _replaced(side)}),
+        "cap_set_by_user": e.cap,
     }
+    return {name: value for name, value in facts.items() if value is not None} | by_state(outcomes)
+
+
+def _replaced(side: Side) -> Iterator[str]:
+    """Yield the parts of a side's engines that were replaced, as the recording names them."""
+    infos = side.recording.records.engines
+    for info in infos:
+        yield from (f"{side.name}: {part}" for part in info.replaced or ())
+    if not infos or any(info.replaced is None for info in infos):
+        yield f"{side.name}: not recorded"
 
 
 def by_state(outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:

@@ -51,11 +51,7 @@ def lifted_stage(e: EvidenceBuilder, judge: Judge, proven_verdict: Verdict | Non
     unread = LiftedResult(weight_dtype, required=any(map(_recorded, folders)))
     # The stage says something only if both sides have it, it was not skipped, and its recordings could be judged.
     absent = [side.name for side, is_present in zip(e.sides, present, strict=True) if not is_present]
-    if absent:
-        why = NOT_RUN if len(absent) > 1 else f"no lifted stage was recorded of the {absent[0]}"
-    else:
-        why = next((why for folder in folders if (why := _skipped(folder))), "")
-    if why:
+    if why := _absent(absent) or next(filter(None, map(_skipped, folders)), ""):
         e.lifted = replace(unread, skipped=why)
         return
     verdict, stage_evidence = judge(folders[0], folders[1])
@@ -67,13 +63,19 @@ def lifted_stage(e: EvidenceBuilder, judge: Judge, proven_verdict: Verdict | Non
     # Equal results with other weights, or in another type, would say nothing about the run.
     if why := _other_weights(e, stage_evidence) or _other_type(stage_evidence, verdict):
         e.lifted = replace(result, skipped=why)
-        return
-    if why := _tensor_cores(stage_evidence, verdict):
+    elif why := _tensor_cores(stage_evidence, verdict):
         e.lifted = replace(result, skipped=why, required=False)
-        return
-    e.lifted = result = replace(result, verdict=verdict, kinds=frozenset(stage_evidence.first))
-    if result.differs:
-        e.note_divergence(Kind.LIFTED.of(), [], _place(result, verdict, stage_evidence))
+    else:
+        e.lifted = result = replace(result, verdict=verdict, kinds=frozenset(stage_evidence.first))
+        if result.differs:
+            e.note_divergence(Kind.LIFTED.of(), [], _place(result, verdict, stage_evidence))
+
+
+def _absent(sides: list[str]) -> str:
+    """Say which sides have no lifted stage; "" if all have one."""
+    if len(sides) > 1:
+        return NOT_RUN
+    return f"no lifted stage was recorded of the {sides[0]}" if sides else ""
 
 
 def stage_steps(recordings: list[Recording]) -> range | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,26 +38,42 @@ def odd_rank(e: Evidence) -> Iterator[OddRank]:
     parted = e.learners.parted
     for role, (_, name) in ANSWERS.items():
         steps = [step for step in e.steps if role in FROZEN or parted is None or step <= parted]
-        sizes, apart, where = Counter[int](), Counter[int](), set[int]()
-        for step in steps:
-            shares = [side.ranks.shares.get((step, role), {}) for side in e.sides]
-            by_rank = shares[0] or shares[1]
-            differing = _differing(e, step, name)
-            if len(by_rank) < 2 or differing is None or (all(shares) and shares[0].keys() != shares[1].keys()):
-                continue
-            for rank, share in by_rank.items():
-                sizes[rank] += len(share.samples)
-                apart[rank] += len(differing.intersection(share.samples))
-                where |= {step} if differing.intersection(share.samples) else set()
-        differing_ranks = [rank for rank in sizes if apart[rank]]
-        if len(differing_ranks) == 1 and sizes.total() - sizes[differing_ranks[0]] >= LEAST_OTHERS:
-            (rank,) = differing_ranks
+        counted_answers = _count_answers(e, role, name, steps)
+        sizes, apart = counted_answers.sizes, counted_answers.apart
+        if len(apart) == 1 and sizes.total() - sizes[min(apart)] >= LEAST_OTHERS:
+            (rank,) = apart
             text = f"{name} differs in {part_of(apart[rank], sizes[rank], 'sample')} that rank {rank} of the {role} "
             text += f"answered for, and in none of {sizes.total() - sizes[rank]:,} of the other ranks"
-            yield OddRank(_side(e, rank) if role == "reference" else "", role, rank, tuple(sorted(where)), text)
-            return
-        if differing_ranks:
-            return  # it differs on several ranks, and so does all that follows from it
+            side = _side(e, rank) if role == "reference" else ""
+            yield OddRank(side, role, rank, tuple(sorted(counted_answers.steps)), text)
+        if apart:
+            return  # later roles use these answers, so they differ as well
+
+
+@dataclass
+class _Answers:
+    """Answers of one role, by rank: `sizes` all of them, `apart` those that differ, in `steps`."""
+
+    sizes: Counter[int] = field(default_factory=Counter)
+    apart: Counter[int] = field(default_factory=Counter)
+    steps: set[int] = field(default_factory=set)
+
+
+def _count_answers(e: Evidence, role: str, name: str, steps: list[int]) -> _Answers:
+    """Count the samples whose answer differs, over the steps in which both runs split the batch alike."""
+    answers = _Answers()
+    for step in steps:
+        shares = [side.ranks.shares.get((step, role), {}) for side in e.sides]
+        by_rank = shares[0] or shares[1]
+        differing = _differing(e, step, name)
+        if len(by_rank) < 2 or differing is None or (all(shares) and shares[0].keys() != shares[1].keys()):
+            continue
+        for rank, share in by_rank.items():
+            answers.sizes[rank] += len(share.samples)
+            if of_rank := differing.intersection(share.samples):
+                answers.apart[rank] += len(of_rank)
+                answers.steps.add(step)
+    return answers
 
 
 def _tables(e: Evidence, step: int) -> list[Table | None]:

@@ -176,23 +176,17 @@ def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankF
     A rank whose weights did not move in an update did not apply it. Otherwise nothing here says which rank is right.
     """
     weights_by_rank = {rank: updates.weights for rank, updates in group.items()}
-    if (
-        not _are_equal(updates.weights[-1:] for updates in before.values())
-        or len({len(rank_weights) for rank_weights in weights_by_rank.values()}) > 1
-    ):
+    were_equal = _are_equal(updates.weights[-1:] for updates in before.values())
+    if not were_equal or len(set(map(len, weights_by_rank.values()))) > 1:
         return
-    equal_at = [
-        _are_equal(rank_weights[at : at + 1] for rank_weights in weights_by_rank.values())
-        for at in range(len(next(iter(weights_by_rank.values()))))
-    ]
-    if all(equal_at) and len({updates.digest for updates in group.values()}) < 2:
+    after = _first_unequal(weights_by_rank)
+    if after is None and len({updates.digest for updates in group.values()}) < 2:
         return
-    after = len(equal_at) - 1 if all(equal_at) else equal_at.index(False)
-    still = tuple(
-        rank
-        for rank, rank_weights in weights_by_rank.items()
-        if not all(equal_at) and after and rank_weights[after] == rank_weights[after - 1]
-    )
+    still: tuple[int, ...] = ()
+    if after:  # compare with the update before
+        still = tuple(rank for rank, digests in weights_by_rank.items() if digests[after] == digests[after - 1])
+    if after is None:  # equal after every recorded update, but not at the end of the step
+        after = len(next(iter(weights_by_rank.values()))) - 1
     place = f"after update {after - 1} of step {step}" if after else f"before the first update of step {step}"
     text = f"{place} the {role}'s ranks hold other weights"
     if still and len(still) < len(group):
@@ -200,6 +194,15 @@ def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankF
         yield RankFault(What.UPDATE, role, still, (step,), text)
     elif not any(summed(role, step, group)):  # else the sum is the reason
         yield RankFault(What.APART, role, (), (step,), text)
+
+
+def _first_unequal(weights_by_rank: Mapping[int, np.ndarray]) -> int | None:
+    """Return the first index at which the ranks' digests differ; None where they never do."""
+    count = len(next(iter(weights_by_rank.values())))
+    return next(
+        (at for at in range(count) if not _are_equal(digests[at : at + 1] for digests in weights_by_rank.values())),
+        None,
+    )
 
 
 def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
