@@ -93,6 +93,11 @@ class Table:
         column = self.columns.get(name)
         return column if isinstance(column, Rows) else None
 
+    def per_token(self, name: str, tokens: Rows) -> Rows | None:
+        """Return a column that has one value for each of these tokens; None where it has not, or was not recorded."""
+        column = self.rows(name)
+        return column if column is not None and np.array_equal(column.lengths, tokens.lengths) else None
+
     def flat(self, name: str) -> np.ndarray | None:
         column = self.columns.get(name)
         return column if isinstance(column, np.ndarray) else None

@@ -1,6 +1,6 @@
 """What one side shows without the other: its engine against its learner, its prompts, its weight version and its floor.
 
-It is asked of both sides of a pair, and of the only side of an audit.
+Both sides of a pair and the only side of an audit are judged by it.
 """
 
 from __future__ import annotations
@@ -84,19 +84,18 @@ def _stops(side: SideBuilder, rollout: Table, output: Rows) -> None:
     side.inner = counts
 
 
-def _of_engine(e: EvidenceBuilder, rollout: Table) -> Rows | None:
-    """Return the engine's log-probabilities that its learner holds its own against: those of the distribution that it
-    scores.
+def _scored_as(e: EvidenceBuilder, rollout: Table) -> str:
+    """Return the column of the engine's log-probabilities that come from the distribution that its learner scores.
 
-    A run by itself is asked for those of its importance ratio too, whatever they are of. Two runs have the same ratio.
+    In a run by itself those of the importance ratio count too, whatever they are of. Two runs have the same ratio.
     """
     header = rollout.header
-    return rollout.rows("processed_logprob" if header.tempered or (e.alone and header.in_ratio) else "logprob")
+    return "processed_logprob" if header.tempered or (e.alone and header.in_ratio) else "logprob"
 
 
 def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     """Find log-probabilities that are NaN or infinite, whatever the other side has for the token."""
-    logprob = _of_engine(e, rollout)
+    logprob = rollout.rows(_scored_as(e, rollout))
     if logprob is None:
         return
     bad = np.flatnonzero(~np.isfinite(logprob.values))
@@ -125,8 +124,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     `pairs` have the engine first and the learner second, so Δ is learner − engine. `reread` wants the truth first:
     hence `backwards`.
     """
-    tokens, actor = experience.rows("tokens"), experience.rows("actor_logprob")
-    logprob = _of_engine(e, rollout)
+    tokens = experience.rows("tokens")
     if tokens is None:
         side.no_experience.append(rollout.step)
         return
@@ -148,12 +146,8 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
         _trained_tokens(e, side, aligned, tokens_equal)
     off = _learner_off(e, aligned, tokens_equal)
     _choices(e, side, aligned, tokens_equal, off)
-    if (
-        actor is None
-        or logprob is None
-        or not np.array_equal(actor.lengths, tokens.lengths)
-        or not np.array_equal(logprob.lengths, output.lengths)
-    ):
+    actor, logprob = experience.per_token("actor_logprob", tokens), rollout.per_token(_scored_as(e, rollout), output)
+    if actor is None or logprob is None:
         side.no_experience.append(rollout.step)
         return
     p, q = aligned.take_a(logprob), aligned.take_b(actor)
@@ -166,22 +160,12 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     weighed = e.weigh(kind, grid, tokens_equal, pairs.size, items_of(rollout.step, match.sample))
     if not len(weighed.beyond):
         return
-    first = weighed.deciding[0]
-    row, engine, learner = int(grid.row[first]), float(p[first]), float(q[first])
-    margin = experience.rows("margin")
-    has_margins = margin is not None and np.array_equal(margin.lengths, tokens.lengths)
-    gap = float(aligned.take_b(margin)[first]) if margin is not None and has_margins else float("nan")
-    place = Place(
-        **aligned.at(row),
-        phase="rollout",
-        position=int(grid.position[first]),
-        field="logprob against the learner",
-        **side.paired(engine, learner),
-        margin=gap if np.isfinite(gap) else None,
-        context=f"the {side.name}'s engine reports {engine:.6g} for token {int(aligned.tokens_a[first])}, "
-        f"the learner computes {learner:.6g}",
-    )
-    if e.note_differences(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
+    if e.note_differences(
+        kind,
+        weighed,
+        match.sample[np.unique(grid.row[weighed.deciding])],
+        _place_against_learner(side, aligned, int(weighed.deciding[0]), (p, q)),
+    ):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
         observed_rereading.reread(e, kind, aligned, pairs.exchanged(), prompt=lengths, rounded=off > 0)
@@ -191,6 +175,25 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
         differs = np.zeros(grid.size, bool)
         differs[weighed.beyond] = True
         observed_separations.count(e.separations.setdefault(kind, {}), step, differs, tokens_equal)
+
+
+def _place_against_learner(
+    side: SideBuilder, tokens: AlignedTokens, at: int, logprobs: tuple[np.ndarray, np.ndarray]
+) -> Place:
+    """Return the place of one position of the grid. `logprobs`: the engine's and the learner's."""
+    row, (engine, learner) = int(tokens.grid.row[at]), (float(numbers[at]) for numbers in logprobs)
+    margin = tokens.b.per_token("margin", tokens.column_b)
+    gap = float(tokens.take_b(margin)[at]) if margin is not None else float("nan")
+    return Place(
+        **tokens.at(row),
+        phase="rollout",
+        position=int(tokens.grid.position[at]),
+        field="logprob against the learner",
+        **side.paired(engine, learner),
+        margin=gap if np.isfinite(gap) else None,
+        context=f"the {side.name}'s engine reports {engine:.6g} for token {int(tokens.tokens_a[at])}, "
+        f"the learner computes {learner:.6g}",
+    )
 
 
 def _trained_tokens(e: EvidenceBuilder, side: SideBuilder, tokens: AlignedTokens, tokens_equal: np.ndarray) -> None:
@@ -222,19 +225,11 @@ def _learner_off(e: EvidenceBuilder, tokens: AlignedTokens, tokens_equal: np.nda
     It is 0 elsewhere, in float32, and where the float32 log-probabilities were not recorded.
     """
     by = np.zeros(tokens.grid.size)
-    logprob, learner_logprobs = tokens.a.rows("logprob"), both(tokens.b, "actor_logprob", "exact_logprob")
-    if (
-        not e.tolerance.half
-        or learner_logprobs is None
-        or logprob is None
-        or not np.array_equal(logprob.lengths, tokens.column_a.lengths)
-    ):
+    logprob = tokens.a.per_token("logprob", tokens.column_a)
+    learner_logprobs = both(tokens.b, "actor_logprob", "exact_logprob")
+    if not e.tolerance.half or learner_logprobs is None or logprob is None:
         return by
-    engine, learner, exact = (
-        tokens.take_a(logprob),
-        tokens.take_b(learner_logprobs[0]),
-        tokens.take_b(learner_logprobs[1]),
-    )
+    engine, (learner, exact) = tokens.take_a(logprob), map(tokens.take_b, learner_logprobs)
     places = np.flatnonzero(tokens_equal)
     places = places[misrounded(engine[places], learner[places], exact[places], e.tolerance.extreme_drawn)]
     by[places] = np.abs(learner[places].astype(np.float64) - exact[places])
@@ -250,12 +245,8 @@ def _choices(
     `off`: the result of `_learner_off`.
     """
     experience, trained, grid = tokens.b, tokens.column_b, tokens.grid
-    margin = experience.rows("margin")
-    if (
-        margin is None
-        or not np.array_equal(margin.lengths, trained.lengths)
-        or (tokens.a.header.mode or e.mode) not in ("coupled", "greedy")
-    ):
+    margin = experience.per_token("margin", trained)
+    if margin is None or (tokens.a.header.mode or e.mode) not in ("coupled", "greedy"):
         return
     gap = tokens.take_b(margin)
     judged = tokens_equal & np.isfinite(gap)
@@ -265,11 +256,11 @@ def _choices(
         return
     # In half precision a few choices may be reversed further than the tolerance: where a token rounds far, where the
     # learner's own number is off, or at a filter's edge. They are kept aside and judged by their number.
-    reach, edge = far_margin(e), experience.rows("edge")
+    reach, edge = far_margin(e), experience.per_token("edge", trained)
     turned = gap[beyond] >= -reach
     by = off[beyond] / max(e.tolerance.temperature, 1e-6)  # in nats of logits/T, like the gap
     turned |= (by > 0) & (gap[beyond] + by >= -reach)
-    if reach and edge is not None and np.array_equal(edge.lengths, trained.lengths):
+    if reach and edge is not None:
         turned |= tokens.take_b(edge)[beyond] <= e.tolerance.extreme_drawn
     far = bool(turned.all())
     row, position = int(grid.row[beyond[0]]), int(grid.position[beyond[0]])

@@ -99,12 +99,8 @@ def _on_grid(values: np.ndarray, bits: int) -> np.ndarray:
 
 def _of_the_reference(tokens: AlignedTokens) -> np.ndarray | None:
     """Return the reference model's numbers where the second table has them, flat."""
-    reference = tokens.b.rows("reference_logprob")
-    return (
-        tokens.take_b(reference)
-        if reference is not None and np.array_equal(reference.lengths, tokens.column_b.lengths)
-        else None
-    )
+    reference = tokens.b.per_token("reference_logprob", tokens.column_b)
+    return tokens.take_b(reference) if reference is not None else None
 
 
 def _slipped(grid: Grid, truth: np.ndarray, engine: np.ndarray, first: np.ndarray) -> dict[str, np.ndarray]:

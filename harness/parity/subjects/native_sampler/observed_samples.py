@@ -172,15 +172,13 @@ def _scored(side: RecordedSide, table: Table, output: Rows, score: Table | None,
     ia, ib = match.a[complete], match.b[complete]
     grid = shared([(output, ia), (learner, ib)])
 
-    def taken(name: str) -> np.ndarray | None:
-        rows = score.rows(name)
-        is_aligned = rows is not None and np.array_equal(rows.lengths, learner.lengths)
-        return grid.take(rows, ib).astype(np.float64) if rows is not None and is_aligned else None
+    def scored_values(name: str) -> np.ndarray | None:
+        rows = score.per_token(name, learner)
+        return grid.take(rows, ib).astype(np.float64) if rows is not None else None
 
-    logprob = table.rows("logprob")
-    if logprob is None or not np.array_equal(logprob.lengths, output.lengths):
+    logprob = table.per_token("logprob", output)
+    if logprob is None:
         missing.append(f"{side.name}: the engine did not report a native log-probability of every token")
-        logprob = None
     return Tokens(
         table=table,
         rows=ia,
@@ -188,6 +186,6 @@ def _scored(side: RecordedSide, table: Table, output: Rows, score: Table | None,
         learner=grid.take(learner, ib).astype(np.float64),
         output=grid.take(output, ia),
         reported=None if logprob is None else grid.take(logprob, ia).astype(np.float64),
-        views={name: value for name in VIEWS if (value := taken(name)) is not None},
-        readings={name: value for name in READINGS if (value := taken(name)) is not None},
+        views={name: value for name in VIEWS if (value := scored_values(name)) is not None},
+        readings={name: value for name in READINGS if (value := scored_values(name)) is not None},
     )

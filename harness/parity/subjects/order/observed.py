@@ -53,7 +53,7 @@ def sources(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> None:
     differing = np.flatnonzero(~equal_rows(output, match.a, output2, match.b))
     if len(differing) < 2:
         return
-    baseline_logprobs, candidate_logprobs = _scored(b, output), _scored(c, output2)
+    logprobs = b.per_token("logprob", output), c.per_token("logprob", output2)
     # Only baseline samples that begin with the same token can be the owner of a response.
     by_first: dict[int, list[int]] = {}
     for row, at in enumerate(match.a):
@@ -62,34 +62,29 @@ def sources(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> None:
     for row in differing[:MOST].tolist():
         drawn = output2.row(int(match.b[row]))
         # In a guided run the guide takes over after the first difference: later tokens are not the engine's own choice.
-        begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else len(drawn)
+        begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else 0
         owners, logprobs_agree, length = [], False, 0
         for source in by_first.get(int(drawn[0]), []) if len(drawn) else []:
-            source_output = output.row(int(match.a[source]))
-            n = len(drawn) if np.array_equal(source_output, drawn) else begun if e.guided else 0
-            if source == row or not n or not np.array_equal(source_output[:n], drawn[:n]):
+            n = _begins_alike(output.row(int(match.a[source])), drawn, begun) if source != row else 0
+            if not n:
                 continue
             # Short responses may be equal by chance, so log-probabilities must agree too, where both runs recorded
             # them.
-            if baseline_logprobs is not None and candidate_logprobs is not None:
-                source_logprobs, drawn_logprobs = (
-                    baseline_logprobs.row(int(match.a[source]))[:n],
-                    candidate_logprobs.row(int(match.b[row]))[:n],
-                )
-                if not np.all(np.abs(source_logprobs - drawn_logprobs) <= e.tolerance.extreme):
+            if logprobs[0] is not None and logprobs[1] is not None:
+                apart = logprobs[0].row(int(match.a[source]))[:n] - logprobs[1].row(int(match.b[row]))[:n]
+                if not np.all(np.abs(apart) <= e.tolerance.extreme):
                     continue
                 logprobs_agree = True
             owners.append(int(match.sample[source]))
             length = max(length, n)
-        e.sources.append(
-            Source(
-                step=b.step,
-                sample=int(match.sample[row]),
-                tokens=length,
-                by_log_probabilities=logprobs_agree,
-                owners=owners,
-            )
-        )
+        e.sources.append(Source(b.step, int(match.sample[row]), length, logprobs_agree, owners))
+
+
+def _begins_alike(response: np.ndarray, drawn: np.ndarray, begun: int) -> int:
+    """Return over how many tokens a response is the drawn one: over all of them, or over the first `begun`; else 0."""
+    if np.array_equal(response, drawn):
+        return len(drawn)
+    return begun if begun and np.array_equal(response[:begun], drawn[:begun]) else 0
 
 
 def exchanged(side: SideBuilder, source: Table, side_rollout: Table, experience: Table) -> None:
@@ -117,8 +112,3 @@ def exchanged(side: SideBuilder, source: Table, side_rollout: Table, experience:
 
 def _bytes(rows: Rows, row: int) -> bytes:
     return rows.row(row).astype(np.int64).tobytes()
-
-
-def _scored(table: Table, output: Rows) -> Rows | None:
-    logprob = table.rows("logprob")
-    return logprob if logprob is not None and np.array_equal(logprob.lengths, output.lengths) else None

@@ -67,14 +67,9 @@ def rollouts(e: EvidenceBuilder, b: Table, c: Table, trained: list[Table | None]
         second = Learner(trained[1], match.sample) if observed_flips.same_draw(e) else None
         observed_flips.note(e, tokens, flipped, lookup, second)
     stop_conditions_observed.note(e, tokens, judged, differs)
-    p, q = b.rows("logprob"), c.rows("logprob")
     # Log-probabilities are compared only where every token has one.
-    if (
-        p is not None
-        and q is not None
-        and np.array_equal(p.lengths, output.lengths)
-        and np.array_equal(q.lengths, output2.lengths)
-    ):
+    p, q = b.per_token("logprob", output), c.per_token("logprob", output2)
+    if p is not None and q is not None:
         logprobs, most_cached = (tokens.take_a(p), tokens.take_b(q)), _most_cached(b, c, match)
         _logprobs(e, tokens, LogprobPairs(grid, tokens_equal, *logprobs, match.sample, most_cached), lookup)
     else:

@@ -26,10 +26,8 @@ def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs:
     A guided sample that was cut at a flip (reason "flip") is not compared beyond it. Its last token is that flip; a
     sample whose last token equals the guide's was cut by something else.
     """
-    match, grid, lengths, lengths2 = tokens.match, tokens.grid, tokens.lengths_a, tokens.lengths_b
-    finish, finish2 = tokens.a.finish, tokens.b.finish
-    finish = finish[match.a] if finish is not None else None
-    finish2 = finish2[match.b] if finish2 is not None else None
+    grid, lengths, lengths2 = tokens.grid, tokens.lengths_a, tokens.lengths_b
+    finish, finish2 = _matched(tokens.a.finish, tokens.match.a), _matched(tokens.b.finish, tokens.match.b)
     # A guided sample that was cut at a flip is shorter for that reason alone.
     cut = (finish2 == "flip") if finish2 is not None else np.zeros(len(judged), bool)
     any_flip = grid.any(differs)
@@ -43,31 +41,12 @@ def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs:
     else:
         wrong = np.flatnonzero(judged & (lengths != lengths2) & ~any_flip)
     if len(wrong):
-        e.counts += Counts(length_differences=len(wrong))
-        row = int(wrong[0])
-        _note_endings(e, tokens, wrong, finish, finish2)
-        e.note_divergence(
-            Kind.LENGTH.of(),
-            match.sample[wrong],
-            Place(
-                **tokens.at(row),
-                phase="rollout",
-                position=int(min(lengths[row], lengths2[row])),
-                field="length",
-                baseline=int(lengths[row]),
-                candidate=int(lengths2[row]),
-                context=f"the tokens before it are equal; finish {finish[row] if finish is not None else '?'} against "
-                f"{finish2[row] if finish2 is not None else '?'}",
-            ),
-        )
-    e.note_recorded(
-        FINISH,
-        tokens.step,
-        *(column is not None and bool((column[judged] != "").all()) for column in (finish, finish2)),
-    )
+        _note_lengths(e, tokens, wrong, finish, finish2)
+    recorded = [reasons is not None and bool((reasons[judged] != "").all()) for reasons in (finish, finish2)]
+    e.note_recorded(FINISH, tokens.step, *recorded)
     if finish is None or finish2 is None:
         return
-    # Where both engines aborted a sample, nobody knows where it would have ended.
+    # Where both engines aborted a sample, it is unknown where it would have ended.
     given_up = np.isin(finish, GIVEN_UP) & np.isin(finish2, GIVEN_UP) & judged
     if given_up.any():
         e.given_up[tokens.step] = int(given_up.sum())
@@ -81,23 +60,51 @@ def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs:
     )
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):
-        row, output = int(wrong[0]), tokens.column_a
-        for at in wrong[: MOST_ENDINGS - len(e.reasons)].tolist():
-            token = int(output.row(int(match.a[at]))[-1]) if lengths[at] else -1
-            reason_pair = str(finish[at]), str(finish2[at])
-            e.reasons.append(Reason(tokens.step, int(match.sample[at]), int(lengths[at]), token, reason_pair))
-        e.note_divergence(
-            Kind.FINISH.of(),
-            match.sample[wrong],
-            Place(
-                **tokens.at(row),
-                phase="rollout",
-                position=int(lengths[row]) - 1,
-                field="finish_reason",
-                baseline=str(finish[row]),
-                candidate=str(finish2[row]),
-            ),
-        )
+        _note_reasons(e, tokens, wrong, finish, finish2)
+
+
+def _matched(finish: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    return None if finish is None else finish[rows]
+
+
+def _note_lengths(
+    e: EvidenceBuilder, tokens: AlignedTokens, wrong: np.ndarray, finish: np.ndarray | None, finish2: np.ndarray | None
+) -> None:
+    e.counts += Counts(length_differences=len(wrong))
+    _note_endings(e, tokens, wrong, finish, finish2)
+    row = int(wrong[0])
+    lengths = int(tokens.lengths_a[row]), int(tokens.lengths_b[row])
+    reasons = [reasons[row] if reasons is not None else "?" for reasons in (finish, finish2)]
+    place = Place(
+        **tokens.at(row),
+        phase="rollout",
+        position=min(lengths),
+        field="length",
+        baseline=lengths[0],
+        candidate=lengths[1],
+        context=f"the tokens before it are equal; finish {' against '.join(map(str, reasons))}",
+    )
+    e.note_divergence(Kind.LENGTH.of(), tokens.match.sample[wrong], place)
+
+
+def _note_reasons(
+    e: EvidenceBuilder, tokens: AlignedTokens, wrong: np.ndarray, finish: np.ndarray, finish2: np.ndarray
+) -> None:
+    match, lengths, output = tokens.match, tokens.lengths_a, tokens.column_a
+    for at in wrong[: MOST_ENDINGS - len(e.reasons)].tolist():
+        token = int(output.row(int(match.a[at]))[-1]) if lengths[at] else -1
+        reason_pair = str(finish[at]), str(finish2[at])
+        e.reasons.append(Reason(tokens.step, int(match.sample[at]), int(lengths[at]), token, reason_pair))
+    row = int(wrong[0])
+    place = Place(
+        **tokens.at(row),
+        phase="rollout",
+        position=int(lengths[row]) - 1,
+        field="finish_reason",
+        baseline=str(finish[row]),
+        candidate=str(finish2[row]),
+    )
+    e.note_divergence(Kind.FINISH.of(), match.sample[wrong], place)
 
 
 def note_alone(e: EvidenceBuilder, side: SideBuilder, table: Table) -> None:

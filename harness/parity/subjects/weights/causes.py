@@ -8,7 +8,7 @@ drawn with the affected weight versions are left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen
 from harness.parity.causes.proof import either
@@ -21,6 +21,7 @@ from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure, listed
 
 ALL = "all tensors"
+WrongLoads = Mapping[str, Mapping[int, tuple[str, ...]]]  # tensor -> weight version -> workers
 SINGLE = 3  # up to this many tensors are named one by one; more are named together
 
 
@@ -69,106 +70,93 @@ def _stale(
     """
     record = side.sync
     jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
-    stale_tensors = [name for name in tensors if name in record.stale]
-    digest_text = "its digest is" if len(stale_tensors) == 1 else f"{len(stale_tensors):,} digests are"
-    evidence = f"{digest_text} not the learner's at version {versions[0]}" if stale_tensors else ""
-    evidence += ("; " if evidence else "") + f"the proof jumps to {figure(jump)} nats" if jump else ""
     steps = steps_of(e, side, versions)
     proofs = _without(e, side, steps, versions)
+    stale_digests = sum(name in record.stale for name in tensors)
+    digests = "its digest is" if stale_digests == 1 else f"{stale_digests:,} digests are"
+    facts = [f"{digests} not the learner's at version {versions[0]}"] if stale_digests else []
+    if jump:
+        facts.append(f"the proof jumps to {figure(jump)} nats")
     if proofs and beside:
-        evidence += f"; {beside} more left out at the same time, which the steps do not tell apart"
-    details = {"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)}
+        facts.append(f"{beside} more left out at the same time, which the steps do not tell apart")
     arrived = not any(name in record.absent for name in tensors)
-    summary = f"the sync of weight version {versions[0]} left {key.parts[0]} out"
     if arrived:
         summary = f"at weight version {versions[0]} the engine loaded older values of {key.parts[0]}"
-    drew = f", and drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}" if steps else ""
-    kept = f"the engine kept {'its old value' if len(tensors) == 1 else 'their old values'}{drew}"
-    if arrived:
-        kept = f"the engine loaded the learner's own values of an earlier weight version{drew}"
-    evidence = f"{kept}; {evidence}" if evidence else kept
-    return Explanation(
-        Cause.of(
-            key=key,
-            party=side.name,
-            summary=summary,
-            evidence=evidence,
-            details=details,
-            proofs=proofs,
-            observed=(Seen.OLDER_HELD if arrived else Seen.NOT_SENT,),
-        ),
-        keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
-        in_steps(steps | {version - 1 for version in versions}),
+        kept = "the engine loaded the learner's own values of an earlier weight version"
+    else:
+        summary = f"the sync of weight version {versions[0]} left {key.parts[0]} out"
+        kept = f"the engine kept {'its old value' if len(tensors) == 1 else 'their old values'}"
+    if steps:
+        kept += f", and drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}"
+    cause = Cause.of(
+        key=key,
+        party=side.name,
+        summary=summary,
+        evidence="; ".join([kept, *facts]),
+        details={"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)},
+        proofs=proofs,
+        observed=(Seen.OLDER_HELD if arrived else Seen.NOT_SENT,),
     )
+    return _of_versions(cause, side, steps, versions)
+
+
+def _of_versions(cause: Cause, side: Side, steps: set[int], versions: Sequence[int]) -> Explanation:
+    """Return the explanation of a cause that acts in these steps, and in the syncs of these weight versions."""
+    reached = in_steps(steps | {version - 1 for version in versions})
+    return Explanation(cause, keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name), reached)
 
 
 def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find tensors whose received digest differs from the digest that the learner sent."""
     for side in e.sides:
-        record = side.sync
-        for name, versions in list(record.altered_versions.items())[:8]:
+        for name, versions in list(side.sync.altered_versions.items())[:8]:
             steps = steps_of(e, side, tuple(versions))
-            yield Explanation(
-                Cause.of(
-                    key=WEIGHTS.key(name),
-                    party=side.name,
-                    summary=f"at weight version {versions[0]} the engine received another {name} than the learner sent",
-                    evidence="the digests of what was sent and of what was received differ",
-                    details={
-                        "tensor": name,
-                        "versions": list(versions),
-                        "steps": sorted(steps),
-                    },
-                    proofs=_without(e, side, steps, tuple(versions)),
-                    observed=(Seen.ARRIVED_OTHERWISE,),
-                ),
-                keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
-                in_steps(steps | {version - 1 for version in versions}),
+            cause = Cause.of(
+                key=WEIGHTS.key(name),
+                party=side.name,
+                summary=f"at weight version {versions[0]} the engine received another {name} than the learner sent",
+                evidence="the digests of what was sent and of what was received differ",
+                details={"tensor": name, "versions": list(versions), "steps": sorted(steps)},
+                proofs=_without(e, side, steps, tuple(versions)),
+                observed=(Seen.ARRIVED_OTHERWISE,),
             )
+            yield _of_versions(cause, side, steps, versions)
 
 
 def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find tensors that arrived as they were sent, but were not what a worker held after the load."""
     for side in e.sides:
-        record = side.sync
-        for family, wrong_loads, did, observed in (
-            (STALE_WEIGHTS, record.kept, "kept the one before", Seen.KEPT_ON_LOAD),
-            (WEIGHTS, record.misloaded, "loaded something else", Seen.LOADED_OTHERWISE),
-        ):
-            # A tensor that any worker kept is reported as stale, and not as altered in addition.
-            wrong_loads = {
-                name: by_version
-                for name, by_version in wrong_loads.items()
-                if family is STALE_WEIGHTS or name not in record.kept
-            }
-            named = list(_titled(family, sorted(wrong_loads), record.names))
-            for key, tensors in named:
-                versions = tuple(sorted({version for name in tensors for version in wrong_loads[name]}))
-                workers = sorted(
-                    {where for name in tensors for wheres in wrong_loads[name].values() for where in wheres}
-                )
-                who = " and ".join(filter(None, workers))
-                steps = steps_of(e, side, versions)
-                proofs = _without(e, side, steps, versions)
-                evidence = f"read back after the load, {who or 'the engine'} held something else than what had arrived"
-                if proofs and len(named) > 1:
-                    evidence += f"; {len(named) - 1} more at the same time, which the steps do not tell apart"
-                details = {"tensors": tensors[:100], "versions": list(versions), "steps": sorted(steps)}
-                summary = f"{who} of the " if who else "the "
-                summary += f"{side.name}'s engine was sent {key.parts[0]} with weight version {versions[0]} and {did}"
-                yield Explanation(
-                    Cause.of(
-                        key=key,
-                        party=side.name,
-                        summary=summary,
-                        evidence=evidence,
-                        details=details,
-                        proofs=proofs,
-                        observed=(observed,),
-                    ),
-                    keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
-                    in_steps(steps | {version - 1 for version in versions}),
-                )
+        kept, misloaded = side.sync.kept, side.sync.misloaded
+        yield from _not_loaded(e, side, STALE_WEIGHTS, kept, "kept the one before", Seen.KEPT_ON_LOAD)
+        # A tensor that any worker kept is reported as stale, and not as altered in addition.
+        misloaded = {name: by_version for name, by_version in misloaded.items() if name not in kept}
+        yield from _not_loaded(e, side, WEIGHTS, misloaded, "loaded something else", Seen.LOADED_OTHERWISE)
+
+
+def _not_loaded(
+    e: Evidence, side: Side, family: CauseFamily, loads: WrongLoads, did: str, observed: Seen
+) -> Iterator[Explanation]:
+    titled = list(_titled(family, sorted(loads), side.sync.names))
+    for key, tensors in titled:
+        versions = tuple(sorted({version for name in tensors for version in loads[name]}))
+        workers = {worker for name in tensors for of_version in loads[name].values() for worker in of_version}
+        who = " and ".join(filter(None, sorted(workers)))
+        steps = steps_of(e, side, versions)
+        proofs = _without(e, side, steps, versions)
+        evidence = f"read back after the load, {who or 'the engine'} held something else than what had arrived"
+        if proofs and len(titled) > 1:
+            evidence += f"; {len(titled) - 1} more at the same time, which the steps do not tell apart"
+        whose = f"{who} of the {side.name}'s engine" if who else f"the {side.name}'s engine"
+        cause = Cause.of(
+            key=key,
+            party=side.name,
+            summary=f"{whose} was sent {key.parts[0]} with weight version {versions[0]} and {did}",
+            evidence=evidence,
+            details={"tensors": tensors[:100], "versions": list(versions), "steps": sorted(steps)},
+            proofs=proofs,
+            observed=(observed,),
+        )
+        yield _of_versions(cause, side, steps, versions)
 
 
 def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
