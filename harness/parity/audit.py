@@ -89,37 +89,20 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     outcomes = with_origins(outcomes, explained, causes)
     outcomes += [(check, check.run(e)) for check in map(not_brought, explained.failed)]
     open_ = explain.remaining(explained, kinds)
-    fix = ""
     if stop:
         verdict, answer = "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", stop[0])
     elif wrong:
         verdict, answer = "UNSOUND", _unsound(e, kinds, causes, wrong)
-        fix = "" if causes else _second_run(e)
     elif doubt := doubts.answer():
         verdict, answer = "INCONCLUSIVE", doubt
     elif untested:
         verdict, answer = "INCONCLUSIVE", answers.untested(untested[0])
     else:
         verdict, answer = "SOUND", _sound(e, outcomes)
-    missing = [
-        *stop,
-        *doubts.sentences,
-        *_not_explained(e, open_),
-        *e.completeness.missing,
-        *limits(e),
-        *e.completeness.unmatched,
-    ]
-    missing += [item for _, outcome in outcomes for item in outcome.missing]
+    missing = [*stop, *doubts.sentences, *_not_explained(e, open_), *e.completeness.missing, *limits(e)]
+    missing += [*e.completeness.unmatched, *(item for _, outcome in outcomes for item in outcome.missing)]
     findings = [finding for _, outcome in outcomes for finding in outcome.findings]
     findings += failed_calls(e) + unnoticed_damage(e)
-    place = e.earliest(*kinds)
-    body = Parity(
-        with_text(e, place) if place is not None else None,
-        e.tolerance.facts({side.name: side.floor}),
-        [outcome.check for _, outcome in outcomes],
-        [summary(e, side)],
-        {"against its learner": side.to_learner.result()} if side.to_learner.tokens else {},
-    )
     full_verdict = Verdict(
         "audit",
         verdict,
@@ -129,11 +112,22 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         causes if verdict == "UNSOUND" else [],
         missing=list(dict.fromkeys(missing)),
         coverage=_coverage(e, outcomes),
-        parity=body,
-        fix=fix,
+        parity=_body(e, outcomes, kinds),
+        fix=_second_run(e) if verdict == "UNSOUND" and not causes else "",
         evidence=answer.evidence,
     )
     return bounded(full_verdict)
+
+
+def _body(e: Evidence, outcomes: list[tuple[Registered, Outcome]], kinds: list[DivergenceKey]) -> Parity:
+    side, place = e.baseline, e.earliest(*kinds)
+    return Parity(
+        with_text(e, place) if place is not None else None,
+        e.tolerance.facts({side.name: side.floor}),
+        [outcome.check for _, outcome in outcomes],
+        [summary(e, side)],
+        {"against its learner": side.to_learner.result()} if side.to_learner.tokens else {},
+    )
 
 
 def _unsound(e: Evidence, kinds: list[DivergenceKey], causes: list[Cause], wrong: list[Outcome]) -> Answer:

@@ -89,12 +89,7 @@ def before_steps(
     """
     first = {ALONE: baseline} if candidate is None else {"baseline": baseline, "candidate": candidate}
     candidate = candidate or baseline
-    repeated = {
-        name: observed_second_run.compared(
-            gather(first[name], rerun, native=False, cap=cap, tell=tell).build(), first.values()
-        )
-        for name, rerun in (again or {}).items()
-    }
+    repeated = _second_runs(first, again or {}, cap, tell)
     sides = [_side(name, recording, repeated.get(name, SecondRun())) for name, recording in first.items()]
     alone = len(sides) == 1
     confounders = [] if alone else find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
@@ -106,7 +101,6 @@ def before_steps(
     precision = _precision(baseline, sides, floors, mode, _temperature(baseline, drawn), cap)
     tolerance = _tolerance(precision, baseline, candidate)
     finer = _finer(precision, tolerance, _engines_type(sides, mode)) if cap is None else None
-    trains = baseline.records.settings.trains
     comparison = Comparison(
         baseline=sides[0],
         candidate=sides[-1],
@@ -117,7 +111,7 @@ def before_steps(
         finer=finer,
         cap=cap,
         seeded=mode == "native" and not alone and same_sampler(baseline, candidate),
-        train=bool(baseline.count("learner") or candidate.count("learner")) if trains is None else trains,
+        train=_trains(baseline, candidate),
         second_runs=repeated,
         modes_unclear=tuple(why for name, recording in first.items() for why in unclear(recording, name)),
     )
@@ -129,6 +123,24 @@ def before_steps(
             f"{figure(CAPS['float32'])}, was used"
         )
     return e
+
+
+def _second_runs(
+    first: Mapping[str, Recording], again: Mapping[str, Recording], cap: float | None, tell: Told
+) -> dict[str, SecondRun]:
+    """Return what the sides that were run again show: how far each is from its own repetition."""
+    return {
+        name: observed_second_run.compared(
+            gather(first[name], rerun, native=False, cap=cap, tell=tell).build(), first.values()
+        )
+        for name, rerun in again.items()
+    }
+
+
+def _trains(baseline: Recording, candidate: Recording) -> bool:
+    """Whether the runs train, by their scenario, else by events of a learner."""
+    trains = baseline.records.settings.trains
+    return bool(baseline.count("learner") or candidate.count("learner")) if trains is None else trains
 
 
 def _side(name: str, recording: Recording, repetition: SecondRun) -> SideBuilder:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
 from harness.parity.causes.family import Seen
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, DivergenceKey, Kind, keys
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import (
     Explained,
     Explanation,
@@ -100,52 +101,48 @@ def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     positions further.
     """
     for side in e.sides:
-        kinds: tuple[DivergenceKey, ...]
-        for kind, trainer in ((Kind.ENGINE.of(side.name), False), (Kind.TRAINED.of(side.name), True)):
+        for kind in (Kind.ENGINE.of(side.name), Kind.TRAINED.of(side.name)):
             for shift in SHIFTS:
-                shift_result = _shift(e, so_far, kind, shift)
-                if shift_result is None:
-                    continue
-                rows, partial, proof = shift_result
-                affected = e.log_probabilities.readings[kind].keys[rows]
-                where = when(e, affected[:, 0])
-                whose = "" if trainer else _whose(e, side.name, affected)
-                learner = whose == "trainer"
-                if not trainer and not whose:
-                    continue
-                if whose == "either":
-                    text = f"log-probabilities of the {side.name}'s engine and of its learner are {abs(shift)} position"
-                    text += f"{'s' * (abs(shift) > 1)} apart {where}; {_EITHER}"
-                    kinds = (kind,)
-                elif learner:  # the engines agree with each other
-                    text = f"log-probabilities of the learner are shifted by {abs(shift)} {where}"
-                    kinds = (kind, *_FROM_THE_LEARNER)
-                elif trainer:
-                    text = (
-                        f"the tokens trained on are those rolled out, shifted by {abs(shift)} (a mask is off) {where}"
-                    )
-                    kinds = (kind, Kind.ENGINE.of(side.name), Kind.CHOICE.of(side.name))
-                    kinds += (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of())
-                else:
-                    text = f"log-probabilities are shifted by {abs(shift)} {where}: each stands "
-                    text += f"{'after' if shift > 0 else 'before'} its token"
-                    kinds = (Kind.LOGPROB.of(), kind, *scored_otherwise(e, side.name))
-                evidence = (
-                    f"read {shift:+d} position, {figure(proof.after)} of {figure(proof.before)} {proof.unit} are left"
-                )
-                evidence += "; what is left has another cause" if partial else ""
-                cause = Cause.of(
-                    ALIGNMENT.key(),
-                    "trainer" if trainer or learner else side.name,
-                    text,
-                    evidence,
-                    {"shift": shift, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
-                    [proof],
-                )
-                if learner:
-                    yield scored_wrongly(e, cause, kinds, affected, partial=partial)
-                else:
-                    yield Explanation(cause, kinds, and_runs(affected), partial)
+                repaired = _shift(e, so_far, kind, shift)
+                if repaired is not None:
+                    yield from _misaligned(e, side, kind, shift, *repaired)
+
+
+def _misaligned(
+    e: Evidence, side: Side, kind: DivergenceKey, shift: int, rows: np.ndarray, partial: bool, proof: Proof
+) -> Iterator[Explanation]:
+    """Explain the rows that a shift repairs, if the other comparisons show whose numbers are shifted."""
+    affected = e.log_probabilities.readings[kind].keys[rows]
+    is_trained = kind.kind is Kind.TRAINED
+    whose = "trainer" if is_trained else _whose(e, side.name, affected)
+    if not whose:
+        return
+    where, places = when(e, affected[:, 0]), abs(shift)
+    kinds: tuple[DivergenceKey, ...]
+    if is_trained:
+        text = f"the tokens trained on are those rolled out, shifted by {places} (a mask is off) {where}"
+        of_side = Kind.ENGINE.of(side.name), Kind.CHOICE.of(side.name)
+        kinds = (kind, *of_side, Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of())
+    elif whose == "either":
+        text = f"log-probabilities of the {side.name}'s engine and of its learner are {places} position"
+        text += f"{'s' * (places > 1)} apart {where}; {_EITHER}"
+        kinds = (kind,)
+    elif whose == "trainer":  # the engines agree with each other
+        text = f"log-probabilities of the learner are shifted by {places} {where}"
+        kinds = (kind, *_FROM_THE_LEARNER)
+    else:
+        text = f"log-probabilities are shifted by {places} {where}: each stands "
+        text += f"{'after' if shift > 0 else 'before'} its token"
+        kinds = (Kind.LOGPROB.of(), kind, *scored_otherwise(e, side.name))
+    evidence = f"read {shift:+d} position, {figure(proof.after)} of {figure(proof.before)} {proof.unit} are left"
+    evidence += "; what is left has another cause" if partial else ""
+    details = {"shift": shift, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()}
+    party = "trainer" if whose == "trainer" else side.name
+    cause = Cause.of(ALIGNMENT.key(), party, text, evidence, details, [proof])
+    if whose == "trainer" and not is_trained:
+        yield scored_wrongly(e, cause, kinds, affected, partial=partial)
+    else:
+        yield Explanation(cause, kinds, and_runs(affected), partial)
 
 
 def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
@@ -444,7 +441,7 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find samples that differ up to one position only, or from one position on: the weights changed while they were
     drawn.
 
-    Only a sync changes weights, so samples that were split before the first one are none.
+    Only a sync changes weights, so no sample can be split before the first sync.
     """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
@@ -453,56 +450,69 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         open_ = _open(kind, readings, so_far)
         for ahead in (True, False):
-            clean = readings["after" if ahead else "before"]
-            dense = 2 * readings["beyond"] >= readings["tokens"] - clean
-            split = open_ & dense & (clean >= 2) & (readings["beyond"] >= 2)
-            cut = readings["last"] + 1 if ahead else readings["first"]
-            if split.sum() < 3 or clean[split].sum() < 2 * LEAST:
-                continue
-            # Samples that lie entirely on one side of the change, or nearly, belong to its steps as well.
-            consistent = (readings["last"] < cut[split].max()) if ahead else (readings["first"] >= cut[split].min())
-            steps = np.isin(readings["step"], readings["step"][split])
-            rows = open_ & dense & consistent & steps
-            if rows.sum() < MOST_SAMPLES * open_[steps].sum():
-                continue
-            within_cut = (
-                readings["beyond"] <= cut[split].max() if ahead and e.tolerance.half else np.zeros(len(rows), bool)
-            )
-            rows |= (
-                open_ & steps & (consistent | within_cut)
-            )  # where fewer of its tokens are beyond the tolerance, or one more by rounding
-            affected = np.concatenate(
-                [readings.keys[rows], _flipped(e, int(cut[split].max()) if ahead else 0, rows, readings)]
-            )
-            going_on = steps & (readings["tokens"] > np.median(cut[split]))
-            words = "before" if ahead else "from"
-            proof = Proof(
-                f"read the tokens {'behind' if ahead else 'ahead of'} the position of the change only",
-                int(readings["beyond"][rows].sum()),
-                0,
-            )
-            yield Explanation(
-                Cause.of(
-                    key=MIXED_VERSION.key(),
-                    party=side.name,
-                    summary=f"the weights changed in mid-generation {when(e, affected[:, 0])}",
-                    evidence=f"the engine differs from its learner {words} one position of each sample, and agrees "
-                    f"{'behind' if ahead else 'ahead of'} it; {int(split.sum())} samples are split, at "
-                    f"positions {int(cut[split].min())} to {int(cut[split].max())}; "
-                    f"{int(clean[split].sum())} tokens on the other side agree",
-                    details={
-                        "samples": len(affected),
-                        "positions": np.unique(cut[split]).tolist()[:20],
-                    },
-                    proofs=[proof],
-                    observed=[
-                        *[Seen.CUTS_VARY] * _vary(cut, readings["prompt"], split, ahead),
-                        *[Seen.MOST_SPLIT] * bool(2 * (rows & going_on).sum() >= going_on.sum()),
-                    ],
-                ),
-                keys((Kind.LOGPROB, Kind.ENGINE, Kind.FLIP, Kind.CHOICE), side.name),
-                among(affected),
-            )
+            change = _change(e, readings, open_, ahead)
+            if change is not None:
+                yield _changed_midway(e, side, readings, change)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A change of weights while samples were drawn. `ahead`: the tokens before it differ, else those from it on.
+
+    Row masks: `split`, samples with tokens on both sides of it; `rows`, those and all others that it explains; `steps`,
+    the samples of its steps. For each row: `cut`, the position of the change; `clean`, the tokens that agree.
+    """
+
+    ahead: bool
+    split: np.ndarray
+    rows: np.ndarray
+    steps: np.ndarray
+    cut: np.ndarray
+    clean: np.ndarray
+
+
+def _change(e: Evidence, readings: Readings, open_: np.ndarray, ahead: bool) -> _Change | None:
+    clean = readings["after" if ahead else "before"]
+    dense = 2 * readings["beyond"] >= readings["tokens"] - clean
+    split = open_ & dense & (clean >= 2) & (readings["beyond"] >= 2)
+    cut = readings["last"] + 1 if ahead else readings["first"]
+    if split.sum() < 3 or clean[split].sum() < 2 * LEAST:
+        return None
+    # Samples that lie entirely on one side of the change, or nearly, belong to its steps as well.
+    consistent = (readings["last"] < cut[split].max()) if ahead else (readings["first"] >= cut[split].min())
+    steps = np.isin(readings["step"], readings["step"][split])
+    rows = open_ & dense & consistent & steps
+    if rows.sum() < MOST_SAMPLES * open_[steps].sum():
+        return None
+    # So do samples of these steps in which fewer tokens are beyond the tolerance, or one more by rounding.
+    in_half = ahead and e.tolerance.half
+    within_cut = readings["beyond"] <= cut[split].max() if in_half else np.zeros(len(rows), bool)
+    return _Change(ahead, split, rows | (open_ & steps & (consistent | within_cut)), steps, cut, clean)
+
+
+def _changed_midway(e: Evidence, side: Side, readings: Readings, change: _Change) -> Explanation:
+    split, rows, ahead = change.split, change.rows, change.ahead
+    cuts = change.cut[split]
+    flipped = _flipped(e, int(cuts.max()) if ahead else 0, rows, readings)
+    affected = np.concatenate([readings.keys[rows], flipped])
+    going_on = change.steps & (readings["tokens"] > np.median(cuts))
+    differing, agreeing = ("before", "behind") if ahead else ("from", "ahead of")
+    intervention = f"read the tokens {agreeing} the position of the change only"
+    cause = Cause.of(
+        key=MIXED_VERSION.key(),
+        party=side.name,
+        summary=f"the weights changed in mid-generation {when(e, affected[:, 0])}",
+        evidence=f"the engine differs from its learner {differing} one position of each sample, and agrees "
+        f"{agreeing} it; {int(split.sum())} samples are split, at positions {int(cuts.min())} to {int(cuts.max())}; "
+        f"{int(change.clean[split].sum())} tokens on the other side agree",
+        details={"samples": len(affected), "positions": np.unique(cuts).tolist()[:20]},
+        proofs=[Proof(intervention, int(readings["beyond"][rows].sum()), 0)],
+        observed=[
+            *[Seen.CUTS_VARY] * _vary(change.cut, readings["prompt"], split, ahead),
+            *[Seen.MOST_SPLIT] * bool(2 * (rows & going_on).sum() >= going_on.sum()),
+        ],
+    )
+    return Explanation(cause, keys((Kind.LOGPROB, Kind.ENGINE, Kind.FLIP, Kind.CHOICE), side.name), among(affected))
 
 
 def _vary(cut: np.ndarray, prompt: np.ndarray, split: np.ndarray, ahead: bool) -> bool:

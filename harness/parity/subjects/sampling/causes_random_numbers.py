@@ -33,64 +33,66 @@ from scenarios.fleet import engine_of
 def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find samples of one prompt that are clones of each other, in the native stage or in the rollouts."""
     for side in e.sides:
-        if Kind.COLLISION.of(side.name) in e.first:
-            native = side.collisions
-            assert native is not None
-            yield Explanation(
-                Cause.of(
-                    RNG_COLLISION.key(),
-                    side.name,
-                    "samples of one prompt are clones of each other: their advantages are zero",
-                    f"{native.equal} equal pairs where {figure(native.expected)} are expected",
-                    {"stage": "native", **native.facts()},
-                ),
-                keys((Kind.NATIVE, Kind.COLLISION), side.name),
-            )
-        shared = e.first.get(Kind.SHARED_SEEDS.of(side.name))
-        if shared is not None:
-            yield Explanation(
-                Cause.of(
-                    RNG_COLLISION.key("engines"),
-                    side.name,
-                    "engines draw with one another's seeds: their samples are not independent",
-                    shared.place.context,
-                    {"stage": "native"},
-                ),
-                keys((Kind.SHARED_SEEDS,), side.name),
-            )
-        open_ = so_far.left(Kind.FLIP.of())
-        if not len(open_):
-            continue
-        tally = clones(e, side, np.unique(open_[:, 0]).tolist())
-        # Clones draw what another member of their group draws in the other run. Groups that are alike for another
-        # reason do not.
-        if not tally.implausible or not tally.differing or tally.told < MOST * tally.differing:
-            continue
-        # Only the first token of a guided sample is its own. Clones follow one member, at the same place in every
-        # group. A sharper sampler follows the most likely token instead.
-        if e.guided and max(tally.leaders.values(), default=0) < MOST * tally.alike:
-            continue
-        affected = np.array(tally.samples, np.int64)
-        what = "begin alike" if e.guided else "are alike"
-        proof = Proof(
-            "hold each sample against the one of its group that it is a clone of",
-            tally.differing,
-            tally.differing - tally.told,
-            "samples",
+        yield from _native_collisions(e, side)
+        yield from _rollout_collisions(e, side, so_far)
+
+
+def _native_collisions(e: Evidence, side: Side) -> Iterator[Explanation]:
+    if Kind.COLLISION.of(side.name) in e.first:
+        native = side.collisions
+        assert native is not None
+        cause = Cause.of(
+            RNG_COLLISION.key(),
+            side.name,
+            "samples of one prompt are clones of each other: their advantages are zero",
+            f"{native.equal} equal pairs where {figure(native.expected)} are expected",
+            {"stage": "native", **native.facts()},
         )
-        yield Explanation(
-            Cause.of(
-                RNG_COLLISION.key(),
-                side.name,
-                f"samples of one prompt are clones {when(e, affected[:, 0])}: their advantages are zero",
-                f"all samples of {part_of(tally.alike, tally.groups, 'prompt')} {what}, where {figure(tally.expected)} "
-                "are expected",
-                {"stage": "rollouts", "samples": len(affected)},
-                [proof],
-            ),
-            keys(ROLLOUT, side.name),
-            among(affected),
+        yield Explanation(cause, keys((Kind.NATIVE, Kind.COLLISION), side.name))
+    shared = e.first.get(Kind.SHARED_SEEDS.of(side.name))
+    if shared is not None:
+        cause = Cause.of(
+            RNG_COLLISION.key("engines"),
+            side.name,
+            "engines draw with one another's seeds: their samples are not independent",
+            shared.place.context,
+            {"stage": "native"},
         )
+        yield Explanation(cause, keys((Kind.SHARED_SEEDS,), side.name))
+
+
+def _rollout_collisions(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
+    open_ = so_far.left(Kind.FLIP.of())
+    if not len(open_):
+        return
+    tally = clones(e, side, np.unique(open_[:, 0]).tolist())
+    # Clones draw what another member of their group draws in the other run. Groups that are alike for another
+    # reason do not.
+    if not tally.implausible or not tally.differing or tally.following < MOST * tally.differing:
+        return
+    # Only the first token of a guided sample is its own. Clones follow one member, at the same place in every
+    # group. A sharper sampler follows the most likely token instead.
+    if e.guided and max(tally.leaders.values(), default=0) < MOST * tally.equal_groups:
+        return
+    affected = np.array(tally.samples, np.int64)
+    what = "begin alike" if e.guided else "are alike"
+    groups = part_of(tally.equal_groups, tally.groups, "prompt")
+    cause = Cause.of(
+        RNG_COLLISION.key(),
+        side.name,
+        f"samples of one prompt are clones {when(e, affected[:, 0])}: their advantages are zero",
+        f"all samples of {groups} {what}, where {figure(tally.expected)} are expected",
+        {"stage": "rollouts", "samples": len(affected)},
+        [
+            Proof(
+                "hold each sample against the one of its group that it is a clone of",
+                tally.differing,
+                tally.differing - tally.following,
+                "samples",
+            )
+        ],
+    )
+    yield Explanation(cause, keys(ROLLOUT, side.name), among(affected))
 
 
 CHANCE = 1e-6  # least probability at which so many alike groups can be chance
@@ -100,11 +102,11 @@ CHANCE = 1e-6  # least probability at which so many alike groups can be chance
 class Clones:
     """Groups whose samples all draw the same, against the number that chance explains."""
 
-    alike: int = 0
+    equal_groups: int = 0
     groups: int = 0
     expected: float = 0.0
     samples: list[tuple[int, int]] = field(default_factory=list)  # (step, sample) in them
-    told: int = 0  # samples that differ from the other run and draw what another of their group draws there
+    following: int = 0  # samples that differ from the other run and draw what another of their group draws there
     differing: int = 0  # samples that draw something else than in the other run
     leaders: Counter[int] = field(default_factory=Counter)  # place in its group -> groups that follow that sample
 
@@ -113,7 +115,8 @@ class Clones:
         # Independent groups with unequal probabilities are alike at most as often as groups with equal ones
         # (Hoeffding).
         rate = min(1.0, self.expected / max(1, self.groups))
-        return self.alike > self.expected + 1 and float(stats.binom.sf(self.alike - 1, self.groups, rate)) < CHANCE
+        chance = float(stats.binom.sf(self.equal_groups - 1, self.groups, rate))
+        return self.equal_groups > self.expected + 1 and chance < CHANCE
 
 
 def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
@@ -141,14 +144,14 @@ def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
             theirs += len({paired.get(sample) for sample in members}) == 1
             if len({drawn[sample] for sample in members}) > 1:
                 continue
-            tally.alike += 1
+            tally.equal_groups += 1
             tally.samples += [(step, sample) for sample in members]
             differing = [sample for sample in members if drawn[sample] != paired.get(sample)]
             tally.differing += len(differing)
             tally.leaders.update(
                 place for place, sample in enumerate(members) if paired.get(sample) == drawn[members[0]]
             )
-            tally.told += sum(drawn[sample] in {paired.get(member) for member in members} for sample in differing)
+            tally.following += sum(drawn[sample] in {paired.get(member) for member in members} for sample in differing)
     # Where the other run has more alike groups than chance gives, its count is the expectation.
     tally.expected = max(tally.expected, theirs + 1.0)
     return tally
