@@ -13,6 +13,8 @@ from typing import Any
 from probes import install
 from probes.format import Flat, Ragged
 from scenarios import memory_fit, models, prompts
+from scenarios.bench.bench import Bench
+from scenarios.bench.undo import Stand
 from scenarios.engines import canonical_request
 from scenarios.engines.engine_interface import Request, SyncReport
 from scenarios.engines.guided import Guide
@@ -243,9 +245,6 @@ class Stage:
 
     def open_bench(self, scenario: dict[str, Any], stands: dict[str, Any], **options: Any) -> None:
         """Open a bench with the engines of `stands`: {side: fields of `scenarios.bench.undo.Stand`}."""
-        from scenarios.bench.bench import Bench
-        from scenarios.bench.undo import Stand
-
         self._bench = Bench(scenario, {side: Stand(**fields) for side, fields in stands.items()}, **options)
 
     def bench(self, method: str, *args: Any, **kwargs: Any) -> Any:

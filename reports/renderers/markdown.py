@@ -14,7 +14,7 @@ from reports.text import clean
 if TYPE_CHECKING:
     from reports.bisect_model import Bisection
     from reports.doctor_model import Report
-    from reports.model import Check, Finding, Parity, Triage, Verdict
+    from reports.model import Cause, Check, Finding, Parity, Triage, Verdict
     from reports.nightly_model import Night
     from reports.renderers import Subject
     from reports.run_model import RecordedRun
@@ -41,8 +41,7 @@ class MarkdownRenderer(Renderer):
 
 
 def _verdict(verdict: Verdict) -> list[str]:
-    beyond = [f"- {escape(sentence)}" for sentence in parity.beyond_limits(verdict)]
-    lines = ["### Beyond published limits", "", *beyond, ""] if beyond else []
+    lines = _sentences("Beyond published limits", parity.beyond_limits(verdict))
     summary = answer.of(verdict)
     lines += [
         f"## {answer.coded(escape(summary.title), verdict.exit_code)}",
@@ -61,12 +60,9 @@ def _verdict(verdict: Verdict) -> list[str]:
     if verdict.triage:
         lines += hang(verdict.triage)
     for cause in verdict.causes:
-        lines += [f"### Cause: {escape(cause.name)} ({escape(cause.party)})", "", escape(cause.summary), ""]
-        lines += [f"Evidence: {escape(cause.evidence)}", ""] if cause.evidence else []
-        proofs = [f"- {escape(proof)}" for proof in parity.proofs(cause)]
-        lines += [*proofs, ""] if proofs else []
+        lines += _cause(cause)
     lines += findings(": ".join(parity.CONFOUNDERS), verdict.confounders)
-    lines += ["### Missing", "", *[f"- {escape(item)}" for item in verdict.missing], ""] if verdict.missing else []
+    lines += _sentences("Missing", verdict.missing)
     if verdict.parity:
         lines += _runs(verdict.parity)
         for title, checks in parity.check_tables(verdict.parity):
@@ -77,6 +73,18 @@ def _verdict(verdict: Verdict) -> list[str]:
         lines += ["### Reproduce", "", *fence(clean(verdict.reproduce)), ""]
     paths = parity.paths(verdict)
     return lines + (table(("", "path"), [(escape(name), code(path)) for name, path in paths]) if paths else [])
+
+
+def _sentences(title: str, sentences: list[str]) -> list[str]:
+    """Return a list of sentences under their title; nothing without a sentence."""
+    return [f"### {title}", "", *(f"- {escape(sentence)}" for sentence in sentences), ""] if sentences else []
+
+
+def _cause(cause: Cause) -> list[str]:
+    lines = [f"### Cause: {escape(cause.name)} ({escape(cause.party)})", "", escape(cause.summary), ""]
+    lines += [f"Evidence: {escape(cause.evidence)}", ""] if cause.evidence else []
+    proofs = [f"- {escape(proof)}" for proof in parity.proofs(cause)]
+    return [*lines, *proofs, ""] if proofs else lines
 
 
 def escape(text: object) -> str:

@@ -83,15 +83,18 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     if len(kept) < len(keys):
         note = f"{part_of(len(kept), len(keys), 'sample')}: those that differ most; more would take over "
         note += f"{most_bytes:,} bytes"
+    return _packed(kept, baseline, candidate, _head(parity, place), note)
+
+
+def _head(parity: Parity, place: Place | None) -> dict[str, Any]:
+    """Return what the page must know before it unpacks the samples: names of the sides, tolerance, first divergence."""
     tolerance = number(parity.floor.get("tolerance between engines", parity.floor.get("tolerance")))
-    tolerance = tolerance if 0 < tolerance < 1 else 1e-4
-    head = {
+    return {
         "sides": [f"{clean(run.side)} {clean(run.backend)}".strip() for run in parity.runs],
-        "tolerance": tolerance,
+        "tolerance": tolerance if 0 < tolerance < 1 else 1e-4,
         "first": _first(place) if place else None,
         "scale": SCALE,
     }
-    return _packed(kept, baseline, candidate, head, note)
 
 
 def _first(place: Place) -> dict[str, Any]:
@@ -195,8 +198,8 @@ def _prompts_part(baseline: _Sample, candidate: _Sample) -> int:
         return -1
     first, second = (np.frombuffer(side.prompt, "<i4") for side in (baseline, candidate))
     shared = min(len(first), len(second))
-    other = np.flatnonzero(first[:shared] != second[:shared])
-    return int(other[0]) if len(other) else shared
+    differing = np.flatnonzero(first[:shared] != second[:shared])
+    return int(differing[0]) if len(differing) else shared
 
 
 def _first_places(baseline: _Sample, candidate: _Sample, tolerance: float) -> tuple[int, int]:
@@ -206,12 +209,12 @@ def _first_places(baseline: _Sample, candidate: _Sample, tolerance: float) -> tu
     import numpy as np
 
     shared = min(len(baseline.ids), len(candidate.ids))
-    other = np.flatnonzero(baseline.ids[:shared] != candidate.ids[:shared])
+    differing = np.flatnonzero(baseline.ids[:shared] != candidate.ids[:shared])
     end = -1 if len(baseline.ids) == len(candidate.ids) else shared
-    other_at = int(other[0]) if len(other) else end
-    before = slice(other_at if other_at >= 0 else shared)
+    differs_at = int(differing[0]) if len(differing) else end
+    before = slice(differs_at if differs_at >= 0 else shared)
     beyond = np.flatnonzero(np.abs(candidate.logprobs[before] - baseline.logprobs[before]) > tolerance)
-    return other_at, int(beyond[0]) if len(beyond) else -1
+    return differs_at, int(beyond[0]) if len(beyond) else -1
 
 
 def _packed(
@@ -229,8 +232,8 @@ def _packed(
     table, ids, numbers = [], [], []
     for key in keys:
         baseline_sample, candidate_sample = baseline.get(key, nothing), candidate.get(key, nothing)
-        both = (baseline_sample.prompt, candidate_sample.prompt)
-        its_prompts = [prompts.setdefault(side or both[0] or both[1], len(prompts)) for side in both]
+        pair = (baseline_sample.prompt, candidate_sample.prompt)
+        its_prompts = [prompts.setdefault(prompt or pair[0] or pair[1], len(prompts)) for prompt in pair]
         ends = [reasons.setdefault(clean(side.finish), len(reasons)) for side in (baseline_sample, candidate_sample)]
         lengths = [
             len(side.ids) if key in run else -1
@@ -238,14 +241,12 @@ def _packed(
         ]
         shared_length = min(len(baseline_sample.ids), len(candidate_sample.ids))
         equal_ids = baseline_sample.ids[:shared_length] == candidate_sample.ids[:shared_length]
+        # The candidate is kept as differences: zeros where the sides agree take no room once compressed.
         drawn = candidate_sample.ids.copy()
-        drawn[:shared_length] -= baseline_sample.ids[
-            :shared_length
-        ]  # zeros where they agree, which take no room once compressed
+        drawn[:shared_length] -= baseline_sample.ids[:shared_length]
         values = candidate_sample.logprobs.copy()
-        values[:shared_length][equal_ids] = (
-            values[:shared_length][equal_ids] - baseline_sample.logprobs[:shared_length][equal_ids]
-        ) * SCALE
+        equal = np.flatnonzero(equal_ids)
+        values[equal] = (values[equal] - baseline_sample.logprobs[equal]) * SCALE
         ids += [baseline_sample.ids, drawn]
         numbers += [baseline_sample.logprobs, values]
         in_both = key in baseline and key in candidate

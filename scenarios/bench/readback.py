@@ -163,13 +163,12 @@ def _otherwise(
     """Return what is wrong with a tensor that every worker showed; None where each holds the learner's."""
     tensor = learned.tensor(name)
     cuts, held_rows = [answer["cuts"].get(name) for answer in answers], [answer["rows"][name] for answer in answers]
+    kinds = [(cut, answer["dtypes"][name]) for cut, answer in zip(cuts, answers, strict=True)]
     # Workers often hold the same part in the same type: take the learner's digests once for each such kind.
-    learner_rows: dict[tuple[Cut | None, str], list[str]] = {}
-    for cut, answer in zip(cuts, answers, strict=True):
-        kind = cut, answer["dtypes"][name]
-        if kind not in learner_rows:
-            learner_rows[kind] = _own_rows(_part(tensor, cut), kind[1], computing)
-    expected_rows = [learner_rows[cut, answer["dtypes"][name]] for cut, answer in zip(cuts, answers, strict=True)]
+    learner_rows = {
+        (cut, dtype): _own_rows(_part(tensor, cut), dtype, computing) for cut, dtype in dict.fromkeys(kinds)
+    }
+    expected_rows = [learner_rows[kind] for kind in kinds]
     wrong = [rank for rank, rows in enumerate(held_rows) if rows != expected_rows[rank]]
     if not wrong:
         return None
@@ -178,18 +177,15 @@ def _otherwise(
     for rank in wrong:
         cut = cuts[rank]
         first = cut[1] if cut and cut[0] == 0 else 0
-        apart |= {
-            first + at
-            for at, pair in enumerate(zip(expected_rows[rank], held_rows[rank], strict=True))
-            if pair[0] != pair[1]
-        }
+        pairs = zip(expected_rows[rank], held_rows[rank], strict=True)
+        apart.update(at for at, (expected, held_row) in enumerate(pairs, start=first) if expected != held_row)
     # Look for an explanation, the most specific one first: another rank's part, the same rows in another order,
     # another tensor of the learner.
     how = _of_another_rank(wrong, expected_rows, held_rows)
     if not how and all(Counter(expected_rows[rank]) == Counter(held_rows[rank]) for rank in wrong):
         how = "its rows permuted"
     if not how:
-        shards = [(cuts[rank], answers[rank]["dtypes"][name], held_rows[rank]) for rank in wrong]
+        shards = [(*kinds[rank], held_rows[rank]) for rank in wrong]
         instead = _tensor_instead(name, tensor.shape, learned, shards)
         how = f"the learner's {instead}" if instead else ""
     marks = {rank: hashlib.sha256("".join(held_rows[rank]).encode()).hexdigest()[:16] for rank in wrong}

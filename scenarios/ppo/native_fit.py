@@ -173,42 +173,50 @@ class Fitter:
         both filters; and a temperature with each truncation and with both filters, as a generation_config leaks them
         together.
         """
-        s = now.sampling
-        alternatives: list[tuple[dict[str, float], Hypothesis]] = []
-
-        def add(**changes: float) -> None:
-            alternatives.append((changes, _with(now, **changes)))
-
-        if s.top_k > 0 and s.top_p < 1.0 and not now.joint:
-            alternatives.append(({"joint": 1.0}, dataclasses.replace(now, joint=True)))
-        if s.repetition_penalty != 1.0 and not now.blind:
-            alternatives.append(({"blind": 1.0}, dataclasses.replace(now, blind=True)))
-        if self._earliest_end is not None and self._earliest_end < s.min_tokens:
-            add(min_tokens=self._earliest_end)
         within = FINE if filters else PAIRED
+        low, high = 0.2 * now.sampling.temperature, 5.0 * now.sampling.temperature
+        temperature = peak(lambda t: self._slope(_with(now, temperature=t)), low, high, within)
+        alternatives = [
+            *self._other_readings(now),
+            *self._penalties(now, within),
+            ({"temperature": temperature}, _with(now, temperature=temperature)),
+        ]
+        if filters:
+            alternatives += [(change, _with(now, **change)) for change in self._truncations(now, low, high)]
+        return alternatives
+
+    def _other_readings(self, now: Hypothesis) -> Iterator[tuple[dict[str, float], Hypothesis]]:
+        """Yield the other meanings that engines give to the parameters, and an end before the least length."""
+        s = now.sampling
+        if s.top_k > 0 and s.top_p < 1.0 and not now.joint:
+            yield {"joint": 1.0}, dataclasses.replace(now, joint=True)
+        if s.repetition_penalty != 1.0 and not now.blind:
+            yield {"blind": 1.0}, dataclasses.replace(now, blind=True)
+        if self._earliest_end is not None and self._earliest_end < s.min_tokens:
+            yield {"min_tokens": self._earliest_end}, _with(now, min_tokens=self._earliest_end)
+
+    def _penalties(self, now: Hypothesis, within: float) -> Iterator[tuple[dict[str, float], Hypothesis]]:
+        """Yield the likeliest value of each penalty, and the likeliest share of tokens that pass all filters."""
         penalty = peak(lambda r: self._slope(_with(now, repetition_penalty=r)), 0.6, 1.8, within)
-        add(repetition_penalty=penalty)
+        yield {"repetition_penalty": penalty}, _with(now, repetition_penalty=penalty)
         subtracted: dict[str, Callable[[float], Hypothesis]] = {  # subtracted, so the search runs over the exponential
             "presence_penalty": lambda factor: dataclasses.replace(now, presence=math.log(factor)),
             "frequency_penalty": lambda factor: dataclasses.replace(now, frequency=math.log(factor)),
         }
         for name, of in subtracted.items():
             best = peak(lambda factor, of=of: self._slope(of(factor)), math.exp(-2.0), math.exp(2.0), within)
-            alternatives.append(({name: math.log(best)}, of(best)))
+            yield {name: math.log(best)}, of(best)
         if not now.passed:
             reading = self._read(now)
             share = peak(lambda p: float(mixture_likelihood(reading, p).clamp(min=-100.0).sum()), 1e-3, 0.5)
-            alternatives.append(({"passed": share}, dataclasses.replace(now, passed=share)))
-        low, high = 0.2 * s.temperature, 5.0 * s.temperature
-        add(temperature=peak(lambda t: self._slope(_with(now, temperature=t)), low, high, within))
-        if not filters:
-            return alternatives
-        extent = self._extent(now)
-        for name, value in extent.items():
-            add(**{name: value})
-        filter_values = self._filters(now)
+            yield {"passed": share}, dataclasses.replace(now, passed=share)
+
+    def _truncations(self, now: Hypothesis, low: float, high: float) -> Iterator[dict[str, float]]:
+        """Yield each filter as narrow as the tokens allow, both, and each of these with a temperature of its own."""
+        extent, filter_values = self._extent(now), self._filters(now)
+        yield from ({name: value} for name, value in extent.items())
         if filter_values["top_k"] != extent["top_k"] or filter_values["top_p"] != extent["top_p"]:
-            add(**filter_values)
+            yield filter_values
         for names in (*((parameter.name,) for parameter in canonical.FILTERS), ("top_k", "top_p")):
 
             def truncated(t: float, names: tuple[str, ...] = names) -> dict[str, float]:
@@ -216,9 +224,7 @@ class Fitter:
                 widest = self._extent(tempered) if len(names) == 1 else self._filters(tempered)
                 return {"temperature": t} | {name: widest[name] for name in names}
 
-            best = peak(lambda t, of=truncated: self._slope(_with(now, **of(t))), low, high, PAIRED)
-            add(**truncated(best))
-        return alternatives
+            yield truncated(peak(lambda t, of=truncated: self._slope(_with(now, **of(t))), low, high, PAIRED))
 
     def _slope(self, hypothesis: Hypothesis) -> float:
         """Return the log-likelihood, with a hundred nats per token outside of the support: a search needs a slope."""

@@ -10,6 +10,7 @@ cluster. Weights of version v are those after v steps: step i draws with version
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from probes import install, weights
 from probes.format import Flat, Ragged
 from scenarios import models, prompts
 from scenarios.engines import canonical_request
-from scenarios.engines.engine_interface import Completion, EngineError, Part, Request
+from scenarios.engines.engine_interface import EngineError, Part, Request
 from scenarios.engines.guided import Guide
 from scenarios.ppo import batches, checkpoint, experience
 from scenarios.ppo.actor import Scored
@@ -198,13 +199,12 @@ class Trainer:
         with self._recorder.span("rollout", step=step):
             answers = call(self._session, self._draw, requests, step=step, version=self.version, guide=guide)
         result = self._hooks.joined(answers)
-        used = result.used
+        used, completions = result.used, result.completions
         if [number for number, _, _ in used] != numbers:
             raise EngineError("the engine answered other samples than those it was asked for, or in another order")
-        bad = [(number, reason) for number, ids, reason in used if not ids or reason not in ("stop", "length")]
-        if bad:
-            raise EngineError(f"sample {bad[0][0]} of step {step} came back as {bad[0][1]!r}; it cannot be trained on")
-        completions: list[Completion] = result.completions
+        for number, ids, reason in used:
+            if not ids or reason not in ("stop", "length"):
+                raise EngineError(f"sample {number} of step {step} came back as {reason!r}; it cannot be trained on")
         drawn = {} if guide is None else {completion.sample: tuple(completion.output_ids) for completion in completions}
         samples = [
             Sample(r.sample, r.prompt_ids, tuple(ids), drawn.get(r.sample, ()))
@@ -256,17 +256,11 @@ class Trainer:
     def _train(self, step: int, made: Experience) -> dict[str, float]:
         ppo = self.scenario.ppo
         plan = list(mini_batches(len(made.samples), ppo.epochs, ppo.train_batch_size, self.scenario.seed, step))
-        lengths = made.lengths
         futures: dict[str, list[Future]] = {}
         micro_batches: list[list[int]] = []  # samples of each, in the first update
         for name, old, target in (("actor", made.scored.logprob, made.advantage), ("critic", made.value, made.returns)):
             actors = self._roles[name]
-            shares: list[list[MiniBatch]] = [[] for _ in actors]
-            for mini in plan:
-                count = int(lengths[mini].sum())
-                for number, part in enumerate(self._hooks.dealt(mini, len(actors), step)):
-                    divisor = self._hooks.count(count, int(lengths[part].sum()), len(actors))
-                    shares[number].append(made.share(part, old, target, divisor))
+            shares = self._shares(step, plan, made, old, target, ranks=len(actors))
             futures[name] = [actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)]
             first_shares = [[sample.number for sample in share[0].samples] for share in shares]
             micro_batches = [
@@ -280,16 +274,27 @@ class Trainer:
             "losses": {name: sum(rank.losses[0] for rank in ranks) for name, ranks in trained.items()},
         }
         self._recorder.event("learner", step=step, **self.digests, norms=grad_norms, first=first)
-        trained_tokens = float(sum(lengths[mini].sum() for mini in plan))
+        trained_tokens = float(sum(made.lengths[mini].sum() for mini in plan))
         sums: dict[str, float] = {}
-        for ranks in trained.values():
-            for rank in ranks:
-                for metric, total in rank.sums.items():
-                    sums[metric] = sums.get(metric, 0.0) + total
-        norms = {"grad_norm": grad_norms["actor"], "critic_grad_norm": grad_norms["critic"]}
+        for rank in itertools.chain.from_iterable(trained.values()):
+            for metric, total in rank.sums.items():
+                sums[metric] = sums.get(metric, 0.0) + total
         return {name: value / trained_tokens for name, value in sums.items()} | {
-            n: float(np.mean(v)) for n, v in norms.items()
+            "grad_norm": float(np.mean(grad_norms["actor"])),
+            "critic_grad_norm": float(np.mean(grad_norms["critic"])),
         }
+
+    def _shares(
+        self, step: int, plan: list[list[int]], made: Experience, old: Rows, target: Rows, *, ranks: int
+    ) -> list[list[MiniBatch]]:
+        """Deal each mini-batch of the plan to the ranks: for each rank, its part of every mini-batch."""
+        shares: list[list[MiniBatch]] = [[] for _ in range(ranks)]
+        for mini in plan:
+            tokens = int(made.lengths[mini].sum())
+            for number, part in enumerate(self._hooks.dealt(mini, ranks, step)):
+                divisor = self._hooks.count(tokens, int(made.lengths[part].sum()), ranks)
+                shares[number].append(made.share(part, old, target, divisor))
+        return shares
 
     def floor(self, sequences: list[tuple[int, ...]], samples: list[int]) -> None:
         """Record the learner's own rounding of each log-probability of `sequences` (prompt and response).

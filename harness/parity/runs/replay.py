@@ -26,6 +26,8 @@ from harness.parity.runs.preflight import check_machine, environment_for, prefli
 from harness.parity.runs.recording import compacted, guarded, recording_in, verdict_with_cut, written
 from harness.parity.runs.run_engines import cluster_for
 from harness.parity.runs.run_options import ReplayOptions
+from harness.parity.runs.source import source
+from harness.parity.subjects.recording.observed_replay import answer, halves
 from reports import displayed_paths
 from reports.model import Finding, Verdict
 from reports.text import counted
@@ -51,16 +53,12 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
             fix="harness bundle RUN   # where the run is, without --hash-prompts",
         )
     envs.parse(backend)
-    from harness.parity.runs.source import source
-    from harness.parity.subjects.recording.observed_replay import answer, halves
-
     recorded_run, name = source(path), displayed_paths.displayed(str(path))
     window = recorded_run.window(from_step, options.steps)
     checkpoint = recorded_run.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
-    engine = dataclasses.replace(
-        recorded_run.scenario.engine, router=""
-    )  # a router decides which engine draws, and nothing is drawn
+    # A router decides which engine draws, and a replay draws nothing.
+    engine = dataclasses.replace(recorded_run.scenario.engine, router="")
     scenario = dataclasses.replace(recorded_run.scenario, steps=window.stop, guided=False, engine=engine)
     preflight(scenario, backend)
     check_machine((scenario,), options.address, options.say)

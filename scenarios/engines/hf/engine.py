@@ -147,12 +147,7 @@ class HFEngine:
     def _batch(self, requests: list[Request], mapped: Mapped, seed: int) -> list[Completion]:
         if any(not request.prompt_ids for request in requests):
             raise EngineError("hf: a prompt without tokens")
-        width = max(len(r.prompt_ids) for r in requests)
-        ids = torch.zeros((len(requests), width), dtype=torch.int64, device=self._device)
-        mask = torch.zeros_like(ids)
-        for row, request in enumerate(requests):
-            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
-            mask[row, width - len(request.prompt_ids) :] = 1
+        ids, mask = self._padded_left(requests)
         draws = [draw_of(r, mapped, seed) for r in requests]
         responses = self._responses(requests, mapped)
         seeds = [(self._seed * 1_000_003 + r.sample) % 2**31 for r in requests]
@@ -183,18 +178,28 @@ class HFEngine:
                 break
             step_ids = tokens[:, None]
             mask = torch.cat((mask, torch.ones_like(mask[:, :1])), dim=-1)
-        native = self._mode == "native"
-        return [
-            Completion(
-                request.sample,
-                tuple(request.prompt_ids),
-                tuple(response.tokens),
-                tuple(response.logprobs),
-                response.finish,
-                seed=request_seed if native else None,
-            )
-            for request, response, request_seed in zip(requests, responses, seeds, strict=True)
-        ]
+        answers = zip(requests, responses, seeds, strict=True)
+        return [self._completion(request, response, stream_seed) for request, response, stream_seed in answers]
+
+    def _padded_left(self, requests: list[Request]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the prompts' ids [requests, longest prompt], and which of them are no padding."""
+        width = max(len(r.prompt_ids) for r in requests)
+        ids = torch.zeros((len(requests), width), dtype=torch.int64, device=self._device)
+        mask = torch.zeros_like(ids)
+        for row, request in enumerate(requests):
+            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
+            mask[row, width - len(request.prompt_ids) :] = 1
+        return ids, mask
+
+    def _completion(self, request: Request, response: _Response, stream_seed: int) -> Completion:
+        return Completion(
+            request.sample,
+            tuple(request.prompt_ids),
+            tuple(response.tokens),
+            tuple(response.logprobs),
+            response.finish,
+            seed=stream_seed if self._mode == "native" else None,
+        )
 
     def _responses(self, requests: list[Request], mapped: Mapped) -> list[_Response]:
         """Return an empty response per request, with the budget that its limit and the context leave. Raises

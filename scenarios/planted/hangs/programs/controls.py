@@ -102,6 +102,15 @@ def debug(seconds: float) -> None:
     breakpoint()
 
 
+# What each phase does for some seconds: before training, in one rank's step, and in every rank's step.
+COMPILING = {"compile": compile_kernels, "compile-child": compile_in_child}
+OF_ONE_RANK = {
+    "shards": read_shards, "kernel": generate, "uneven": compute, "breakpoint": debug,
+    "starved": lambda seconds: starve(min(seconds, 30.0)),
+}  # fmt: skip
+OF_ALL_RANKS = {"pause": wait_for_window, "checkpoint": write_checkpoint}
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", default="healthy")
@@ -110,30 +119,17 @@ def main() -> None:
     options = arguments.parse_args()
     is_planted_rank, long = options.rank == toy.RANK, 2.0 * options.stall + 2.0
     toy.setup()
-    if is_planted_rank and options.phase == "compile":
-        compile_kernels(long)
-    if is_planted_rank and options.phase == "compile-child":
-        compile_in_child(long)
+    if is_planted_rank and options.phase in COMPILING:
+        COMPILING[options.phase](long)
     module = toy.model()
     for step in range(6):
         toy.train_step(module, toy.batch(step))
         if options.phase == "straggler" and is_planted_rank:
             time.sleep(0.6 * options.stall)
-        if step == 3:
-            if options.phase == "shards" and is_planted_rank:
-                read_shards(long)
-            elif options.phase == "kernel" and is_planted_rank:
-                generate(long)
-            elif options.phase == "uneven" and is_planted_rank:
-                compute(long)
-            elif options.phase == "starved" and is_planted_rank:
-                starve(min(long, 30.0))
-            elif options.phase == "breakpoint" and is_planted_rank:
-                debug(long)
-            elif options.phase == "pause":
-                wait_for_window(long)
-            elif options.phase == "checkpoint":
-                write_checkpoint(long)
+        if step == 3 and is_planted_rank and options.phase in OF_ONE_RANK:
+            OF_ONE_RANK[options.phase](long)
+        if step == 3 and options.phase in OF_ALL_RANKS:
+            OF_ALL_RANKS[options.phase](long)
     dist.barrier()
     dist.destroy_process_group()
 
