@@ -118,7 +118,7 @@ def successor(manifest: Mapping[str, Any], before: Mapping[str, Any], checksum: 
 
 
 def _replaced(folder: Path) -> tuple[dict[str, Any], str]:
-    """The run.json that is in a folder, and its checksum; ({}, "") where there is none that can be read."""
+    """The run.json that is in a folder, and its checksum; ({}, "") where none can be read."""
     try:
         return read_sealed_manifest(folder)
     except FormatError:
@@ -288,7 +288,7 @@ class Run:
                         yield frame_of(decode_header(bytes(body[: at.header])), body[at.header :])
 
     def _read_index(self) -> dict[str, index.Entry] | None:
-        """What the index says of each file; None where there is none that can be believed."""
+        """What the index says of each file; None where no index can be believed."""
         if not os.path.lexists(self.path / INDEX):
             return None
         if not self.indexed:

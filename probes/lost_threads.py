@@ -1,4 +1,4 @@
-"""Threads that ended with an error which nobody caught. Python prints it once and the process goes on without them."""
+"""Threads that ended with an uncaught error. Python prints it once and the process goes on without them."""
 
 from __future__ import annotations
 

@@ -572,7 +572,7 @@ class EngineSession:
         if plain.cached_tokens or salted.cached_tokens:
             return ["its cache serves tokens of an earlier run after it was emptied"]
         if (plain.output_ids, plain.logprobs) != (salted.output_ids, salted.logprobs):
-            return ["it answers a prompt of an earlier run otherwise than the same prompt with a new salt"]
+            return ["it gives another answer to a prompt of an earlier run than to the same prompt with a new salt"]
         return []
 
     def load(self, model_path: str, scenario: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Doubts:
-    """Reasons why nobody knows what a recording shows, one sentence each.
+    """Reasons why it is unknown what a recording shows, one sentence each.
 
     `failed`: a job or a call failed. `unknown`: something was not recorded. `parted`: a run does not repeat itself.
     `odd`: a recording contradicts itself.

@@ -199,7 +199,7 @@ _STATEFUL = {"join", "sync", "flush", "restart", "set"}
 
 
 def refused_calls(e: Evidence) -> list[str]:
-    """Return a sentence for each failed call after which nobody knows what an engine drew with. Such a side never
+    """Return a sentence for each failed call after which it is unknown what an engine drew with. Such a side never
     passes.
     """
     sentences = []

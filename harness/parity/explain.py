@@ -102,7 +102,7 @@ RULES: tuple[Rule | Slot, ...] = (
     # The same numbers, read in another way.
     Rule(
         log_probabilities.placeholders,
-        "a number that was put in for some tokens is none to read at another position, or to scale",
+        "a placeholder says nothing at another position or scale, so it comes before shifts and factors",
         alone=True,
     ),
     Rule(

@@ -1,4 +1,4 @@
-"""An engine that differs from itself because of a named cause is no second difference: its check says so."""
+"""The check of an engine against itself names the cause, where a named cause makes the engine differ from itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from reports.model import Cause
 def with_origins(
     outcomes: list[tuple[Registered, Outcome]], explained: Explained, causes: list[Cause]
 ) -> list[tuple[Registered, Outcome]]:
-    """Return the outcomes; one of an engine that differs from itself says from which of the causes that follows, where
-    it is none of the engine's own noise.
-    """
+    """Return the outcomes. An engine that differs from itself for a named cause, and not by its noise, says which."""
     return [(check, _with_origin(outcome, explained, causes)) for check, outcome in outcomes]
 
 

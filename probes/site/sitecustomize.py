@@ -2,7 +2,7 @@
 folder.
 
 It runs the sitecustomize that it replaces, and loads nothing else until the process imports torch.distributed or Ray,
-runs an event loop, or loses a thread by an error which nobody catches. Another process only pays for reading two
+runs an event loop, or loses a thread by an uncaught error. Another process only pays for reading two
 variables.
 """
 

@@ -93,7 +93,7 @@ def test_a_fault_of_a_position_is_no_mixed_version(lab: Laboratory, tmp_path: Pa
     judged, bench = compared(lab, tmp_path, Fault("late", engine={"moved": {"by": 0.02, "position": 9}}), BASE)
     verdict = attribute(judged, bench)
     assert [(one.name, one.party) for one in verdict.causes] == [("candidate-itself(decoding)", "candidate")]
-    assert "it draws otherwise than it scores" in verdict.causes[0].evidence
+    assert "it does not draw as it scores" in verdict.causes[0].evidence
 
 
 def test_sequences_that_the_engine_cannot_score_whole_are_counted(

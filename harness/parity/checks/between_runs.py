@@ -108,14 +108,12 @@ def ends(e: Evidence) -> Outcome:
     """
     name, side = "ends", e.baseline
     if not side.counts.reasons_held:
-        return outcome(name, "not tested", "no engine told which tokens end a sample, and why each ended")
+        return outcome(name, "not tested", "no engine reported which tokens end a sample, and why each ended")
     count, key = counted(side.counts.reasons_held, "sample"), Kind.REASON.of(side.name)
     if key in e.first:
         place = e.first[key].place
-        text = (
-            f"{len(e.found(key)):,} of {count} ended otherwise than the engine says: the first says {place.baseline}, "
-        )
-        return outcome(name, "confirmed", text + place.context, kinds=(key,))
+        text = f"{len(e.found(key)):,} of {count} ended in another way than the engine says: the first says "
+        return outcome(name, "confirmed", f"{text}{place.baseline}, {place.context}", kinds=(key,))
     return outcome(name, "ruled out", f"the last token agrees with the reason in {count}")
 
 

@@ -89,7 +89,7 @@ class Side(RecordedSide):
     no_experience: tuple[int, ...]  # steps that could not be compared with the learner
     uncompared: tuple[int, str] | None  # the first step of which a framework says why
     unmatched: tuple[int, Mapping[str, int]] | None  # first step with rows trained on that have no sample: why -> count
-    prompts: Prompts  # prompts that the engine saw otherwise than they were sent
+    prompts: Prompts  # prompts that the engine did not see as they were sent
     native_prompts: Prompts  # the same, of the native stage
     margins: Margins
     sync: SyncRecord

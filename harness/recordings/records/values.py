@@ -28,7 +28,7 @@ def filled_text(value: Any) -> str | None:
 
 def written(value: Any) -> str | None:
     """A recorded word that is held against those that the judge knows. A value of another type is a word that it does
-    not know, not a missing one: a mode of which nobody knows what it is passes nothing."""
+    not know, not a missing one: an unknown mode passes nothing."""
     return None if value is None else str(value)
 
 

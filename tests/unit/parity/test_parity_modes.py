@@ -477,7 +477,7 @@ def _mode(
         ),
         ({"scenario": "Coupled", "manifest": None, "frames": None}, "'Coupled', of run.json's scenario, is none"),
         ({"frames": "free"}, "'free', of the frames of its rollouts, is none"),
-        ({"scenario": ["coupled"]}, "is none that can be judged"),
+        ({"scenario": ["coupled"]}, "cannot be judged"),
         ({"frames": "replay"}, "is a replay by the frames of its rollouts, but run.json does not say"),
         ({"manifest": "replay"}, "is a replay by run.json's sampling_mode, but run.json does not say"),
         ({"frames": "native"}, "is coupled by run.json's scenario and native by the frames of its rollouts"),

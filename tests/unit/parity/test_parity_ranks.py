@@ -119,7 +119,7 @@ def test_a_rank_that_trains_on_anothers_samples(tmp_path: Path) -> None:
         for own, other in zip(frames(made, 1), frames(made, 0), strict=True):
             own.fields |= {name: other.fields[name] for name in ("samples", "tokens")}
 
-    named(judged(tmp_path, plant), What.DEALT, "rank 1", "from step 2 on", "did otherwise than in the other run")
+    named(judged(tmp_path, plant), What.DEALT, "rank 1", "from step 2 on", "did something else than in the other run")
 
 
 @pytest.mark.slow

@@ -1058,7 +1058,7 @@ def test_a_cache_is_not_suspected_where_samples_without_cached_tokens_differ_too
         frame.arrays["logprob"].values += 0.05
     verdict = put(tmp_path, baseline, candidate)
     (named,) = verdict.causes
-    assert named.name == "candidate-itself(decoding)" and "it draws otherwise than it scores" in named.evidence
+    assert named.name == "candidate-itself(decoding)" and "it does not draw as it scores" in named.evidence
 
 
 @pytest.mark.slow

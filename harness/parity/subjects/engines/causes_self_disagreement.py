@@ -2,7 +2,7 @@
 answer depends on what else is in the batch).
 
 They explain differences of that size, and nothing beyond. An engine that repeats its draws and scores them otherwise is
-not noisy: it decodes otherwise than it scores.
+not noisy: it does not decode as it scores.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if within:
             kinds += (Kind.LOGPROB, Kind.FLIP, Kind.ENGINE, Kind.CHOICE, Kind.SYNC, Kind.NATIVE_LEARNER)
         otherwise = bool(scored_otherwise(e, side.name))
-        drawn = "; its draws agree with each other in other batches and orders: it draws otherwise than it scores, or "
+        drawn = "; its draws agree with each other in other batches and orders: it does not draw as it scores, or "
         drawn = drawn + "was sent other prompts than it says" if otherwise else ""
         summary = f"the {side.name} does not score what it drew as it drew it, by more than the cap"
         yield Explanation(
@@ -133,7 +133,7 @@ def _repeats_itself(bench: OnBench) -> str:
 DECODING = "decoding"
 _DECODING = {DECODING: "it decodes other log-probabilities than it scores of the same tokens"}
 _DECODES = {
-    DECODING: "look at what decoding does otherwise than scoring: the type of the KV cache, its kernel, numbers "
+    DECODING: "look at what decoding does and scoring does not: the type of the KV cache, its kernel, numbers "
     "that are put in afterwards; the engine repeats its draws, so this is no noise"
 }
 BASELINE_ITSELF = CauseFamily(

@@ -94,7 +94,7 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
     blamed, evidence = {rank for fault in faults for rank in fault.ranks}, faults[0].text
     if not blamed and what in (What.DEALT, What.APART):
         blamed = _unlike_the_other(e, side, faults[0])
-        who = f"rank {' and '.join(map(str, sorted(blamed)))} alone did otherwise than in the other run"
+        who = f"rank {' and '.join(map(str, sorted(blamed)))} alone did something else than in the other run"
         evidence += f"; {who}" if blamed else ""
     who = f", rank {' and '.join(map(str, sorted(blamed)))} of {side.ranks.world}" if blamed else ""
     details = {
@@ -203,7 +203,7 @@ def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             Cause.of(
                 TRAINER.key("answers of a rank"),
                 "trainer",
-                f"rank {lone.rank} of {side} {lone.role} answers otherwise than the other ranks {when(e, lone.steps)}",
+                f"rank {lone.rank} of {side} {lone.role} answers unlike the other ranks {when(e, lone.steps)}",
                 lone.text,
                 {"side": lone.side, "ranks": [lone.rank], "roles": [lone.role], "steps": list(lone.steps)},
             ),
@@ -239,7 +239,7 @@ TRAINER = CauseFamily(
         "packing in the loss": "the loss depends on how samples are packed into rows",
         "samples of the ranks in the loss": "the loss depends on which rank has which samples",
         "cut of the batch in the loss": "the loss depends on the ranks, the micro-batches or the packing",
-        "answers of a rank": "one rank answers otherwise than the others",
+        "answers of a rank": "one rank answers unlike the others",
         "forward pass": "the learner computes other log-probabilities with the same weights and ids",
         "log-probabilities scaled": "the learner's log-probabilities are all multiplied by one factor",
         "scored with the reference": "the learner's log-probabilities are those of the reference",

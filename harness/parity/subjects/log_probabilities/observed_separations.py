@@ -175,7 +175,7 @@ def count(sums: Sums, step: StepTokens, differs: np.ndarray, compared: np.ndarra
     for trait in PROPERTIES:
         counted, values = sums.setdefault(trait.name, PropertySums()), trait.of(step)
         if values is None:
-            counted.unknown = True  # of a step that does not say, nobody knows
+            counted.unknown = True  # where a step does not say it
             continue
         looked_at, wrong, sample = of_samples if trait.of_samples else of_tokens
         counted.add(trait, Compared(values[looked_at].astype(np.int64), wrong[looked_at], sample[looked_at]))

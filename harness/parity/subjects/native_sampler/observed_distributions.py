@@ -175,7 +175,7 @@ def identical(baseline: Samples, candidate: Samples) -> tuple[int, float]:
 
 
 def note(e: EvidenceBuilder, result: NativeResult) -> None:
-    """Add the divergences of the rejected tests: samplers that draw otherwise than asked, and stages that differ."""
+    """Add the divergences of the rejected tests: samplers that do not draw as asked, and stages that differ."""
     for name in result.rejected:
         _note(e, Kind.NATIVE_SAMPLER.of(name.side) if name.side else Kind.NATIVE.of(), name, result)
 

@@ -113,10 +113,10 @@ def in_doubt(e: Evidence) -> list[str]:
 
 
 def _unread(side: RecordedSide, samples: Samples, result: NativeResult) -> list[str]:
-    """Return what this side's stage lacks of what our own stages always record.
+    """Return the parts that our own stages always record and that this side's stage lacks.
 
-    Without it nobody knows whether the sampler draws as asked, for the prompts that it was sent, or whether it repeats
-    itself.
+    Without them it is unknown whether the sampler draws as asked, for the prompts that it was sent, or whether it
+    repeats itself.
     """
     lacking = unread(side, samples)
     if not result.repeats.get(side.name, {}).get("samples"):

@@ -33,7 +33,12 @@ def numeric(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 summary,
                 counted(len(affected), "sample") + (f", {stopped} of which end as “stop” with it" if stopped else ""),
                 {"samples": affected[:50].tolist(), "stopped": stopped},
-                restricted(e, keys(ROLLOUT, side.name), affected, "leave out the samples with numbers that are none"),
+                restricted(
+                    e,
+                    keys(ROLLOUT, side.name),
+                    affected,
+                    "leave out the samples with log-probabilities that are NaN or infinite",
+                ),
             ),
             # An engine that agrees with itself wherever its numbers are finite is not noisy as well.
             (*keys(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines) else (Kind.FLOOR.of(side.name),))),

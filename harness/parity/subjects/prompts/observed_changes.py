@@ -1,4 +1,4 @@
-"""Prompts that an engine saw otherwise than they were sent. `observed` collects them."""
+"""Prompts that an engine did not see as they were sent. `observed` collects them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Contradictions within a recording: what it records twice must be the same twice.
 
 A recording holds several witnesses of one fact: a digest and what it was made of, a mean and its terms, the ends of a
-sample and the sample. Where two of them disagree, one is wrong, nobody knows which, and the run never passes. Facts
+sample and the sample. Where two of them disagree, one is wrong, and it is unknown which: the run never passes. Facts
 that the job of a framework records only once are not compared: its digests and means may be of other things than ours.
 """
 

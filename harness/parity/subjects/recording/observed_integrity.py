@@ -208,7 +208,7 @@ def absent_processes(e: Evidence) -> list[str]:
 
 
 def strange_engines(e: Evidence) -> list[str]:
-    """Find runs whose run.json names another engine than the process that drew: nobody knows which one was compared."""
+    """Find runs whose run.json names another engine than the process that drew: which was compared is unknown."""
     problems = []
     for name, recording in ((side.name, side.recording) for side in e.sides):
         named_engine = (recording.records.manifest.backend or "").partition("@")[0]

@@ -1,4 +1,4 @@
-"""The causes SAMPLING_PARAM and CONFIG: parameters that an engine was given otherwise than they were asked for.
+"""The causes SAMPLING_PARAM and CONFIG: parameters that an engine was not given as they were asked for.
 
 A record shows what was given. Only recordings that show the effect (an end token too early, every sample cut at one
 length), or live engines, prove that it made the difference. Otherwise the record merely supports the cause.

@@ -1,4 +1,4 @@
-"""The cause SAMPLER: an engine draws otherwise than its parameters say.
+"""The cause SAMPLER: an engine does not draw as its parameters say.
 
 It applies top-k and top-p jointly, or sometimes takes another token than the one it drew. Three other faults look like
 the second one. Another parameter changes choices near ties, where the best token is little ahead. Other random numbers
@@ -53,7 +53,7 @@ def excluded(passed: int, other_choices: int, compared: int, wide: int, likely: 
 
 SAMPLER = CauseFamily(
     "SAMPLER",
-    meaning="the engine's own sampler draws otherwise than its parameters say",
+    meaning="the engine's own sampler does not draw as its parameters say",
     fix="turn off what replaces the engine's own sampler, or use another version of the engine",
     details={
         "joint top-k/top-p": "top-p is taken of all tokens, and not of those that top-k leaves",

@@ -42,7 +42,7 @@ def unclear(recording: Recording, name: str) -> list[str]:
     for where, modes in modes_by_source.items():
         strange = sorted(modes - {*MODES, *((REPLAY,) if where != "run.json's scenario" else ())})
         if strange:
-            return [f"the {name}'s sampling mode {strange[0]!r}, of {where}, is none that can be judged"]
+            return [f"the {name}'s sampling mode {strange[0]!r}, of {where}, cannot be judged"]
     # The scenario of a replay has the mode of the run that it replays.
     if replays:
         modes_by_source.pop("run.json's scenario")
@@ -54,7 +54,7 @@ def unclear(recording: Recording, name: str) -> list[str]:
     if len({mode for mode, _ in pairs}) > 1:
         first, conflicting = pairs[0], next(pair for pair in pairs if pair[0] != pairs[0][0])
         text = f"the {name}'s sampling mode is {first[0]} by {first[1]} and {conflicting[0]} by {conflicting[1]}"
-        return [f"{text}: nobody knows how its samples were drawn"]
+        return [f"{text}: it is unknown how its samples were drawn"]
     return []
 
 

@@ -99,7 +99,9 @@ def _name_taken(
     names = [tensor.name for tensor in taken_tensors]
     if len(names) > LISTED:
         what = part_of(len(names), len(names) + report.equal + len(report.unreadable), "tensor")
-        summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again removes it"
+        summary = (
+            f"the {s.side}'s engine did not hold the learner's {what}: sending all of them again removes the difference"
+        )
         shared_exclusions = versions[names[0]] if len({versions[name] for name in names}) == 1 else ()
         key = dataclasses.replace(weights_key(s, names[:1], shared_exclusions), parts=(what,), many=True)
         add_cause(

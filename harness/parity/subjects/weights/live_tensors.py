@@ -117,7 +117,9 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
     # Too many tensors to name, or none that helped alone.
     if not names or count > LISTED:
         what = f"{part_of(count, tensor_count, 'tensor')}" if names else "no tensor of its own"
-        summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again fixes it"
+        summary = (
+            f"the {s.side}'s engine did not hold the learner's {what}: sending all of them again removes the difference"
+        )
         # No tensor helped alone: those that a recording names are reported.
         if not names and recorded_names:
             for name in sorted(recorded_names)[:LISTED]:

@@ -33,7 +33,7 @@ FAULTS = (
     ),
     Fault(
         "native-top-p",
-        "the engine's own sampler draws with a top-p of 0.9 that nobody asked for, and says nothing of it",
+        "the engine's own sampler draws with a top-p of 0.9 that was not asked for, and does not report it",
         engine={"native": {"sampling": {"top_p": 0.9}}},
         stage="native",
         causes=("SAMPLING_PARAM(top_p)",),

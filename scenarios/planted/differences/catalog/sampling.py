@@ -122,7 +122,7 @@ FAULTS = (
     ),
     Fault(
         "repetition-leaked",
-        "the engine draws with a repetition penalty of 1.3 that nobody asked for, and says nothing of it",
+        "the engine draws with a repetition penalty of 1.3 that was not asked for, and does not report it",
         pair=HF,
         engine={"draw": {"repetition": 1.3}},
         causes=("SAMPLING_PARAM(repetition_penalty)",),
