@@ -253,8 +253,8 @@ class Reference:
         )  # fmt: skip
 
     def passed_over(self, drawn: list[Drawn], alteration: Alteration, margin: float) -> PassedOver:
-        """Return where an engine chose otherwise: how often it took the second best token, and whether close ties
-        explain it.
+        """Return where an engine did not choose the best token: how often it took the second best, and whether close
+        ties explain it.
         """
         choices = self.choices(drawn, alteration, margin)
         if choices is None:
@@ -342,6 +342,7 @@ class Reference:
             best = peak(near, COLDEST, HOTTEST, PRECISE)
         else:  # this penalty is subtracted, so the search runs over its exponential
             best = math.log(peak(lambda factor: near(math.log(factor)), math.exp(-MOST), math.exp(MOST), PRECISE))
+        # People set round values: prefer the fewest digits that fit as well as the best value.
         simple = next(
             (value for digits in (1, 2, 3) if (near(value := round(best, digits))) >= near(best) - ROUNDED), best
         )

@@ -82,9 +82,11 @@ def make(
     target: list[int] = []
     for number, (sample, (row, start)) in enumerate(zip(samples, places, strict=True)):
         end = start + len(sample)
+        # Each sample attends to its own segment only, with positions from 0.
         ids[row, start:end] = torch.tensor(sample.prompt + sample.response)
         segment[row, start:end] = number
         positions[row, start:end] = torch.arange(len(sample))
+        # A token's log-probability is in the logits of the position before it.
         first = start + len(sample.prompt) - 1
         row_of += [row] * len(sample.response)
         column_of += range(first, first + len(sample.response))

@@ -153,9 +153,9 @@ class Fitter:
     def _total(self, hypothesis: Hypothesis) -> Total:
         reading = self._read(hypothesis)
         out = reading.outside > self._slack
-        likelihood = torch.where(
-            reading.processed > float("-inf"), reading.processed, reading.tempered
-        )  # `Tempered.read`
+        # A token outside of the filters counts as if nothing were cut off, see `Tempered.read`.
+        likelihood = torch.where(reading.processed > float("-inf"), reading.processed, reading.tempered)
+        # The surprisal of samples that follow the hypothesis has the mean and the spread of its own distribution.
         mean, spread = mixture_moments(reading, hypothesis.passed)
         surplus = -float((likelihood + mean)[~out].sum())
         variance = float(spread[~out].sum())

@@ -75,6 +75,7 @@ def engine_parameters(s: Situation) -> None:
     names = sorted(s.changed)
     if not names:
         return
+    # 1. Does a fresh engine with every parameter put back agree?
     limited = set(names) <= set(ROOMY) and _only_a_limit(s, names)
     started, before = s.clock(), s.symptoms
     after = _read(s, names)
@@ -94,8 +95,10 @@ def engine_parameters(s: Situation) -> None:
     s.symptoms = after
     if not good:
         return
+    # 2. Which of them are needed?
     search = _Search(s, before, after, started + ROOM_S, seconds)
     groups = search.guilty(names, [])
+    # 3. Would a fresh engine with the wrong parameters have agreed as well? Not if one was seen to differ.
     if not (search.spoilt or s.from_start or limited):
         again = _read(s, [])
         alone = not gone(before, again) and again.total > after.total
@@ -113,6 +116,7 @@ def engine_parameters(s: Situation) -> None:
         if not alone:  # left to the intervention that restarts the engine
             s.symptoms = before
             return
+    # 4. Name them, with the engine as it is when all are put back.
     if s.last_put_back != names:
         s.symptoms = _read(s, names)
     for group in (part for guilty_group in groups for part in _narrowed(s, guilty_group)):

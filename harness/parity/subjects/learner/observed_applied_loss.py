@@ -127,10 +127,12 @@ def _tokens(
         for column in columns
     )
     if role == "actor" and advantage is not None and settings.entropy_coef == 0.0:
+        # With a ratio of one the clipped objective is the advantage. Rounding of log-probabilities by r makes it e^r.
         loss = -np.concatenate(advantage)
         moved = np.abs(loss) * np.expm1(rounding)
         lengths = [len(row) for row in advantage]
     elif role == "critic" and value is not None and returns is not None and np.isfinite(settings.value_coef):
+        # Half the squared error. A value that is off by r moves it by at most (|error| + r) r.
         error = np.concatenate(value) - np.concatenate(returns)
         loss = settings.value_coef * error**2 / 2
         moved = settings.value_coef * (np.abs(error) + rounding) * rounding

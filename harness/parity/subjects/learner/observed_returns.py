@@ -81,20 +81,21 @@ class ReturnSums:
         observed_separations.count(self.sums, step, differs, np.ones(aligned.grid.size, bool))
         self.items.append(items_of(experience.step, experience.sample[rows]))
         for reading in Reading:
-            left = np.unique(_rows_of(tokens, np.flatnonzero(rewards.wrong(reading))))
-            self.repaired[reading] += len(np.setdiff1d(rows, left))
+            still_wrong = np.unique(_rows_of(tokens, np.flatnonzero(rewards.wrong(reading))))
+            self.repaired[reading] += len(np.setdiff1d(rows, still_wrong))
         self.places.append(_place(side, experience, tokens, rewards, int(np.flatnonzero(wrong)[0])))
 
     def returns(self, e: EvidenceBuilder, side: SideBuilder) -> Returns:
         """Return what the run showed, and note its divergences. Returns made in another way show nothing."""
         items = np.concatenate([np.empty((0, 2), np.int64), *self.items])
-        whole = [reading for reading, count in self.repaired.items() if count == len(items)]
-        if not len(items) or (self.compared - len(items) < FEWEST and not (whole and len(items) >= FEWEST)):
+        # Readings that repair every wrong sample.
+        repairing = [reading for reading, count in self.repaired.items() if count == len(items)]
+        if not len(items) or (self.compared - len(items) < FEWEST and not (repairing and len(items) >= FEWEST)):
             return Returns(self.compared if not len(items) else 0)
         for rows, place in zip(self.items, self.places, strict=True):
             e.note_divergence(Kind.RETURNS.of(side.name), rows[:, 1], place)
         exact = [separation for separation in separations(self.sums) if separation.exact]
-        return Returns(self.compared, items, whole[0] if len(whole) == 1 else None, tuple(exact))
+        return Returns(self.compared, items, repairing[0] if len(repairing) == 1 else None, tuple(exact))
 
 
 def note(e: EvidenceBuilder, side: SideBuilder, sums: ReturnSums, tables: StepTables) -> None:
@@ -122,18 +123,21 @@ def _rewards(settings: LearnerSettings, table: Table) -> _StepRewards | None:
     penalty, values, totals = -coefficient * columns[0], columns[1], columns[2]
     if not all(np.isfinite(numbers).all() for numbers in (*columns, reward)):
         return None
+    # Generalised advantage estimation (Schulman et al. 2016) makes each return of the reward r of its token and of the
+    # next token: R = r + γ V' + γλ (R' − V'). This is solved for r. Beyond a sample's last token V' and R' are 0.
     next_value, next_return = np.append(values[1:], 0.0), np.append(totals[1:], 0.0)
     next_value[ends], next_return[ends] = 0.0, 0.0
     terminal = np.zeros_like(totals)
     terminal[ends] = reward[returns.lengths > 0]
     implied = totals - gamma * settings.gae_lambda * (next_return - next_value) - gamma * next_value
+    # Every term is rounded in float32, so the reward may be off by a few roundings of their sizes.
     size = np.abs(totals) + np.abs(next_return) + np.abs(next_value) + np.abs(penalty) + np.abs(terminal)
     return _StepRewards(implied, penalty, terminal, ROUNDINGS * EPSILON / 2 * size)
 
 
 def _rows_of(rows: Rows, flat: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.searchsorted(rows.offsets, flat, side="right") - 1
-    return found
+    row_of: np.ndarray = np.searchsorted(rows.offsets, flat, side="right") - 1
+    return row_of
 
 
 def _place(side: SideBuilder, table: Table, tokens: Rows, rewards: _StepRewards, at: int) -> Place:

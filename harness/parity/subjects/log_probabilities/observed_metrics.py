@@ -181,6 +181,8 @@ class MismatchSums:
         self.buckets["probability"].add(bucket, size)
 
     def _sum(self, p: np.ndarray, q: np.ndarray, delta: np.ndarray, size: np.ndarray, pairs: LogprobPairs) -> None:
+        # With Δ = log q − log p: k1 and k3 are Schulman's estimators of KL(p‖q), the weights are importance ratios q/p,
+        # and their squares give the effective sample size. Products of probabilities give their correlation.
         clamped = np.clip(delta, -CLAMP, CLAMP)
         weight = np.exp(clamped)
         prob_p, prob_q = np.exp(p), np.exp(q)

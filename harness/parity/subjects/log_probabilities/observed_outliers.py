@@ -208,6 +208,7 @@ class Weighed:
         """Hold one step's differences against `bounds`. `size`: |difference| at each position. `compared`: which
         positions count.
         """
+        # NaN is beyond every bound, hence the negated comparisons.
         beyond = np.flatnonzero(compared & ~(size <= bounds.tolerance))
         far = ~(size[beyond] <= bounds.extreme)
         row = grid.row_of(beyond)

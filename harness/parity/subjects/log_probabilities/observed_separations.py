@@ -175,7 +175,7 @@ def count(sums: Sums, step: StepTokens, differs: np.ndarray, compared: np.ndarra
     for trait in PROPERTIES:
         counted, values = sums.setdefault(trait.name, PropertySums()), trait.of(step)
         if values is None:
-            counted.unknown = True  # where a step does not say it
+            counted.unknown = True  # the step does not record it
             continue
         looked_at, wrong, sample = of_samples if trait.of_samples else of_tokens
         counted.add(trait, Compared(values[looked_at].astype(np.int64), wrong[looked_at], sample[looked_at]))
@@ -218,10 +218,12 @@ def _split(trait: Property, counted: PropertySums) -> Iterator[Separation]:
             (trait.name.format(f"{first} and more"), partial(np.less_equal, first)),
             (trait.name.format(f"at most {last}"), partial(np.greater_equal, last)),
         ]
+    # A label or an amount is the best of all its values, so its probability is multiplied by their number (Bonferroni).
     tried = 1 if trait.reads is Reads.FLAG else len(values)
     for name, has in candidates:
         having, having_differing = counts[has(values)].sum(0).tolist()
         is_sparse = trait.reads is Reads.AMOUNT and 2 * having_differing < having  # few differ where they may
+        # The property separates if all differences have it, or none of them.
         if having_differing in (0, counts[:, 1].sum()) and not is_sparse:
             may_differ = has if having_differing else partial(_lacks, has)
             p = min(1.0, tried * counted.by_chance(trait, may_differ))

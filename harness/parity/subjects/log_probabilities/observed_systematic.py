@@ -212,6 +212,7 @@ def _add_sums(tables: dict[Any, Clusters], name: Any, keys: np.ndarray, rows: np
 
 def tested(drifts: dict[Means, Drift], null: Null) -> dict[Means, list[Tested]]:
     """Return the tests of each comparison, that of the run first. All of them share one error rate."""
+    # Count all tests first: the error rate is divided by their number (Bonferroni).
     made: list[tuple[Means, str, str, int, np.ndarray]] = []
     for kind, drift in drifts.items():
         for where, step, table in drift.tables():
@@ -229,6 +230,7 @@ def _test(what: str, where: str, step: int, table: np.ndarray, error_rate: float
     tokens = table[:, 0]
     count = tokens.sum()
     free = max(1, len(table) - 1)
+    # Tokens of a prompt depend on each other, so clusters count, by Student's t. Each test is two-sided.
     critical = student(error_rate / 2, free)
     reach = critical + student(1 - POWER, free)
     rounding = bool(table[:, _ROUNDING].any())
@@ -236,13 +238,16 @@ def _test(what: str, where: str, step: int, table: np.ndarray, error_rate: float
     unit_of = "the learner's own rounding" if rounding else "mean |Δ|"
     values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)
     if what == "bias":
+        # Δ of two normalised distributions has a mean of second order, mean Δ²/T: only a larger one is a bias.
         square = float(table[:, _SQUARE].sum() / count)
         bound = max(null.resolved, ALLOWED_BIAS * square / min(1.0, max(null.temperature, 1e-6)))
         mean = Mean.of(table, table[:, _DELTA])
     elif null.floor is None:
+        # In half precision |Δ| is compared with the learner's own rounding of the same tokens.
         bound = ROUGHER * unit
         mean = Mean.of(table, table[:, _SIZE] - ROUGHER * table[:, _ROUNDING])
     else:
+        # In float32 the unit is the floor of the engines, which is one number for all tokens.
         unit, unit_of = null.floor, "the floor's own mean"
         bound = APART * unit
         mean = Mean.of(table, table[:, _SIZE] - bound * tokens)

@@ -49,7 +49,7 @@ def statistics_of(
 ) -> Tests:
     """Return name -> statistic, p, errors (see `p_value`) and both means."""
     counts = labels[0].sum(), (~labels[0]).sum()
-    # one row of weights times the values is a difference of means
+    # A row of weights times the values is a difference of means: one product gives all permutations.
     weight = np.where(labels, np.float32(1 / counts[0]), np.float32(-1 / counts[1]))
     tests: Tests = {}
     for name, values in quantities.items():
@@ -58,6 +58,7 @@ def statistics_of(
         means = {"baseline": float(values[labels[0]].mean()), "candidate": float(values[~labels[0]].mean())}
         apart = weight @ centred.astype(weight.dtype)[:, None]
         tests[Statistic.of(name, "mean")] = p_value(np.abs(apart[:, 0]), apart) | means
+        # The largest difference of the two distribution functions, at every value or at `PLACES` quantiles of them.
         places = np.unique(values)
         if len(places) > PLACES:
             places = np.unique(np.quantile(values, np.arange(1, PLACES) / PLACES, method="inverted_cdf"))
@@ -65,6 +66,7 @@ def statistics_of(
         apart = weight @ below
         tests[Statistic.of(name, "distribution (KS)")] = p_value(np.abs(apart).max(axis=1), apart) | means
     if finish is not None:
+        # The squared difference of each share over the share itself: chi², up to a factor that all permutations have.
         reasons = sorted(set(finish))
         shares = np.stack([(finish == reason).astype(weight.dtype) for reason in reasons], axis=1)
         apart = weight @ shares
@@ -157,6 +159,7 @@ def equivalence(
     The difference is the mean of the strata's differences, weighted by n m / (n + m) of the two sizes in a stratum. Its
     error uses each stratum's own variance, so that prompts of unequal spread do no harm.
     """
+    # Count, mean and squared residues of each cell: a stratum (prompt) and a side.
     cell = 2 * stratum + baseline
     count = np.bincount(cell, minlength=2 * (stratum.max() + 1)).astype(float)
     mean = np.bincount(cell, values, minlength=len(count)) / np.maximum(count, 1)
@@ -165,9 +168,11 @@ def equivalence(
     square = np.bincount(stratum, residue, minlength=len(free))
     n = count.reshape(-1, 2)
     weight = n.prod(axis=1) / np.maximum(n.sum(axis=1), 1)
+    # Only strata with samples of both sides compare them.
     used, freedom = weight > 0, float(free.sum())
     if freedom <= 0 or not used.any():
         return Equivalence(float("nan"), float("inf"), float("nan"), float("nan"), 1.0, 0.0)
+    # A stratum with one sample a side has no variance of its own: it takes the pooled one.
     pooled = float(square.sum() / freedom)
     stratum_variance = np.where(free > 0, square / np.maximum(free, 1), pooled)
     total = float(weight[used].sum())
@@ -175,6 +180,7 @@ def equivalence(
     error = float(np.sqrt((weight * stratum_variance)[used].sum()) / total)
     spread = float(np.sqrt(pooled))
     samples = 2 / float((1 / n[used].sum(axis=0)).sum())
+    # The larger p of the two one-sided tests. Without spread every difference counts.
     p = float(difference != 0.0)
     if error > 0:
         p = float(stats.t.sf((margin * spread - abs(difference)) / error, freedom))

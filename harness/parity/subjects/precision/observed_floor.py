@@ -175,17 +175,17 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     own_pairs = ((pair, of_the_floor(recording, pair[0], pair[2]) if half else None) for pair in _own_pairs(recording))
     for (step, variant, base, variant_table), rounding in (*own_pairs, *((pair, None) for pair in repeated)):
         comparison = _against(base, variant_table, rounding)
-        unrounded = max(unrounded, comparison["unrounded"])
-        samples.add(step, comparison["samples"], comparison["far"])
+        unrounded = max(unrounded, comparison.unrounded)
+        samples.add(step, comparison.samples, comparison.far)
         sums = variants.setdefault(variant, {"max": 0.0, "tokens": 0, "flips": 0})
-        sums["max"] = max(sums["max"], comparison["max"])
-        sums["tokens"] += len(comparison["sizes"])
-        sums["flips"] += comparison["flips"]
-        sizes.append(comparison["sizes"])
-        not_finite += comparison["not_finite"]
-        if comparison["max"] > largest or not where:
-            largest = max(largest, comparison["max"])
-            where = {**comparison["where"], "step": step, "variant": variant}
+        sums["max"] = max(sums["max"], comparison.largest)
+        sums["tokens"] += len(comparison.sizes)
+        sums["flips"] += comparison.flips
+        sizes.append(comparison.sizes)
+        not_finite += comparison.not_finite
+        if comparison.largest > largest or not where:
+            largest = max(largest, comparison.largest)
+            where = {**comparison.where, "step": step, "variant": variant}
     all_sizes = np.concatenate(sizes) if sizes else np.zeros(0)
     flips = sum(totals["flips"] for totals in variants.values()) if drawn else 0
     if not len(all_sizes):
@@ -251,22 +251,39 @@ def _own_pairs(recording: Recording) -> Iterator[Pair]:
                 yield step, variant, base, variant_table
 
 
-def _against(base: Table, variant_table: Table, rounding: Rows | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Comparison:
+    """One variant against the base run. `sizes`: every finite |Δ|. `largest`: the largest of them, which is at `where`.
+
+    `far`: of each sample in `samples`, the largest |Δ| that the learner's rounding does not account for; NaN stays.
+    `unrounded`: the largest of these. `flips`: samples with other tokens.
+    """
+
+    flips: int = 0
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    largest: float = 0.0
+    not_finite: int = 0
+    unrounded: float = 0.0
+    samples: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    far: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    where: dict[str, Any] = field(default_factory=dict)
+
+
+def _against(base: Table, variant_table: Table, rounding: Rows | None) -> _Comparison:
     """Compare one variant with the base run, over the tokens before the first difference of each sample.
 
     `rounding`: the learner's rounding at each token of the base run.
     """
-    nothing = {"max": 0.0, "unrounded": 0.0, "sizes": np.zeros(0), "flips": 0, "not_finite": 0, "where": {}}
-    nothing |= {"samples": np.zeros(0, np.int64), "far": np.zeros(0)}
     columns = [base.rows("output"), base.rows("logprob"), variant_table.rows("output"), variant_table.rows("logprob")]
     output, logprob, output2, logprob2 = columns
     if output is None or logprob is None or output2 is None or logprob2 is None:
-        return nothing
+        return _Comparison()
     match = Match.of(base.sample, variant_table.sample)
     if not len(match.sample):
-        return nothing
+        return _Comparison()
     grid = shared([(output, match.a), (logprob, match.a), (output2, match.b), (logprob2, match.b)])
     differs = grid.take(output, match.a) != grid.take(output2, match.b)
+    # From the first other token on the contexts differ, and log-probabilities with them.
     comparable = grid.position < grid.first(differs)[grid.row]
     base_logprobs, variant_logprobs = grid.take(logprob, match.a), grid.take(logprob2, match.b)
     with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, which is counted below
@@ -274,7 +291,7 @@ def _against(base: Table, variant_table: Table, rounding: Rows | None) -> dict[s
     finite = np.isfinite(size)
     flips = int(np.count_nonzero(~equal_rows(output, match.a, output2, match.b)))
     if not grid.size:
-        return {**nothing, "flips": flips}
+        return _Comparison(flips)
     # Differences that the learner's rounding accounts for at the same token do not count as `unrounded`.
     far = size
     if rounding is not None:
@@ -284,22 +301,22 @@ def _against(base: Table, variant_table: Table, rounding: Rows | None) -> dict[s
     farthest = np.zeros(len(match.sample))
     with np.errstate(invalid="ignore"):  # NaN stays
         np.maximum.at(farthest, grid.row, far)
-    return {
-        "max": float(size[at]) if finite[at] else 0.0,
-        "samples": match.sample,
-        "far": farthest,
-        "unrounded": float(np.max(far[finite], initial=0.0)),
-        "sizes": size[comparable & finite],
-        "flips": flips,
-        "not_finite": int(np.count_nonzero(~finite)),
-        "where": {
+    return _Comparison(
+        flips=flips,
+        sizes=size[comparable & finite],
+        largest=float(size[at]) if finite[at] else 0.0,
+        not_finite=int(np.count_nonzero(~finite)),
+        unrounded=float(np.max(far[finite], initial=0.0)),
+        samples=match.sample,
+        far=farthest,
+        where={
             "sample": int(match.sample[row]),
             "position": position,
             "rank": int(base.rank[match.a[row]]),
             "base": float(base_logprobs[at]),
             "other": float(variant_logprobs[at]),
         },
-    }
+    )
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,8 @@ class StepWitnesses:
         ratio, scale = actor - reference, np.maximum(1.0, np.maximum(np.abs(actor), np.abs(reference)))
         for name in sorted(self._fitting):
             estimate = _ESTIMATORS[name](np.clip(ratio, -700, 700))
+            # The columns are float32: kl is off by the rounding of both log-probabilities, of their difference and of
+            # the estimate, and by the spacing of the type that the framework computed in.
             off = np.abs(np.clip(kl, -CLAMP, CLAMP) - np.clip(estimate, -CLAMP, CLAMP))
             allowed = 2.0**-24 * scale * (1 + np.abs(ratio) + np.abs(estimate)) + self._spacing * np.abs(estimate)
             if not (off <= ROUNDINGS * allowed).all():

@@ -77,8 +77,10 @@ class Updates:
         before: tuple[np.ndarray, np.ndarray],
     ) -> None:
         """Add one step's tokens, flat. `now`, `before`: the learner's log-probabilities as (rounded, in float32)."""
+        # Distances from both weights, in the learner's own type and in float32. Their difference says which is nearer.
         rounded, exact = (np.abs(engine.astype(np.float64) - logprob) for logprob in now)
         rounded_before, exact_before = (np.abs(engine.astype(np.float64) - logprob) for logprob in before)
+        # The share of the update d that the engine lacks, Σ d·(engine − now) / Σ d².
         update = before[1].astype(np.float64) - now[1]
         product, moved = update * (engine.astype(np.float64) - now[1]), np.abs(update)
         columns = [exact_before - exact, rounded_before - rounded, product, update**2, moved, exact, exact_before]
