@@ -46,17 +46,17 @@ class Doubts:
     """Reasons why it is unknown what a recording shows, one sentence each.
 
     `failed`: a job or a call failed. `unknown`: something was not recorded. `parted`: a run does not repeat itself.
-    `odd`: a recording contradicts itself.
+    `contradictions`: a recording contradicts itself.
     """
 
     failed: list[str]
     unknown: list[str] = field(default_factory=list)
     parted: list[str] = field(default_factory=list)
-    odd: list[str] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)
 
     @property
     def sentences(self) -> list[str]:
-        return [*self.failed, *self.unknown, *self.odd, *self.parted]
+        return [*self.failed, *self.unknown, *self.contradictions, *self.parted]
 
     def answer(self) -> Answer | None:
         """Return the answer for the first doubt; None without one."""
@@ -64,7 +64,7 @@ class Doubts:
             (self.failed, "a job, or a call of an engine, failed"),
             (self.unknown, "a recording leaves out what the verdict rests on"),
             (self.parted, "run again, the job differs from itself"),
-            (self.odd, "a recording contradicts itself"),
+            (self.contradictions, "a recording contradicts itself"),
         ):
             if sentences:
                 return Answer.of("INCONCLUSIVE", sentences[0], otherwise)

@@ -20,7 +20,7 @@ from harness.parity.coverage import by_state, failed_calls, limits, refused_call
 from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.facts.progress_messages import ProgressCallback, ignore_progress
 from harness.parity.gather import gather
 from harness.parity.origins import with_origins
 from harness.parity.rivals import told_apart
@@ -50,7 +50,9 @@ from reports.text import counted
 _NAMED = 3  # checks that a sentence names
 
 
-def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tell: Told = nobody) -> Verdict:
+def audit(
+    path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tell: ProgressCallback = ignore_progress
+) -> Verdict:
     """Judge one recorded run by itself. Reads files only.
 
     A bad recording raises nothing: its verdict is ERROR or INCONCLUSIVE. `cap`: largest floor that can be noise, in
@@ -81,7 +83,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     doubts = Doubts(
         [*failed_jobs(e), *refused_calls(e)],
         unknowns(e),
-        odd=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
+        contradictions=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
     )
     wrong = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)

@@ -12,7 +12,7 @@ from harness.parity.facts.comparison import ALONE, Comparison, RecordedSide
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.facts.own_faults import note_own_faults
-from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.facts.progress_messages import ProgressCallback, ignore_progress
 from harness.parity.subjects.engines import observed_second_run
 from harness.parity.subjects.engines.observed_against_learner import note_floors
 from harness.parity.subjects.engines.observed_repetition import SecondRun
@@ -43,7 +43,7 @@ def gather(
     native: bool,
     cap: float | None,
     again: Mapping[str, Recording] | None = None,
-    tell: Told = nobody,
+    tell: ProgressCallback = ignore_progress,
 ) -> EvidenceBuilder:
     """Collect everything that two recordings show, before any decision. Raises FormatError for a malformed recording.
 
@@ -81,7 +81,7 @@ def before_steps(
     *,
     cap: float | None,
     again: Mapping[str, Recording] | None = None,
-    tell: Told = nobody,
+    tell: ProgressCallback = ignore_progress,
 ) -> EvidenceBuilder:
     """Return evidence with what must be known before the first step is compared.
 
@@ -126,7 +126,7 @@ def before_steps(
 
 
 def _second_runs(
-    first: Mapping[str, Recording], again: Mapping[str, Recording], cap: float | None, tell: Told
+    first: Mapping[str, Recording], again: Mapping[str, Recording], cap: float | None, tell: ProgressCallback
 ) -> dict[str, SecondRun]:
     """Return what the sides that were run again show: how far each is from its own repetition."""
     return {

@@ -189,7 +189,7 @@ def _tensor_cores(stage_evidence: Evidence, verdict: Verdict) -> str:
 
 def _place(result: LiftedResult, verdict: Verdict, stage_evidence: Evidence) -> Place:
     first = verdict.parity.first_divergence if verdict.parity is not None else None
-    prefix = f"in float32 with the same {result.held} weights"
+    prefix = f"in float32 with the same {result.dtype} weights"
     if first is None:
         return Place.of_step(
             step=result.first,
@@ -209,7 +209,7 @@ def lifted_said(e: Evidence) -> list[str]:
     result = e.lifted
     if result is None:
         return []
-    return [result.said() if result.equal else f"in float32: not tested ({result.skipped})"]
+    return [result.in_words() if result.equal else f"in float32: not tested ({result.skipped})"]
 
 
 def remark(e: Evidence) -> str:
@@ -218,8 +218,8 @@ def remark(e: Evidence) -> str:
     if result is None or result.verdict is None:
         return ""
     if result.differs:
-        return f"{result.said()}: what differs there is no arithmetic of {result.held}"
+        return f"{result.in_words()}: what differs there is no arithmetic of {result.dtype}"
     return (
-        f"{result.said()}: the difference is arithmetic of {result.held}, a kernel that only {result.held} runs, or a "
-        "state that the stage's fresh engines do not have"
+        f"{result.in_words()}: the difference is arithmetic of {result.dtype}, a kernel that only {result.dtype} runs, or "
+        "a state that the stage's fresh engines do not have"
     )

@@ -24,7 +24,7 @@ from harness.parity.checks.summary import summary
 from harness.parity.coverage import coverage, failed_calls, limits, refused_calls, unnoticed_damage
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.facts.progress_messages import ProgressCallback, ignore_progress
 from harness.parity.gather import gather
 from harness.parity.lifted import lifted_stage, stage_steps
 from harness.parity.origins import with_origins
@@ -93,7 +93,7 @@ def judge(
     native: bool = True,
     cap: float | None = None,
     again: Mapping[str, Path | str] | None = None,
-    tell: Told = nobody,
+    tell: ProgressCallback = ignore_progress,
 ) -> Verdict:
     """Return the verdict of `judged`. `again`: as in `FurtherEvidence`."""
     further = FurtherEvidence(again=again or {})
@@ -290,7 +290,7 @@ def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: M
             failed=[*failed_jobs(e), *refused_calls(e)],
             unknown=[*unknowns(e), *in_doubt(e)],
             parted=[parted] if parted else [],
-            odd=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
+            contradictions=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
         ),
         untested=untested,
         too_little=_too_little_compared(e, untested, minimum),

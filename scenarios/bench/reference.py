@@ -25,7 +25,7 @@ from scenarios.engines.coupling import EDGE, Draw, gumbel, perturbed
 from scenarios.engines.engine_interface import Completion, Request
 from scenarios.engines.hf.engine import HFEngine, ids_of
 from scenarios.engines.hidden_states import HiddenStates
-from scenarios.engines.layers import shown
+from scenarios.engines.layers import hidden_states_of
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.engines.sampling import OUTSIDE_HALF, barred, filtered
 from scenarios.golden_section import peak
@@ -103,7 +103,7 @@ class Reference:
     def layers(self, sequence: tuple[int, ...]) -> HiddenStates:
         """Return the hidden states of a forward pass."""
         states = self.model(input_ids=torch.tensor([sequence], device=self.model.device), output_hidden_states=True)
-        return shown([layer_states[0] for layer_states in states.hidden_states])
+        return hidden_states_of([layer_states[0] for layer_states in states.hidden_states])
 
     @torch.no_grad()
     def scores_of_states(self, sequence: tuple[int, ...], last: list[list[float]]) -> list[float] | None:

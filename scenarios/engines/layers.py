@@ -18,7 +18,7 @@ PROJECTIONS = 4  # of each hidden state: two different states do not agree in al
 WHOLE = 64  # tokens at the end of a sequence of which the last state is shown whole
 
 
-def shown(states: list[torch.Tensor]) -> HiddenStates:
+def hidden_states_of(states: list[torch.Tensor]) -> HiddenStates:
     """Return hidden states [tokens, width], of the embeddings and each layer, as they are sent."""
     return HiddenStates([projections(state).flatten().tolist() for state in states], states[-1][-WHOLE:].tolist())
 

@@ -382,7 +382,7 @@ def test_a_head_is_told_from_the_states_that_enter_it(
     by: dict[str, float], of_the_head: bool, of_the_states: bool, place: str
 ) -> None:  # fmt: skip
     s = lab.situation(ASKED, policy=garbled(paths, tmp_path, by))
-    number = max(s.rest.by_sample, key=lambda sample: s.rest.by_sample[sample])
+    number = max(s.remaining.by_sample, key=lambda sample: s.remaining.by_sample[sample])
     head = s.bench.head("candidate", number)
     assert head is not None and head.before > 3
     assert (head.after > 0, head.by_states > 0) == (of_the_head, of_the_states)

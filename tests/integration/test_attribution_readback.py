@@ -127,7 +127,7 @@ def test_attention_that_reads_other_keys_than_there_are_computes_otherwise(lab: 
     assert sound == [(position, position + 1) for position in range(len(s.samples[0].prompt) + DECODED - 1)]
     engine.model.model.register_forward_pre_hook(forgetful, with_kwargs=True)
     s.symptoms = s.bench.read("candidate")
-    assert s.rest.of("tokens", "logprobs") and not s.rest.of("scores")
+    assert s.remaining.of("tokens", "logprobs") and not s.remaining.of("scores")
     _locate(s, found)
     assert not s.named and found.computes == {"candidate": "attention length"}
     assert "attention reads 6 keys at position 6, where there are 7" in found.layers["candidate"]

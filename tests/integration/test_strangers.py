@@ -118,7 +118,7 @@ def bits(e, so_far):
                 yield Explanation(cause, (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)))
 
 def report_bits(s):
-    if s.rest.of("logprobs") and not s.rest.of("scores"):
+    if s.remaining.of("logprobs") and not s.remaining.of("scores"):
         change = {"report": f"scale:{1 / math.log(2)!r}"}
         yield Trial(IN_BITS.key(), "the reference reports bits", "log-probabilities are in bits", change)
 

@@ -16,7 +16,7 @@ from harness.parity.explain import explain
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.interventions.bench import Bench
-from harness.parity.interventions.situation import LEAST, Situation, gone, settled
+from harness.parity.interventions.situation import LEAST, Situation, settled, vanished
 from harness.parity.subjects.engines.causes_self_disagreement import itself
 from harness.parity.subjects.prefix_cache.causes import differ_past_cache
 from harness.parity.subjects.prompts.causes_retokenization import read_aloud
@@ -95,8 +95,8 @@ def _allowed(e: Evidence, samples: int) -> Tolerance:
     if not tolerance.half:
         return allowed
     longest = whole(e.baseline.recording.records.settings.sampling.max_tokens)
-    few = tolerance.far_flips(longest * samples)
-    return replace(allowed, few=few, far=tolerance.far_margin, turned=tolerance.turned)
+    most_flips = tolerance.far_flips(longest * samples)
+    return replace(allowed, few=most_flips, far=tolerance.far_margin, turned=tolerance.turned)
 
 
 def _compared(
@@ -133,10 +133,12 @@ def _search_side(s: Situation, attribution: Attribution, started: float) -> None
     """Make every intervention on one side. What it showed stays, even where the engine fails."""
     try:
         _one_side(s, attribution)
-        if any(key.family == itself(s.side).family for key in s.recorded) and gone(attribution.first[s.side], s.rest):
+        if any(key.family == itself(s.side).family for key in s.recorded) and vanished(
+            attribution.first[s.side], s.remaining
+        ):
             live.regroup(s)
     finally:
-        attribution.left[s.side] = s.rest
+        attribution.remaining[s.side] = s.remaining
         if attribution.named and attribution.named_after is None:
             attribution.named_after = time.monotonic() - started
 
@@ -156,17 +158,17 @@ def _one_side(s: Situation, attribution: Attribution) -> None:
         )
         return
     reference.search(s)
-    if s.rest.total:
+    if s.remaining.total:
         live.search(s, then=reference.search)
     _locate(s, attribution)
 
 
 def _locate(s: Situation, attribution: Attribution) -> None:
     """Note where what is left begins: the first layer that differs, or the keys that attention reads."""
-    scored, place = s.rest.of("scores") > 0, ""
+    scored, place = s.remaining.of("scores") > 0, ""
     if scored:
         attribution.layers[s.side], place = live.narrowest(s)
-    if s.rest.of("tokens", "logprobs") and (lengths := live.attention_lengths(s)):
+    if s.remaining.of("tokens", "logprobs") and (lengths := live.attention_lengths(s)):
         attribution.layers[s.side] = "; ".join(filter(None, (attribution.layers.get(s.side), lengths)))
         if place or not scored:  # it holds the learner's weights, or scores as the learner does
             place = "attention length"

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.parity.causes.family import Seen
 from harness.parity.interventions.situation import LEAST, Situation
-from harness.parity.interventions.trial import Trial, same, shown
+from harness.parity.interventions.trial import Trial, equal_values, value_text
 from harness.parity.subjects.sampling.causes import SAMPLING_PARAM, sampling_key
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from harness.parity.subjects.sampling.causes_sampler import SPORADIC, excluded
@@ -27,11 +27,11 @@ PENALTIES = tuple(parameter.name for parameter in canonical.PENALTIES)
 
 def guesses(s: Situation) -> Iterator[Trial]:
     """Try parameters that no recording mentions: seeds and switches with common values, numbers by a fit."""
-    chosen = s.rest.of("tokens", "lengths")
+    chosen = s.remaining.of("tokens", "lengths")
     yield from _penalties(s)
     # After a choice that differs a log-probability may differ too. A shifted one belongs to the choice itself, and the
     # engine may have gone on from another prompt.
-    if s.rest.of("scores", "prompts") or s.rest.of("logprobs") > 2 * chosen or not s.rest.total:
+    if s.remaining.of("scores", "prompts") or s.remaining.of("logprobs") > 2 * chosen or not s.remaining.total:
         return
     asked_sampling, settings = s.run_sampling, s.evidence.baseline.recording.records.settings
     seed = settings.seed or 0
@@ -56,7 +56,7 @@ def guesses(s: Situation) -> Iterator[Trial]:
     }
     for name, tries in values.items():
         for value in tries:
-            if same(value, asked_sampling.get(name)):
+            if equal_values(value, asked_sampling.get(name)):
                 continue
             # Where no number explains every choice, a switch that does is the only explanation.
             yield replace(
@@ -66,11 +66,11 @@ def guesses(s: Situation) -> Iterator[Trial]:
 
 def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | None = None) -> Trial:
     """Return the trial of one parameter. `bounds`: the range of values that explains the engine's choices as well."""
-    more = f" ({shown(bounds[0])} to {shown(bounds[1])} does as well)" if bounds else ""
+    more = f" ({value_text(bounds[0])} to {value_text(bounds[1])} does as well)" if bounds else ""
     return Trial(
         sampling_key(name),
-        f"{name} {shown(value)} in the reference",
-        f"the {s.side} samples as if {name} were {shown(value)}{more}",
+        f"{name} {value_text(value)} in the reference",
+        f"the {s.side} samples as if {name} were {value_text(value)}{more}",
         {"penalties": ((name, value),)} if name in PENALTIES else {"sampling": ((name, value),)},
         details={
             "asked": s.run_sampling.get(name),
@@ -95,7 +95,7 @@ def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Itera
     """
     # Of several that explain every choice, the one with the fewest digits most likely was written by someone.
     complete = sorted(
-        (fit for fit in fitted if fit.complete), key=lambda fit: max(map(len, map(shown, fit.values.values())))
+        (fit for fit in fitted if fit.complete), key=lambda fit: max(map(len, map(value_text, fit.values.values())))
     )
     for fit in [fit for fit in fitted if not fit.complete] if partial else complete:
         values = fit.values
@@ -117,7 +117,7 @@ def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Itera
 
 
 def _fit_in_words(fit: Fitted) -> str:
-    return " and ".join(f"{name} {shown(value)}" for name, value in fit.values.items())
+    return " and ".join(f"{name} {value_text(value)}" for name, value in fit.values.items())
 
 
 def joined(parts: Iterable[Trial]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _penalties(s: Situation) -> Iterator[Trial]:
     """Try a penalty that the reported log-probabilities show as well. It comes first, because every number then
     differs.
     """
-    if not s.rest.of("logprobs") or s.rest.of("scores", "prompts") or s.alteration.report:
+    if not s.remaining.of("logprobs") or s.remaining.of("scores", "prompts") or s.alteration.report:
         return
     penalty_fits = {name: s.bench.penalised(s.side, name, s.alteration) for name in PENALTIES}
     fitting = [name for name, (_, residual) in penalty_fits.items() if residual <= s.evidence.tolerance.value]
@@ -146,7 +146,7 @@ def _penalties(s: Situation) -> Iterator[Trial]:
 
 def _passed_over(s: Situation) -> Iterator[Trial]:
     """Try the second best token now and then, at near ties and elsewhere alike."""
-    if not s.rest.of("tokens"):
+    if not s.remaining.of("tokens"):
         return
     choices = s.bench.passed_over(s.side, s.alteration)
     exclusions = excluded(

@@ -171,7 +171,7 @@ def search(s: Situation, *, restarts: bool = True, then: Callable[[Situation], N
     `then`: called after each one that removed something, for differences that it may have hidden.
     """
     for intervention in interventions():
-        if not s.rest.total:
+        if not s.remaining.total:
             return
         if intervention.starts_engine and not restarts:
             if intervention.run is not engine_parameters or s.changed:
@@ -182,7 +182,7 @@ def search(s: Situation, *, restarts: bool = True, then: Callable[[Situation], N
             continue
         named_before = len(s.named)
         intervention.run(s)
-        if len(s.named) > named_before and s.rest.total:
+        if len(s.named) > named_before and s.remaining.total:
             then(s)
 
 
@@ -192,7 +192,7 @@ def attention_lengths(s: Situation) -> str:
     It should read those of the token and of all before it. Returns "" where it does so on the sample that differs most,
     or where the engine does not show it.
     """
-    number = max(s.rest.by_sample, key=lambda sample: s.rest.by_sample[sample])
+    number = max(s.remaining.by_sample, key=lambda sample: s.remaining.by_sample[sample])
     read = s.bench.keys_read(s.side, number)
     if read is None:
         s.notes.append(
@@ -244,7 +244,7 @@ def narrowest(s: Situation) -> tuple[str, str]:
     where what could be read is equal and a fresh engine differs as well; else "". In half precision it is always "",
     because hidden states differ by rounding there.
     """
-    number = max(s.rest.by_sample, key=lambda sample: s.rest.by_sample[sample])
+    number = max(s.remaining.by_sample, key=lambda sample: s.remaining.by_sample[sample])
     first_layer = s.bench.first_layer(s.side, number)
     if first_layer is None:
         return f"the first divergent layer of the {s.side}: not tested, its engine does not show hidden states", ""

@@ -233,16 +233,16 @@ def _contradicted(cause: Cause, attribution: Attribution, families: _Families) -
 
 def _on_bench(cause: Cause, attribution: Attribution) -> OnBench:
     side = _side(cause)
-    first, remaining = attribution.first.get(side), attribution.left.get(side)
+    first, remaining = attribution.first.get(side), attribution.remaining.get(side)
     return OnBench(
-        own=tuple(
+        tried=tuple(
             attempt for attempt in attribution.tried if attempt.side == side and same_cause(attempt.cause, cause.key)
         ),
         named=tuple(named.cause for named in attribution.named if named.side == side),
         proven=_live(cause),
-        gone=_difference_removed(attribution, side),
+        removed_all=_difference_removed(attribution, side),
         settled=_settled(attribution, side),
-        left=None if remaining is None else remaining.total,
+        remaining=None if remaining is None else remaining.total,
         noise=first is not None and bool(first.noise),
         drawn=attribution.drawn,
     )
@@ -271,7 +271,7 @@ def _noted(cause: Cause, attribution: Attribution, families: _Families) -> Cause
 
 
 def _why_not(cause: Cause, side: str, attribution: Attribution) -> str:
-    first, remaining = attribution.first.get(side), attribution.left.get(side)
+    first, remaining = attribution.first.get(side), attribution.remaining.get(side)
     if first is None or remaining is None:
         ended = "attribution ended before its turn"
         return ended if attribution.broken else f"the engine of the {side or 'side at fault'} was not on the bench"
@@ -284,7 +284,7 @@ def _why_not(cause: Cause, side: str, attribution: Attribution) -> str:
 
 def _difference_removed(attribution: Attribution, side: str) -> bool:
     """Whether the side differed, and no longer does."""
-    first, remaining = attribution.first.get(side), attribution.left.get(side)
+    first, remaining = attribution.first.get(side), attribution.remaining.get(side)
     return first is not None and remaining is not None and first.total > 0 and remaining.total <= RESIDUE * first.total
 
 
@@ -305,7 +305,7 @@ def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
         return dataclasses.replace(cause, evidence=f"{cause.evidence}; {note}")
     parts = []
     for side in differing:
-        remaining = attribution.left.get(side, attribution.first[side])
+        remaining = attribution.remaining.get(side, attribution.first[side])
         kinds = ", ".join(f"{count} {kind}" for kind, count in remaining.counts.items()) or "nothing"
         place = next((f"; first sample {p[0][0]}, position {p[0][1]}" for p in remaining.places.values() if p), "")
         parts.append(
@@ -358,7 +358,7 @@ def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:
     """Return the sides of which every cause was proven live, while a part of the difference is left."""
     return [
         side
-        for side, remaining in attribution.left.items()
+        for side, remaining in attribution.remaining.items()
         if not (attribution.broken or attribution.first[side].noise or _difference_removed(attribution, side))
         and LEAST <= remaining.total < attribution.first[side].total
         and (side_causes := [cause for cause in causes if _side(cause) == side])
@@ -367,7 +367,7 @@ def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:
 
 
 def _remainder(side: str, causes: list[Cause], attribution: Attribution) -> Cause:
-    first, remaining = attribution.first[side].total, attribution.left[side].total
+    first, remaining = attribution.first[side].total, attribution.remaining[side].total
     names = " and ".join(cause.name for cause in causes if _side(cause) == side)
     return Cause.of(UNEXPLAINED.key(), side, f"{part_of(remaining, first, 'difference')} are left without {names}", "")
 

@@ -14,7 +14,7 @@ from scenarios.bench.case import Symptoms
 class Attribution:
     """What the bench showed.
 
-    - `first`: symptoms of each side before any intervention; `left`: after every intervention.
+    - `first`: symptoms of each side before any intervention; `remaining`: after every intervention.
     - `named_after`: seconds from the start until the first side with a named cause was done.
     - `layers`: side -> in words, the first layer that differs and where attention reads other keys, for what stays
       unexplained; `computes`: that place, where the side holds what the learner does, and `excluded`: what was seen of
@@ -26,7 +26,7 @@ class Attribution:
     """
 
     first: dict[str, Symptoms] = field(default_factory=dict)
-    left: dict[str, Symptoms] = field(default_factory=dict)
+    remaining: dict[str, Symptoms] = field(default_factory=dict)
     named: list[Named] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.parity.interventions.situation import ROOMY, Named, Situation, Tried, gone, improves
+from harness.parity.interventions.situation import ROOMY, Named, Situation, Tried, improves, vanished
 from harness.parity.subjects.sampling.causes import CONFIG
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
 from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
@@ -32,7 +32,7 @@ class _Search:
     def clean(self, names: list[str]) -> bool:
         """Whether putting these back removes as much as putting back all."""
         after = _read(self.s, names)
-        good = after.total <= self.floor.total or gone(self.before, after)
+        good = after.total <= self.floor.total or vanished(self.before, after)
         self.s.tried.append(
             Tried(
                 intervention=_intervention(self.s, names),
@@ -101,7 +101,7 @@ def engine_parameters(s: Situation) -> None:
     # 3. Would a fresh engine with the wrong parameters have agreed as well? Not if one was seen to differ.
     if not (search.spoilt or s.from_start or limited):
         again = _read(s, [])
-        alone = not gone(before, again) and again.total > after.total
+        alone = not vanished(before, again) and again.total > after.total
         s.tried.append(
             Tried(
                 intervention=START,
@@ -141,7 +141,7 @@ def _only_a_limit(s: Situation, names: list[str]) -> bool:
     for total in s.ended_at:
         started = s.clock()
         after = s.bench.compare(s.side, s.alteration.with_(context=total))
-        good = gone(s.symptoms, after)
+        good = vanished(s.symptoms, after)
         what = f"the reference ends at {total} tokens, prompt included"
         seconds = s.clock() - started
         s.tried.append(

@@ -11,7 +11,7 @@ from harness.parity.attribution.guesses import guesses, joined
 from harness.parity.causes import registry
 from harness.parity.causes.family import Contest
 from harness.parity.causes.registry import Slot
-from harness.parity.interventions.situation import Named, Situation, Tried, gone, improves
+from harness.parity.interventions.situation import Named, Situation, Tried, improves, vanished
 from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.log_probabilities import causes as log_probabilities
 from harness.parity.subjects.prompts import causes as prompts
@@ -66,7 +66,7 @@ def search(s: Situation) -> None:
 def _removed(s: Situation, contest: Contest) -> bool:
     """Whether a trial of the contest removed something. What it removed is named, and stays in the reference."""
     named_before = len(s.named)
-    while s.rest.total and not s.over:
+    while s.remaining.total and not s.over:
         named = {proven.cause for proven in s.named if proven.side == s.side}
         trials = (trial for mistakes in contest.rivals for trial in mistakes(s))
         best = _best(s, (trial for trial in trials if trial.cause not in named))
@@ -90,7 +90,7 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
         after = s.bench.compare(s.side, alteration)
         seconds = s.clock() - started
         # A trial counts only if its effect is real, and neither hidden numbers nor a guess that fits by chance.
-        good = improves(s.rest, s.settled(after, alteration), recorded=trial.recorded)
+        good = improves(s.remaining, s.settled(after, alteration), recorded=trial.recorded)
         good = good and not _blind(trial, s.symptoms, after) and not _by_chance(trial, s.symptoms, after)
         s.tried.append(
             Tried(
@@ -105,7 +105,7 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
         )
         if good and (best is None or after.total < best[1].total):
             best = trial, after, seconds
-            if gone(s.symptoms, after):
+            if vanished(s.symptoms, after):
                 break
     return best
 

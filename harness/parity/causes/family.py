@@ -27,33 +27,31 @@ class Seen(StrEnum):
 
     NOT_SENT = "a recorded sync left it out"
     ARRIVED_OTHERWISE = "what arrived has another digest than what was sent"
-    OLDER_HELD = "what it held is the learner's own of an earlier weight version"
-    NEVER_LEARNERS = "what it held is the learner's of no recorded weight version"
+    OLDER_HELD = "it held the learner's values of an earlier weight version"
+    NEVER_LEARNERS = "it held values that the learner had at no recorded weight version"
     HELD_OTHERWISE = "read back from the engine, it is not the learner's"
     HELD_EQUAL = "every tensor was read back from the engine and is the learner's"
     SCORES_AGREE = "it scores the same tokens as the learner does"
     REFERENCES = "its numbers are those of the reference, which has the weights of the start"
     KEPT_ON_LOAD = "read back after the load, it was still what it had been before"
     LOADED_OTHERWISE = "read back after the load, it was neither what arrived nor what it had been before"
-    REFUSED = "sent otherwise on purpose, it did not change"
+    REFUSED = "sent with other values on purpose, it did not change"
     TAKEN = "sent once more, it became the learner's"
     MOVED = "sent once more alone, it changed what the engine computes"
-    CHANGED = "sent otherwise on purpose, it changed"
+    CHANGED = "sent with other values on purpose, it changed"
     REARRANGED = "it holds the learner's own numbers in other places"
-    BUFFER_WRITTEN = "with what the configuration computes written into the buffer the difference is gone"
+    BUFFER_WRITTEN = "with the configured values written into the buffer, the difference disappears"
     PAST_CACHE_AGREES = "drawn past the prefix cache, the same samples agree"
     PAST_CACHE_DIFFERS = "with nothing from a prefix cache the same samples still differ"
     CACHE_CROSSED = "samples with cached tokens differ whatever their place in their group"
-    AS_LONG_AGREE = "samples with prompts as long and no cached tokens agree"
+    AS_LONG_AGREE = "samples with equally long prompts and no cached tokens agree"
     FRESH_AGREES = "a fresh engine with the same weights agrees"
     CUTS_VARY = "the position of the change is not the same in all samples"
     OLDER_AGREES = "held against the learner's weights before its last update, it agrees"
     ALONE_EXPLAINS = "no other parameter explains every choice"
-    LIKELIER = "its samples are likelier so than under any other change, by a likelihood ratio of 100 at least"
-    GIVEN = "the engine's own record says that it was given so"
-    AT_THE_LIMIT = (
-        "every sample of the difference is as the parameter alone makes it: ended, or barred from ending, there"
-    )
+    LIKELIER = "its samples are likelier under this change than under any other, by a likelihood ratio of 100 at least"
+    GIVEN = "the engine's own record says that it was given this value"
+    AT_THE_LIMIT = "every differing sample ends, or does not end, where this parameter alone decides it"
     ANY_MARGIN = (
         "the best token is passed over at wide margins too, where no parameter moves a choice (error rate 0.01)"
     )
@@ -78,30 +76,30 @@ class Rival:
 class OnBench:
     """What live interventions showed about a recorded cause.
 
-    - `own`: the interventions for this very cause; `named`: causes that other interventions proved on its side.
-    - `proven`: an intervention proved it. `gone`: the side differed, and no longer does.
-    - `settled`: the side does not differ on the bench, or no longer. `left`: places that differ; None where the side
-      was not on the bench.
+    - `tried`: the interventions for this cause; `named`: causes that other interventions proved on its side.
+    - `proven`: an intervention proved it. `removed_all`: the side differed, and does not differ any more.
+    - `settled`: nothing of the side differs on the bench. `remaining`: places that differ; None where the side was not
+      on the bench.
     - `noise`: its engine does not repeat itself. `drawn`: samples that were drawn again with one version of the
       weights.
     """
 
-    own: tuple[Tried, ...] = ()
+    tried: tuple[Tried, ...] = ()
     named: tuple[CauseKey, ...] = ()
     proven: bool = False
-    gone: bool = False
+    removed_all: bool = False
     settled: bool = False
-    left: int | None = None
+    remaining: int | None = None
     noise: bool = False
     drawn: int = 0
 
     @property
     def removed(self) -> bool:
         """Whether one of its own interventions removed anything."""
-        return any(attempt.removed for attempt in self.own)
+        return any(attempt.removed for attempt in self.tried)
 
     @property
-    def others(self) -> str:
+    def named_text(self) -> str:
         return ", ".join(map(str, self.named))
 
 
@@ -115,18 +113,18 @@ def contradicted(bench: OnBench) -> str:
 
     It does not stand if its own interventions removed nothing and others removed everything.
     """
-    if bench.proven or not bench.gone or not bench.own or bench.removed or not bench.named:
+    if bench.proven or not bench.removed_all or not bench.tried or bench.removed or not bench.named:
         return ""
-    return f"{differences(best(bench.own))}; {bench.others} explains them all"
+    return f"{differences(best(bench.tried))}; {bench.named_text} explains them all"
 
 
 def refuted(bench: OnBench) -> str:
     """Return why an intervention refutes a recorded cause; "" where none does: each of its own left more differences
     than there were.
     """
-    if not bench.own or any(attempt.after <= attempt.before for attempt in bench.own):
+    if not bench.tried or any(attempt.after <= attempt.before for attempt in bench.tried):
         return ""
-    return f"{differences(best(bench.own))}, so it refutes the cause"
+    return f"{differences(best(bench.tried))}, so it refutes the cause"
 
 
 def best(attempts: Iterable[Tried]) -> Tried:

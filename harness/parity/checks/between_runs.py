@@ -283,7 +283,7 @@ def learner(e: Evidence) -> Outcome:
         )
     if e.learners.reordered is not None:
         step = e.learners.reordered
-        text = f"the learners part after step {step}: they took the samples in another order, which rounds otherwise"
+        text = f"the learners part after step {step}: they took the samples in another order, which rounds differently"
         return outcome("learner", "not tested", text, **details)
     absent = [step for step in e.steps if step not in equal]
     if absent:

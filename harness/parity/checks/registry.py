@@ -174,7 +174,7 @@ def _guarded(registered: Registered, plugin: Plugin) -> Registered:
         except PluginError as error:
             return outcome(registered.name, "not tested", str(error))
 
-    def asked(question: Callable[[Evidence], bool], otherwise: bool) -> Callable[[Evidence], bool]:
+    def answered(question: Callable[[Evidence], bool], otherwise: bool) -> Callable[[Evidence], bool]:
         def ask(e: Evidence) -> bool:
             try:
                 return bool(plugin.guard(question)(e))
@@ -187,8 +187,8 @@ def _guarded(registered: Registered, plugin: Plugin) -> Registered:
         name=registered.name,
         number=0,
         run=run,
-        required=asked(registered.required, False),
-        applies=asked(registered.applies, True),
+        required=answered(registered.required, False),
+        applies=answered(registered.applies, True),
         home=registered.home,
         alone=registered.alone,
     )

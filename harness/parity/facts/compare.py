@@ -6,7 +6,7 @@ A recording that is judged alone has engine against learner only.
 from __future__ import annotations
 
 from harness.parity.facts.evidence_builder import EvidenceBuilder
-from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.facts.progress_messages import ProgressCallback, ignore_progress
 from harness.parity.subjects.engines.observed_against_learner import rollout_of_side
 from harness.parity.subjects.learner import observed_returns
 from harness.parity.subjects.learner.observed_applied_loss import LossSums
@@ -20,7 +20,7 @@ from harness.parity.subjects.stop_conditions import observed as stop_conditions_
 from harness.recordings.work import WORK
 
 
-def compare(e: EvidenceBuilder, tell: Told = nobody) -> None:
+def compare(e: EvidenceBuilder, tell: ProgressCallback = ignore_progress) -> None:
     """Fill `e` from every step that either run rolled out. Raises FormatError for a malformed frame."""
     for directory in {side.recording.path for side in e.sides}:
         WORK["gather", str(directory)] += 1

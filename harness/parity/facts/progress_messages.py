@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-Told = Callable[[str], None]  # receives a message for each thing that is done
+ProgressCallback = Callable[[str], None]  # receives a message for each thing that is done
 
 FIRST_S = 2.0  # chosen: nobody wonders before that what a command does
 EVERY_S = 5.0  # chosen: often enough to show progress, without flooding a log
 
 
-def nobody(doing: str) -> None:
+def ignore_progress(doing: str) -> None:
     """Ignore progress messages."""
 
 
 class Patience:
     """Pass progress messages on to `say` after `FIRST_S` seconds, and then at most every `EVERY_S`."""
 
-    def __init__(self, say: Told, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, say: ProgressCallback, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
         self._next = clock() + FIRST_S
 

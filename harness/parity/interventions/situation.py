@@ -139,14 +139,14 @@ class Situation:
         return self.evidence.side(self.side).recording.records.sampling_in(self.evidence.mode)
 
     @property
-    def rest(self) -> Symptoms:
+    def remaining(self) -> Symptoms:
         """Return what differs, without what rounding explains."""
         return self.settled(self.symptoms, self.alteration)
 
     @property
     def answers_differ(self) -> bool:
         """Whether what comes back is not what was drawn: choices or lengths then differ, and no score."""
-        return not self.rest.of("scores") and self.rest.of("tokens", "lengths") > 0
+        return not self.remaining.of("scores") and self.remaining.of("tokens", "lengths") > 0
 
     def settled(self, symptoms: Symptoms, alteration: Alteration) -> Symptoms:
         """Return the symptoms under an alteration without what rounding explains.
@@ -238,6 +238,6 @@ def _without(kinds: dict[str, T], dropped_kinds: list[str]) -> dict[str, T]:
     return {kind: value for kind, value in kinds.items() if kind not in dropped_kinds}
 
 
-def gone(before: Symptoms, after: Symptoms) -> bool:
+def vanished(before: Symptoms, after: Symptoms) -> bool:
     """Whether no more than the residue is left."""
     return after.total <= RESIDUE * before.total

@@ -24,11 +24,11 @@ class Trial:
     seen: tuple[Seen, ...] = ()  # what excludes the rivals of the cause
 
 
-def same(first: Any, second: Any) -> bool:
+def equal_values(first: Any, second: Any) -> bool:
     return (list(first) if isinstance(first, (list, tuple)) else first) == (
         list(second) if isinstance(second, (list, tuple)) else second
     )
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -34,10 +34,10 @@ def no_run(
     if not sides:
         return not_a_run(f"{name} {_fault(path)}", path, named, besides=besides)
     free = [side for side in sides if not is_one_of(path / side, besides)]
-    other = " CANDIDATE" if alone else ""
+    candidate = " CANDIDATE" if alone else ""
     return BadInput(
         f"{name} is not a run directory: it has no run.json; it holds the runs {' and '.join(sides)}",
-        fix=f"{shlex.quote(str(Path(name) / [*free, *sides][0]))}{other}",
+        fix=f"{shlex.quote(str(Path(name) / [*free, *sides][0]))}{candidate}",
         instead=name,
     )
 

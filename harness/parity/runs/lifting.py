@@ -39,8 +39,8 @@ class Lifting:
     """
 
     experiment: Experiment
-    left: Side
-    right: Side
+    baseline: Side
+    candidate: Side
     forced: bool = False
     skipped: str = ""
     broken: str = ""
@@ -49,7 +49,7 @@ class Lifting:
     def begin(self, *sides: Side) -> None:
         """Start the engines of these sides in float32, if they fit. Returns at once."""
         if not self.skipped and not self.forced:
-            self.skipped = self.experiment.no_room(self.left, self.right)
+            self.skipped = self.experiment.no_room(self.baseline, self.candidate)
         for side in sides if not self.skipped else ():
             self.experiment.begin_lifted(side)
 
@@ -61,10 +61,10 @@ class Lifting:
             self.skip(self.skipped)
             return
         try:
-            guide = self.experiment.lift(self.left, policy)
-            self.experiment.lift(self.right, policy, guide=guide)
+            guide = self.experiment.lift(self.baseline, policy)
+            self.experiment.lift(self.candidate, policy, guide=guide)
             if attribution:
-                self.verdict, self.broken = attributed(self.experiment, self.left, self.right)
+                self.verdict, self.broken = attributed(self.experiment, self.baseline, self.candidate)
         except RunCut as cut:
             if cut.triage is not None:
                 raise
@@ -73,7 +73,7 @@ class Lifting:
 
     def skip(self, why: str) -> None:
         """Record that there is no lifted stage, and why."""
-        for side in (self.left, self.right):
+        for side in (self.baseline, self.candidate):
             self.experiment.skip_lifted(side, why)
 
 

@@ -30,7 +30,7 @@ from scenarios.engines.engine_interface import (
 )
 from scenarios.engines.hf import parameters
 from scenarios.engines.hidden_states import HiddenStates
-from scenarios.engines.layers import shown
+from scenarios.engines.layers import hidden_states_of
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
 from scenarios.engines.sampling import filtered
@@ -243,7 +243,7 @@ class HFEngine:
     def layers(self, sequence: tuple[int, ...]) -> HiddenStates:
         """Return the hidden states of a forward pass."""
         states = self._model(input_ids=torch.tensor([sequence], device=self._device), output_hidden_states=True)
-        return shown([layer_states[0] for layer_states in states.hidden_states])
+        return hidden_states_of([layer_states[0] for layer_states in states.hidden_states])
 
     def held(self, order: bytes) -> list[bytes]:
         """Return what this engine's only worker holds: see `scenarios.engines.engine_tensors.answer`."""

@@ -42,7 +42,8 @@ def proven(name: str, left: int) -> Attribution:
     excluding = {"STALE_KV": (Seen.PAST_CACHE_AGREES,), "SAMPLING_PARAM(top_p)": (Seen.ALONE_EXPLAINS,)}
     seen = excluding.get(name, ())
     return Attribution(
-        first={"candidate": Symptoms(counts={"logprobs": 20})}, left={"candidate": Symptoms(counts={"logprobs": left})},
+        first={"candidate": Symptoms(counts={"logprobs": 20})},
+        remaining={"candidate": Symptoms(counts={"logprobs": left})},
         named=[Named(key(name), "candidate", "candidate", "the engine does otherwise", proof, {}, seen)],
         reproduced=True,
     )  # fmt: skip

@@ -123,11 +123,11 @@ def _in_words(tried: Tried) -> str:
 
 
 def _repeats_itself(bench: OnBench) -> str:
-    if not contradicted(bench) or bench.own[0].after:
+    if not contradicted(bench) or bench.tried[0].after:
         return ""
-    first = bench.own[0]
+    first = bench.tried[0]
     unchanged = f"changes none of {first.before} drawn and scored tokens"
-    return f"{bench.others} explains it: without that, to {first.intervention} {unchanged}"
+    return f"{bench.named_text} explains it: without that, to {first.intervention} {unchanged}"
 
 
 DECODING = "decoding"

@@ -74,7 +74,7 @@ def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
         elif first.kind not in _OF_EACH_RUN:
             yield first.step, f"{first.place.field} differs"
     if e.learners.reordered is not None:
-        yield e.learners.reordered, "its learner takes the samples in another order, which rounds otherwise"
+        yield e.learners.reordered, "its learner takes the samples in another order, which rounds differently"
     if e.learners.followed is not None:
         yield e.learners.followed, "its learner trains on other tokens"
     yield from e.unjudged_steps.items()

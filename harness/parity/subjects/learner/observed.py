@@ -258,7 +258,7 @@ def _trained_apart(e: EvidenceBuilder, step: int) -> bool:
 def _reordered(e: EvidenceBuilder, step: int) -> bool:
     """Whether the learners took the samples in another order, in this step or before.
 
-    Frameworks take them as engines finish them, and a sum in another order rounds otherwise. Only recordings with an
+    Frameworks take them as engines finish them, and a sum in another order rounds differently. Only recordings with an
     order count.
     """
     for earlier_step in range(step + 1):

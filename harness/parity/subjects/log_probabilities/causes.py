@@ -13,7 +13,7 @@ from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS
 
 def shifted(s: Situation) -> Iterator[Trial]:
     """Try log-probabilities that belong to the tokens before or after."""
-    if not s.rest.of("logprobs") or s.rest.of("scores"):
+    if not s.remaining.of("logprobs") or s.remaining.of("scores"):
         return
     for shift in SHIFTS:
         yield Trial(

@@ -71,40 +71,60 @@ def compared(
             f"native samples beyond the first {len(shared_prompts):,} prompts: the permutations would not fit in memory"
         )
     comparison.prompts = len(shared_prompts)
-    number_of = {prompt: index for index, prompt in enumerate(shared_prompts)}
-    keep = [np.array([i for i, prompt in enumerate(samples.prompt) if prompt in number_of], int) for samples in pair]
-    for side, samples, kept in zip(SIDES, pair, keep, strict=True):
-        if len(kept) < len(samples):
+    pool = _Pool.of(pair, shared_prompts)
+    for side, left_out in zip(SIDES, pool.left_out, strict=True):
+        if left_out:
             comparison.not_compared.append(
-                f"{side}: {len(samples) - len(kept):,} native samples of prompts that the other run does not have"
+                f"{side}: {left_out:,} native samples of prompts that the other run does not have"
             )
-    # The stratum of a sample is its prompt, within which labels are permuted.
-    stratum = np.concatenate(
-        [[number_of[samples.prompt[i]] for i in kept] for samples, kept in zip(pair, keep, strict=True)]
-    ).astype(int)
-    labels = np.repeat([True, False], [len(kept) for kept in keep])
-    data = {
-        name: np.concatenate([samples.values[name][kept] for samples, kept in zip(pair, keep, strict=True)])
-        for name in QUANTITIES
-    }
     # A quantity is compared only where every sample has it.
-    usable = {name: values for name, values in data.items() if np.isfinite(values).all()}
+    usable = {name: values for name, values in pool.values.items() if np.isfinite(values).all()}
     comparison.not_compared += [
         f"{name} of the native samples: not recorded for every sample" for name in QUANTITIES if name not in usable
     ]
-    finish = np.concatenate([samples.finish[kept] for samples, kept in zip(pair, keep, strict=True)])
-    ended = not {None, ""} & set(finish)
+    ended = not {None, ""} & set(pool.finish)
     if not ended:
         comparison.not_compared.append("finish reasons of the native samples: not recorded for every sample")
-    permuted = permuted_labels(labels, stratum, permutations=permutations)
-    comparison.tests = statistics_of(permuted, stratum, usable, finish if ended else None)
+    permuted = permuted_labels(pool.labels, pool.stratum, permutations=permutations)
+    comparison.tests = statistics_of(permuted, pool.stratum, usable, pool.finish if ended else None)
     # Equality of finish reasons is tested as the share of the most common one.
     if ended:
-        usable[FINISH] = (finish == _commonest(finish)).astype(np.float64)
+        usable[FINISH] = (pool.finish == _commonest(pool.finish)).astype(np.float64)
     for name, values in usable.items():
-        comparison.equalities[name] = equivalence(values, stratum, labels, margin=margin)
-        comparison.means[name] = float(values[labels].mean()), float(values[~labels].mean())
+        comparison.equalities[name] = equivalence(values, pool.stratum, pool.labels, margin=margin)
+        comparison.means[name] = float(values[pool.labels].mean()), float(values[~pool.labels].mean())
     return comparison
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The samples of both stages, the baseline's first (`labels` is true for them).
+
+    `stratum`: the number of each sample's prompt, within which labels are permuted. `left_out`: samples of either side
+    that have another prompt.
+    """
+
+    labels: np.ndarray
+    stratum: np.ndarray
+    values: dict[str, np.ndarray]
+    finish: np.ndarray
+    left_out: tuple[int, ...]
+
+    @staticmethod
+    def of(pair: tuple[Samples, Samples], prompts: list[bytes]) -> _Pool:
+        number_of = {prompt: index for index, prompt in enumerate(prompts)}
+        strata = [np.array([number_of.get(prompt, -1) for prompt in samples.prompt], int) for samples in pair]
+        parts = [(samples, numbers >= 0) for samples, numbers in zip(pair, strata, strict=True)]
+        stratum = np.concatenate(strata)
+        return _Pool(
+            labels=np.repeat([True, False], [np.count_nonzero(kept) for _, kept in parts]),
+            stratum=stratum[stratum >= 0],
+            values={
+                name: np.concatenate([samples.values[name][kept] for samples, kept in parts]) for name in QUANTITIES
+            },
+            finish=np.concatenate([samples.finish[kept] for samples, kept in parts]),
+            left_out=tuple(int(np.count_nonzero(~kept)) for _, kept in parts),
+        )
 
 
 def _commonest(finish: np.ndarray) -> object:

@@ -199,7 +199,7 @@ def _party(e: Evidence, affected: list[tuple[int, int]]) -> str:
 
 def other_sample_numbers(s: Situation) -> None:
     """Look for each differing response under the other sample numbers. ORDER is named where all are there."""
-    if not s.rest.of("tokens", "lengths") or s.rest.of("scores"):
+    if not s.remaining.of("tokens", "lengths") or s.remaining.of("scores"):
         return
     started = s.clock()
     wrong, remaining = s.bench.unmatched(s.side)

@@ -42,7 +42,7 @@ def logic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         return
     for cause in result.verdict.causes:
         details = {**cause.details, "stage": STAGE}
-        computed = f"computed in float32 with the same {result.held} weights"
+        computed = f"computed in float32 with the same {result.dtype} weights"
         evidence = f"{cause.evidence}; {computed}" if cause.evidence else computed
         named = dataclasses.replace(cause, evidence=evidence, details=details)
         yield Explanation(named, (Kind.LIFTED.of(), *_of_the_same_engine(e, so_far, result)))
@@ -93,10 +93,11 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     party = away.pop() if len(away) == 1 else "comparison"
     yield Explanation(
         Cause.of(
-            ARITHMETIC.key(result.held),
+            ARITHMETIC.key(result.dtype),
             party,
-            f"log-probabilities part beyond what is tolerated in {result.held}, and agree {result.said()}",
-            f"{evidence}; a defect of a kernel that only {result.held} runs would look the same and was not told apart",
+            f"log-probabilities part beyond what is tolerated in {result.dtype}, and agree {result.in_words()}",
+            f"{evidence}; a defect of a kernel that only {result.dtype} runs would look the same and was not "
+            "told apart",
             {"kinds": [key.label for key in kinds], "mean": means, "rounding of the learner": rounding},
         ),
         kinds,
@@ -142,8 +143,8 @@ def _another_cause(bench: OnBench) -> str:
     """Contradict the cause where the difference has another explanation: the sync of the lifted stage may cure the
     run's fault.
     """
-    explains = f"the differences go without arithmetic in another format: {bench.others} explains them"
-    return explains if bench.gone and bench.named else contradicted(bench)
+    explains = f"the differences go without arithmetic in another format: {bench.named_text} explains them"
+    return explains if bench.removed_all and bench.named else contradicted(bench)
 
 
 ARITHMETIC = CauseFamily(

@@ -29,16 +29,16 @@ def lifted_precision(e: Evidence) -> Outcome:
     if result.differs:
         details["causes"] = [cause.name for cause in result.verdict.causes]
         return outcome(
-            name, "confirmed", f"{result.said()}; {result.verdict.reason}", kinds=(Kind.LIFTED.of(),), **details
+            name, "confirmed", f"{result.in_words()}; {result.verdict.reason}", kinds=(Kind.LIFTED.of(),), **details
         )
-    text = f"{result.said()}, {counted(details['flips'], 'flip')}"
+    text = f"{result.in_words()}, {counted(details['flips'], 'flip')}"
     half = e.between_engines.largest[0]
     if e.between_engines.tokens and half > details["tolerance"]:
-        effect = f"max |Δ| {figure(half)} nats in {result.held}, {figure(details['largest'])} in float32"
+        effect = f"max |Δ| {figure(half)} nats in {result.dtype}, {figure(details['largest'])} in float32"
         finding = Finding(
             "lifted precision",
-            f"what differs in {result.held} and not in float32 with the same weights is arithmetic of the format; "
-            f"kernels that only {result.held} runs are another code path, which float32 does not show",
+            f"what differs in {result.dtype} and not in float32 with the same weights is arithmetic of the format; "
+            f"kernels that only {result.dtype} runs are another code path, which float32 does not show",
             effect,
             where="both",
         )

@@ -18,11 +18,11 @@ class LiftedResult:
     """The result of the lifted stage.
 
     `verdict`: on the stage's recordings; None where nothing is known, and then `skipped` says why. `first`: its first
-    step. `held`: the dtype of the weights. `required`: a side recorded a stage, so that a missing or partial one passes
+    step. `dtype`: that of the weights. `required`: a side recorded a stage, so that a missing or partial one passes
     nothing, except where TF32 may have caused the difference, which is a limit of the device and no damage.
     """
 
-    held: str
+    dtype: str
     first: int = 0
     required: bool = False
     verdict: Verdict | None = None
@@ -43,10 +43,10 @@ class LiftedResult:
         """Return what the verdict's `coverage` says about the stage."""
         return self.skipped or self.facts
 
-    def said(self) -> str:
+    def in_words(self) -> str:
         """Return the largest difference in float32, in one line."""
         facts = self.facts
         return (
-            f"in float32 with the same {self.held} weights max |Δ| {figure(facts['largest'])} nats over "
+            f"in float32 with the same {self.dtype} weights max |Δ| {figure(facts['largest'])} nats over "
             f"{counted(facts['compared_tokens'], 'token')}, tolerance {figure(facts['tolerance'])}"
         )

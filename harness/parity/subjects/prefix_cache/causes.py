@@ -178,8 +178,8 @@ def past_cache(s: Situation) -> None:
 
 
 def _past_cache_differs(bench: OnBench) -> str:
-    if bench.own and not bench.removed:
-        return f"{Seen.PAST_CACHE_DIFFERS}: {differences(best(bench.own))}"
+    if bench.tried and not bench.removed:
+        return f"{Seen.PAST_CACHE_DIFFERS}: {differences(best(bench.tried))}"
     return ""
 
 

@@ -176,7 +176,7 @@ def _changed_prompts(
 
 def prompts_seen(s: Situation) -> Iterator[Trial]:
     """Try the reference with the prompt ids that the engine reports to have seen."""
-    if not s.rest.of("prompts"):
+    if not s.remaining.of("prompts"):
         return
     for cause, inputs in _changed_prompts(s, s.bench.prompts_seen(s.side)).items():
         for everywhere in (False, True):
@@ -191,9 +191,9 @@ def prompts_seen(s: Situation) -> Iterator[Trial]:
 
 def prompts_hidden(s: Situation) -> Iterator[Trial]:
     """Try other prompt ids where the engine reports to have seen what it was sent, but draws otherwise."""
-    if s.rest.of("scores") or not s.rest.of("logprobs"):
+    if s.remaining.of("scores") or not s.remaining.of("logprobs"):
         return
-    wrong = sorted(s.rest.by_sample)
+    wrong = sorted(s.remaining.by_sample)
     for cause, inputs in _changed_prompts(s, s.bench.prompts_used(s.side, wrong)).items():
         for everywhere in (False, True):
             yield Trial(

@@ -17,7 +17,7 @@ from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.interventions.situation import Situation
-from harness.parity.interventions.trial import Trial, same, shown
+from harness.parity.interventions.trial import Trial, equal_values, value_text
 from harness.parity.subjects.log_probabilities.observed_outliers import EXTREME_HALF
 from harness.parity.subjects.precision.observed_floor import CAPS
 from harness.parity.subjects.sampling.observed import (
@@ -229,19 +229,19 @@ def parameters(s: Situation) -> Iterator[Trial]:
     differing = {
         name: value
         for name, value in given_sampling.items()
-        if name in asked_sampling and not same(value, asked_sampling[name])
+        if name in asked_sampling and not equal_values(value, asked_sampling[name])
     }
     undone = follows_from(s.request)
     for name, value in differing.items():
         if undone.get(name) in differing:
             continue  # tried together with the parameter that causes it
-        ours = name in side_sampling and not same(side_sampling[name], asked_sampling[name])
+        ours = name in side_sampling and not equal_values(side_sampling[name], asked_sampling[name])
         party = s.side if ours else "mapping"
         cause = sampling_key(name)
         yield Trial(
             cause,
-            f"{name} {shown(value)} in the reference",
-            f"the {s.side} samples with {name} {shown(value)} where {shown(asked_sampling[name])} was asked",
+            f"{name} {value_text(value)} in the reference",
+            f"the {s.side} samples with {name} {value_text(value)} where {value_text(asked_sampling[name])} was asked",
             {
                 "sampling": (
                     (name, value),

@@ -14,9 +14,9 @@ SAME_TEMPERATURE = 1e-3  # a fitted temperature counts as the temperature that i
 
 def meanings(s: Situation) -> Iterator[Trial]:
     """Try log-probabilities of the right distribution that are reported in another way."""
-    if not s.rest.of("logprobs"):
+    if not s.remaining.of("logprobs"):
         return
-    if s.rest.of("scores"):  # another base of the logarithm, say, changes scores too; nothing else here does
+    if s.remaining.of("scores"):  # another base of the logarithm, say, changes scores too; nothing else here does
         yield from _scaled(s, scored=True)
         return
     temperature = float({**s.run_sampling, **s.given_sampling}.get("temperature") or 1.0)
@@ -43,7 +43,7 @@ def meanings(s: Situation) -> Iterator[Trial]:
         {"report": "support"},
     )
     above = all(expected < reported < 0 for _, _, expected, reported in s.symptoms.places.get("logprobs", []))
-    if above and not s.rest.of("tokens"):  # the most probable token's is the larger one, whatever was drawn
+    if above and not s.remaining.of("tokens"):  # the most probable token's is the larger one, whatever was drawn
         yield Trial(
             LOGPROB_SEMANTICS.key("top token"),
             "the reference reports the log-probability of the most probable token",

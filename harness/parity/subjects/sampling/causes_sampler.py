@@ -27,7 +27,7 @@ ALLOWED = 1 / 3  # share of a parameter's wrong choices at other positions (meas
 def filters(s: Situation) -> Iterator[Trial]:
     """Try top-k and top-p jointly, where both were asked for."""
     sampling = {**s.run_sampling, **s.given_sampling}
-    if s.rest.of("tokens") and int(sampling.get("top_k") or -1) > 0 and float(sampling.get("top_p") or 1.0) < 1.0:
+    if s.remaining.of("tokens") and int(sampling.get("top_k") or -1) > 0 and float(sampling.get("top_p") or 1.0) < 1.0:
         yield Trial(
             JOINT,
             "top-p over the unfiltered mass in the reference",

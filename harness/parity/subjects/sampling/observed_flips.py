@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Match
@@ -83,82 +85,100 @@ def note(
     `lookup`: the baseline's learner. `second`: the candidate's, where it scored the same draw. A flip is a tie only if
     both take it for one.
     """
-    match = tokens.match
-    baseline_tokens, candidate_tokens = tokens.tokens_a[flipped], tokens.tokens_b[flipped]
-    row, position = tokens.grid.row[flipped], tokens.grid.position[flipped]
-    margin, best = lookup.at(row, position, baseline_tokens)
-    # An infinite margin means that one of the two tokens lies outside of what the filters leave. Rounding may move a
-    # few tokens across that edge, but not many.
-    outside = np.isinf(margin)
-    rounding = e.tolerance.rounding  # in half precision most tokens round by far less than the cap
-    typical = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
-    judged = implausible(int(outside.sum()), tokens.grid.size, typical, e.tolerance.temperature)
-    # In half precision rounding decides which of the two a filter leaves. In float32 no other token was left
-    # (docs/reference/format.md).
-    edge = outside & (best == candidate_tokens) & e.tolerance.half
-    has_margin = np.isfinite(margin) | edge | (outside & judged)
-    benign = has_margin & ((np.abs(margin) <= e.tolerance.margin) | edge) & (best == candidate_tokens)
-    if second is not None:
-        second_margin, best2 = second.at(row, position, baseline_tokens)
-        near = (np.abs(second_margin) <= e.tolerance.margin) | (np.isinf(second_margin) & e.tolerance.half)
-        benign &= np.isnan(second_margin) | (near & (best2 == candidate_tokens))
-    far = has_margin & ~benign & (np.abs(margin) <= far_margin(e)) & (best == candidate_tokens)
-    if second is not None and far_margin(e) > 0:  # rounding may move a filter's edge further than it moves most tokens
-        edged = second.drawn_edge(row, position, baseline_tokens) <= e.tolerance.extreme_drawn
-        far |= edged & ~benign
-        has_margin |= far
+    flips = _StepFlips.of(tokens, flipped, lookup)
+    has_margin, benign, far = _classified(e, flips, second)
     beyond = has_margin & ~benign & ~far
-    rows = np.unique(row)
-    e.flipped_samples.append(np.stack([np.full(len(rows), tokens.step), match.sample[rows]], axis=1))
+    rows = np.unique(flips.row)
+    e.flipped_samples.append(np.stack([np.full(len(rows), tokens.step), tokens.match.sample[rows]], axis=1))
     e.counts += Counts(
         flips=len(flipped),
         benign_flips=int(np.count_nonzero(benign)),
         flips_beyond_margin=int(np.count_nonzero(beyond)),
         flips_without_margin=int(np.count_nonzero(~has_margin)),
-        flips_without_any_margin=int(np.count_nonzero(np.isnan(margin))),
-        flips_for_candidate=int(np.count_nonzero(beyond & (margin < 0))),
+        flips_without_any_margin=int(np.count_nonzero(np.isnan(flips.margin))),
+        flips_for_candidate=int(np.count_nonzero(beyond & (flips.margin < 0))),
     )
     e.series["flips"][-1] = float(len(flipped))
     e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
-    for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~has_margin), ("tie", benign), ("far", far)):
-        index = np.flatnonzero(chosen)
-        if len(index):
-            at = int(index[0])
-            gap = float(margin[at])
-            place = Place(
-                **tokens.at(row[at]),
-                phase="rollout",
-                position=int(position[at]),
-                field="token",
-                baseline=int(baseline_tokens[at]),
-                candidate=int(candidate_tokens[at]),
-                margin=gap if np.isfinite(gap) else None,
-                context=f"the learner's second choice is {int(best[at])}; "
-                f"a gap up to {figure(e.tolerance.margin)} would be benign"
-                if not np.isinf(gap)
-                else "one of the two lies outside of what top-k, top-p and min-p leave",
-            )
-            samples = match.sample[np.unique(row[index])]
-            if isinstance(kind, Kind):
-                e.note_divergence(kind.of(), samples, place)
-            elif kind == "tie":  # no divergence, unless there are too many (`note_improbable_flips`)
-                e.ties.append((samples, place))
-            else:
-                far_columns = (
-                    match.sample[row[far]],
-                    position[far],
-                    baseline_tokens[far],
-                    candidate_tokens[far],
-                )
-                columns = (np.full(len(index), tokens.step), *far_columns)
-                flips = FlipRows.of(*columns, margin=margin[far])
-                e.far.append(FarChoices(Kind.FLIP.of(), samples, place, margin[far], flips))
-    flips = FlipRows.of(
-        np.full(np.count_nonzero(beyond), tokens.step),
-        match.sample[row[beyond]],
-        position[beyond],
-        baseline_tokens[beyond],
-        candidate_tokens[beyond],
-        margin=margin[beyond],
-    )
-    e.flips.append(flips)
+    for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~has_margin)):
+        if chosen.any():
+            e.note_divergence(kind.of(), *flips.first(chosen, e.tolerance.margin))
+    if benign.any():  # no divergence, unless there are too many (`note_improbable_flips`)
+        e.ties.append(flips.first(benign, e.tolerance.margin))
+    if far.any():
+        samples, place = flips.first(far, e.tolerance.margin)
+        e.far.append(FarChoices(Kind.FLIP.of(), samples, place, flips.margin[far], flips.table(far)))
+    e.flips.append(flips.table(beyond))
+
+
+@dataclass(frozen=True)
+class _StepFlips:
+    """The flips of one step, one entry each. `margin`, `best`: the learner's margin and its second choice."""
+
+    tokens: AlignedTokens
+    row: np.ndarray
+    position: np.ndarray
+    baseline: np.ndarray
+    candidate: np.ndarray
+    margin: np.ndarray
+    best: np.ndarray
+
+    @staticmethod
+    def of(tokens: AlignedTokens, flipped: np.ndarray, lookup: Learner) -> _StepFlips:
+        row, position, baseline = tokens.grid.row[flipped], tokens.grid.position[flipped], tokens.tokens_a[flipped]
+        scored = lookup.at(row, position, baseline)
+        return _StepFlips(tokens, row, position, baseline, tokens.tokens_b[flipped], *scored)
+
+    def table(self, chosen: np.ndarray) -> FlipRows:
+        """Return these flips as rows of the run's table."""
+        steps, samples = np.full(np.count_nonzero(chosen), self.tokens.step), self.tokens.match.sample[self.row[chosen]]
+        columns = (self.position[chosen], self.baseline[chosen], self.candidate[chosen])
+        return FlipRows.of(steps, samples, *columns, margin=self.margin[chosen])
+
+    def first(self, chosen: np.ndarray, tolerated: float) -> tuple[np.ndarray, Place]:
+        """Return the samples of these flips, and the place of the first."""
+        at = int(np.flatnonzero(chosen)[0])
+        gap = float(self.margin[at])
+        context = f"the learner's second choice is {int(self.best[at])}; "
+        context += f"a gap up to {figure(tolerated)} would be benign"
+        if np.isinf(gap):
+            context = "one of the two lies outside of what top-k, top-p and min-p leave"
+        place = Place(
+            **self.tokens.at(self.row[at]),
+            phase="rollout",
+            position=int(self.position[at]),
+            field="token",
+            baseline=int(self.baseline[at]),
+            candidate=int(self.candidate[at]),
+            margin=gap if np.isfinite(gap) else None,
+            context=context,
+        )
+        return self.tokens.match.sample[np.unique(self.row[chosen])], place
+
+
+def _classified(
+    e: EvidenceBuilder, flips: _StepFlips, second: Learner | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return masks of the flips: whether a margin judges them, whether they are ties, and whether they are far ones."""
+    margin, is_second = flips.margin, flips.best == flips.candidate
+    # An infinite margin means that one of the two tokens lies outside of what the filters leave. Rounding may move a
+    # few tokens across that edge, but not many.
+    outside = np.isinf(margin)
+    rounding = e.tolerance.rounding  # in half precision most tokens round by far less than the cap
+    typical = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
+    judged = implausible(int(outside.sum()), flips.tokens.grid.size, typical, e.tolerance.temperature)
+    # In half precision rounding decides which of the two a filter leaves. In float32 no other token was left
+    # (docs/reference/format.md).
+    edge = outside & is_second & e.tolerance.half
+    has_margin = np.isfinite(margin) | edge | (outside & judged)
+    benign = has_margin & ((np.abs(margin) <= e.tolerance.margin) | edge) & is_second
+    if second is not None:
+        second_margin, best2 = second.at(flips.row, flips.position, flips.baseline)
+        near = (np.abs(second_margin) <= e.tolerance.margin) | (np.isinf(second_margin) & e.tolerance.half)
+        benign &= np.isnan(second_margin) | (near & (best2 == flips.candidate))
+    far = has_margin & ~benign & (np.abs(margin) <= far_margin(e)) & is_second
+    if second is not None and far_margin(e) > 0:  # rounding may move a filter's edge further than it moves most tokens
+        edged = second.drawn_edge(flips.row, flips.position, flips.baseline) <= e.tolerance.extreme_drawn
+        far |= edged & ~benign
+        has_margin |= far
+    return has_margin, benign, far

@@ -423,7 +423,7 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         cause = Cause.of(
             STOP.key("finish reason"),
             side.name,
-            f"the {side.name} says {claimed!r} of samples that ended otherwise, {when(e, steps)}",
+            f"the {side.name} reports {claimed!r} for samples that ended differently, {when(e, steps)}",
             f"{count} of {len(wrong_reasons)} say {claimed!r}; they end {_ended(wrong_reasons, claimed, limit)}",
             {"samples": len(wrong_reasons), "said": claimed, "end_ids": sorted(ends), "limit": limit},
             [Proof("read the reason from the sample's own end", len(wrong_reasons), 0, "samples")],
@@ -465,7 +465,7 @@ def lengths(s: Situation) -> Iterator[Trial]:
 
     It waits while a context or a KV pool of the engine's own can still be put back, which would tell whose limit it is.
     """
-    if not s.rest.of("lengths") or {*ROOMY} & {*s.changed} - {*s.last_put_back}:
+    if not s.remaining.of("lengths") or {*ROOMY} & {*s.changed} - {*s.last_put_back}:
         return
     capacity = CAPACITY.key("kv pool") in s.recorded and LENGTH.key("context") not in s.recorded
     for total in s.ended_at:

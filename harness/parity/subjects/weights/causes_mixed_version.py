@@ -18,8 +18,8 @@ def _one_version(bench: OnBench) -> tuple[Proof, Seen] | None:
 
 
 def _still_differs(bench: OnBench) -> str:
-    if bench.left is not None and not (bench.noise or bench.settled):
-        return f"drawn again with one version of the weights, the same samples differ in {bench.left} places"
+    if bench.remaining is not None and not (bench.noise or bench.settled):
+        return f"drawn again with one version of the weights, the same samples differ in {bench.remaining} places"
     return contradicted(bench)
 
 

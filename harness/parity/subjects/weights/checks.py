@@ -4,6 +4,7 @@ update.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -55,25 +56,8 @@ def weights_in_use(e: Evidence) -> Outcome:
         return outcome(name, "confirmed", text, kinds=kinds, **details)
     # No engine is behind. That is ruled out only where every update was scored with both weights, and each engine is
     # significantly nearer to the current ones.
-    for side in e.sides:
-        if side.name not in results:
-            text = f"the {side.name}'s learner did not score its samples with the weights before each update, or says "
-            text += "what no update makes of them: an "
-            return outcome(name, "not tested", f"{text}engine that is one update behind is not ruled out", **details)
-    for side in e.sides:
-        if lacking := _unscored(e, side):
-            text = f"{lacking}: an engine that is one update behind is not ruled out"
-            return outcome(name, "not tested", text, **details)
-    for whose, usage in results.items():
-        if not usage.current:
-            best = usage.best
-            text = f"an update moves a log-probability by {figure(usage.moved)} nats on average, the "
-            text += f"{whose}'s engine "
-            text += f"is {figure(usage.now)} off float32: over {counted(usage.tokens, 'token')} it is nearer "
-            text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
-            text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
-            text += "tell; an engine that is one update behind is not ruled out"
-            return outcome(name, "not tested", text, **details)
+    if why := next(_undecided(e), ""):
+        return outcome(name, "not tested", f"{why} an engine that is one update behind is not ruled out", **details)
     text = "; ".join(
         f"the {side} is nearer to its learner's weights than to those before the last update by "
         f"{figure(usage.best.errors)} standard errors ({figure(usage.best.critical)} would tell), in {usage.alone} of "
@@ -81,6 +65,26 @@ def weights_in_use(e: Evidence) -> Outcome:
         for side, usage in results.items()
     )
     return outcome(name, "ruled out", text, **details)
+
+
+def _undecided(e: Evidence) -> Iterator[str]:
+    """Yield why it is unknown which weights an engine uses: missing scores first, then too few tokens."""
+    results = e.weights_in_use
+    for side in e.sides:
+        if side.name not in results:
+            text = f"the {side.name}'s learner did not score its samples with the weights before each update, or says "
+            yield text + "what no update makes of them:"
+    for side in e.sides:
+        if lacking := _unscored(e, side):
+            yield f"{lacking}:"
+    for whose, usage in results.items():
+        if not usage.current:
+            best = usage.best
+            text = f"an update moves a log-probability by {figure(usage.moved)} nats on average, the {whose}'s engine "
+            text += f"is {figure(usage.now)} off float32: over {counted(usage.tokens, 'token')} it is nearer "
+            text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
+            text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
+            yield text + "tell;"
 
 
 def _unscored(e: Evidence, side: Side) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from harness.parity.causes.family import Seen
-from harness.parity.interventions.situation import Named, Situation, improves
+from harness.parity.interventions.situation import Situation, improves
 from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
 from harness.parity.subjects.weights.causes_derived import BUFFER, STALE_DERIVED
@@ -24,13 +24,13 @@ HELD = "the reference computes with {} as the engine holds it"
 
 def read_back(s: Situation) -> None:
     """Compare every tensor that the engine holds with the learner's, then its buffers with its configuration."""
-    if not s.rest.of("scores"):
+    if not s.remaining.of("scores"):
         return
     s.held = report = s.bench.held(s.side)
     s.notes.append(f"read back from the {s.side}'s engine: {in_words(report)}")
     if report.otherwise:
         _tensors(s, report)
-    if s.rest.total and report.of_buffers("differs"):
+    if s.remaining.total and report.of_buffers("differs"):
         _buffers(s, report.of_buffers("differs"))
 
 
@@ -84,7 +84,9 @@ def _tensors(s: Situation, report: HeldReport) -> None:
         s.held = dataclasses.replace(report, otherwise=[])  # the reference computes with the tensors that are left
     elif not (taken_tensors and helped):
         s.symptoms = done.after
-        s.notes.append(f"the {s.side}'s engine holds {_first_names(names)} otherwise, which is not what the case shows")
+        s.notes.append(
+            f"the {s.side}'s engine holds other values of {_first_names(names)}, which do not explain the difference"
+        )
 
 
 def _name_taken(
@@ -147,17 +149,7 @@ def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Pro
         if len(group) > LISTED:
             what = part_of(len(group), report_after.equal + report.equal + len(group), "tensor")
             summary = f"the {s.side}'s engine {'refuses' if kind is STALE_WEIGHTS else 'alters'} {what}"
-            s.named.append(
-                Named(
-                    cause=kind.key(what, many=True),
-                    party=s.side,
-                    side=s.side,
-                    summary=summary,
-                    proof=proof,
-                    details={},
-                    seen=tuple(exclusions),
-                )
-            )
+            add_cause(s, kind.key(what, many=True), proof, summary, {}, tuple(exclusions))
             continue
         for tensor in group:
             refusing = f"{tensor.where} of the {s.side}'s engine" if tensor.where else f"the {s.side}'s engine"
@@ -167,21 +159,11 @@ def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Pro
                 else f"{_summary(s, tensor)}; sent again, it is altered again"
             )
             details = {"tensor": tensor.name, "rows": tensor.rows, "of": tensor.of, "how": tensor.how}
-            s.named.append(
-                Named(
-                    cause=kind.key(tensor.name),
-                    party=s.side,
-                    side=s.side,
-                    summary=summary,
-                    proof=proof,
-                    details=details,
-                    seen=tuple(exclusions),
-                )
-            )
+            add_cause(s, kind.key(tensor.name), proof, summary, details, tuple(exclusions))
 
 
 def _rows(s: Situation, before: HeldReport) -> set[str]:
-    """Return the tensors of which some worker that held its part otherwise holds another value than `before`."""
+    """Return the tensors of which a worker whose part was wrong holds another value than `before`."""
     after = {tensor.name: tensor.marks for tensor in s.bench.held(s.side, before.names).otherwise}
     return {
         tensor.name

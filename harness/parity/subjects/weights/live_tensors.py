@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from harness.parity.causes.family import Seen
-from harness.parity.interventions.situation import Named, Situation, improves
+from harness.parity.interventions.situation import Situation, improves
 from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
 from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
@@ -45,7 +45,7 @@ def tensors(s: Situation) -> None:
 
     Where every tensor was read back already, no single one is searched for and all are sent at once.
     """
-    if not s.rest.of("scores"):
+    if not s.remaining.of("scores"):
         return
     if s.held is not None and not s.held.unreadable:
         _rebuilt(s)
@@ -116,48 +116,27 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
     count = sum(map(len, names))
     # Too many tensors to name, or none that helped alone.
     if not names or count > LISTED:
-        what = f"{part_of(count, tensor_count, 'tensor')}" if names else "no tensor of its own"
-        summary = (
-            f"the {s.side}'s engine did not hold the learner's {what}: sending all of them again removes the difference"
-        )
+        proof = done.proof("send the weights again")
         # No tensor helped alone: those that a recording names are reported.
         if not names and recorded_names:
             for name in sorted(recorded_names)[:LISTED]:
-                add_cause(
-                    s=s,
-                    cause=weights_key(s, [name]),
-                    proof=done.proof("send the weights again"),
-                    summary=other(s, name),
-                    details={"tensor": name},
-                    exclusions=(Seen.MOVED, *sent_or_not(s, [name])),
-                )
+                exclusions = (Seen.MOVED, *sent_or_not(s, [name]))
+                add_cause(s, weights_key(s, [name]), proof, other(s, name), {"tensor": name}, exclusions)
             return
+        what = part_of(count, tensor_count, "tensor") if names else "no tensor of its own"
+        wrong = (
+            f"did not hold the learner's {what}" if names else "held other weights than the learner, in no one tensor"
+        )
+        summary = f"the {s.side}'s engine {wrong}: sending all of them again removes the difference"
         flat = list(chain(*names))
         exclusions = (Seen.MOVED, *sent_or_not(s, flat))
-        add_cause(
-            s=s,
-            cause=STALE_WEIGHTS.key(what, many=bool(names)),
-            proof=done.proof("send the weights again"),
-            summary=summary,
-            details={"tensors": flat},
-            exclusions=exclusions,
-        )
+        add_cause(s, STALE_WEIGHTS.key(what, many=bool(names)), proof, summary, {"tensors": flat}, exclusions)
         return
     for group, tensors_ in zip(sent, names, strict=True):
         what = ", ".join(tensors_)
         details = {"tensor": what, "left in all": done.after.total, "before": s.symptoms.total}
         exclusions = (Seen.MOVED, *sent_or_not(s, tensors_))
-        s.named.append(
-            Named(
-                cause=weights_key(s, tensors_),
-                party=s.side,
-                side=s.side,
-                summary=other(s, what),
-                proof=group.proof,
-                details=details,
-                seen=exclusions,
-            )
-        )
+        add_cause(s, weights_key(s, tensors_), group.proof, other(s, what), details, exclusions)
 
 
 def other(s: Situation, name: str) -> str:
