@@ -219,7 +219,5 @@ def remark(e: Evidence) -> str:
         return ""
     if result.differs:
         return f"{result.in_words()}: what differs there is no arithmetic of {result.dtype}"
-    return (
-        f"{result.in_words()}: the difference is arithmetic of {result.dtype}, a kernel that only {result.dtype} runs, or "
-        "a state that the stage's fresh engines do not have"
-    )
+    text = f"{result.in_words()}: the difference is arithmetic of {result.dtype}, a kernel that only {result.dtype} "
+    return text + "runs, or a state that the stage's fresh engines do not have"

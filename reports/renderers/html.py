@@ -183,11 +183,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"groupby_order": _grouped, "whole": _whole}
+    environment.filters |= {"groupby_order": _grouped, "whole": _unbroken}
     return environment
 
 
-def _whole(text: str) -> Markup:
+def _unbroken(text: str) -> Markup:
     """Return text as markup in which no line ends inside |Δ|; a browser may break a line behind the first bar."""
     from markupsafe import Markup, escape
 

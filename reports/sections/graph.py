@@ -78,11 +78,11 @@ def _merged(nodes: Mapping[str, Node], waits: Sequence[Wait]) -> tuple[dict[str,
     targets: dict[str, set[str]] = {key: set() for wait in waits for key in (wait.waiter, wait.target)}
     for wait in waits:
         targets[wait.waiter].add(wait.target)
-    alike: dict[frozenset[str], list[str]] = {}
+    by_goals: dict[frozenset[str], list[str]] = {}
     for key, goals in targets.items():
         if nodes[key].party in ("victim", "bystander"):
-            alike.setdefault(frozenset(goals), []).append(key)
-    groups = {f"group {number}": keys for number, keys in enumerate(alike.values()) if len(keys) > 1}
+            by_goals.setdefault(frozenset(goals), []).append(key)
+    groups = {f"group {number}": keys for number, keys in enumerate(by_goals.values()) if len(keys) > 1}
     labels = {name: f"{len(keys)} like {nodes[keys[0]].label}" for name, keys in groups.items()}
     return {key: name for name, keys in groups.items() for key in keys}, labels
 

@@ -331,17 +331,19 @@ class Bench(Undo):
         reference, at = self._references[side], [sample.number for sample in self._samples].index(number)
         sequence, session = self._cut(side, reference.sequences()[at]), self._stands[side].session
         states = call(session, "layers", sequence)
-        given = reference.scores_of_states(sequence, states.last) if states is not None else None
-        if given is None:
+        by_reference = reference.scores_of_states(sequence, states.last) if states is not None else None
+        if by_reference is None:
             return None
         [reported] = call(session, "rescore", [sequence])
-        own = reference.scores_of_states(sequence, reference.layers(sequence).last) or []
+        of_reference = reference.scores_of_states(sequence, reference.layers(sequence).last) or []
 
         def differing(first: list[float], second: list[float]) -> int:
             pairs = zip(first, second[len(second) - len(first) :], strict=True)
             return sum(not abs(x - y) <= self._tolerance.logprob for x, y in pairs)
 
-        return HeadReport(differing(own, reported), differing(given, reported), differing(own, given))
+        return HeadReport(
+            differing(of_reference, reported), differing(by_reference, reported), differing(of_reference, by_reference)
+        )
 
     def past_cache(self, side: str, on: bool) -> None:
         """From now on, draw every sample of every reading under a cache key of its own, so that nothing is reused."""

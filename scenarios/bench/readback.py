@@ -266,7 +266,7 @@ def _expected(name: str, buffer: torch.Tensor, model: Any) -> torch.Tensor | Non
             angles = torch.outer(torch.arange(len(buffer), dtype=torch.float32), frequencies)
             scaling = float(getattr(rotary, "attention_scaling", 1.0))
             return (torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling).to(buffer.dtype)
-    own = None if model is None or "rotary" in name else dict(model.named_buffers()).get(name)
-    if own is not None and own.shape == buffer.shape and own.is_floating_point():
-        return own.detach().cpu().to(buffer.dtype)
+    same_name = None if model is None or "rotary" in name else dict(model.named_buffers()).get(name)
+    if same_name is not None and same_name.shape == buffer.shape and same_name.is_floating_point():
+        return same_name.detach().cpu().to(buffer.dtype)
     return None

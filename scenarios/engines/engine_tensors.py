@@ -303,8 +303,8 @@ class Reader:
         kind = _kind(name)
         if kind not in self._transposed:
             tellers = (
-                other for other, shape in self._shapes.items()
-                if _kind(other) == kind and len(set(shape)) == len(shape) == 2 and other in self._parameters
+                weight for weight, shape in self._shapes.items()
+                if _kind(weight) == kind and len(set(shape)) == len(shape) == 2 and weight in self._parameters
             )  # fmt: skip
             teller = next(tellers, None)
             self._transposed[kind] = (

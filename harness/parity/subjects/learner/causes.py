@@ -71,11 +71,11 @@ def _follows(e: Evidence, items: np.ndarray, affected: np.ndarray, own_columns: 
     """Return a mask of differences of the experience that follow from wrong numbers of these rows."""
     parted = e.learners.parted
     later = items[:, 0] > parted if parted is not None else np.zeros(len(items), bool)
-    own, batch = among(affected)(items), np.isin(items[:, 0], affected[:, 0])
+    of_sample, batch = among(affected)(items), np.isin(items[:, 0], affected[:, 0])
     follows: np.ndarray = items[:, 1] >= 0  # without a sample: a mean of what frozen models make
     for column, rows in e.experience.differing.items():
         may_differ = np.zeros(len(items), bool) if column in FROZEN else later.copy()
-        may_differ |= own & (column in own_columns) | batch & (column in _WHOLE_BATCH)
+        may_differ |= of_sample & (column in own_columns) | batch & (column in _WHOLE_BATCH)
         follows &= may_differ | ~among(rows)(items)
     return follows
 
@@ -106,10 +106,10 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
     summary = f"{_WORDS[what].format(side=side.name)}{who} {when(e, steps)}"
     apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # such ranks score with other weights than those sent
     beyond = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
-    shown = keys((Kind.RANKS, Kind.APPLIED_LOSS), side.name)
+    of_side = keys((Kind.RANKS, Kind.APPLIED_LOSS), side.name)
     return Explanation(
         Cause.of(TRAINER.key(what), "trainer", summary, evidence, details),
-        (*shown, *MADE, *beyond, *((Kind.TRAINER_DRIFT.of(),) if apart else ())),
+        (*of_side, *MADE, *beyond, *((Kind.TRAINER_DRIFT.of(),) if apart else ())),
         from_step(steps[0]),
         beyond=beyond,
     )

@@ -74,9 +74,9 @@ def _pads_alone(readings: Readings) -> bool:
     longest = np.zeros(int(step.max(initial=0)) + 1, np.int64)
     np.maximum.at(longest, step, length)
     pads = length < longest[step]
-    both = np.intersect1d(length[pads], length[~pads])
-    here = np.isin(length, both)
-    return bool(len(both) and (differs == pads)[here].all())
+    # Only lengths that occur with and without padding tell it from the length.
+    lengths = np.intersect1d(length[pads], length[~pads])
+    return bool(len(lengths) and (differs == pads)[np.isin(length, lengths)].all())
 
 
 PADDING = CauseFamily(

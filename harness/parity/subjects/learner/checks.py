@@ -23,13 +23,8 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
     """Shapes, padding, skew and longest sample of each experience batch, and the padded batches of each rank."""
     name, number = SUSPICIONS[3], 3
     by_side = [_shapes(side) for side in e.sides]
-    # Compare only steps in which nothing confounds the batches.
     recorded = set.intersection(*map(set, by_side))
-    steps = [
-        step
-        for step in sorted(recorded.difference(e.unjudged_steps))
-        if e.confounded("everything", "prompts", "experience", step=step) is None
-    ]
+    steps = _unconfounded(e, recorded)
     skews = [_skew(shapes, steps) for shapes in by_side] if steps else []
     if not any(skew["longest"] for skew in skews):
         return outcome(name, "not tested", "no shapes of an experience batch that both runs share", number=number)
@@ -39,11 +34,9 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
     skew_text = "; ".join(_skew_text(side, skew) for side, skew in details.items())
     wrong = [step for step in steps if by_side[0][step]["shape"] != by_side[1][step]["shape"]]
     passes = other_passes(e, set(steps).difference(wrong, e.experience.other_tokens))
-    differing = [unequal.text for unequal in unequal_ranks(e)]
-    if wrong:
-        differing.insert(0, _other_shapes(e, by_side, steps, wrong))
-    if passes.other:
-        differing.append(_other_batches(passes))
+    differing = [_other_shapes(e, by_side, steps, wrong)] if wrong else []
+    differing += [unequal.text for unequal in unequal_ranks(e)]
+    differing += [_other_batches(passes)] if passes.other else []
     if differing:
         text = "; ".join([*differing, skew_text])
         finding = Finding("experience shapes", text, effect(e))
@@ -57,6 +50,12 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
     if passes.equal:
         equal += f", and so are all {counted(passes.equal, 'shape')} that were recorded"
     return outcome(name, "ruled out", f"{equal}; {skew_text}", number=number, **details)
+
+
+def _unconfounded(e: Evidence, recorded: set[int]) -> list[int]:
+    """Return the judged steps in which nothing confounds the batches."""
+    judged = sorted(recorded.difference(e.unjudged_steps))
+    return [step for step in judged if e.confounded("everything", "prompts", "experience", step=step) is None]
 
 
 def _skew_text(side: str, skew: dict[str, Any]) -> str:

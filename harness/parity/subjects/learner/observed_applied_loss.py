@@ -92,12 +92,12 @@ class LossSums:
             if tokens is None or not np.isfinite(loss):
                 continue
             expected, allowed = tokens.mean(), tokens.allowed
-            otherwise = {divisor: read(tokens, settings.world_size or 1) for divisor, read in _READINGS.items()}
-            if abs(loss - expected) <= allowed:  # it tells something only where another divisor would show
-                self.compared += any(abs(other - expected) > 2 * allowed for other in otherwise.values())
+            readings = {divisor: read(tokens, settings.world_size or 1) for divisor, read in _READINGS.items()}
+            if abs(loss - expected) <= allowed:  # it counts only where another divisor would have shown
+                self.compared += any(abs(reading - expected) > 2 * allowed for reading in readings.values())
                 continue
             self.compared += 1
-            self.fitting -= {divisor for divisor, other in otherwise.items() if abs(loss - other) > allowed}
+            self.fitting -= {divisor for divisor, reading in readings.items() if abs(loss - reading) > allowed}
             self.roles.add(role)
             self.places.append(_place(side, table, role, loss, expected))
 

@@ -44,11 +44,12 @@ def systematic_differences(e: Evidence) -> Outcome:
     if absent:
         missing = [f"systematic: {gap}" for gap in absent]
         return outcome("systematic", "not tested", absent[0], missing=missing, **details)
-    unseen = max((mean_tests[0].smallest, means.label, means) for means, mean_tests in results.items())
-    if not unseen[0] <= LARGEST_UNSEEN * e.tolerance.cap:
-        run = results[unseen[2]][0]
-        text = f"{unseen[2].words}: over {counted(run.mean.clusters, 'prompt')} only a bias of more than "
-        return outcome("systematic", "not tested", f"{text}{figure(unseen[0])} nats would be found", **details)
+    # The first test of each comparison is that of the run. The least sensitive of them limits what can be ruled out.
+    smallest, _, means = max((mean_tests[0].smallest, means.label, means) for means, mean_tests in results.items())
+    if not smallest <= LARGEST_UNSEEN * e.tolerance.cap:
+        clusters = results[means][0].mean.clusters
+        text = f"{means.words}: over {counted(clusters, 'prompt')} only a bias of more than {figure(smallest)} nats "
+        return outcome("systematic", "not tested", f"{text}would be found", **details)
     text = "; ".join(
         _power(means, mean_tests) for means, mean_tests in results.items() if means.compared is not Compared.TRAINER
     )

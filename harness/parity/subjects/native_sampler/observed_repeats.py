@@ -129,22 +129,22 @@ def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: Nat
     twice = _drawn_twice(samples, drawn)
     promise, state = drawn[0].header.request_seed or "not reported", twice.state
     facts = {
-        "samples": twice.compared, "alike": twice.alike, "exchanged": twice.exchanged, "expected": twice.expected,
+        "samples": twice.compared, "alike": twice.equal, "exchanged": twice.exchanged, "expected": twice.expected,
         "request_seed": promise, "state": state,
     }  # fmt: skip
     stage.note("repeats", side.name, facts)
     _seed(side, stage)
     if state == TOO_FEW:
-        few = f"{twice.compared} drawn twice are too few to tell"
-        stage.add("not_compared", f"does the {side.name}'s sampler repeat itself: {few}")
-    text = f"{part_of(twice.alike, twice.compared, 'sample')} drawn alike under the same seed, "
+        reason = f"{twice.compared} drawn twice are too few to tell"
+        stage.add("not_compared", f"does the {side.name}'s sampler repeat itself: {reason}")
+    text = f"{part_of(twice.equal, twice.compared, 'sample')} drawn alike under the same seed, "
     text += f"{figure(twice.expected)} expected by chance"
     if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
         place = Place.of_step(
             step=-1,
             phase="native",
             field="samples drawn twice",
-            **side.paired(twice.alike, twice.compared),
+            **side.paired(twice.equal, twice.compared),
             context=f"{side.name}: {text}",
         )
         e.note_divergence(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
@@ -157,31 +157,31 @@ def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: Nat
 class _DrawnTwice:
     """Samples that were drawn twice under one seed.
 
-    `alike`: samples with equal responses, of which chance explains `expected`. `exchanged`: samples with the response
+    `equal`: samples with equal responses, of which chance explains `expected`. `exchanged`: samples with the response
     that another sample had the first time.
     """
 
     compared: int
-    alike: int
+    equal: int
     exchanged: int
     expected: float
 
     @property
     def state(self) -> str:
         """Return whether the sampler repeats itself, as a word."""
-        chance = float(stats.poisson.sf(self.alike - 1, self.expected)) if self.alike else 1.0
-        if self.compared and self.alike >= HONOURED * self.compared and chance <= CHANCE:
+        chance = float(stats.poisson.sf(self.equal - 1, self.expected)) if self.equal else 1.0
+        if self.compared and self.equal >= HONOURED * self.compared and chance <= CHANCE:
             return "repeated"
         if not self.compared - self.expected >= FEWEST:
             return TOO_FEW
-        if self.exchanged >= FEWEST and self.alike + self.exchanged >= HONOURED * self.compared:
+        if self.exchanged >= FEWEST and self.equal + self.exchanged >= HONOURED * self.compared:
             return EXCHANGED
         return "not repeated" if chance > CHANCE else "partly repeated"
 
 
 def _drawn_twice(samples: Samples, drawn: list[Table]) -> _DrawnTwice:
     """Compare the first draw, `samples`, with the second draw, `drawn`."""
-    compared, alike, exchanged, expected = 0, 0, 0, 0.0
+    compared, equal, exchanged, expected = 0, 0, 0, 0.0
     first_outputs = set(samples.output)
     for table in drawn:
         output = table.rows("output")
@@ -191,10 +191,10 @@ def _drawn_twice(samples: Samples, drawn: list[Table]) -> _DrawnTwice:
         for a, b in zip(match.a.tolist(), match.b.tolist(), strict=True):
             compared += 1
             drawn_again = output.row(b).tobytes()
-            alike += samples.output[a] == drawn_again
+            equal += samples.output[a] == drawn_again
             exchanged += samples.output[a] != drawn_again and drawn_again in first_outputs
             expected += float(np.exp(np.nan_to_num(samples.likelihood[a], nan=-np.inf)))
-    return _DrawnTwice(compared, alike, exchanged, expected)
+    return _DrawnTwice(compared, equal, exchanged, expected)
 
 
 def _seed(side: RecordedSide, stage: NativeStage) -> None:

@@ -112,14 +112,14 @@ class Rounding:
 def share_of(size: np.ndarray, cap: float) -> Share:
     """Return how many tokens may be further apart than the cap, and than multiples of it, given these roundings.
 
-    At the multiples only the count that was seen decides, since a share of so few tokens says little.
+    At the multiples only the measured count decides, since a share of so few tokens says little.
     """
 
-    def seen(nats: float) -> int:
+    def beyond(nats: float) -> int:
         return int(np.count_nonzero(SPREAD * size > nats))
 
-    far, tokens = seen(cap), len(size)
-    rungs = tuple(Rung(times * cap, Share(1.0, seen(times * cap), tokens)) for times in RUNGS)
+    far, tokens = beyond(cap), len(size)
+    rungs = tuple(Rung(times * cap, Share(1.0, beyond(times * cap), tokens)) for times in RUNGS)
     return Share(max(OUTLIERS, TAIL_HEADROOM * far / tokens), far, tokens, rungs)
 
 

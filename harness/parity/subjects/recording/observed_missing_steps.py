@@ -7,6 +7,8 @@ runs must have recorded all of it. What the job of a framework never records is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from harness.parity.facts.evidence import Evidence
@@ -81,15 +83,20 @@ def note_experience(e: EvidenceBuilder, *tables: Table) -> None:
     e.note_recorded(VERSION, step, *(table.header.weight_version is not None for table in tables))
     e.note_recorded(TOKENS, step, *(table.rows("tokens") is not None for table in tables))
     for name in COLUMNS:
+        columns_of_runs = [table.rows(name) for table in tables]
         is_whole = [_is_whole(table.rows(name), table.rows("tokens")) for table in tables]
-        e.note_recorded(name, step, *is_whole)
-        if any(table.rows(name) is not None and not good for table, good in zip(tables, is_whole, strict=True)):
-            e.odd_columns.add(name)
+        _note_column(e, step, name, columns_of_runs, is_whole)
     rewards = [table.flat("reward") for table in tables]
-    finite = [reward is not None and bool(np.isfinite(reward).all()) for reward in rewards]
-    e.note_recorded(REWARD, step, *finite)
-    if any(reward is not None and not good for reward, good in zip(rewards, finite, strict=True)):
-        e.odd_columns.add(REWARD)
+    _note_column(e, step, REWARD, rewards, [r is not None and bool(np.isfinite(r).all()) for r in rewards])
+
+
+def _note_column(
+    e: EvidenceBuilder, step: int, name: str, columns: Sequence[Rows | np.ndarray | None], is_whole: list[bool]
+) -> None:
+    """Note which runs have a column whole, and whether one has it with gaps or numbers that are not finite."""
+    e.note_recorded(name, step, *is_whole)
+    if any(column is not None and not good for column, good in zip(columns, is_whole, strict=True)):
+        e.odd_columns.add(name)
 
 
 def cached(rollout: Table) -> bool:

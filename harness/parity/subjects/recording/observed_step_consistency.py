@@ -318,8 +318,8 @@ def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | Non
 
 def _sequences(prompts: Rows, drawn: np.ndarray, tokens: Rows, trained: np.ndarray) -> np.ndarray:
     """Return the ids of each sample's prompt and response, one sample after the other."""
-    both = Rows.joined([Rows(rows.values.astype(np.int32, copy=False), rows.offsets) for rows in (prompts, tokens)])
-    return both.joined_at(np.stack([drawn, len(prompts) + trained], axis=1).ravel())
+    joined = Rows.joined([Rows(rows.values.astype(np.int32, copy=False), rows.offsets) for rows in (prompts, tokens)])
+    return joined.joined_at(np.stack([drawn, len(prompts) + trained], axis=1).ravel())
 
 
 def _penalty_columns(experience: Table | None) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
@@ -331,8 +331,8 @@ def _penalty_columns(experience: Table | None) -> tuple[np.ndarray, np.ndarray, 
     kl, actor, reference = (experience.rows(name) for name in ("kl", "actor_logprob", "reference_logprob"))
     if kl is None or actor is None or reference is None:
         return None
-    same = len(kl.values) == len(actor.values) == len(reference.values)
-    return (kl.values, actor.values, reference.values) if same else None
+    columns = kl.values, actor.values, reference.values
+    return columns if len(set(map(len, columns))) == 1 else None
 
 
 def _means_of(experience: Table, rollout: Table) -> Iterator[tuple[str, float]]:

@@ -110,6 +110,16 @@ class Clones:
     differing: int = 0  # samples that draw something else than in the other run
     leaders: Counter[int] = field(default_factory=Counter)  # place in its group -> groups that follow that sample
 
+    def add(self, step: int, members: list[int], drawn: dict[int, bytes], paired: dict[int, bytes]) -> None:
+        """Add a group whose members all drew the same. `paired`: what each sample drew in the other run."""
+        self.equal_groups += 1
+        self.samples += [(step, sample) for sample in members]
+        differing = [sample for sample in members if drawn[sample] != paired.get(sample)]
+        self.differing += len(differing)
+        leaders = [place for place, sample in enumerate(members) if paired.get(sample) == drawn[members[0]]]
+        self.leaders.update(leaders)
+        self.following += len(differing) if leaders else 0
+
     @property
     def implausible(self) -> bool:
         # Independent groups with unequal probabilities are alike at most as often as groups with equal ones
@@ -126,34 +136,24 @@ def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
     samples under its learner. Where groups of the other run are alike more often than that (at another temperature,
     say), their count is the expectation.
     """
-    tally, theirs = Clones(), 0
+    tally, other_equal_groups = Clones(), 0
     other_side = e.candidate if side is e.baseline else e.baseline
     for step in steps:
         tables = [run.recording.table("rollout", step) for run in (side, other_side)]
         if tables[0] is None or tables[1] is None:
             continue
-        drawn = _drawn(e, tables[0])
-        paired = _drawn(e, tables[1])
+        drawn, paired = _drawn(e, tables[0]), _drawn(e, tables[1])
         chance = _probabilities(e, step)
         for members in _groups(tables[0]):
-            n = len(members)
             tally.groups += 1
             # The chance that the other members equal one of them is E[p(x)^(n-1)].
             group_chances = [chance[sample] for sample in members if sample in chance]
-            tally.expected += float(np.mean(np.power(group_chances, n - 1))) if group_chances else 1.0
-            theirs += len({paired.get(sample) for sample in members}) == 1
-            if len({drawn[sample] for sample in members}) > 1:
-                continue
-            tally.equal_groups += 1
-            tally.samples += [(step, sample) for sample in members]
-            differing = [sample for sample in members if drawn[sample] != paired.get(sample)]
-            tally.differing += len(differing)
-            tally.leaders.update(
-                place for place, sample in enumerate(members) if paired.get(sample) == drawn[members[0]]
-            )
-            tally.following += sum(drawn[sample] in {paired.get(member) for member in members} for sample in differing)
+            tally.expected += float(np.mean(np.power(group_chances, len(members) - 1))) if group_chances else 1.0
+            other_equal_groups += len({paired.get(sample) for sample in members}) == 1
+            if len({drawn[sample] for sample in members}) == 1:
+                tally.add(step, members, drawn, paired)
     # Where the other run has more alike groups than chance gives, its count is the expectation.
-    tally.expected = max(tally.expected, theirs + 1.0)
+    tally.expected = max(tally.expected, other_equal_groups + 1.0)
     return tally
 
 

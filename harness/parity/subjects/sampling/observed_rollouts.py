@@ -98,26 +98,11 @@ def _judged_rows(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> np.nda
     """Return a mask of the matched samples that can be compared between the runs; None, with the reason noted, if none
     can.
     """
-    versions = [table.header.weight_version for table in (b, c)]
-    equal = e.weights.equal(b.step, *versions)
-    everything = e.confounded("everything")
-    before = e.confounded("train", "experience", "prompts", step=b.step - 1)
-    parted = e.counts.flips + e.counts.length_differences
-    reason = ""
-    if everything is not None:
-        reason = f"the runs differ in {everything.finding.name}"
-    elif e.mode == "native" and not e.seeded:
-        reason = "native sampling: samples are compared as distributions"
-    elif equal is False:
-        reason = "the learners' weights differ"
-    elif equal is None and before is not None and e.train:
-        reason = f"{before.finding.name} may have parted the learners before it, and no weight digests say otherwise"
-    elif equal is None and parted and not e.guided and e.train:
-        reason = "the runs trained on other tokens before it, and no weight digests say otherwise"
-    if reason:
+    weights_equal = e.weights.equal(b.step, *(table.header.weight_version for table in (b, c)))
+    if reason := _unjudged(e, b.step, weights_equal):
         e.unjudged_steps[b.step] = reason
         return None
-    if equal is None:
+    if weights_equal is None:
         e.weights_unknown.append(b.step)
     prompt, prompt2 = b.rows("prompt"), c.rows("prompt")
     if prompt is None or prompt2 is None:
@@ -132,6 +117,26 @@ def _judged_rows(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> np.nda
             summary += f"first that of sample {int(match.sample[~judged][0])}"
             e.confounders.append(Confounder(Finding("data", summary, details={"steps": [b.step]}), "prompts", b.step))
     return judged
+
+
+def _unjudged(e: EvidenceBuilder, step: int, weights_equal: bool | None) -> str:
+    """Return why no sample of this step can be compared; "" where they can. `weights_equal`: None where unknown."""
+    everything = e.confounded("everything")
+    if everything is not None:
+        return f"the runs differ in {everything.finding.name}"
+    if e.mode == "native" and not e.seeded:
+        return "native sampling: samples are compared as distributions"
+    if weights_equal is False:
+        return "the learners' weights differ"
+    if weights_equal or not e.train:
+        return ""
+    # Without digests the learners are the same only if nothing before this step can have parted them.
+    before = e.confounded("train", "experience", "prompts", step=step - 1)
+    if before is not None:
+        return f"{before.finding.name} may have parted the learners before it, and no weight digests say otherwise"
+    if not e.guided and e.counts.flips + e.counts.length_differences:
+        return "the runs trained on other tokens before it, and no weight digests say otherwise"
+    return ""
 
 
 def _most_cached(b: Table, c: Table, match: Match) -> np.ndarray | None:
