@@ -163,7 +163,7 @@ RULES: tuple[Rule | Slot, ...] = (
     # What learners make of the same rollouts.
     Rule(
         learner.returns,
-        "a run's own records show it; ranks that answer otherwise change what returns are made of, not how",
+        "a run's own records show it; ranks that answer differently change the inputs of returns, not their formula",
         alone=True,
     ),
     Rule(learner.one_rank, "it takes what learners make of rollouts that nothing above explains"),

@@ -79,7 +79,7 @@ def configured(call: Call) -> None:
     seeds = {"trainer": args.train.seed, "engine": args.train.seed}
     data = getattr(getattr(call.owner, "prompts_dataloader", None), SEEDED, None)
     if data is None:
-        missing["data seed"] = "OpenRLHF shuffles its prompts with a generator that nobody seeds (--seed N does)"
+        missing["data seed"] = "OpenRLHF does not seed the generator that shuffles its prompts (--seed N does)"
     else:
         seeds["data"] = data
     call.configuration(scenario, _settings(args), backend="vllm", seeds=seeds, mode=mode, missing=missing)

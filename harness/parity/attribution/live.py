@@ -258,7 +258,7 @@ def narrowest(s: Situation) -> tuple[str, str]:
             "; every tensor that the engine holds is the learner's, and so is every buffer that the configuration "
         )
         description += (
-            f"computes{f' ({untested} more not tested)' if untested else ''}: it computes otherwise with them"
+            f"computes{f' ({untested} more not tested)' if untested else ''}: it computes other numbers with them"
         )
     if nothing_wrong and any(tried.intervention == FRESH and tried.side == s.side for tried in s.tried):
         untested = 0  # what a fresh engine does as well, no earlier state did

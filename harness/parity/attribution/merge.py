@@ -318,7 +318,7 @@ def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
     if layer and differing == [party]:
         excluded = attribution.excluded.get(party, ())
         what = "with the learner's own weights" if excluded else "with what could be read of the learner's weights"
-        summary = f"the {party}'s engine computes otherwise {what}; what differs first: {layer}"
+        summary = f"the {party}'s engine computes other numbers {what}; what differs first: {layer}"
         return Cause.of(COMPUTATION.key(layer), party, summary, evidence, cause.details, observed=excluded)
     return dataclasses.replace(cause, party=party, evidence=evidence)
 

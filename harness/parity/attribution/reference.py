@@ -24,7 +24,7 @@ from scenarios.bench.case import Symptoms
 
 SEEN = 0.5  # share of the log-probabilities compared before that must still be compared
 CONTESTS: tuple[Contest | Slot, ...] = (
-    Contest((prompts.prompts_seen,), "a record; with other ids everything that follows is drawn and scored otherwise"),
+    Contest((prompts.prompts_seen,), "a record; other ids change everything that is drawn and scored after them"),
     Contest((sampling.parameters,), "a record too: what was given comes before what is guessed"),
     Slot.PLUGINS,  # what is known comes before what is fitted
     Contest(
@@ -36,8 +36,8 @@ CONTESTS: tuple[Contest | Slot, ...] = (
     Contest((prompts.prompts_hidden,), "ids that no record speaks of cost a forward pass each"),
     Contest(
         (stop_conditions.end_dropped, causes_retokenization.encoded_again, causes_random_numbers.siblings),
-        "a prompt explains answers; only then are they taken to be altered: in their last token, in every one, or to "
-        "those of a sibling",
+        "a prompt explains answers, so it comes before answers that were altered: in the last token, in every token, "
+        "or into those of a sibling",
     ),
     Contest((stop_conditions.lengths,), "an end token that was dropped makes answers shorter as well"),
     Contest((guesses,), "last: seeds and parameters that no record speaks of may fit by chance"),

@@ -197,7 +197,7 @@ def _not_covered(side: Side, again: SecondRun | None) -> list[str]:
     steps_text = ", ".join(map(str, steps[:5])) or "none"
     later = [step for step in side.recording.steps("rollout") if step not in steps]
     return [
-        "another start of the engine, with which its own sampler may draw otherwise",
+        "another start of the engine, with which its own sampler may draw other samples",
         "another machine, device or environment",
         *([f"the weights of other steps than {steps_text}"] if later else []),
         "batches larger than the sample that was drawn again",

@@ -40,7 +40,7 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     RNG.key("seed ignored"),
                     side.name,
                     place.context,
-                    f"{floor.flips} samples were drawn otherwise at equal weights and seeds, though "
+                    f"{floor.flips} samples were drawn differently at equal weights and seeds, though "
                     f"log-probabilities of equal tokens agree within {figure(floor.largest)} nats",
                     {"variants": floor.variants},
                 ),
@@ -62,7 +62,7 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         otherwise = bool(scored_otherwise(e, side.name))
         drawn = "; its draws agree with each other in other batches and orders: it does not draw as it scores, or "
         drawn = drawn + "was sent other prompts than it says" if otherwise else ""
-        summary = f"the {side.name} does not score what it drew as it drew it, by more than the cap"
+        summary = f"the {side.name} scores its own samples differently than it drew them, by more than the cap"
         yield Explanation(
             Cause.of(
                 itself(side.name, DECODING if otherwise else ""),
@@ -104,7 +104,7 @@ def _batched(e: Evidence, side: Side) -> Explanation:
         BATCH.key(),
         side.name,
         f"the {side.name}'s engine draws other tokens for the same samples when other samples are in the batch",
-        f"in other batches it drew {batch['flips']} samples otherwise, in another order of the same batch none of "
+        f"in other batches it drew {batch['flips']} samples differently, in another order of the same batch none of "
         f"{order['tokens']} tokens; padding is one reason, kernels that depend on the batch are another",
         {"variants": side.floor.variants},
     )
@@ -119,7 +119,7 @@ def itself(side: str, part: str = "") -> CauseKey:
 
 def _in_words(tried: Tried) -> str:
     places = part_of(tried.after, tried.before, "drawn or scored token")
-    return f"{tried.intervention}: {places} came out otherwise, or with another log-probability"
+    return f"{tried.intervention}: {places} changed, or got another log-probability"
 
 
 def _repeats_itself(bench: OnBench) -> str:

@@ -23,12 +23,15 @@ class What(StrEnum):
 
     words: str
 
-    SYNCED = "synced asleep", "was sent weights while its own were asleep: they are written into memory that it gave up"
+    SYNCED = (
+        "synced asleep",
+        "was sent weights while its own were asleep: they are written into memory that it released",
+    )
     DRAWN = "drawn asleep", "was asked to draw or to score while it slept"
     UNSYNCED = (
         "drawn unsynced",
-        "was woken and asked to draw or to score before a sync brought it the learner's current weights: it had given "
-        "its own up in its sleep, or still had those of an earlier version",
+        "was woken and asked to draw or to score before a sync brought it the learner's current weights: it had "
+        "discarded its own when it fell asleep, or still had those of an earlier version",
     )
     AWAKE = "stayed awake", "was not put to sleep after a rollout: the learner trains beside all of its memory"
 

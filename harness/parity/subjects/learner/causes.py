@@ -227,7 +227,7 @@ def scaled_gradients(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 TRAINER = CauseFamily(
     "TRAINER",
-    meaning="the learner computes otherwise: its ranks, its loss or its log-probabilities",
+    meaning="the learner computes something else: in its ranks, its loss or its log-probabilities",
     fix="look at the trainer's code and settings: the rollouts are not the cause",
     details={
         **{what: words.format(side="learner") for what, words in _WORDS.items()},

@@ -124,7 +124,7 @@ def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
     if not wrong.any() or (wrong & (readings["cached"] <= 0)).any():
         return ""
     return (
-        f"the {side.name} draws the same in other batches and orders, and scores the same tokens otherwise, by up to "
+        f"the {side.name} draws the same in other batches and orders, and scores the same tokens differently, by up to "
         f"{figure(side.floor.largest)} nats; suspected, not proven: a stale prefix cache (STALE_KV), as all "
         f"{counted(int(wrong.sum()), 'sample')} that differ from the learner had cached tokens, and to leave those "
         f"out leaves {cold} of the same steps: too few to compare with; a decode that is not the prefill looks the same"

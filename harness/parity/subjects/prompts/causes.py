@@ -121,7 +121,7 @@ def _kinds(e: Evidence, side: Side) -> dict[str, list[tuple[int, int]]]:
 def _proofs(e: Evidence, side: Side, kind: str, affected: np.ndarray) -> list[Proof]:
     proofs = [Proof(UNDONE[kind], len(affected), 0, "prompts")] if kind in UNDONE else []
     rollouts = tuple(key for key in keys(ROLLOUT, side.name) if key in e.first)
-    return proofs + restricted(e, rollouts, affected, "leave out the samples whose prompt the engine saw otherwise")
+    return proofs + restricted(e, rollouts, affected, "leave out the samples whose prompt the engine saw changed")
 
 
 def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:

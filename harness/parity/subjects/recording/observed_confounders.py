@@ -358,7 +358,7 @@ def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
         rank = next(rank for rank in baseline_shares if baseline_shares[rank] != candidate_shares[rank])
         summary = (
             f"in step {step} rank {rank} of the {role} trains on other samples of the same mini-batches: "
-            "the sums over the ranks round otherwise"
+            "the sums over the ranks round differently"
         )
         details = {
             "baseline": list(map(list, baseline_shares[rank])),

@@ -65,8 +65,8 @@ def _weights(recording: Recording) -> Iterator[str]:
         digests = sent.get((update.file, step + 1))
         if digests and actor is not None and weights.combine(digests) != actor:
             yield (
-                f"the {len(digests):,} tensors of weight version {step + 1} are not those of which the learner has the "
-                f"digest after step {step}"
+                f"the {len(digests):,} tensors of weight version {step + 1} do not have the digest that the learner "
+                f"recorded after step {step}"
             )
 
 
@@ -100,7 +100,7 @@ def _arrivals(recording: Recording) -> Iterator[str]:
         digests = arrived.setdefault(record.version, {})
         for name, digest in record.digests.items():
             if digest and digests.setdefault((record.file, name), digest) != digest:
-                yield f"{name} of weight version {record.version} arrived twice, and otherwise the second time"
+                yield f"{name} of weight version {record.version} arrived twice, with two digests"
     for sync in recording.records.syncs:
         arrived_names = {name for _, name in arrived.get(sync.version, {})} if sync.version is not None else set()
         for names, claim in ((sync.absent, "was not sent"), (sync.unreported, "has no digest of the engine")):

@@ -124,7 +124,7 @@ class StepWitnesses:
             elif None in places:
                 yield f"the prompts of step {tables.step} are not of the samples that its data names"
             elif batch.digest not in prompt_digests(rows, np.array(places, np.int64)):
-                yield f"the prompts of step {tables.step} are not those of which its data has the digest"
+                yield f"the prompts of step {tables.step} do not have the digest of its data"
 
     def _note_prompts(self, tables: StepTables) -> None:
         """Hold the digests of the data against the prompts that the engine saw, where those are others."""
@@ -191,7 +191,7 @@ class StepWitnesses:
     def _batches(self, tables: StepTables) -> Iterator[str]:
         """Compare the digest of what was trained on with the experience."""
         if not self.batch_agrees.get(tables.step, True):
-            yield f"the experience of step {tables.step} is not that of which the learner has the digest"
+            yield f"the experience of step {tables.step} does not have the digest that the learner recorded"
 
     def _penalty(self, tables: StepTables) -> Iterator[str]:
         """Check that the KL penalty is the difference of the two columns beside it."""
