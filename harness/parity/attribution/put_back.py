@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.parity.interventions.situation import ROOMY, Named, Situation, Tried, improves, vanished
+from harness.parity.interventions.situation import ROOMY, Named, Situation, improves, vanished
+from harness.parity.interventions.steps import Undone, tell
 from harness.parity.subjects.sampling.causes import CONFIG
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
 from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
@@ -33,17 +34,7 @@ class _Search:
         """Whether putting these back removes as much as putting back all."""
         after = _read(self.s, names)
         good = after.total <= self.floor.total or vanished(self.before, after)
-        self.s.tried.append(
-            Tried(
-                intervention=_intervention(self.s, names),
-                cause=_cause(names),
-                side=self.s.side,
-                before=self.before.total,
-                after=after.total,
-                seconds=self.seconds,
-                removed=good,
-            )
-        )
+        tell(self.s, _intervention(self.s, names), _cause(names), Undone(self.before, after, self.seconds), good)
         self.spoilt |= not good
         return good
 
@@ -81,17 +72,8 @@ def engine_parameters(s: Situation) -> None:
     after = _read(s, names)
     seconds = s.clock() - started
     good = improves(before, after, recorded=_cause(names) in s.recorded)
-    s.tried.append(
-        Tried(
-            intervention=_intervention(s, names),
-            cause=_cause(names),
-            side=s.side,
-            before=before.total,
-            after=after.total,
-            seconds=seconds,
-            removed=good,
-        )
-    )
+    done = Undone(before, after, seconds)
+    tell(s, _intervention(s, names), _cause(names), done, good)
     s.symptoms = after
     if not good:
         return
@@ -102,17 +84,7 @@ def engine_parameters(s: Situation) -> None:
     if not (search.spoilt or s.from_start or limited):
         again = _read(s, [])
         alone = not vanished(before, again) and again.total > after.total
-        s.tried.append(
-            Tried(
-                intervention=START,
-                cause=STALE_DERIVED.key(),
-                side=s.side,
-                before=before.total,
-                after=again.total,
-                seconds=seconds,
-                removed=not alone,
-            )
-        )
+        tell(s, START, STALE_DERIVED.key(), Undone(before, again, seconds), not alone)
         if not alone:  # left to the intervention that restarts the engine
             s.symptoms = before
             return
@@ -120,20 +92,20 @@ def engine_parameters(s: Situation) -> None:
     if s.last_put_back != names:
         s.symptoms = _read(s, names)
     for group in (part for guilty_group in groups for part in _narrowed(s, guilty_group)):
-        changed = {name: s.changed[name] for name in group}
-        summary = f"the {s.side}'s engine was started with " + ", ".join(
-            f"{name} {given_value!r} where {asked_value!r} was asked"
-            for name, (asked_value, given_value) in changed.items()
-        )
-        proof = Proof(
-            _intervention(s, group), before.total, after.total, "differences", "live engines", round(seconds, 3)
-        )
-        details = {
-            "side": s.side,
-            "asked": {n: a for n, (a, _) in changed.items()},
-            "given": {n: g for n, (_, g) in changed.items()},
-        }
-        s.named.append(Named(_cause(group), "mapping", s.side, summary, proof, details))
+        s.named.append(_named(s, group, done.proof(_intervention(s, group))))
+
+
+def _named(s: Situation, names: list[str], proof: Proof) -> Named:
+    """Return the cause of parameters that the engine was started with in place of those that were asked."""
+    changed = {name: s.changed[name] for name in names}
+    texts = [f"{name} {received!r} where {requested!r} was asked" for name, (requested, received) in changed.items()]
+    details = {
+        "side": s.side,
+        "asked": {name: requested for name, (requested, _) in changed.items()},
+        "given": {name: received for name, (_, received) in changed.items()},
+    }
+    summary = f"the {s.side}'s engine was started with {', '.join(texts)}"
+    return Named(_cause(names), "mapping", s.side, summary, proof, details)
 
 
 def _only_a_limit(s: Situation, names: list[str]) -> bool:
@@ -144,17 +116,7 @@ def _only_a_limit(s: Situation, names: list[str]) -> bool:
         good = vanished(s.symptoms, after)
         what = f"the reference ends at {total} tokens, prompt included"
         seconds = s.clock() - started
-        s.tried.append(
-            Tried(
-                intervention=what,
-                cause=_cause(names),
-                side=s.side,
-                before=s.symptoms.total,
-                after=after.total,
-                seconds=seconds,
-                removed=good,
-            )
-        )
+        tell(s, what, _cause(names), Undone(s.symptoms, after, seconds), good)
         if good:
             return True
     return False

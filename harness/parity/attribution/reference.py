@@ -11,7 +11,8 @@ from harness.parity.attribution.guesses import guesses, joined
 from harness.parity.causes import registry
 from harness.parity.causes.family import Contest
 from harness.parity.causes.registry import Slot
-from harness.parity.interventions.situation import Named, Situation, Tried, improves, vanished
+from harness.parity.interventions.situation import Named, Situation, improves, vanished
+from harness.parity.interventions.steps import Undone, tell
 from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.log_probabilities import causes as log_probabilities
 from harness.parity.subjects.prompts import causes as prompts
@@ -92,17 +93,7 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
         # A trial counts only if its effect is real, and neither hidden numbers nor a guess that fits by chance.
         good = improves(s.remaining, s.settled(after, alteration), recorded=trial.recorded)
         good = good and not _blind(trial, s.symptoms, after) and not _by_chance(trial, s.symptoms, after)
-        s.tried.append(
-            Tried(
-                intervention=trial.intervention,
-                cause=trial.cause,
-                side=s.side,
-                before=s.symptoms.total,
-                after=after.total,
-                seconds=seconds,
-                removed=good,
-            )
-        )
+        tell(s, trial.intervention, trial.cause, Undone(s.symptoms, after, seconds), good)
         if good and (best is None or after.total < best[1].total):
             best = trial, after, seconds
             if vanished(s.symptoms, after):
