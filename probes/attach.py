@@ -338,7 +338,7 @@ def serve() -> tuple[Any, str]:
 
 
 def _private(folder: str) -> bool:
-    """Whether a folder is a directory of this user that nobody else may enter."""
+    """Whether a folder is a directory that this user alone may enter."""
     try:
         status = os.lstat(folder)
     except OSError:  # it is not there

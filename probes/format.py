@@ -197,7 +197,7 @@ class Run:
     files without their `close` event, whose process was killed or still runs. `unchecked`: files without checksums, as
     formats 1 and 2 have them, in which damage may go unseen. `indexed`: whether run.json promises an index of the
     files; without one, that files were deleted may go unseen. `unsealed`: the index is promised and absent, because the
-    run was cut short or somebody deleted it.
+    run was cut short or the index was deleted.
 
     Raises FormatError for damage. With `strict=False`, damage is listed in `torn` and the rest of that file is
     dropped; a missing or damaged run.json and a newer format version are still errors. Memory: 8 bytes for an event,

@@ -100,7 +100,7 @@ _ARRAY_KEYS = _keys("dtype at count offsets_at offsets_count")
 
 
 def unread_of_frame(header: Mapping[str, Any]) -> Iterator[str]:
-    """Names in the header of a frame that nobody reads, as `kind.name`; none of a kind that nobody reads."""
+    """Names in a frame's header that no reader knows, as `kind.name`; nothing for a kind that no reader knows."""
     keys = FRAME_KEYS.get(header["kind"])
     if keys is None:
         return

@@ -139,7 +139,7 @@ def _of_text(before: str) -> bool:
 
 
 def _value(message: str, at: int, name: str, lists: _Lists) -> tuple[int, int]:
-    """Where the value at `at` begins and ends, without its quotes; the same place twice where there is none."""
+    """Where the value at `at` begins and ends, without its quotes; the same place twice without a value."""
     if _REFERENCE.match(message, at):
         return at, at
     if message[max(0, at - 3) : at].rstrip(" \t").endswith(":") and (block := _BLOCK.match(message, at)):

@@ -232,8 +232,7 @@ def _without_argument(call: re.Match[str]) -> str:
 
 
 def _without_default(call: re.Match[str]) -> str:
-    """Of a call that looks up a secret's name, or declares it: what is taken where there is none. Of any other: what is
-    made like a token."""
+    """Withhold the default of a call that looks up or declares a secret's name, and tokens in any other call."""
     texts = list(_TEXT_OF_CALL.finditer(call[0]))
     name = next((text["value"] for text in texts if is_secret(text["value"])), "")
     parts, done = [], 0

@@ -89,7 +89,7 @@ def _foreign(value: Any) -> Any:
 
 
 def _written(value: Any) -> Any:
-    """Replace numbers that JSON lacks by strings, and leave out a fix that is none."""
+    """Replace numbers that JSON lacks by strings, and leave out an empty fix."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

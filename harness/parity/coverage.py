@@ -84,7 +84,7 @@ def limits(e: Evidence) -> list[str]:
 
 
 def _unread(side: Side, *, stage_read: bool) -> list[str]:
-    """Return sentences on parts of a recording that nobody reads, and on damage that may go unseen.
+    """Return sentences on parts of a recording that have no reader, and on damage that may go unseen.
 
     `stage_read`: the lifted stage is read.
     """

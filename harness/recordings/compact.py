@@ -102,6 +102,7 @@ def _rows(kind: str, variant: str | None, table: Table) -> pa.Table:
     response = table.rows(RESPONSES[kind]) or Rows(np.zeros(0, np.int32), np.zeros(len(table.sample) + 1, np.int64))
     lengths = response.lengths
     n = len(response.values)
+    # One row for each token: what a sample has once is repeated for its tokens.
     row = np.repeat(np.arange(len(lengths)), lengths)
     columns: dict[str, Any] = {
         "kind": pa.array([kind] * n, _TEXT),
@@ -115,6 +116,6 @@ def _rows(kind: str, variant: str | None, table: Table) -> pa.Table:
     for name, column in table.columns.items():
         if isinstance(column, np.ndarray):
             columns[name] = column[row]
-        elif name != RESPONSES[kind] and np.array_equal(column.lengths, lengths):
+        elif name != RESPONSES[kind] and np.array_equal(column.lengths, lengths):  # prompts are left out
             columns[name] = column.values
     return pa.table(columns)

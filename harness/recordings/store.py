@@ -79,7 +79,7 @@ class Recording(Run):
         self._decoded: dict[tuple[str, str], list[dict[str, Any]]] = {}  # parsed events by kind and mention
         self._contents: dict[str, scan.Contents] = {}  # journal -> its contents, if the fast scan has read it
         self._hashes: dict[str, np.ndarray] = {}
-        self._unread: dict[tuple[str, str], set[str]] = {}  # by file and kind of frame: names that nobody reads
+        self._unread: dict[tuple[str, str], set[str]] = {}  # by file and kind of frame: names without a reader
         self._mentions: dict[tuple[str, str, str], np.ndarray] = {}  # by file, kind and text: where the lines begin
         self._tables: OrderedDict[tuple[Any, ...], Table | None] = OrderedDict()  # the last used last
         self._tables_bytes = 0
@@ -212,8 +212,8 @@ class Recording(Run):
         return {extent.kind for log in self._logs for extent in log.extents}
 
     def unread_of_frames(self) -> set[str]:
-        """Names in the headers of frames that nobody reads, as `kind.name`: of every frame that somebody has read, else
-        of the first one of each kind and file."""
+        """Names in frames' headers that no reader knows, as `kind.name`: of all frames that were read, else of the first
+        of each kind and file."""
         for log in self._logs:
             for kind, extent in {extent.kind: extent for extent in reversed(log.extents)}.items():
                 if (log.name, kind) not in self._unread:
@@ -314,7 +314,7 @@ class Recording(Run):
             return self._read_header(stream, path, at)
 
     def _read_header(self, stream: io.FileIO, path: Path, at: Extent) -> dict[str, Any]:
-        """The header of a frame, after which the stream stands; names in it that nobody reads are noted."""
+        """The header of a frame; the stream then stands behind it. Names in it that no reader knows are noted."""
         stream.seek(at.start + PREFIX.size)
         header = decode_header(stream.read(at.header))
         self._unread.setdefault((f"{TOKENS}/{path.name}", at.kind), set()).update(unread_of_frame(header))

@@ -144,6 +144,7 @@ def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, 
             dtype = spec["dtype"]
             if dtype not in CODES:  # NumPy would take a structure, or several numbers in one
                 raise ValueError(f"dtype {dtype!r} is not one of {', '.join(CODES)}")
+            # A view of the payload, without a copy: `frombuffer` refuses what lies outside of it.
             values = np.frombuffer(payload, f"<{dtype}", spec["count"], spec["at"])
             if name in limits.COLUMNS and len(values):
                 least, largest = limits.COLUMNS[name]

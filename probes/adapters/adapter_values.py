@@ -32,8 +32,8 @@ _BOUNDARIES = 32  # samples of a step whose boundaries are decoded and recorded
 
 
 def driver_event(call: Call, kind: str) -> dict[str, Any]:
-    """Return the first event of a kind that the job's driver recorded; {} without one. Engines learn from the recording
-    what nobody tells them.
+    """Return the first event of a kind that the job's driver recorded; {} without one. Engines read from the recording
+    what they are not passed.
     """
     mark = f'"kind":"{kind}"'.encode()
     for file in sorted((call.recorder.run_dir / EVENTS).glob("trainer-*.jsonl")):

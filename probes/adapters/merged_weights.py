@@ -18,7 +18,7 @@ _BASE, _LAYER = "base_model.model.", ".base_layer"
 
 @dataclass(frozen=True)
 class SentWeight:
-    """One tensor of a sync. `layer`: the layer whose adapter is merged into it; None where there is none. `field`: its
+    """One tensor of a sync. `layer`: the layer whose adapter is merged into it; None without an adapter. `field`: its
     name in that layer.
     """
 

@@ -386,8 +386,8 @@ def _generates_each_step(args: Any) -> bool:
 
 
 def _sampling(trainer: Any) -> dict[str, Any]:
-    """Return the sampling parameters as the engine is given them. One that nobody set is left out: the engine decides
-    it.
+    """Return the sampling parameters that the engine is given. A parameter that was not set is left out: the engine
+    decides it.
     """
     if trainer.use_vllm:
         values = {name: getattr(trainer, name, None) for name in _SAMPLING}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 ProgressCallback = Callable[[str], None]  # receives a message for each thing that is done
 
-FIRST_S = 2.0  # chosen: nobody wonders before that what a command does
+FIRST_S = 2.0  # chosen: a command of two seconds needs no explanation
 EVERY_S = 5.0  # chosen: often enough to show progress, without flooding a log
 
 

@@ -154,8 +154,8 @@ _SECTIONS = ("model", "sampling", "engine", "rollout", "ppo", "native", "placeme
 
 @dataclass(frozen=True)
 class RunManifest:
-    """The rest of run.json. `framework`: None of the harness's own runs. `seeds`: by what they are of. `resumed_step`:
-    the first step of a run that went on from `resumed_path`. `replayed_steps`: those that a replay covers.
+    """The rest of run.json. `framework`: None for the harness's own runs. `seeds`: by what they seed. `resumed_step`:
+    the first step of a run that continued `resumed_path`. `replayed_steps`: those that a replay covers.
     `lifted_steps`: those that a lifted stage has to hold, `lifted_skipped`: why it holds none. `hosts`: engine, learner
     -> hosts that offered what their placement asks for. `unrecorded`: what a framework's adapter cannot record, each
     with the reason."""

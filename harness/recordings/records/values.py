@@ -27,8 +27,8 @@ def filled_text(value: Any) -> str | None:
 
 
 def written(value: Any) -> str | None:
-    """A recorded word that is held against those that the judge knows. A value of another type is a word that it does
-    not know, not a missing one: an unknown mode passes nothing."""
+    """A recorded word that is compared with those that the judge knows. A value of another type is an unknown word, not
+    a missing one: an unknown mode passes nothing."""
     return None if value is None else str(value)
 
 
@@ -56,8 +56,8 @@ def parameters(value: Any) -> Parameters:
 
 
 def texts_by_name(value: Any) -> Mapping[str, str]:
-    """Recorded texts by name; empty text for a value that is none. The recorded mapping itself where all are texts: of
-    a thousand tensors' digests a copy is half of what they take."""
+    """Recorded texts by name; "" for a value that is no text. Where all are texts, the recorded mapping itself, since
+    digests of a thousand tensors are not worth a copy."""
     by_name = mapping(value)
     if all(isinstance(named, str) for named in by_name.values()):
         return by_name

@@ -90,7 +90,7 @@ class SyncProof:
 
 
 def _measured(value: Any) -> float | None:
-    """A number that was recorded, NaN where it is none: a proof of NaN proves nothing, and is not the lack of one."""
+    """A recorded number; NaN for any other value. A proof of NaN proves nothing, but it is no missing proof."""
     return None if value is None else number(value)
 
 

@@ -39,8 +39,8 @@ ESTIMATE, STEPS = 0.05, 5  # relative error of a fitted temperature, and how man
 
 
 def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: NativeStage) -> bool:
-    """Recognise the meaning of this side's log-probabilities, and add divergences where the numbers fit none that they
-    should.
+    """Recognise the meaning of this side's log-probabilities, and add divergences where it is neither raw nor the
+    documented one.
 
     Returns whether the engine's own numbers are the learner's in some meaning. Only then does the learner know the
     distribution from which the engine had to draw.

@@ -161,7 +161,7 @@ _ALSO = ", in continuations too"
 def _changed_prompts(
     s: Situation, prompts: Mapping[int, tuple[int, ...]]
 ) -> dict[CauseKey, dict[int, tuple[int, ...]]]:
-    """Return by cause the prompts of samples that are none of those sent.
+    """Return by cause the prompts of samples that differ from every prompt that was sent.
 
     The prompt of another sample of the same call is a matter of ORDER: the ids themselves did not change.
     """
