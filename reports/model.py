@@ -5,6 +5,7 @@ Renderers read it, and nothing else decides. NaN and infinity are written as str
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -246,12 +247,9 @@ class Place:
     margin: Number | None = None  # gap between the two best perturbed logits under the learner, in nats
     context: str = ""
 
-    @staticmethod
-    def of_step(
-        *, step: int, phase: str, field: str, baseline: Any, candidate: Any, context: str = "", rank: int = 0
-    ) -> Place:
-        """The place of a difference that is of no single sample. `step` is -1 where it is of no single step either."""
-        return Place(step, phase, rank, -1, -1, field, baseline, candidate, context=context)
+
+# The place of a difference that is of no single sample. Its step is -1 where it is of no single step either.
+place_of_step = functools.partial(Place, rank=0, sample=-1, position=-1)
 
 
 @dataclass(frozen=True)

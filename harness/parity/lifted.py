@@ -24,7 +24,7 @@ from harness.recordings.records.run_settings import RunManifest
 from harness.recordings.records.weight_sync import LEARNER
 from harness.recordings.store import Recording
 from probes.format import EVENTS, FormatError, read_manifest
-from reports.model import Place, Verdict
+from reports.model import Place, Verdict, place_of_step
 from reports.text import counted, figure
 from scenarios.lifted import FOLDER, HALF
 
@@ -191,7 +191,7 @@ def _place(result: LiftedResult, verdict: Verdict, stage_evidence: Evidence) -> 
     first = verdict.parity.first_divergence if verdict.parity is not None else None
     prefix = f"in float32 with the same {result.dtype} weights"
     if first is None:
-        return Place.of_step(
+        return place_of_step(
             step=result.first,
             phase="lifted",
             field="lifted stage",

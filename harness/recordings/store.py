@@ -212,8 +212,8 @@ class Recording(Run):
         return {extent.kind for log in self._logs for extent in log.extents}
 
     def unread_of_frames(self) -> set[str]:
-        """Names in frames' headers that no reader knows, as `kind.name`: of all frames that were read, else of the first
-        of each kind and file."""
+        """Names in frames' headers that no reader knows, as `kind.name`: of all frames that were read, else of each
+        kind's first in each file."""
         for log in self._logs:
             for kind, extent in {extent.kind: extent for extent in reversed(log.extents)}.items():
                 if (log.name, kind) not in self._unread:

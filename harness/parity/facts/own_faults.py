@@ -6,7 +6,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.engines.observed_lifecycle import lifecycle
 from harness.parity.subjects.ranks.observed_faults import rank_faults
-from reports.model import Place
+from reports.model import place_of_step
 
 
 def note_own_faults(e: EvidenceBuilder) -> None:
@@ -17,7 +17,7 @@ def note_own_faults(e: EvidenceBuilder) -> None:
         side.lifecycle = lifecycle(side.recording, versions)
         for fault in side.rank_faults:
             rank, values = next(iter(fault.ranks), 0), side.paired(str(fault.what), None)
-            place = Place.of_step(
+            place = place_of_step(
                 step=fault.steps[0],
                 phase="train",
                 rank=rank,
@@ -28,7 +28,7 @@ def note_own_faults(e: EvidenceBuilder) -> None:
             e.note_divergence(Kind.RANKS.of(side.name), [], place)
         for misstep in side.lifecycle.missteps if side.lifecycle is not None else ():
             text = f"engine {misstep.engine} of the {side.name} {misstep.what.words}"
-            place = Place.of_step(
+            place = place_of_step(
                 step=misstep.step,
                 phase="sync",
                 rank=misstep.engine,

@@ -23,7 +23,7 @@ from harness.parity.subjects.prompts import observed as prompts_observed
 from harness.parity.subjects.sampling.observed_flip_table import FarChoices
 from harness.parity.subjects.sampling.observed_flips import far_margin
 from harness.recordings.tables import Rows, Table
-from reports.model import Place
+from reports.model import Place, place_of_step
 
 LARGEST_ID = 1 << 20  # larger than any vocabulary; a larger id is a fault of its own
 
@@ -55,7 +55,7 @@ def rollout_of_side(e: EvidenceBuilder, side: SideBuilder, rollout: Table, exper
         e.note_divergence(
             Kind.VERSION.of(),
             [],
-            Place.of_step(
+            place_of_step(
                 step=rollout.step,
                 phase="rollout",
                 rank=int(rollout.rank[0]),

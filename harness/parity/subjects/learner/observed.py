@@ -18,7 +18,7 @@ from harness.parity.subjects.recording.observed_confounders import CUTS, DEALING
 from harness.parity.subjects.recording.observed_missing_steps import BATCH, CRITIC, LOSSES, NORMS
 from harness.recordings.store import Recording
 from probes.format import number
-from reports.model import Place
+from reports.model import place_of_step
 from reports.text import figure
 
 # Equal updates have equal losses. Where a framework sums the losses of micro-batches in another order, they differ by
@@ -95,7 +95,7 @@ def _note_parted(e: EvidenceBuilder, step: int, wrong: list[tuple[str, str]], di
         e.learners = replace(e.learners, reordered=step)
     else:
         names = ", ".join(digest for digest, _ in wrong)
-        place = Place.of_step(
+        place = place_of_step(
             step=step,
             phase=phase,
             field=f"{name} digest",
@@ -129,7 +129,7 @@ def _losses(e: EvidenceBuilder, steps: list[int]) -> None:
                 e.note_divergence(
                     Kind.LOSS.of(),
                     [],
-                    Place.of_step(
+                    place_of_step(
                         step=step,
                         phase="train",
                         field=name,

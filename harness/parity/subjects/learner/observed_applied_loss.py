@@ -22,7 +22,7 @@ from harness.parity.subjects.recording.observed_step_consistency import StepTabl
 from harness.recordings.records.learner_update import FirstUpdate
 from harness.recordings.records.run_settings import LearnerSettings
 from harness.recordings.tables import Table
-from reports.model import Place
+from reports.model import Place, place_of_step
 from reports.text import figure
 
 SUMS = 1e-6  # relative: float32 sums over a mini-batch in another order
@@ -146,7 +146,7 @@ def _tokens(
 
 
 def _place(side: SideBuilder, table: Table, role: str, applied: float, expected: float) -> Place:
-    return Place.of_step(
+    return place_of_step(
         step=table.step,
         phase="train",
         field=f"loss of the {role}'s first update",

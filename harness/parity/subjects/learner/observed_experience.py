@@ -28,7 +28,7 @@ from harness.parity.subjects.precision.observed_floor import EPSILON, RESOLUTION
 from harness.parity.subjects.recording.observed_missing_steps import COLUMNS, note_experience
 from harness.parity.subjects.sampling import observed_margins
 from harness.recordings.tables import Rows, Table
-from reports.model import Place
+from reports.model import Place, place_of_step
 from reports.text import counted, figure
 
 ROUNDINGS = 4  # that a reward, value, advantage or return may differ by, in another batch than the other run's
@@ -222,7 +222,7 @@ def note_means(e: EvidenceBuilder) -> None:
             continue
         context = f"on the same tokens: {name} of {where} is {figure(mean.value)} higher in the candidate on average, "
         context += f"standard error {figure(mean.error)} over {counted(mean.clusters, 'prompt')}; rounding has no mean"
-        place = Place.of_step(
+        place = place_of_step(
             step=step,
             phase="experience",
             field=f"mean {name}",

@@ -46,6 +46,7 @@ MOST_OF_IT = 0.1  # a re-reading that leaves less than this share of the nats is
 SAME_SCALE = 0.01  # relative: two samples share a factor when theirs differ by less
 FEWEST_SLIPPED = 3  # samples whose numbers slip; fewer may do so by chance
 AT_ONE = 2  # tokens: positions this close count as the same position
+_Repair = tuple[np.ndarray, bool, Proof]  # rows that a shift repairs, whether something else is left in them, proof
 MOST_SAMPLES = 0.9  # share of a step's differing samples that must show the cause
 
 
@@ -103,15 +104,14 @@ def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     for side in e.sides:
         for kind in (Kind.ENGINE.of(side.name), Kind.TRAINED.of(side.name)):
             for shift in SHIFTS:
-                repaired = _shift(e, so_far, kind, shift)
-                if repaired is not None:
-                    yield from _misaligned(e, side, kind, shift, *repaired)
+                repair = _shift(e, so_far, kind, shift)
+                if repair is not None:
+                    yield from _misaligned(e, side, kind, shift, repair)
 
 
-def _misaligned(
-    e: Evidence, side: Side, kind: DivergenceKey, shift: int, rows: np.ndarray, partial: bool, proof: Proof
-) -> Iterator[Explanation]:
+def _misaligned(e: Evidence, side: Side, kind: DivergenceKey, shift: int, repair: _Repair) -> Iterator[Explanation]:
     """Explain the rows that a shift repairs, if the other comparisons show whose numbers are shifted."""
+    rows, partial, proof = repair
     affected = e.log_probabilities.readings[kind].keys[rows]
     is_trained = kind.kind is Kind.TRAINED
     whose = "trainer" if is_trained else _whose(e, side.name, affected)
@@ -175,10 +175,8 @@ def _rounding_beside(
     return np.asarray(open_rows & all_ & (remaining < compared) & (readings[f"shift {shift:+d} size"] <= reach))
 
 
-def _shift(e: Evidence, so_far: Explained, kind: DivergenceKey, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
-    """Return (rows that the shift repairs, whether something else is left in them, proof); None where it repairs
-    none.
-    """
+def _shift(e: Evidence, so_far: Explained, kind: DivergenceKey, shift: int) -> _Repair | None:
+    """Return what the shift repairs; None where it repairs nothing."""
     readings = e.log_probabilities.readings.get(kind)
     if readings is None:
         return None

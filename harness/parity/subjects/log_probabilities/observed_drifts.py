@@ -20,7 +20,7 @@ from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPair
 from harness.parity.subjects.log_probabilities.observed_systematic import Compared, Means
 from harness.parity.subjects.precision.observed_rounding import both
 from harness.parity.subjects.weights import observed_lag
-from reports.model import Place
+from reports.model import place_of_step
 from reports.text import figure
 
 NAMES = ("actor_logprob", "exact_logprob")
@@ -80,7 +80,7 @@ def note_means(e: EvidenceBuilder) -> None:
                 e.note_divergence(
                     compared.drift.of(side),
                     [],
-                    Place.of_step(
+                    place_of_step(
                         step=mean_test.step,
                         phase="rollout",
                         field="mean log-probability",
@@ -93,7 +93,7 @@ def note_means(e: EvidenceBuilder) -> None:
         for test in in_use.behind:
             context = f"over {test.where} the {name} is nearer to the learner's weights before the last update than to "
             context += f"its weights, by {figure(-test.errors)} standard errors ({test.reading})"
-            place = Place.of_step(
+            place = place_of_step(
                 step=test.step,
                 phase="rollout",
                 field="distance from the learner's weights",

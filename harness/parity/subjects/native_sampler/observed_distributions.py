@@ -37,7 +37,7 @@ from harness.parity.subjects.native_sampler.observed_two_samples import (
     statistics_of,
 )
 from probes.format import SIDES
-from reports.model import Place
+from reports.model import place_of_step
 from reports.text import figure
 
 MOST_SAMPLES = 20_000  # of both stages: 1,999 permutations of as many booleans are 40 MB, their weights 160 MB
@@ -204,7 +204,7 @@ def _note(e: EvidenceBuilder, key: DivergenceKey, name: Statistic, result: Nativ
     look = next(look for look in result.looks if name in look.rejected)
     test = look.tests[name]
     text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {figure(look.alpha)} at look {look.draws}"
-    place = Place.of_step(
+    place = place_of_step(
         step=-1,
         phase="native",
         field=name,

@@ -22,7 +22,7 @@ from harness.parity.subjects.native_sampler.observed import Collisions, NativeSt
 from harness.parity.subjects.native_sampler.observed_samples import Samples, tables
 from harness.parity.subjects.sampling.observed import engine_infos
 from harness.recordings.tables import Table
-from reports.model import CauseKey, Finding, Place
+from reports.model import CauseKey, Finding, place_of_step
 from reports.text import figure, part_of
 
 _SEED = CauseKey("CONFIG", ("seed",))  # the same cause as in the check `engine-parameter-map`, for one setting
@@ -65,7 +65,7 @@ def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, stage: N
         )
         return False
     text = f"{side.name}: {equal} equal pairs, {figure(expected)} expected"
-    place = Place.of_step(
+    place = place_of_step(
         step=-1,
         phase="native",
         field="equal samples of one prompt",
@@ -101,7 +101,7 @@ def shared_seeds(e: EvidenceBuilder, side: RecordedSide, draws: int, stage: Nati
             f"engine {engine} of the {side.name} drew {int(borrowed.sum()):,} of its {int((rank == engine).sum()):,} "
             f"native samples with seeds of samples of engine {owners}"
         )
-        at = Place.of_step(
+        at = place_of_step(
             step=-1,
             phase="native",
             rank=engine,
@@ -140,7 +140,7 @@ def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: Nat
     text = f"{part_of(twice.equal, twice.compared, 'sample')} drawn alike under the same seed, "
     text += f"{figure(twice.expected)} expected by chance"
     if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
-        place = Place.of_step(
+        place = place_of_step(
             step=-1,
             phase="native",
             field="samples drawn twice",

@@ -22,7 +22,7 @@ from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.subjects.weights.observed_sync_record import SyncNotes, SyncRecord
 from harness.recordings.records.weight_sync import LEARNER, RECEIVED, SyncProof, WeightSync
 from probes.format import number, whole
-from reports.model import Place
+from reports.model import place_of_step
 from reports.text import counted, figure, part_of
 
 # An engine that a sync did not change keeps its distance from the learner, up to the noise of its own numbers. The
@@ -244,7 +244,7 @@ def _note_behind(e: EvidenceBuilder, side: SideBuilder, record: SyncRecord, used
         now, before = record.distances[version]
         context = f"by the proof of weight version {version} the {side.name} is {figure(now)} nats from the learner's "
         context += f"weights and {figure(before)} from those before the last update, on average"
-        place = Place.of_step(
+        place = place_of_step(
             step=used[version],
             phase="rollout",
             field="distance from the learner's weights",
@@ -312,7 +312,7 @@ def _judge(
         context += f"; the proof is {figure(proof)} nats from the learner"
     engine, first_step = sync.recorded.proof.furthest_engine, used.get(sync.version)
     sync_step = -1 if sync.recorded.step is None else sync.recorded.step
-    place = Place.of_step(
+    place = place_of_step(
         step=sync_step if first_step is None else first_step,
         phase="sync",
         rank=engine if engine is not None and not sync.wrong else sync.recorded.rank or 0,
