@@ -51,15 +51,7 @@ def reread(
     columns |= {"cached": _integers(grid, pairs.cached), "prompt": _integers(grid, prompt)}
     columns["size"] = _per_row(grid, np.where(beyond, np.nan_to_num(np.abs(delta), nan=0.0, posinf=0.0), 0.0))
     for shift in SHIFTS:
-        moved, inside = shifted(grid, engine, shift)
-        # The token must be equal at the position that is read from as well, or the number belongs to another token.
-        valid = tokens_equal & inside & np.roll(tokens_equal, -shift)
-        apart = np.abs(moved - truth)
-        columns[f"shift {shift:+d} compared"] = _per_row(grid, valid & beyond)
-        columns[f"shift {shift:+d} left"] = _per_row(grid, valid & ~(apart <= tolerance))
-        moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # a shift does not repair NaN or infinity
-        columns[f"shift {shift:+d} size before"] = _per_row(grid, np.where(moving, np.nan_to_num(np.abs(delta)), 0.0))
-        columns[f"shift {shift:+d} size"] = _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0))
+        columns |= _at_shift(pairs, beyond, tolerance, shift)
     reference = _of_the_reference(tokens)
     for name, numbers in (("engine", engine), ("truth", truth)):
         apart = np.full(grid.size, np.nan) if reference is None else np.abs(numbers - reference)
@@ -69,24 +61,46 @@ def reread(
     columns["numbers"] = _per_row(grid, numbers)
     for name, bits in GRIDS.items():
         columns[f"{name} numbers"] = _per_row(grid, numbers & _on_grid(engine, bits))
-    # The best factor in the least-squares sense, for each row. The step's common factor then replaces it.
-    used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)
-    products = _per_row(grid, np.where(used, truth * engine, 0.0))
-    squares = _per_row(grid, np.where(used, engine * engine, 0.0))
-    columns["scale"] = products / np.maximum(squares, 1e-30)
-    factor = _common(columns["scale"], columns["beyond"])
-    columns["scale"][:] = factor
-    apart = np.abs(factor * engine - truth)
-    fits = apart <= tolerance * max(1.0, abs(factor))
-    columns["scale left"] = _per_row(grid, tokens_equal & ~(fits if rounded is None else fits | rounded))
+    columns |= _scaled(pairs, columns["beyond"], tolerance, rounded)
     for name, (low, high) in _semantics(e, tokens.a.header, truth).items():
-        columns[f"{name} left"] = _per_row(
-            grid, tokens_equal & ~((engine >= low - tolerance) & (engine <= high + tolerance))
-        )
+        outside = ~((engine >= low - tolerance) & (engine <= high + tolerance))
+        columns[f"{name} left"] = _per_row(grid, tokens_equal & outside)
         # Tokens that this reading explains and the learner's raw log-probability does not.
         telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
         columns[f"{name} telling"] = _per_row(grid, telling)
     e.readings.setdefault(key, []).append(columns)
+
+
+def _at_shift(pairs: LogprobPairs, beyond: np.ndarray, tolerance: float, shift: int) -> dict[str, np.ndarray]:
+    """Read each number of the engine `shift` positions later: tokens compared and left, and nats before and after."""
+    grid, tokens_equal, truth = pairs.grid, pairs.same, pairs.first
+    moved, inside = shifted(grid, pairs.second, shift)
+    # The token must be equal at the position that is read from as well, or the number belongs to another token.
+    valid = tokens_equal & inside & np.roll(tokens_equal, -shift)
+    before, apart = np.abs(pairs.second - truth), np.abs(moved - truth)
+    moving = valid & beyond & np.isfinite(before) & np.isfinite(apart)  # a shift does not repair NaN or infinity
+    return {
+        f"shift {shift:+d} compared": _per_row(grid, valid & beyond),
+        f"shift {shift:+d} left": _per_row(grid, valid & ~(apart <= tolerance)),
+        f"shift {shift:+d} size before": _per_row(grid, np.where(moving, np.nan_to_num(before), 0.0)),
+        f"shift {shift:+d} size": _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0)),
+    }
+
+
+def _scaled(
+    pairs: LogprobPairs, beyond: np.ndarray, tolerance: float, rounded: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Multiply the engine's numbers by the step's common factor: the factor, and the tokens that it leaves."""
+    grid, tokens_equal, truth, engine = pairs.grid, pairs.same, pairs.first, pairs.second
+    # The best factor of each row in the least-squares sense, Σ truth·engine / Σ engine², then the rows' median.
+    used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)
+    products = _per_row(grid, np.where(used, truth * engine, 0.0))
+    squares = _per_row(grid, np.where(used, engine * engine, 0.0))
+    factor = _common(products / np.maximum(squares, 1e-30), beyond)
+    # A factor above 1 multiplies the engine's own error.
+    fits = np.abs(factor * engine - truth) <= tolerance * max(1.0, abs(factor))
+    remaining = ~(fits if rounded is None else fits | rounded)
+    return {"scale": np.full(len(grid.length), factor), "scale left": _per_row(grid, tokens_equal & remaining)}
 
 
 def _on_grid(values: np.ndarray, bits: int) -> np.ndarray:
