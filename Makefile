@@ -19,8 +19,7 @@ parity: engines ## install everything and run the built-in scenario on vLLM and 
 	@$(HARNESS) parity vllm sglang
 
 test: unit docs lint engines ## the fast tests, the site, linters, types, import contracts, then the slow tests; benchmarks alone
-	@$(VENV)/bin/python -m pytest -n 2 -m slow tests/unit tests/contract tests/golden
-	@$(VENV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/integration
+	@$(VENV)/bin/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m slow tests/integration tests/unit tests/contract tests/golden
 	@$(VENV)/bin/python -m pytest tests/benchmarks
 
 test-frameworks: frameworks ## real jobs of verl, OpenRLHF and TRL, recorded and judged; ONLY=trl for those of one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import re
@@ -61,13 +62,34 @@ def _of_the_night(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         yield from (item for place, item in enumerate(of_one_test) if place not in chosen)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m slow` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """By day the tests of the night are skipped: what they show is shown in part by a shorter one beside them, or by
-    the main job, as that an environment draws."""
+    """All of `integration/` is slow. By day the tests of the night are skipped: what they show is shown in part by a
+    shorter one beside them, or by the main job, as that an environment draws."""
+    for item in items:
+        if _is_integration(item.path):
+            item.add_marker(pytest.mark.slow)
     for item in _of_the_night(items) if not NIGHT else ():
         item.add_marker(pytest.mark.skip(reason="at night only: TEST_PROFILE=nightly"))
-    # The longest files first: at the end no worker waits for one that the other has just begun.
-    items.sort(key=lambda item: item.get_closest_marker("engines") is None)
+    items.sort(key=functools.partial(_turn, _turns(items)))
+
+
+def _turns(items: list[pytest.Item]) -> dict[Path, float]:
+    """When each file has its turn, in [0, 1]: those of `integration/`, which wait for half of their time, come evenly
+    between the others, which compute. So the workers share two cores well."""
+    waiting, computing = list[Path](), list[Path]()
+    for path in dict.fromkeys(item.path for item in items):
+        (waiting if _is_integration(path) else computing).append(path)
+    return {path: place / len(paths) for paths in (waiting, computing) for place, path in enumerate(paths)}
+
+
+def _turn(turns: dict[Path, float], item: pytest.Item) -> tuple[bool, float]:
+    """Engines first: their files take longest, and at the end no worker waits for one that has just begun."""
+    return item.get_closest_marker("engines") is None, turns[item.path]
+
+
+def _is_integration(path: Path) -> bool:
+    return path.parent.name == "integration"
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

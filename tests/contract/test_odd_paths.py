@@ -161,6 +161,7 @@ def test_a_path_that_is_read(parameter: str, kind: str, server: Server, tmp_path
     answered(server, tmp_path, READS[parameter], kind)
 
 
+@pytest.mark.by_day(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NO_FILE)
 @pytest.mark.parametrize("parameter", WRITES)

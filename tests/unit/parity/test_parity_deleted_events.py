@@ -90,8 +90,9 @@ def test_no_event_of_a_pair_without_an_index_can_be_removed(side: str, of_format
     assert not [*passing(of_format_3, tmp_path / "copy", side, listed)]
 
 
+@pytest.mark.night
 @pytest.mark.slow
-@pytest.mark.parametrize("side", SIDES if NIGHT else SIDES[1:])
+@pytest.mark.parametrize("side", SIDES)
 def test_no_event_of_a_pair_of_two_engines_can_be_removed(side: str, written: Path, tmp_path: Path) -> None:
     listed = [place for place in places(written / side) if not (place.kind == "span" and "rollout" in place.file)]
     assert len(listed) > 30

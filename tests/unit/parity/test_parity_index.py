@@ -112,6 +112,7 @@ def test_no_file_can_be_deleted(pair: Path, tmp_path: Path) -> None:
     delete_each(pair, tmp_path, deletions(pair))
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_no_two_processes_can_be_deleted(recorded: Path, tmp_path: Path) -> None:
     delete_each(recorded, tmp_path, pairs_of_processes(recorded))
