@@ -255,6 +255,11 @@ def comm(pid: int) -> str:
     return _read(pid, "comm").strip()
 
 
+def shared_memory(pid: int) -> set[str]:
+    """The named files of shared memory that a process has mapped; empty if it may not be inspected."""
+    return set(re.findall(r"^.* (/dev/shm/(?!sem\.)\S+)$", _read(pid, "maps"), re.MULTILINE))
+
+
 def _stat(pid: int, name: str = "stat") -> list[str] | None:
     """Fields of /proc/PID/stat from the state on (index 0 is field 3); None if there is no such process."""
     text = _read(pid, name)
