@@ -86,6 +86,7 @@ class Sample:
     ] = ()  # what that call waits for at once: TCP peers such as "127.0.0.1:80", or "anon_inode:[eventfd]"
     reads_from: str = ""  # TCP peer from which its main thread waits to read
     heard: tuple[tuple[str, Number], ...] = ()  # TCP peer -> seconds since data last came from it
+    owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
 
 
 @dataclass(frozen=True)

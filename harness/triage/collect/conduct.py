@@ -456,6 +456,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         polled=look.polled,
         reads_from=look.reads_from,
         heard=look.heard,
+        owed=look.owed,
     )
 
 

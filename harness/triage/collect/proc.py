@@ -63,6 +63,7 @@ class Look:
     polled: tuple[str, ...] = ()
     reads_from: str = ""
     heard: tuple[tuple[str, float], ...] = ()
+    owed: tuple[str, ...] = ()
     exit_code: int | None = None  # of a zombie
 
 
@@ -119,6 +120,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
         reads_from=ends.get(reading[8:-1], ""),
         heard=_heard(sockets),
+        owed=traffic.owed(sockets)[: connections.MAX_SHOWN],
         exit_code=_exit_code(stat),
     )
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -246,11 +247,25 @@ def test_the_kernel_tells_when_data_came_from_a_peer(monkeypatch: pytest.MonkeyP
             client.sendall(b"question")
             assert there.recv(8, socket.MSG_WAITALL) == b"question"
             inodes = {str(os.fstat(end.fileno()).st_ino) for end in (client, there)}
-            heard = traffic.heard(inodes)
+            heard, owed = traffic.heard(inodes), traffic.owed(inodes)
             address = "{}:{}".format(*server.getsockname())
             if not traffic.peers(inodes):
                 pytest.skip("this kernel does not answer socket diagnostics")
+    assert owed == (address,)
     assert address not in heard and len(heard) == 1 and 0 <= next(iter(heard.values())) < 60
+
+
+def test_a_peer_that_has_answered_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        there, _ = server.accept()
+        with there:
+            client.sendall(b"question")
+            assert there.recv(8, socket.MSG_WAITALL) == b"question"
+            time.sleep(0.05)  # the kernel counts milliseconds
+            there.sendall(b"answer")
+            assert client.recv(6, socket.MSG_WAITALL) == b"answer"
+            monkeypatch.setattr(traffic, "_kept", (0.0, {}))
+            assert traffic.owed({str(os.fstat(client.fileno()).st_ino)}) == ()
 
 
 # --- a queue that is not drained
