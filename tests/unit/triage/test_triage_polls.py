@@ -239,6 +239,17 @@ def test_a_server_whose_pieces_came_within_the_stall_is_slow(age_s: float | None
     assert told.verdict == verdict
 
 
+@pytest.mark.parametrize("line", [UNTIL, ROUNDS])
+def test_one_read_in_a_loop_around_it_is_no_poll(file: str, line: int) -> None:
+    """A loop of steps, in one of which an answer comes in pieces: who sends it is known."""
+    reads = Frame("readinto", "/usr/lib/python3.11/socket.py", 718)
+    asks = standing(rank(1, "main", world=2, peers=(ADDRESS,)), at(file, line, reads), timed=True, polled=(ADDRESS,),
+                    heard=((ADDRESS, 0.1),))  # fmt: skip
+    server = process(70, "tool", "main serve_forever select", listening=(ADDRESS,))
+    told = triage(evidence(rank(0, WAIT, world=2), asks, server), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
+    assert told.verdict == "SLOW" and not named(told)
+
+
 def test_the_kernel_tells_when_data_came_from_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "_kept", (0.0, {}))
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
