@@ -198,6 +198,49 @@ def makes(frame: Frame) -> bool:
     return False
 
 
+def alone_fills(file: str, thread_name: str) -> bool:
+    """Whether the function that a thread of this name runs puts something into an object that other functions of the
+    file use, and no other function does so. The name is the thread's own, or "Thread-1 (function)"."""
+    tree = tree_of(file)
+    functions = [node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.FunctionDef)]
+    target = thread_name.rpartition(" (")[2].removesuffix(")") if " (" in thread_name else _target(tree, thread_name)
+    mine = [function for function in functions if function.name == target]
+    # A function inside another is no other user of what it fills.
+    others = [
+        function for function in functions if mine and not (_within(mine[0], function) or _within(function, mine[0]))
+    ]
+    if len(mine) != 1:
+        return False
+    filled = _filled(mine[0])
+    used = {
+        ast.unparse(node) for other in others for node in ast.walk(other) if isinstance(node, (ast.Name, ast.Attribute))
+    }
+    return bool((filled & used) - {name for other in others for name in _filled(other)})
+
+
+def _target(tree: ast.Module | None, thread_name: str) -> str:
+    """The function that a thread is started with under this name; empty if the text does not say one."""
+    for call in (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.Call)):
+        words = {word.arg: ast.unparse(word.value) for word in call.keywords}
+        if words.get("name") in (repr(thread_name), f'"{thread_name}"') and "target" in words:
+            return words["target"].rpartition(".")[2]
+    return ""
+
+
+def _within(inner: ast.FunctionDef, outer: ast.FunctionDef) -> bool:
+    return holds(outer, inner.lineno)
+
+
+def _filled(function: ast.FunctionDef) -> set[str]:
+    """The objects into which a function puts something, in the words of its text."""
+    nodes = list(ast.walk(function))
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    stored = (node for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
+    return {
+        ast.unparse(called.value) for called in calls if isinstance(called, ast.Attribute) and called.attr in _MAKES
+    } | {ast.unparse(node.value) for node in stored}
+
+
 def looks_inside(frame: Frame) -> bool:
     """Whether the innermost loop around a frame looks only at objects of its own process, such as a list or an event,
     and sleeps."""

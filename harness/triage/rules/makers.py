@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from harness.triage import source
 from harness.triage.evidence import LostThread, Maker, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.graph.motion import TIMERS, handlers, spent_s
+from harness.triage.graph.motion import TIMERS, handlers, spent_s, works
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.places import users
 from harness.triage.rules.pauses import slow_because
@@ -128,7 +128,11 @@ def _goes_on(case: Case, link: Link) -> str:
     if not link.exact:
         return ""
     if link.subject is not None:
-        return link.subject.progress or _paced(case, link.subject)
+        # A server moves when it answers, whatever it has. What it computes, or a child of it does, is no answer.
+        answers = (
+            link.maker is None and link.subject.moved and not works(link.subject.process or NOBODY, link.subject.doing)
+        )
+        return "" if answers else link.subject.progress or _paced(case, link.subject)
     if link.maker is None:
         return ""
     if link.maker.sleeps_s:
@@ -186,9 +190,21 @@ def _own_thread(poller: Subject) -> LostThread | None:
     """The thread of a process that has died and without which nothing fills what its loop looks at; None without
     one."""
     process = poller.process
-    if process is None or not process.lost_threads or _workers(process) or not source.looks_inside(poller.loop[0]):
-        return None
-    return process.lost_threads[0]
+    return _last_filler(process) if process is not None and source.looks_inside(poller.loop[0]) else None
+
+
+def _last_filler(process: Process) -> LostThread | None:
+    """The thread of a process that has died, and that alone filled what others of it use, by its source text; None if
+    another thread of the user's lives."""
+    files = {
+        frame.file
+        for look in process.samples[-1:]
+        for thread in look.threads
+        for frame in thread.frames
+        if users(frame)
+    }
+    fillers = [lost for lost in process.lost_threads if any(source.alone_fills(file, lost.name) for file in files)]
+    return fillers[0] if fillers and not _workers(process) else None
 
 
 def _never_goes_on(case: Case, link: Link) -> str:
@@ -197,13 +213,11 @@ def _never_goes_on(case: Case, link: Link) -> str:
     if subject is None or subject.process is None or subject.progress:
         return ""
     if subject.blocked:
-        return str(subject.blocked)
+        return str(subject.blocked) if link.exact else ""
     if all(look.locked_alone for look in subject.process.samples) and len(subject.process.samples) > 1:
         return f"waits for a lock that nobody else can release, {subject.frame}"
-    lost = subject.process.lost_threads
-    if link.exact and lost and not _workers(subject.process) and not _fed(case, link):
-        return _died(lost[0])
-    return ""
+    lost = _last_filler(subject.process) if link.exact else None
+    return _died(lost) if lost is not None and not _fed(case, link) else ""
 
 
 def _died(lost: LostThread) -> str:

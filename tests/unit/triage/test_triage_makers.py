@@ -70,6 +70,22 @@ class Prefetcher:
         while not self.batches:
             time.sleep(1)  # in Prefetcher.next
 
+ITEMS, SCORES = [], {}
+
+def answer():
+    return len(ITEMS), len(SCORES)
+
+def fill_items():
+    ITEMS.append(1)
+
+def first():
+    SCORES[1] = 1.0
+
+def second():
+    SCORES[2] = 1.0
+
+threading.Thread(target=fill_items, name="collect")
+
 def telemetry():
     while True:
         time.sleep(1)  # in telemetry
@@ -92,6 +108,10 @@ def main():
 START = Start({"PORT": "4711", "SCORE": "/data/score", "TOKEN": "/secret"}, ("python", "train.py", "/data/out"), "/job")
 ADDRESS = "127.0.0.1:4711"
 LOST = LostThread("collect", "RuntimeError: no prompt groups")
+OF_TELEMETRY, OF_SEVERAL = (
+    LostThread("Thread-1 (telemetry)", "OSError: no statsd"),
+    LostThread("Thread-3 (first)", "OSError"),
+)
 ASLEEP: dict[str, Any] = {"wchan": "hrtimer_nanosleep", "timed": True}
 
 
@@ -151,11 +171,13 @@ def polling(file: str, place: str, *things: str, lost: tuple[LostThread, ...] = 
     )
 
 
-def server(*threads: Thread, lost: tuple[LostThread, ...] = (), **fields: Any) -> Process:
+def server(file: str, *threads: Thread, lost: tuple[LostThread, ...] = (), **fields: Any) -> Process:
     """A process that listens at ADDRESS, with these threads beside the main one, which serves."""
     its = process(900, "collector", "main:5 serve_forever", listening=(ADDRESS,), **fields)
     assert its.beat is not None
-    looks = tuple(dataclasses.replace(look, threads=(*look.threads, *threads)) for look in its.samples)
+    serving = (*frames("serve_forever"), Frame("main", file, at(file, "in main").line))
+    looks = tuple(dataclasses.replace(look, threads=(dataclasses.replace(look.threads[0], frames=serving), *threads))
+                  for look in its.samples)  # fmt: skip
     return dataclasses.replace(its, samples=looks, beat=dataclasses.replace(its.beat, lost_threads=lost))
 
 
@@ -175,28 +197,34 @@ def culprits(verdict: Verdict) -> list[str]:
 
 
 def test_a_server_that_lost_its_only_thread_is_named(file: str) -> None:
-    verdict = judged(polling(file, "in sample", ADDRESS), server(lost=(LOST,)))
+    verdict = judged(polling(file, "in sample", ADDRESS), server(file, lost=(LOST,)))
     assert (verdict.verdict, verdict.triage and verdict.triage.hang) == ("HUNG", "K4")
     assert culprits(verdict) == ["node0:900"] and LOST.error in verdict.triage.culprits[0].why  # type: ignore[union-attr]
     assert {party.rank for party in verdict.triage.victims} == {0, 1}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("lost", [OF_TELEMETRY, OF_SEVERAL, LostThread("unknown", "OSError")])
+def test_a_dead_thread_that_alone_fills_nothing_is_no_reason(file: str, lost: LostThread) -> None:
+    verdict = judged(polling(file, "in sample", ADDRESS), server(file, lost=(lost,)))
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
+
+
 @pytest.mark.parametrize("place", ["in telemetry", "in seldom", "in Prefetcher.fill"])
 def test_a_server_with_another_thread_is_not_named(file: str, place: str) -> None:
-    verdict = judged(polling(file, "in sample", ADDRESS), server(thread(file, place), lost=(LOST,)))
+    verdict = judged(polling(file, "in sample", ADDRESS), server(file, thread(file, place), lost=(LOST,)))
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
     assert any("collector" in missing for missing in verdict.missing)
 
 
 def test_a_server_to_which_somebody_else_may_bring_it_is_not_named(file: str) -> None:
     producer = process(901, "producer", "main:3 rollout:9", state="R", cpu_s=1.4)
-    verdict = judged(polling(file, "in sample", ADDRESS), server(lost=(LOST,)), producer)
+    verdict = judged(polling(file, "in sample", ADDRESS), server(file, lost=(LOST,)), producer)
     assert not culprits(verdict) and verdict.verdict != "HUNG"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:4712", "10.0.0.7:4711"])
 def test_a_server_at_another_address_is_not_named(file: str, address: str) -> None:
-    verdict = judged(polling(file, "in sample", address), server(lost=(LOST,)))
+    verdict = judged(polling(file, "in sample", address), server(file, lost=(LOST,)))
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
 
 
@@ -205,19 +233,22 @@ def test_a_server_at_another_address_is_not_named(file: str, address: str) -> No
     [("in Prefetcher.fill", "SLOW"), ("in telemetry", "INSUFFICIENT"), ("in seldom", "INSUFFICIENT")],
 )
 def test_a_thread_that_makes_something_in_each_round_goes_on(file: str, place: str, verdict: str) -> None:
-    its = judged(polling(file, "in sample", ADDRESS), server(thread(file, place)))
+    its = judged(polling(file, "in sample", ADDRESS), server(file, thread(file, place)))
     assert its.verdict == verdict and not culprits(its)
 
 
 def test_a_thread_that_makes_something_beside_one_that_stands_proves_nothing(file: str) -> None:
     threads = thread(file, "in Prefetcher.fill"), thread(file, "in telemetry", "futex_wait_queue")
-    verdict = judged(polling(file, "in sample", ADDRESS), server(*threads))
+    verdict = judged(polling(file, "in sample", ADDRESS), server(file, *threads))
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
 
 
 def test_rounds_of_sleeps_count_for_a_few_thresholds_only(file: str) -> None:
     its = judged(
-        polling(file, "in sample", ADDRESS), server(thread(file, "in Prefetcher.fill")), stall_s=95.0, threshold_s=30.0
+        polling(file, "in sample", ADDRESS),
+        server(file, thread(file, "in Prefetcher.fill")),
+        stall_s=95.0,
+        threshold_s=30.0,
     )
     assert its.verdict == "INSUFFICIENT" and not culprits(its)
 
@@ -241,15 +272,17 @@ def test_who_writes_the_file_beside_the_job_decides(file: str, fields: dict[str,
     assert other.verdict == "INSUFFICIENT" and not culprits(other)
 
 
-@pytest.mark.parametrize(
-    ("look", "named"), [({"locked_alone": True}, ["node0:900"]), ({"state": "T"}, ["node0:900"]), ({}, [])]
-)
+@pytest.mark.parametrize(("look", "named"), [({"locked_alone": True}, ["node0:900"]), ({"state": "T"}, []), ({}, [])])
 def test_a_writer_that_never_goes_on_is_named(file: str, look: dict[str, Any], named: list[str]) -> None:
     sidecar = process(900, "sidecar", "main:3 evaluate:9 lock.wait")
     sidecar = dataclasses.replace(sidecar, samples=tuple(dataclasses.replace(each, **look) for each in sidecar.samples))
     maker = Maker("node0", "/data/score", 900, "python sidecar.py", "has /data/log open for writing")
     verdict = judged(polling(file, "in wait_for", "/data/score"), sidecar, makers=(maker,))
     assert culprits(verdict) == named
+    exact = judged(
+        polling(file, "in wait_for", "/data/score"), sidecar, makers=(dataclasses.replace(maker, exact=True),)
+    )
+    assert culprits(exact) == (["node0:900"] if look else [])
 
 
 # --- how it is collected
