@@ -198,6 +198,31 @@ def makes(frame: Frame) -> bool:
     return False
 
 
+_BRINGS = _MAKES | {"set", "notify", "notify_all"}
+
+
+def brought_elsewhere(frame: Frame) -> bool:
+    """Whether the line of a frame waits for a notification, an event or an item of a queue that another function of the
+    file brings."""
+    body, tree = function_of(frame), tree_of(frame.file)
+    awaited = {
+        ast.unparse(node.func.value)
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and holds(node, frame.line)
+        if node.func.attr in ("wait", "wait_for", "get")
+    }
+    others = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.FunctionDef))
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _BRINGS
+        and ast.unparse(node.func.value) in awaited
+        for other in others
+        if not holds(other, frame.line)
+        for node in ast.walk(other)
+    )
+
+
 def alone_fills(file: str, thread_name: str) -> bool:
     """Whether the function that a thread of this name runs puts something into an object that other functions of the
     file use, and no other function does so. The name is the thread's own, or "Thread-1 (function)"."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 from triage_evidence import HOST, compared, evidence, frames, group, late, process, rank, wording
 
-from harness.triage.evidence import Call, Frame, Journal, Process, Thread
+from harness.triage.evidence import Call, Frame, Journal, LostThread, Process, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -199,3 +200,42 @@ def test_a_server_that_computes_for_an_event_loop_is_slow() -> None:
              for look, thread in zip(judge.samples, busy, strict=True))  # fmt: skip
     verdict = looped(in_loop(SERVED), dataclasses.replace(judge, samples=tuple(looks)))
     assert not keys(verdict) and verdict.verdict != "HUNG"
+
+
+SERVICE = """
+class Handler:
+    def do_GET(self):
+        {wait}
+        return items.pop()
+    def do_POST(self):
+        {bring}
+
+def fill():
+    items.append(1)
+    ready.set()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "bring", "lost", "named"),
+    [
+        ("ready.wait()", "ready.set()", (), False),
+        ("item = queue.get()", "queue.put(1)", (), False),
+        ("item = queue.get()", "pass", (), True),
+        ("lock.acquire()", "lock.release()", (), True),
+        ("ready.wait()", "pass", (), False),  # a thread that runs `fill` may come
+        ("ready.wait()", "pass", (LostThread("Thread-2 (fill)", "OSError"),), True),  # it has died
+    ],
+)
+def test_a_handler_may_wait_for_what_another_request_brings(
+    tmp_path: Path, wait: str, bring: str, lost: tuple[LostThread, ...], named: bool
+) -> None:
+    file = tmp_path / "service.py"
+    file.write_text(SERVICE.format(wait=wait, bring=bring))
+    handler = dataclasses.replace(STUCK, frames=(Frame("do_GET", str(file), 4), HANDLER[-1]))
+    client = rank(1, "main score getresponse", world=2, peers=(SERVED,))
+    server = judge_at(SERVED, 70, handler)
+    assert server.beat is not None
+    server = dataclasses.replace(server, beat=dataclasses.replace(server.beat, lost_threads=lost))
+    verdict = looped(client, server)
+    assert (verdict.verdict, keys(verdict)) == (("HUNG", {f"{HOST}:70"}) if named else ("INSUFFICIENT", set()))
