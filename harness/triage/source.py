@@ -223,24 +223,27 @@ def brought_elsewhere(frame: Frame) -> bool:
     )
 
 
-def alone_fills(file: str, thread_name: str) -> bool:
-    """Whether the function that a thread of this name runs puts something into an object that other functions of the
-    file use, and no other function does so. The name is the thread's own, or "Thread-1 (function)"."""
+def filled_alone(file: str, thread_name: str) -> set[str]:
+    """The objects, in the words of the text, into which the function that a thread of this name runs puts something,
+    that other functions of the file use, and into which none of them puts anything but at its construction.
+
+    The name is the thread's own, or "Thread-1 (function)".
+    """
     tree = tree_of(file)
     functions = [node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.FunctionDef)]
     target = thread_name.rpartition(" (")[2].removesuffix(")") if " (" in thread_name else _target(tree, thread_name)
     mine = [function for function in functions if function.name == target]
-    # A function inside another is no other user of what it fills.
-    others = [
-        function for function in functions if mine and not (_within(mine[0], function) or _within(function, mine[0]))
-    ]
     if len(mine) != 1:
-        return False
-    filled = _filled(mine[0])
-    used = {
-        ast.unparse(node) for other in others for node in ast.walk(other) if isinstance(node, (ast.Name, ast.Attribute))
-    }
-    return bool((filled & used) - {name for other in others for name in _filled(other)})
+        return set()
+    # A function around it, or inside it, is no other user of what it fills.
+    apart = [each for each in functions if not (holds(each, mine[0].lineno) or holds(mine[0], each.lineno))]
+    used = {name for function in apart for name in names_in(function)}
+    return (_filled(mine[0]) & used) - {name for each in apart if each.name != "__init__" for name in _filled(each)}
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The names and attributes in a part of a text, such as `items` and `self.items`."""
+    return {ast.unparse(part) for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))}
 
 
 def _target(tree: ast.Module | None, thread_name: str) -> str:
@@ -252,18 +255,23 @@ def _target(tree: ast.Module | None, thread_name: str) -> str:
     return ""
 
 
-def _within(inner: ast.FunctionDef, outer: ast.FunctionDef) -> bool:
-    return holds(outer, inner.lineno)
-
-
 def _filled(function: ast.FunctionDef) -> set[str]:
     """The objects into which a function puts something, in the words of its text."""
     nodes = list(ast.walk(function))
+    outer = {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
     calls = (node.func for node in nodes if isinstance(node, ast.Call))
-    stored = (node for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
-    return {
-        ast.unparse(called.value) for called in calls if isinstance(called, ast.Attribute) and called.attr in _MAKES
-    } | {ast.unparse(node.value) for node in stored}
+    filled = {ast.unparse(each.value) for each in calls if isinstance(each, ast.Attribute) and each.attr in _BRINGS}
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            filled.add(ast.unparse(node.value))
+        if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
+            filled.add(ast.unparse(node))
+    return {name for name in filled if "." in name or name in outer or name not in _locals(function)}
+
+
+def _locals(function: ast.FunctionDef) -> set[str]:
+    """The names that a function itself assigns."""
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def looks_inside(frame: Frame) -> bool:

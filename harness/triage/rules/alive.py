@@ -160,7 +160,7 @@ def _request(subject: Subject, process: Process) -> str:
     has died brought it."""
     for thread in handlers(process) if subject.doing.within("http_server") else ():
         frame = next((frame for frame in thread.frames if users(frame)), None)
-        if frame is None or any(source.alone_fills(frame.file, lost.name) for lost in process.lost_threads):
+        if frame is None or any(source.filled_alone(frame.file, lost.name) for lost in process.lost_threads):
             continue
         if source.brought_elsewhere(frame):
             return (

@@ -129,9 +129,8 @@ def _goes_on(case: Case, link: Link) -> str:
         return ""
     if link.subject is not None:
         # A server moves when it answers, whatever it has. What it computes, or a child of it does, is no answer.
-        answers = (
-            link.maker is None and link.subject.moved and not works(link.subject.process or NOBODY, link.subject.doing)
-        )
+        computes = works(link.subject.process or NOBODY, link.subject.doing)
+        answers = link.maker is None and link.subject.moved and not computes
         return "" if answers else link.subject.progress or _paced(case, link.subject)
     if link.maker is None:
         return ""
@@ -187,24 +186,23 @@ def stopped(case: Case) -> Ruling | None:
 
 
 def _own_thread(poller: Subject) -> LostThread | None:
-    """The thread of a process that has died and without which nothing fills what its loop looks at; None without
-    one."""
-    process = poller.process
-    return _last_filler(process) if process is not None and source.looks_inside(poller.loop[0]) else None
+    """The thread of a process that has died and that alone filled what its loop looks at; None without one."""
+    loop = source.innermost_loop(poller.loop[0])
+    if poller.process is None or loop is None or not source.looks_inside(poller.loop[0]):
+        return None
+    return _last_filler(poller.process, source.names_in(loop))
 
 
-def _last_filler(process: Process) -> LostThread | None:
+def _last_filler(process: Process, used: set[str] | None = None) -> LostThread | None:
     """The thread of a process that has died, and that alone filled what others of it use, by its source text; None if
-    another thread of the user's lives."""
-    files = {
-        frame.file
-        for look in process.samples[-1:]
-        for thread in look.threads
-        for frame in thread.frames
-        if users(frame)
-    }
-    fillers = [lost for lost in process.lost_threads if any(source.alone_fills(file, lost.name) for file in files)]
-    return fillers[0] if fillers and not _workers(process) else None
+    another thread of the user's lives. `used`: names of which it has to have filled one."""
+    threads = process.samples[-1].threads if process.samples else ()
+    files = {frame.file for thread in threads for frame in thread.frames if users(frame)}
+    for lost in process.lost_threads if not _workers(process) else ():
+        filled = {name for file in files for name in source.filled_alone(file, lost.name)}
+        if filled if used is None else filled & used:
+            return lost
+    return None
 
 
 def _never_goes_on(case: Case, link: Link) -> str:
