@@ -266,6 +266,7 @@ class Process:
     loops: tuple[EventLoop, ...] = ()  # its event loops, where a probe of ours is in it
     # What its loop looks for again and again, by its source text: "127.0.0.1:80", "/a/file", "/a/folder/".
     sought: tuple[str, ...] = ()
+    feeder: int = 0  # the one other process on its host that can write to the pipe that it polls; 0: several or none
     shared: tuple[str, ...] = ()  # files of shared memory that it and another process of its job have mapped
     logged_threads: tuple[LostThread, ...] = ()  # threads whose end its log tells, where no probe of ours is in it
 

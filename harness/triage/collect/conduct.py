@@ -268,6 +268,10 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
     for pid, feeding in feeders.items():
         drafts[pid].fed = bool(feeding - {pid})
         drafts[pid].own_pipe = reads[pid].startswith("pipe:") and feeding == {pid}
+    polled = {pid: link for pid, draft in drafts.items() if (link := _polled_pipe(draft))}
+    pollings = _result(bounded.start("ends of polled pipes", channels.feeders, polled, terms.sockets), terms, {}, notes)
+    for pid, writer in channels.alone({pid: feeding - {pid} for pid, feeding in pollings.items()}).items():
+        drafts[pid].feeder = writer
     loops = {pid: links for pid, draft in drafts.items() if (links := _looped_throughout(draft))}
     wakers = _result(bounded.start("ends of event loops", channels.wakers, loops, terms.sockets), terms, {}, notes)
     for pid, waking in wakers.items():
@@ -465,6 +469,13 @@ def _read_throughout(draft: Draft) -> str:
     empty."""
     links = {look.reading for look in draft.samples}
     return links.pop() if _slept_throughout(draft) and len(links) == 1 else ""
+
+
+def _polled_pipe(draft: Draft) -> str:
+    """The pipe for which alone the main thread waited with a time limit at each look; else empty."""
+    links = {look.polled if look.timed else () for look in draft.samples}
+    polled = links.pop() if len(links) == 1 else ()
+    return polled[0] if len(polled) == 1 and polled[0].startswith("pipe:") else ""
 
 
 def _looped_throughout(draft: Draft) -> tuple[str, ...]:

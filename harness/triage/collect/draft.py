@@ -26,7 +26,7 @@ class Draft:
         self.samples: list[Sample] = []
         self.native: tuple[Thread, ...] = ()
         self.connections = Connections()
-        self.writer = self.reader = 0
+        self.writer = self.reader = self.feeder = 0
         self.fed = self.own_pipe = False
         self.wakers: tuple[int, ...] | None = None
         self.loops: tuple[EventLoop, ...] = ()
@@ -126,6 +126,7 @@ class Draft:
             wakers=self.wakers,
             loops=self.loops,
             sought=self.sought,
+            feeder=self.feeder,
             shared=self.shared,
             logged_threads=self.logged_threads,
         )

@@ -22,6 +22,7 @@ from harness.triage.rules.ruling import Case, Live, Ruling, brief
 from harness.triage.stacks import ours
 
 NOBODY = Process("", 0)
+PIPE = "its pipe"
 MAX_LINES = 8  # links and makers that a verdict tells
 _LOCAL = ("127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::]")
 # What others of the job may do while a server has lost its thread: wait for somebody else. Any other may feed it.
@@ -32,8 +33,8 @@ _WAITS = frozenset({"join", "lock", "queue", "collective", "p2p", "store"})
 class Link:
     """Who makes what a process looks for, as far as is known.
 
-    `thing`: an address or a path. `maker`: a process that was seen with the file. `subject`: its node, if it is of the
-    job; of an address, the process that listens there.
+    `thing`: an address, a path, or PIPE. `maker`: a process that was seen with the file. `subject`: its node, if it is
+    of the job; of an address, the process that listens there; of a pipe, the only one that can write to it.
     """
 
     poller: Subject
@@ -57,6 +58,8 @@ class Link:
     def words(self) -> str:
         """How the maker is known, in a sentence."""
         looks = f"{self.poller.label} looks for {self.thing}"
+        if self.thing == PIPE:
+            return f"of all that is seen, {self.label} alone can write to the pipe that {self.poller.label} polls"
         if self.maker is None:
             return f"{self.poller.label} asks {self.thing} again and again, where {self.label} listens"
         beside = f", {brief(self.maker.command)}" if self.subject is None else ""
@@ -66,7 +69,8 @@ class Link:
 def links(case: Case, poller: Subject) -> list[Link]:
     """Who makes what a process looks for: the exact ones, else those that are known by a folder alone."""
     process = poller.process
-    its_links = []
+    feeder = case.graph.subjects.get(f"{process.host}:{process.feeder}") if process is not None else None
+    its_links = [Link(poller, PIPE, feeder)] if feeder is not None else []
     for thing in process.sought if process is not None else ():
         for maker in case.evidence.makers if thing.startswith("/") else ():
             if process is not None and (maker.host, maker.path) == (process.host, thing):
@@ -130,7 +134,7 @@ def _goes_on(case: Case, link: Link) -> str:
     if link.subject is not None:
         # A server moves when it answers, whatever it has. What it computes, or a child of it does, is no answer.
         computes = works(link.subject.process or NOBODY, link.subject.doing)
-        answers = link.maker is None and link.subject.moved and not computes
+        answers = _is_server(link.subject) and link.subject.moved and not computes
         return "" if answers else link.subject.progress or _paced(case, link.subject)
     if link.maker is None:
         return ""
@@ -140,29 +144,29 @@ def _goes_on(case: Case, link: Link) -> str:
 
 
 def _paced(case: Case, subject: Subject) -> str:
-    """Say in words that a thread of a server makes something between sleeps, and none beside it stands still or has
-    died. As timers of an event loop, this counts for a few thresholds only."""
+    """Say in words that a thread makes something between sleeps, and none beside it stands still or has died. As timers
+    of an event loop, this counts for a few thresholds only."""
     process = subject.process
     if process is None or subject.blocked or subject.ended or process.lost_threads:
         return ""
     if case.evidence.threshold_s and case.evidence.stall_s >= TIMERS * case.evidence.threshold_s:
         return ""
-    workers = _workers(process)
+    workers = _workers(process, main=not _is_server(subject))
     if not workers or not all(_makes_in_rounds(process, thread) for thread in workers):
         return ""
     return f"its thread {workers[0].name or workers[0].tid} sleeps between rounds"
 
 
-def _workers(process: Process) -> list[Thread]:
-    """Its threads beside the main one that run the user's code and answer no request."""
+def _workers(process: Process, *, main: bool = False) -> list[Thread]:
+    """Its threads that run the user's code and answer no request. `main`: the main one as well."""
     threads = process.samples[-1].threads if process.samples else ()
     serving = handlers(process)
     return [
         thread
         for thread in threads
-        if not (thread.main or thread.name == "MainThread" or thread in serving or ours(thread))
+        if (main or not (thread.main or thread.name == "MainThread")) and thread not in serving and not ours(thread)
         and any(map(users, thread.frames))
-    ]
+    ]  # fmt: skip
 
 
 def _makes_in_rounds(process: Process, thread: Thread) -> bool:
@@ -170,6 +174,11 @@ def _makes_in_rounds(process: Process, thread: Thread) -> bool:
     if thread.active or spent_s(process, thread) > 0:
         return True
     return "nanosleep" in thread.wchan and source.makes(next(frame for frame in thread.frames if users(frame)))
+
+
+def _is_server(subject: Subject) -> bool:
+    """Whether its main thread answers requests."""
+    return subject.process is not None and bool(subject.process.listening)
 
 
 def stopped(case: Case) -> Ruling | None:

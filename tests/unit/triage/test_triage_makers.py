@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from triage_evidence import compared, evidence, frames, group, process, rank
 
-from harness.triage.collect import makers, thread_errors
-from harness.triage.evidence import Frame, LostThread, Maker, Process, Thread
+from harness.triage.collect import conduct, makers, thread_errors
+from harness.triage.collect.draft import Draft
+from harness.triage.evidence import Frame, LostThread, Maker, Process, Sample, Thread
 from harness.triage.judge import triage
 from harness.triage.sought import Start, sought
 from reports.model import Verdict
@@ -287,7 +288,39 @@ def test_a_writer_that_never_goes_on_is_named(file: str, look: dict[str, Any], n
     assert culprits(exact) == (["node0:900"] if look else [])
 
 
+@pytest.mark.parametrize(
+    ("place", "look", "verdict"),
+    [
+        ("in Prefetcher.fill", {}, "SLOW"),
+        ("in telemetry", {}, "INSUFFICIENT"),
+        ("in telemetry", {"state": "T"}, "HUNG"),
+    ],
+)
+def test_the_only_writer_of_the_pipe_that_is_polled_decides(
+    file: str, place: str, look: dict[str, Any], verdict: str
+) -> None:
+    worker = process(900, "rollout", "main:3 run:9")
+    main = dataclasses.replace(thread(file, place), main=True, name="MainThread")
+    looks = tuple(dataclasses.replace(each, threads=(main,), **look) for each in worker.samples)
+    poller = dataclasses.replace(polling(file, "in Client.wait"), feeder=900)
+    its = judged(poller, dataclasses.replace(worker, samples=looks))
+    assert its.verdict == verdict and culprits(its) == (["node0:900"] if verdict == "HUNG" else [])
+
+
 # --- how it is collected
+
+
+@pytest.mark.parametrize(
+    ("looks", "pipe"),
+    [([("pipe:[7]",), ("pipe:[7]",)], "pipe:[7]"), ([("pipe:[7]",), ("pipe:[8]",)], ""), ([("pipe:[7]",), ()], ""),
+     ([("pipe:[7]", "pipe:[8]")] * 2, ""), ([("127.0.0.1:80",)] * 2, "")],
+)  # fmt: skip
+def test_a_pipe_that_alone_is_polled_at_each_look(looks: list[tuple[str, ...]], pipe: str) -> None:
+    draft = Draft("node0", 5, None)
+    draft.samples = [Sample(1.5 * number, "S", timed=True, polled=polled) for number, polled in enumerate(looks)]
+    assert conduct._polled_pipe(draft) == pipe
+    draft.samples = [dataclasses.replace(look, timed=False) for look in draft.samples]
+    assert conduct._polled_pipe(draft) == ""
 
 
 def test_a_process_that_names_a_file_or_writes_beside_it_may_make_it(tmp_path: Path) -> None:
