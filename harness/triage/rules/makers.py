@@ -165,7 +165,7 @@ def _workers(process: Process, *, main: bool = False) -> list[Thread]:
         thread
         for thread in threads
         if (main or not (thread.main or thread.name == "MainThread")) and thread not in serving and not ours(thread)
-        and any(map(users, thread.frames))
+        and any(users(frame) or source.in_timer(frame) for frame in thread.frames)
     ]  # fmt: skip
 
 
@@ -173,7 +173,8 @@ def _makes_in_rounds(process: Process, thread: Thread) -> bool:
     """Whether a thread computes, or sleeps in a loop that makes something in each of its rounds."""
     if thread.active or spent_s(process, thread) > 0:
         return True
-    return "nanosleep" in thread.wchan and source.makes(next(frame for frame in thread.frames if users(frame)))
+    frame = next((frame for frame in thread.frames if users(frame)), None)
+    return frame is not None and "nanosleep" in thread.wchan and source.makes(frame)
 
 
 def _is_server(subject: Subject) -> bool:
@@ -223,7 +224,9 @@ def _never_goes_on(case: Case, link: Link) -> str:
         return str(subject.blocked) if link.exact else ""
     if all(look.locked_alone for look in subject.process.samples) and len(subject.process.samples) > 1:
         return f"waits for a lock that nobody else can release, {subject.frame}"
-    lost = _last_filler(subject.process) if link.exact else None
+    # A main thread that looks again and again itself may start the thread again.
+    rests = not subject.loop and subject.doing.kind not in ("sleep", "user")
+    lost = _last_filler(subject.process) if link.exact and rests else None
     return _died(lost) if lost is not None and not _fed(case, link) else ""
 
 

@@ -224,6 +224,15 @@ def test_a_server_to_which_somebody_else_may_bring_it_is_not_named(file: str) ->
     assert not culprits(verdict) and verdict.verdict != "HUNG"
 
 
+def test_a_server_whose_main_thread_may_start_the_thread_again_is_not_named(file: str) -> None:
+    its = server(file, lost=(LOST,), wchan="hrtimer_nanosleep")
+    stack = (at(file, "in Client.wait"), *frames("main:4"))
+    looks = tuple(dataclasses.replace(look, threads=(dataclasses.replace(look.threads[0], frames=stack),))
+                  for look in its.samples)  # fmt: skip
+    verdict = judged(polling(file, "in sample", ADDRESS), dataclasses.replace(its, samples=looks))
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:4712", "10.0.0.7:4711"])
 def test_a_server_at_another_address_is_not_named(file: str, address: str) -> None:
     verdict = judged(polling(file, "in sample", address), server(file, lost=(LOST,)))
