@@ -173,8 +173,10 @@ class _Reader:
             case ast.FormattedValue(value=inner, format_spec=None):
                 return self.value(inner, scope, depth + 1)
             case ast.BinOp(left=left, op=ast.Add() | ast.Div() as operator, right=right):
-                slash = "/" if isinstance(operator, ast.Div) else ""
-                return self.value(left, scope, depth + 1) + slash + self.value(right, scope, depth + 1)
+                first, second = self.value(left, scope, depth + 1), self.value(right, scope, depth + 1)
+                if first.isdigit() and second.isdigit():
+                    return UNKNOWN  # a sum, or two texts
+                return first + ("/" if isinstance(operator, ast.Div) else "") + second
             case ast.Subscript(value=container, slice=key):
                 return self._item(ast.unparse(container), self.value(key, scope, depth + 1))
             case ast.Call():

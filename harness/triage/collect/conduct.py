@@ -285,14 +285,15 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
 def _read_sources(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> dict[int, tuple[str, ...]]:
     """Store what the loops of processes look for, which of their threads ended, and which memory they share, by their
     source text, their logs and their maps. Returns pid -> what it looks for."""
-    unwatched = {pid: _threads(draft) for pid, draft in drafts.items() if draft.pulse is None}
-    lost = bounded.start("logs", thread_errors.lost, unwatched)
-    for pid, draft in drafts.items():
-        if any(look.timed for look in draft.samples):
-            work = bounded.start("source text", _sought, pid, _threads(draft))
-            draft.sought = _result(work, terms, (), notes)
-    for pid, its in _result(lost, terms, {}, notes).items():
-        drafts[pid].logged_threads = its
+    threads = {pid: draft.samples[-1].threads if draft.samples else () for pid, draft in drafts.items()}
+    sleeping = {pid: threads[pid] for pid, draft in drafts.items() if any(look.timed for look in draft.samples)}
+    unwatched = {pid: threads[pid] for pid, draft in drafts.items() if draft.pulse is None}
+    sources = bounded.start("source text", _sought, sleeping)
+    logs = bounded.start("logs", thread_errors.lost, unwatched)
+    for pid, things in _result(sources, terms, {}, notes).items():
+        drafts[pid].sought = things
+    for pid, lost in _result(logs, terms, {}, notes).items():
+        drafts[pid].logged_threads = lost
     mapped = bounded.start("shared memory", lambda: {pid: proc.shared_memory(pid) for pid in drafts})
     maps = _result(mapped, terms, {}, notes)
     names = Counter(name for its in maps.values() for name in its)
@@ -301,17 +302,15 @@ def _read_sources(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> 
     return {pid: draft.sought for pid, draft in drafts.items() if draft.sought}
 
 
-def _threads(draft: Draft) -> tuple[Thread, ...]:
-    return draft.samples[-1].threads if draft.samples else ()
-
-
-def _sought(pid: int, threads: Sequence[Thread]) -> tuple[str, ...]:
-    """What the main thread of a process looks for in a loop, without secrets."""
-    main = next((thread for thread in threads if thread.main or thread.name == "MainThread"), None)
-    if main is None:
-        return ()
-    start = Start(proc.environment(pid), proc.arguments(pid), os.readlink(PROC / str(pid) / "cwd"))
-    return tuple(map(redaction.text, sought(main.frames, start)))
+def _sought(threads: Mapping[int, Sequence[Thread]]) -> dict[int, tuple[str, ...]]:
+    """Pid -> what the main thread of a process looks for in a loop, without secrets."""
+    things = {}
+    for pid, its in threads.items():
+        main = next((thread for thread in its if thread.main or thread.name == "MainThread"), None)
+        with contextlib.suppress(OSError):  # it ended, or it is another user's
+            start = Start(proc.environment(pid), proc.arguments(pid), os.readlink(PROC / str(pid) / "cwd"))
+            things[pid] = tuple(map(redaction.text, sought(main.frames, start))) if main is not None else ()
+    return things
 
 
 def _recordings(
