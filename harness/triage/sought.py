@@ -146,7 +146,7 @@ class _Reader:
                 yield from self._addresses(maker, its, depth + 1)
 
     def _files(self, call: ast.Call, scope: _Scope) -> Iterator[str]:
-        if _name(call) not in _LOOKS:
+        if _name(call) not in _LOOKS or _writes(call):
             return
         texts = [self.value(call.args[0], scope)] if call.args else []
         if isinstance(call.func, ast.Attribute):  # of a Path; of a module it is unknown
@@ -242,6 +242,14 @@ def _functions_around(line: int, module: ast.Module) -> list[ast.AST]:
     """The functions of a module that hold a line, innermost first, and the module."""
     functions = [*_of(ast.FunctionDef, module), *_of(ast.AsyncFunctionDef, module)]
     return [*sorted((node for node in functions if source.holds(node, line)), key=lambda node: -node.lineno), module]
+
+
+def _writes(call: ast.Call) -> bool:
+    """Whether a call opens a file for writing, by its mode."""
+    modes = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "mode")]
+    return _name(call) == "open" and any(
+        isinstance(mode, ast.Constant) and "r" not in str(mode.value) for mode in modes
+    )
 
 
 def _around(scope: _Scope) -> list[ast.AST]:

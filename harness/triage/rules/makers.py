@@ -106,7 +106,8 @@ def at_work(case: Case) -> Ruling | None:
     """SLOW: whoever makes what a process looks for goes on."""
     polling = pollers(case)
     moving = [(link, words) for poller in polling for link in links(case, poller) if (words := _goes_on(case, link))]
-    if not polling or {link.poller for link, _ in moving} != set(polling):
+    by_poller = [[link for link, _ in moving if link.poller is poller] for poller in polling]
+    if not moving or not all(map(_are_all, by_poller, polling)):
         return None
     link, words = moving[0]
     if link.subject is not None and link.subject.progress:
@@ -121,6 +122,12 @@ def at_work(case: Case) -> Ruling | None:
         evidence=tuple(link.words for link, _ in moving),
         next=(Live(f"{case.again()}   # in a minute"), "give the loop a limit, and say in its error what has not come"),
     )
+
+
+def _are_all(its_links: list[Link], poller: Subject) -> bool:
+    """Whether links are about everything that a process looks for: any of it may end its loop."""
+    things = {link.thing for link in its_links}
+    return bool(things) and poller.process is not None and things >= set(poller.process.sought)
 
 
 def _briefly(link: Link) -> str:
@@ -186,7 +193,8 @@ def stopped(case: Case) -> Ruling | None:
     """K4 or K9: whoever makes what a process looks for can never go on."""
     for poller in pollers(case):
         its_links = links(case, poller)
-        link = its_links[0] if len({each.label for each in its_links}) == 1 else None
+        certain = _are_all(its_links, poller) and len({link.label for link in its_links}) == 1
+        link = its_links[0] if certain else None
         if link is not None and link.subject is not None and (why := _never_goes_on(case, link)):
             return _hung(case, link.subject, poller, why, link.words)
         if (lost := _own_thread(poller)) is not None:

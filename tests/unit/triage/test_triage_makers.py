@@ -36,6 +36,7 @@ def sample(needed):
 
 def wait_for(path):
     while not os.path.exists(path):
+        open("/data/log", "a").write("waits")
         time.sleep(1)  # in wait_for
 
 def part(folder, step):
@@ -227,6 +228,13 @@ def test_a_server_to_which_somebody_else_may_bring_it_is_not_named(file: str) ->
     producer = process(901, "producer", "main:3 rollout:9", state="R", cpu_s=1.4)
     verdict = judged(polling(file, "in sample", ADDRESS), server(file, lost=(LOST,)), producer)
     assert not culprits(verdict) and verdict.verdict != "HUNG"
+
+
+@pytest.mark.parametrize("other", ["/data/stop", "10.0.0.7:80"])
+def test_nothing_is_certain_where_the_loop_looks_for_something_else_too(file: str, other: str) -> None:
+    dead = judged(polling(file, "in sample", ADDRESS, other), server(file, lost=(LOST,)))
+    slow = judged(polling(file, "in sample", ADDRESS, other), server(file, thread(file, "in Prefetcher.fill")))
+    assert [dead.verdict, slow.verdict] == ["INSUFFICIENT"] * 2 and not culprits(dead)
 
 
 def test_a_server_whose_main_thread_may_start_the_thread_again_is_not_named(file: str) -> None:
