@@ -223,6 +223,37 @@ def test_a_core_that_polls_for_its_idle_workers_is_not_healthy(file: str) -> Non
     assert triage(evidence(launcher, *workers), None).verdict == "HEALTHY"
 
 
+RING = ("/dev/shm/psm_1",)
+
+
+def test_a_core_that_polls_memory_of_idle_workers_waits_for_their_answer(file: str) -> None:
+    core = woken(standing(process(40, "core", "main", shared=RING), at(file, UNTIL), wchan="hrtimer_nanosleep"))
+    workers = [process(50, "first", "worker_busy_loop", ppid=40, shared=RING),
+               process(51, "other", "worker_busy_loop", ppid=40, shared=("/dev/shm/psm_2",))]  # fmt: skip
+    verdict = triage(evidence(core, *workers), None)
+    assert verdict.verdict == "INSUFFICIENT" and not named(verdict)
+    assert [missing for missing in verdict.missing if "answer" in missing] == [
+        "the last order and answer of first (node0:50)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stack", "verdict"), [("main requests queue.get", "HEALTHY"), ("main:3 plan:7", "INSUFFICIENT")]
+)
+def test_a_rank_that_polls_memory_of_an_idle_process_waits_for_orders(file: str, stack: str, verdict: str) -> None:
+    ranks = [
+        woken(standing(rank(number, "main", world=2, shared=RING), at(file, UNTIL), wchan="hrtimer_nanosleep"))
+        for number in range(2)
+    ]
+    front, core = process(30, "front", "main:3 think:9"), process(40, "core", stack, ppid=30, shared=RING)
+    assert (
+        triage(evidence(front, core, *ranks), None).verdict == "INSUFFICIENT"
+    )  # either may owe the other one something
+    apart = [dataclasses.replace(each, shared=(f"/dev/shm/psm_{each.rank}",)) for each in ranks]
+    core = dataclasses.replace(core, shared=tuple(name for each in apart for name in each.shared))
+    assert triage(evidence(front, core, *apart), None).verdict == verdict
+
+
 # --- answers that come in pieces
 
 
