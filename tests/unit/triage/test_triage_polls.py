@@ -277,8 +277,8 @@ def test_one_read_in_a_loop_around_it_is_no_poll(file: str, line: int) -> None:
     asks = standing(rank(1, "main", world=2, peers=(ADDRESS,)), at(file, line, reads), timed=True, polled=(ADDRESS,),
                     heard=((ADDRESS, 0.1),))  # fmt: skip
     server = process(70, "tool", "main serve_forever select", listening=(ADDRESS,))
-    told = triage(evidence(rank(0, WAIT, world=2), asks, server), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
-    assert told.verdict == "SLOW" and not named(told)
+    verdict = triage(evidence(rank(0, WAIT, world=2), asks, server), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
+    assert verdict.verdict == "SLOW" and not named(verdict)
 
 
 def test_the_kernel_tells_when_data_came_from_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
