@@ -163,7 +163,8 @@ def _paced(case: Case, subject: Subject) -> str:
     workers = _workers(process, main=not _is_server(subject))
     if not workers or not all(_makes_in_rounds(process, thread) for thread in workers):
         return ""
-    return f"its thread {workers[0].name or workers[0].tid} sleeps between rounds"
+    who = "it" if workers[0].main else f"its thread {workers[0].name or workers[0].tid}"
+    return f"{who} sleeps between rounds"
 
 
 def _workers(process: Process, *, main: bool = False) -> list[Thread]:
