@@ -86,6 +86,7 @@ class Sample:
     ] = ()  # what that call waits for at once: TCP peers such as "127.0.0.1:80", or "anon_inode:[eventfd]"
     reads_from: str = ""  # TCP peer from which its main thread waits to read
     heard: tuple[tuple[str, Number], ...] = ()  # TCP peer -> seconds since data last came from it
+    owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class LostThread:
 
     name: str
     error: str
-    age_s: Number  # seconds since it ended
+    age_s: Number | None = None  # seconds since it ended; None if only a log says it
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,16 @@ class Process:
     forked: bool = False  # it was forked by its parent and still runs that one's program
     reader: int = 0  # the one other process on its host that can read the full pipe to which it writes
     loops: tuple[EventLoop, ...] = ()  # its event loops, where a probe of ours is in it
+    # What its loop looks for again and again, by its source text: "127.0.0.1:80", "/a/file", "/a/folder/".
+    sought: tuple[str, ...] = ()
+    feeder: int = 0  # the one other process on its host that can write to the pipe that it polls; 0: several or none
+    shared: tuple[str, ...] = ()  # files of shared memory that it and another process of its job have mapped
+    logged_threads: tuple[LostThread, ...] = ()  # threads whose end its log tells, where no probe of ours is in it
+
+    @property
+    def lost_threads(self) -> tuple[LostThread, ...]:
+        """Its threads that ended with an error, by its heartbeat, else by its log."""
+        return self.beat.lost_threads if self.beat is not None else self.logged_threads
 
     @property
     def key(self) -> str:
@@ -350,6 +361,24 @@ class FileLock:
     idle: bool = False  # these did not even wake up, and have no TCP connections
     abandoned: bool = False  # the parent of its holder has ended
     spent_s: Number = 0.0  # CPU seconds of the holder and all below it since they were started
+
+
+@dataclass(frozen=True)
+class Maker:
+    """A process that may make a file for which a process of the job looks.
+
+    `by`: how that is known, as the verb of a sentence. `exact`: it is known by that very file, not by its folder.
+    `sleeps_s`: for how long a `sleep` below it still sleeps.
+    """
+
+    host: str
+    path: str
+    pid: int
+    command: str = ""  # argv, secrets taken out
+    by: str = ""
+    exact: bool = False
+    works: str = ""  # what it and all below it used between two looks, in words
+    sleeps_s: Number | None = None
 
 
 @dataclass(frozen=True)
@@ -491,6 +520,7 @@ class Evidence:
     ray_fixed: bool = False  # no autoscaler adds nodes to the Ray cluster; False if that is not known
     unreached: dict[str, Silence] = field(default_factory=dict)  # by the address of the watch
     locks: tuple[FileLock, ...] = ()  # of files, whoever holds them
+    makers: tuple[Maker, ...] = ()  # of files for which processes of the job look
     errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines
     ray_demands: tuple[RayDemand, ...] = ()  # of `ray status` that was pasted
     log_ends: tuple[LogEnd, ...] = ()  # of logs that were pasted, the rarest first

@@ -49,6 +49,7 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         ray_tasks=_distinct(part.ray_tasks for part in all_parts),
         gpus=_distinct(part.gpus for part in all_parts),
         locks=_distinct(part.locks for part in all_parts),
+        makers=_distinct(part.makers for part in all_parts),
         ras={host: answer for part in all_parts for host, answer in part.ras.items()},
         dumps=_dumps(parts, common),
         expected_world=_largest_world(all_parts),

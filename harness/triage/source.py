@@ -1,10 +1,12 @@
 """What the source text says about the place where a process stands, if the file can be read here.
 
-Fourteen questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
+Eighteen questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
 asks for the rank, in a loop without an end, in a loop that repeats until something has come, in a loop that continues
 after an error, or behind a loop that contains another line? Does its function hand something on, or ask if processes
 have ended? Does the line wait for a device, take a lock, or sleep, and for how long?
-Is it inside a `with` of that lock? Does it wait for the notification of a condition, or make it later? A file that is
+Is it inside a `with` of that lock? Does it wait for the notification of a condition, or make it later? Does its loop
+put something somewhere in each round, or look only at objects of its own process? Does another function bring what the
+line waits for, and which objects does a thread alone fill? A file that is
 absent, too large, or does not have the frame's function at that line (it changed since) answers nothing.
 """
 
@@ -26,22 +28,22 @@ _RANK_WORDS = ("rank", "is_main", "is_master", "is_leader", "main_process", "is_
 
 def in_handler(frame: Frame) -> bool:
     """Whether a frame stands in an `except` block: its exception has been swallowed."""
-    body = _function(frame)
+    body = function_of(frame)
     if body is None:
         return False
     return any(
-        _holds(part, frame.line) for node in ast.walk(body) if isinstance(node, ast.ExceptHandler) for part in node.body
+        holds(part, frame.line) for node in ast.walk(body) if isinstance(node, ast.ExceptHandler) for part in node.body
     )
 
 
 def rank_condition(frame: Frame) -> str:
     """The text of the innermost `if` around a frame that asks for a rank; empty without one."""
-    body = _function(frame)
+    body = function_of(frame)
     if body is None:
         return ""
     condition = ""
     for node in ast.walk(body):
-        if isinstance(node, ast.If) and any(_holds(part, frame.line) for part in node.body):
+        if isinstance(node, ast.If) and any(holds(part, frame.line) for part in node.body):
             text = ast.unparse(node.test)
             if any(word in text.lower() for word in _RANK_WORDS):
                 condition = text
@@ -50,11 +52,11 @@ def rank_condition(frame: Frame) -> str:
 
 def endless_loop(frame: Frame) -> bool:
     """Whether the innermost loop around a frame is `while True`, which is how a program waits for work."""
-    body = _function(frame)
+    body = function_of(frame)
     loops = [
         node
         for node in (ast.walk(body) if body is not None else ())
-        if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and any(_holds(part, frame.line) for part in node.body)
+        if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and any(holds(part, frame.line) for part in node.body)
     ]
     return bool(loops) and isinstance(loops[-1], ast.While) and ast.unparse(loops[-1].test) in ("True", "1")
 
@@ -75,17 +77,12 @@ class Loop(Enum):
 
 def loop_around(frame: Frame) -> Loop:
     """The kind of loop in which a frame stands, within its own function."""
-    body = _function(frame)
+    body = function_of(frame)
     if body is None:
         return Loop.UNKNOWN
-    loops = [
-        node
-        for node in ast.walk(body)
-        if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and _holds(node, frame.line)
-    ]
-    if not loops:
+    innermost = innermost_loop(frame)
+    if innermost is None:
         return Loop.NONE
-    innermost = max(loops, key=lambda node: node.lineno)
     if isinstance(innermost, ast.While) and not isinstance(innermost.test, ast.Constant):
         return Loop.UNTIL
     if any(isinstance(node, (ast.Break, ast.Return)) for part in innermost.body for node in ast.walk(part)):
@@ -95,7 +92,7 @@ def loop_around(frame: Frame) -> Loop:
 
 def asks_for_children(frame: Frame) -> bool:
     """Whether the function of a frame asks if processes have ended."""
-    body = _function(frame)
+    body = function_of(frame)
     names = {node.attr for node in ast.walk(body) if isinstance(node, ast.Attribute)} if body is not None else set()
     return bool(names & _OF_CHILDREN)
 
@@ -110,9 +107,9 @@ def outlives_error(frames: Sequence[Frame]) -> int:
     `frames` are innermost first. 0 if there is none.
     """
     for at, frame in enumerate(frames):
-        body = _function(frame)
+        body = function_of(frame)
         for node in ast.walk(body) if body is not None else ():
-            if not isinstance(node, ast.Try) or not any(_holds(part, frame.line) for part in node.body):
+            if not isinstance(node, ast.Try) or not any(holds(part, frame.line) for part in node.body):
                 continue
             handler = next(filter(_catches_all, node.handlers), None)
             if handler is None or _leaves(handler, ast.Raise) or _ENDS & _called(handler):
@@ -138,10 +135,10 @@ def _leaves(handler: ast.ExceptHandler, *how: type[ast.stmt]) -> bool:
 
 def _in_loop(frame: Frame, within: ast.AST | None = None) -> bool:
     """Whether a loop of the function contains a frame's line, and `within` as well."""
-    body = _function(frame)
+    body = function_of(frame)
     return any(
         isinstance(node, (ast.For, ast.While, ast.AsyncFor))
-        and any(_holds(part, frame.line) for part in node.body)
+        and any(holds(part, frame.line) for part in node.body)
         and (within is None or node.lineno < getattr(within, "lineno", 0))
         for node in (ast.walk(body) if body is not None else ())
     )
@@ -159,32 +156,154 @@ _OF_VALUE = frozenset({"float", "int", "bool"})  # for a tensor, these fetch its
 def hands_on(frame: Frame) -> bool:
     """Whether the function of a frame calls something that may end another thread's wait; True if its text cannot be
     read."""
-    body = _function(frame)
+    body = function_of(frame)
     return body is None or any(name in _HANDS_ON for name in _called(body))
 
 
 def in_timer(frame: Frame) -> bool:
     """Whether a frame is that of a `threading.Timer`, which calls a function after a while."""
-    tree = _tree(frame.file) if frame.file.endswith("/threading.py") else None
+    tree = tree_of(frame.file) if frame.file.endswith("/threading.py") else None
     nodes = ast.walk(tree) if tree is not None else ()
-    return any(isinstance(node, ast.ClassDef) and node.name == "Timer" and _holds(node, frame.line) for node in nodes)
+    return any(isinstance(node, ast.ClassDef) and node.name == "Timer" and holds(node, frame.line) for node in nodes)
 
 
 def has_time_limit(frame: Frame) -> bool:
     """Whether a frame of Python's own threads waits at a line that passes a time limit on, as `Condition.wait` does."""
-    body = _function(frame) if frame.file.endswith("/threading.py") else None
+    body = function_of(frame) if frame.file.endswith("/threading.py") else None
     calls = (node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.Call))
     return any(
-        _holds(call, frame.line) and any(isinstance(part, ast.Name) and part.id == "timeout" for part in call.args)
+        holds(call, frame.line) and any(isinstance(part, ast.Name) and part.id == "timeout" for part in call.args)
         for call in calls
     )
 
 
+# Calls that put something where others look for it.
+_MAKES = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "put", "put_nowait", "set_result"})
+# Calls that look at objects of the own process, or only pass the time.
+_LOOKS_INSIDE = frozenset({"len", "empty", "is_set", "qsize", "done", "sleep", "time", "monotonic", "print", "info",
+                           "debug", "warning"})  # fmt: skip
+
+
+def makes(frame: Frame) -> bool:
+    """Whether the innermost loop around a frame puts something somewhere in each of its rounds: into a list, a queue,
+    a key. What it does under a condition may never come."""
+    loop = innermost_loop(frame)
+    pending: list[ast.AST] = list(loop.body) if loop is not None else []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.With, ast.Try)):
+            pending += node.body
+        elif isinstance(node, (ast.Expr, ast.Assign)):
+            stores = any(isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store) for part in ast.walk(node))
+            if stores or _MAKES & _called(node):
+                return True
+    return False
+
+
+_BRINGS = _MAKES | {"set", "notify", "notify_all"}
+
+
+def brought_elsewhere(frame: Frame) -> bool:
+    """Whether the line of a frame waits for a notification, an event or an item of a queue that another function of the
+    file brings."""
+    body, tree = function_of(frame), tree_of(frame.file)
+    awaited = {
+        ast.unparse(node.func.value)
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and holds(node, frame.line)
+        if node.func.attr in ("wait", "wait_for", "get")
+    }
+    others = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.FunctionDef))
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _BRINGS
+        and ast.unparse(node.func.value) in awaited
+        for other in others
+        if not holds(other, frame.line)
+        for node in ast.walk(other)
+    )
+
+
+@lru_cache(maxsize=256)
+def filled_alone(file: str, thread_name: str) -> frozenset[str]:
+    """The objects, in the words of the text, into which the function that a thread of this name runs puts something,
+    that other functions of the file use, and into which none of them puts anything but at its construction.
+
+    The name is the thread's own, or "Thread-1 (function)".
+    """
+    tree = tree_of(file)
+    functions = [node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.FunctionDef)]
+    target = thread_name.rpartition(" (")[2].removesuffix(")") if " (" in thread_name else _target(tree, thread_name)
+    mine = [function for function in functions if function.name == target]
+    if len(mine) != 1:
+        return frozenset()
+    # A function around it, or inside it, is no other user of what it fills.
+    apart = [each for each in functions if not (holds(each, mine[0].lineno) or holds(mine[0], each.lineno))]
+    used = {name for function in apart for name in names_in(function)}
+    by_others = {name for each in apart if each.name != "__init__" for name in _filled(each)}
+    return frozenset((_filled(mine[0]) & used) - by_others)
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The names and attributes in a part of a text, such as `items` and `self.items`."""
+    return {ast.unparse(part) for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))}
+
+
+def _target(tree: ast.Module | None, thread_name: str) -> str:
+    """The function that a thread is started with under this name; empty if the text does not say one."""
+    for call in (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.Call)):
+        words = {word.arg: ast.unparse(word.value) for word in call.keywords}
+        if words.get("name") in (repr(thread_name), f'"{thread_name}"') and "target" in words:
+            return words["target"].rpartition(".")[2]
+    return ""
+
+
+def _filled(function: ast.FunctionDef) -> set[str]:
+    """The objects into which a function puts something, in the words of its text."""
+    nodes = list(ast.walk(function))
+    outer = {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    filled = {ast.unparse(each.value) for each in calls if isinstance(each, ast.Attribute) and each.attr in _BRINGS}
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            filled.add(ast.unparse(node.value))
+        if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
+            filled.add(ast.unparse(node))
+    return {name for name in filled if "." in name or name in outer or name not in _locals(function)}
+
+
+def _locals(function: ast.FunctionDef) -> set[str]:
+    """The names that a function itself assigns."""
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def looks_inside(frame: Frame) -> bool:
+    """Whether the innermost loop around a frame looks only at objects of its own process, such as a list or an event,
+    and sleeps."""
+    loop = innermost_loop(frame)
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)] if loop is not None else []
+    return (
+        isinstance(loop, ast.While) and {ast.unparse(call.func).rsplit(".", 1)[-1] for call in calls} <= _LOOKS_INSIDE
+    )
+
+
+def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
+    """The innermost loop around a frame within its function, whose head counts as part of it; None without one."""
+    body = function_of(frame)
+    loops = [
+        node
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and holds(node, frame.line)
+    ]
+    return max(loops, key=lambda loop: loop.lineno) if loops else None
+
+
 def slept_s(frame: Frame) -> float | None:
     """The seconds that the line of a frame sleeps, if its text has them as a number; None otherwise."""
-    body = _function(frame)
+    body = function_of(frame)
     for node in ast.walk(body) if body is not None else ():
-        if isinstance(node, ast.Call) and _holds(node, frame.line) and ast.unparse(node.func).endswith("sleep"):
+        if isinstance(node, ast.Call) and holds(node, frame.line) and ast.unparse(node.func).endswith("sleep"):
             return _number(node.args[0]) if node.args else None
     return None
 
@@ -210,44 +329,42 @@ def _number(node: ast.expr) -> float | None:
 def waits_for_device(frame: Frame) -> bool:
     """Whether the line of a frame calls something that waits for a device: `.item()`, `.cpu()`, `.tolist()`,
     `synchronize()`, `float(x)`."""
-    body = _function(frame)
-    lines = [node for node in ast.walk(body) if _holds(node, frame.line)] if body is not None else []
+    body = function_of(frame)
+    lines = [node for node in ast.walk(body) if holds(node, frame.line)] if body is not None else []
     here = [node for node in lines if isinstance(node, ast.Call) and node.end_lineno == node.lineno == frame.line]
     return any(map(_of_device, here))
 
 
 def lock_of(frame: Frame) -> str:
     """The text of the lock that the line of a frame takes, in a `with` or by `acquire`; empty without one."""
-    body = _function(frame)
+    body = function_of(frame)
     for node in ast.walk(body) if body is not None else ():
-        if isinstance(node, ast.With) and (
-            items := [its for its in node.items if _holds(its.context_expr, frame.line)]
-        ):
+        if isinstance(node, ast.With) and (items := [its for its in node.items if holds(its.context_expr, frame.line)]):
             return ast.unparse(items[0].context_expr)
         acquires = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "acquire"
-        if acquires and _holds(node, frame.line):
+        if acquires and holds(node, frame.line):
             return ast.unparse(node.func.value)  # type: ignore[attr-defined]
     return ""
 
 
 def keeps_lock(frame: Frame, lock: str) -> bool:
     """Whether a frame stands in the body of a `with` of the lock of that text."""
-    body = _function(frame)
+    body = function_of(frame)
     return any(
         isinstance(node, ast.With)
         and any(ast.unparse(item.context_expr) == lock for item in node.items)
-        and any(_holds(part, frame.line) for part in node.body)
+        and any(holds(part, frame.line) for part in node.body)
         for node in (ast.walk(body) if body is not None else ())
     )
 
 
 def notified_by(frame: Frame) -> str:
     """The text of the condition whose notification the line of a frame waits for; empty without one."""
-    body = _function(frame)
+    body = function_of(frame)
     calls = (node for node in ast.walk(body) if isinstance(node, ast.Call)) if body is not None else ()
     return next(
         (ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)
-         and call.func.attr in ("wait", "wait_for") and _holds(call, frame.line)),
+         and call.func.attr in ("wait", "wait_for") and holds(call, frame.line)),
         "",
     )  # fmt: skip
 
@@ -256,7 +373,7 @@ def notified_by(frame: Frame) -> str:
 def notifies(frame: Frame, condition: str) -> bool:
     """Whether the function of a frame, behind its line, notifies the condition of that text, itself or by a call of a
     function of the same file."""
-    body, tree = _function(frame), _tree(frame.file)
+    body, tree = function_of(frame), tree_of(frame.file)
     if body is None or tree is None:
         return False
     functions = {
@@ -300,13 +417,13 @@ def _called(body: ast.AST) -> set[str]:
 @lru_cache(maxsize=4096)
 def behind_loop(frame: Frame, loop_frame: Frame) -> int:
     """The line of a loop that contains `loop_frame` and that `frame`, in the same function, has left; 0 without one."""
-    body = _function(frame)
+    body = function_of(frame)
     if body is None or (frame.file, frame.function) != (loop_frame.file, loop_frame.function):
         return 0
     for node in ast.walk(body):
         if not isinstance(node, (ast.For, ast.While, ast.AsyncFor)) or (node.end_lineno or 0) >= frame.line:
             continue
-        if any(_holds(part, loop_frame.line) for part in node.body):
+        if any(holds(part, loop_frame.line) for part in node.body):
             return node.lineno
     return 0
 
@@ -314,13 +431,13 @@ def behind_loop(frame: Frame, loop_frame: Frame) -> int:
 def comes_back(frames: Sequence[Frame], line: int) -> bool:
     """Whether a loop around the first of these frames brings it back to this line of its function, or a loop around one
     of its callers calls the function again. `frames` are innermost first."""
-    body = _function(frames[0])
+    body = function_of(frames[0])
     around = (
         node
         for node in (ast.walk(body) if body is not None else ())
         if isinstance(node, (ast.For, ast.While, ast.AsyncFor))
     )
-    again = any(all(any(_holds(part, at) for part in node.body) for at in (line, frames[0].line)) for node in around)
+    again = any(all(any(holds(part, at) for part in node.body) for at in (line, frames[0].line)) for node in around)
     return again or any(_in_loop(caller) for caller in frames[1:])
 
 
@@ -339,7 +456,7 @@ _EXITS = (ast.Return, ast.Break, ast.Continue)
 @lru_cache(maxsize=4096)
 def gates(frame: Frame) -> frozenset[Gate] | None:
     """The gates of a frame's line within its function, each with its line; None if the text cannot be read."""
-    body = _function(frame)
+    body = function_of(frame)
     if body is None:
         return None
     return frozenset(
@@ -353,7 +470,7 @@ def _gate(node: ast.If | ast.Try | ast.For | ast.While | ast.AsyncFor, line: int
     """How a statement decides whether a line is reached, in words; empty if it does not."""
     if isinstance(node, ast.If):
         return _gate_of_condition(node, line)
-    if not _holds(node, line):
+    if not holds(node, line):
         return ""
     if isinstance(node, ast.Try):
         return _gate_of_try(node, line)
@@ -379,7 +496,7 @@ def _gate_of_try(node: ast.Try, line: int) -> str:
 
 
 def _any_holds(parts: Iterable[ast.AST], line: int) -> bool:
-    return any(_holds(part, line) for part in parts)
+    return any(holds(part, line) for part in parts)
 
 
 # Positional arguments of torch.distributed's collectives before `group` (torch 2.13).
@@ -394,11 +511,11 @@ _BEFORE_GROUP = {
 
 def in_default_group(frame: Frame, function: str) -> bool:
     """Whether the line of a frame calls this collective of torch.distributed without a group, and waits for it."""
-    body = _function(frame)
+    body = function_of(frame)
     calls = [
         node
         for node in (ast.walk(body) if body is not None else ())
-        if isinstance(node, ast.Call) and _holds(node, frame.line) and ast.unparse(node.func).endswith(function)
+        if isinstance(node, ast.Call) and holds(node, frame.line) and ast.unparse(node.func).endswith(function)
     ]
     if len(calls) != 1 or function not in _BEFORE_GROUP:
         return False
@@ -408,14 +525,14 @@ def in_default_group(frame: Frame, function: str) -> bool:
     return plain_arguments and not named & {"group", "async_op", None} and len(call.args) <= _BEFORE_GROUP[function]
 
 
-def _holds(node: ast.AST, line: int) -> bool:
+def holds(node: ast.AST, line: int) -> bool:
     return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
 
 
 @lru_cache(maxsize=4096)
-def _function(frame: Frame) -> ast.AST | None:
+def function_of(frame: Frame) -> ast.AST | None:
     """The function of a frame, if the file has one of that name at that line; else None."""
-    tree = _tree(frame.file)
+    tree = tree_of(frame.file)
     if tree is None:
         return None
     name = frame.function.rsplit(".", 1)[-1]
@@ -424,13 +541,13 @@ def _function(frame: Frame) -> ast.AST | None:
     definitions = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name and _holds(node, frame.line)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name and holds(node, frame.line)
     ]
     return definitions[-1] if definitions else None
 
 
 @lru_cache(maxsize=64)
-def _tree(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
     path = Path(file)
     try:
         if not path.is_absolute() or path.suffix != ".py" or not path.is_file() or path.stat().st_size > MAX_BYTES:

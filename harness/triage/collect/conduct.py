@@ -11,6 +11,7 @@ import dataclasses
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from harness.triage.collect import (
     gpus,
     journals,
     locks,
+    makers,
     proc,
     ras,
     ray,
@@ -35,12 +37,14 @@ from harness.triage.collect import (
     roles,
     servers,
     stacks,
+    thread_errors,
 )
 from harness.triage.collect.connections import PROC
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
 from harness.triage.evidence import ENDED, Evidence, Process, RayNode, Sample, Thread
-from probes import limits
+from harness.triage.sought import Start, sought
+from probes import limits, redaction
 from probes.files import make_folder
 
 NODES = "the cluster's other nodes"
@@ -49,6 +53,7 @@ AT_LEAST_S = 0.05  # seconds that every source is given, even after the deadline
 # Journals may take this long beyond the deadline, all together: one of a few MiB is read in 0.1 s. A rank that is alone
 # in its world has no number without its journal and shows as "actor (host:pid)" (seen once at a load of 12).
 JOURNALS_S = 2.0
+MAKERS_S = 0.5  # seconds between two looks at the makers of files
 _STREAMS = {1: "stdout", 2: "stderr"}
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
 
@@ -190,6 +195,8 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         _result(future, terms, None, notes)
     # The ends of pipes need both looks of every process, so they come after the looks.
     _join_pipes(drafts, terms, notes)
+    files = _read_sources(drafts, terms, notes)
+    maker_work = bounded.start("makers of files", makers.look, host, files, MAKERS_S)
     recordings = _recordings(histories, terms, notes)
     for pid, draft in drafts.items():
         if (host, pid) in recordings:
@@ -215,6 +222,7 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         ray_fixed=cluster.fixed,
         gpus=gpu_states,
         locks=_result(file_lock_work, terms, (), notes),
+        makers=_result(maker_work, terms, (), notes),
         ras=answers,
         notes=tuple(notes),
     )
@@ -260,6 +268,10 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
     for pid, feeding in feeders.items():
         drafts[pid].fed = bool(feeding - {pid})
         drafts[pid].own_pipe = reads[pid].startswith("pipe:") and feeding == {pid}
+    polled = {pid: link for pid, draft in drafts.items() if (link := _polled_pipe(draft))}
+    pollings = _result(bounded.start("ends of polled pipes", channels.feeders, polled, terms.sockets), terms, {}, notes)
+    for pid, writer in channels.alone({pid: feeding - {pid} for pid, feeding in pollings.items()}).items():
+        drafts[pid].feeder = writer
     loops = {pid: links for pid, draft in drafts.items() if (links := _looped_throughout(draft))}
     wakers = _result(bounded.start("ends of event loops", channels.wakers, loops, terms.sockets), terms, {}, notes)
     for pid, waking in wakers.items():
@@ -268,6 +280,37 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
     readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
     for pid, reader in readers.items():
         drafts[pid].reader = reader
+
+
+def _read_sources(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> dict[int, tuple[str, ...]]:
+    """Store what the loops of processes look for, which of their threads ended, and which memory they share, by their
+    source text, their logs and their maps. Returns pid -> what it looks for."""
+    threads = {pid: draft.samples[-1].threads if draft.samples else () for pid, draft in drafts.items()}
+    sleeping = {pid: threads[pid] for pid, draft in drafts.items() if any(look.timed for look in draft.samples)}
+    unwatched = {pid: threads[pid] for pid, draft in drafts.items() if draft.pulse is None}
+    sources = bounded.start("source text", _sought, sleeping)
+    logs = bounded.start("logs", thread_errors.lost, unwatched)
+    for pid, things in _result(sources, terms, {}, notes).items():
+        drafts[pid].sought = things
+    for pid, lost in _result(logs, terms, {}, notes).items():
+        drafts[pid].logged_threads = lost
+    mapped = bounded.start("shared memory", lambda: {pid: proc.shared_memory(pid) for pid in drafts})
+    maps = _result(mapped, terms, {}, notes)
+    names = Counter(name for its in maps.values() for name in its)
+    for pid, its in maps.items():
+        drafts[pid].shared = tuple(sorted(name for name in its if names[name] > 1))
+    return {pid: draft.sought for pid, draft in drafts.items() if draft.sought}
+
+
+def _sought(threads: Mapping[int, Sequence[Thread]]) -> dict[int, tuple[str, ...]]:
+    """Pid -> what the main thread of a process looks for in a loop, without secrets."""
+    things = {}
+    for pid, its in threads.items():
+        main = next((thread for thread in its if thread.main or thread.name == "MainThread"), None)
+        with contextlib.suppress(OSError):  # it ended, or it is another user's
+            start = Start(proc.environment(pid), proc.arguments(pid), os.readlink(PROC / str(pid) / "cwd"))
+            things[pid] = tuple(map(redaction.text, sought(main.frames, start))) if main is not None else ()
+    return things
 
 
 def _recordings(
@@ -416,6 +459,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         polled=look.polled,
         reads_from=look.reads_from,
         heard=look.heard,
+        owed=look.owed,
     )
 
 
@@ -424,6 +468,13 @@ def _read_throughout(draft: Draft) -> str:
     empty."""
     links = {look.reading for look in draft.samples}
     return links.pop() if _slept_throughout(draft) and len(links) == 1 else ""
+
+
+def _polled_pipe(draft: Draft) -> str:
+    """The pipe for which alone the main thread waited with a time limit at each look; else empty."""
+    links = {look.polled if look.timed else () for look in draft.samples}
+    polled = links.pop() if len(links) == 1 else ()
+    return polled[0] if len(polled) == 1 and polled[0].startswith("pipe:") else ""
 
 
 def _looped_throughout(draft: Draft) -> tuple[str, ...]:
@@ -518,11 +569,13 @@ def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Ev
     """Merge the evidence of this host with that of the others."""
     everyone = {process.key: process for process in here.processes}
     notes, cards, answers, file_locks = list(here.notes), here.gpus, dict(here.ras), here.locks
+    file_makers = here.makers
     for part in parts:
         everyone |= {process.key: process for process in part.processes if process.samples}  # its own host looked at it
         notes += part.notes
         cards += part.gpus
         file_locks += part.locks
+        file_makers += part.makers
         answers |= part.ras
     python = [process for process in everyone.values() if any(sample.threads for sample in process.samples)]
     python = [process for process in python if process.rank is not None] or python  # launchers have no recorder
@@ -541,6 +594,7 @@ def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Ev
         processes=tuple(everyone.values()),
         gpus=cards,
         locks=file_locks,
+        makers=file_makers,
         ras=answers,
         dumps=dumps,
         expected_world=max(worlds, default=None),

@@ -12,7 +12,7 @@ from harness.triage.collect.connections import Connections
 from harness.triage.collect.journals import Recording, same_process
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.scope import Cast
-from harness.triage.evidence import EventLoop, Process, Sample, Thread
+from harness.triage.evidence import EventLoop, LostThread, Process, Sample, Thread
 
 
 class Draft:
@@ -26,10 +26,13 @@ class Draft:
         self.samples: list[Sample] = []
         self.native: tuple[Thread, ...] = ()
         self.connections = Connections()
-        self.writer = self.reader = 0
+        self.writer = self.reader = self.feeder = 0
         self.fed = self.own_pipe = False
         self.wakers: tuple[int, ...] | None = None
         self.loops: tuple[EventLoop, ...] = ()
+        self.sought: tuple[str, ...] = ()
+        self.shared: tuple[str, ...] = ()
+        self.logged_threads: tuple[LostThread, ...] = ()
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
         self.notes: list[str] = []
@@ -122,6 +125,10 @@ class Draft:
             own_pipe=self.own_pipe,
             wakers=self.wakers,
             loops=self.loops,
+            sought=self.sought,
+            feeder=self.feeder,
+            shared=self.shared,
+            logged_threads=self.logged_threads,
         )
 
     def _rank(self, parent: Draft | None) -> tuple[int | None, int | None]:

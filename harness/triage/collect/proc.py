@@ -63,6 +63,7 @@ class Look:
     polled: tuple[str, ...] = ()
     reads_from: str = ""
     heard: tuple[tuple[str, float], ...] = ()
+    owed: tuple[str, ...] = ()
     exit_code: int | None = None  # of a zombie
 
 
@@ -119,6 +120,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
         reads_from=ends.get(reading[8:-1], ""),
         heard=_heard(sockets),
+        owed=traffic.owed(sockets)[: connections.MAX_SHOWN],
         exit_code=_exit_code(stat),
     )
 
@@ -253,6 +255,11 @@ def arguments(pid: int) -> tuple[str, ...]:
 def comm(pid: int) -> str:
     """The name of a process's program, of at most 15 characters; empty if it is gone."""
     return _read(pid, "comm").strip()
+
+
+def shared_memory(pid: int) -> set[str]:
+    """The named files of shared memory that a process has mapped; empty if it may not be inspected."""
+    return set(re.findall(r"^.* (/dev/shm/(?!sem\.)\S+)$", _read(pid, "maps"), re.MULTILINE))
 
 
 def _stat(pid: int, name: str = "stat") -> list[str] | None:

@@ -34,8 +34,12 @@ KEPT_MOST_S = 0.5  # upper limit: two looks, 1.5 s apart, never share an answer
 
 
 class Connection(NamedTuple):
-    """One connection. `total`: bytes received, and sent and acknowledged, so far. `quiet_s`: seconds since data last
-    went through it. `heard_s`: seconds since data last came from `peer`; None if none ever did."""
+    """One connection.
+
+    `total`: bytes received, and sent and acknowledged, so far. `quiet_s`: seconds since data last went through it.
+    `heard_s`: seconds since data last came from `peer`; None if none ever did. `owed`: data was sent to `peer`, and
+    none has come since.
+    """
 
     inode: int
     ports: tuple[int, int]
@@ -43,6 +47,7 @@ class Connection(NamedTuple):
     quiet_s: float
     peer: str = ""
     heard_s: float | None = None
+    owed: bool = False
 
 
 def heard(inodes: set[str]) -> dict[str, float]:
@@ -54,6 +59,14 @@ def heard(inodes: set[str]) -> dict[str, float]:
         if mine is not None and mine.heard_s is not None:
             age_by_peer[mine.peer] = min(mine.heard_s, age_by_peer.get(mine.peer, mine.heard_s))
     return age_by_peer
+
+
+def owed(inodes: set[str]) -> tuple[str, ...]:
+    """Peers of these connections to which data was sent and from which none has come since: requests without an
+    answer."""
+    now = _now() if inodes else {}
+    mine = (now.get(int(inode)) for inode in inodes)
+    return tuple(sorted({connection.peer for connection in mine if connection is not None and connection.owed}))
 
 
 def peers(inodes: set[str]) -> dict[str, str]:
@@ -138,9 +151,10 @@ def _counted(answer: bytes) -> Connection:
                                     for at_ms in (SENT_MS, RECEIVED_MS))  # fmt: skip
             acked, received = struct.unpack_from("=QQ", answer, at + 4 + ACKED)
             quiet_s = min(sent_ms, received_ms) / 1000
-            return Connection(
-                inode, ports, acked + received, quiet_s, peer, received_ms / 1000 if received else None
-            )  # fmt: skip
+            heard_s = received_ms / 1000 if received else None
+            # Without any answer, the time of the last one is that of the connection, and the kernel counts its SYN.
+            owes = acked > 1 and (sent_ms < received_ms or not received)
+            return Connection(inode, ports, acked + received, quiet_s, peer, heard_s, owes)
         at += (size + 3) & ~3
     return Connection(inode, ports, 0, float("inf"), peer)
 

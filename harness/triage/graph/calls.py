@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from harness.triage.evidence import Evidence, Process, RayTask
-from harness.triage.graph.awaiting import Awaiting, headline
+from harness.triage.graph.awaiting import Awaiting, headline, unseen
 from harness.triage.graph.motion import HELD_S, hands_on
 from harness.triage.graph.shape import components
 from harness.triage.graph.sockets import at_socket, ends
@@ -107,7 +107,28 @@ def http(
             waits += _socket_waits(subject, owners, subjects)
         elif not (subject.ended or subject.blocked or subject.pending):
             waits += _task_waits(subject, owners, subjects)
+            waits += _loop_waits(subject, owners, subjects)
     return waits, subjects
+
+
+def _loop_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> Iterator[Wait]:
+    """The wait of a rank in an event loop whose tasks nobody shows for the only process that owes it an answer, by the
+    kernel's times of its connections. What its children or its store owe it is in none of these."""
+    process = subject.process
+    if process is None or subject.rank is None or subject.doing.kind != "select" or subject.progress:
+        return
+    beside = [each.process for each in subjects.values() if each.process is not None]
+    if not unseen(process) or any((each.host, each.ppid) == (process.host, process.pid) for each in beside):
+        return
+    store = f":{process.environ.get('MASTER_PORT', '')}"
+    owed = set.intersection(*(set(look.owed) for look in process.samples)) & set(process.peers)
+    asked_peers = [peer for peer in owed if not (store[1:] and peer.endswith(store))]
+    owing = {key for peer in asked_peers for key in owners.get(peer, ("",))}  # "": somebody outside the job
+    owing = {key for key in owing if not key or subjects[key].rank is None}
+    service = subjects.get(next(iter(owing))) if len(owing) == 1 else None
+    if service is not None and _is_service(service):
+        because = f"its event loop has sent a request: no answer from {service.label}"
+        yield Wait(subject.key, service.key, "http", because, operation="a request of an event loop")
 
 
 def _task_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> Iterator[Wait]:

@@ -11,7 +11,7 @@ import re
 
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Sample
-from harness.triage.graph.sockets import main_frames
+from harness.triage.graph.sockets import SOCKET_FILE, main_frames
 from harness.triage.source import Loop
 
 _STANDARD = re.compile(r"/lib/python3[^/]*/(?!site-packages/|dist-packages/)|^<")
@@ -32,8 +32,9 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
         return ()
     looks = process.samples[0], process.samples[-1]
     trails = [main_frames(look.threads) for look in looks]
-    if now.kind == before.kind == "http_client" and trails[0] == trails[-1]:
-        return ()  # one request without an answer, retried inside the library
+    reads = now.kind == before.kind == "http_client" or any(SOCKET_FILE.search(frame.file) for frame in trails[-1][:1])
+    if reads and trails[0] == trails[-1]:
+        return ()  # one request without an answer, or with one that comes in pieces
     # One look in the sleep is enough, but the frames from the loop outwards must be the same at both.
     for look, trail in zip(looks, trails, strict=True):
         if not look.timed and not _SLEEPS.search(look.wchan):

@@ -11,7 +11,7 @@ from harness.triage.stacks import classify
 
 # Kernel functions of net/ and fs/select.c, the standard library's files, system calls.
 _WCHAN = re.compile(r"sk_wait|tcp_|inet_|wait_woken|^(do_)?(sys_)?poll|poll_schedule")
-_FILE = re.compile(r"/(socket|ssl)\.py$")
+SOCKET_FILE = re.compile(r"/(socket|ssl)\.py$")
 _MESSAGES = re.compile(r"/zmq/")
 _CALL = re.compile(r"(__)?(libc_)?(recv|recvfrom|recvmsg|send|sendto|sendmsg|connect|poll|ppoll)")
 
@@ -43,7 +43,7 @@ def _main(process: Process, look: Sample) -> bool:
     native = main_frames(process.native) if look is process.samples[-1] else ()
     return (
         bool(_WCHAN.search(look.wchan))
-        or bool(frames and _FILE.search(frames[0].file))
+        or bool(frames and SOCKET_FILE.search(frames[0].file))
         or bool(native and _CALL.fullmatch(native[0].function))
     )
 
@@ -54,7 +54,7 @@ def _pool(look: Sample) -> bool:
     if main is None or classify(main).kind not in ("lock", "queue"):
         return False
     helpers = [thread for thread in look.threads if thread is not main and thread.frames and hands_on(thread)]
-    return any(_FILE.search(helper.frames[0].file) or _WCHAN.search(helper.wchan) for helper in helpers)
+    return any(SOCKET_FILE.search(helper.frames[0].file) or _WCHAN.search(helper.wchan) for helper in helpers)
 
 
 def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:

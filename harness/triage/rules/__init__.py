@@ -29,6 +29,7 @@ from harness.triage.rules import (
     forks,
     forming,
     locks,
+    makers,
     nodes,
     over,
     pasted,
@@ -75,8 +76,10 @@ RULES: tuple[Rule, ...] = (
     calls.ring,  # K6
     pauses.slow,  # K7
     locks.worked,  # K7
+    makers.at_work,  # K7
     pauses.fresh,  # INSUFFICIENT
     tasks.owed,  # K4
+    makers.stopped,  # K4, K9
     resources.starved,  # K14
     nodes.between,  # K12, or INSUFFICIENT
     engines.branch,  # K3
@@ -93,6 +96,7 @@ RULES: tuple[Rule, ...] = (
     nodes.lost,  # INSUFFICIENT
     locks.unreleased,  # K4, K6, K7, INSUFFICIENT
     resources.unmet,  # INSUFFICIENT
+    makers.undecided,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
     alive.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT

@@ -13,7 +13,7 @@ from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop, unseen
-from harness.triage.graph.motion import hands_on, spent_s
+from harness.triage.graph.motion import handlers, hands_on, spent_s
 from harness.triage.graph.polling import woke
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
@@ -51,7 +51,7 @@ def coming(case: Case, subject: Subject) -> str:
     for who_ends in (_sleep, _limit, _thread):
         if words := who_ends(subject, process):
             return words
-    return _child(case, subject, process) or _outside(process)
+    return _child(case, subject, process) or _outside(process) or _request(subject, process)
 
 
 def failed(process: Process | None) -> bool:
@@ -153,6 +153,20 @@ def _outside(process: Process) -> str:
         for frames in (main_frames(look.threads) for look in process.samples)
     )
     return "it waits for a request of anybody" if all(requests) else ""
+
+
+def _request(subject: Subject, process: Process) -> str:
+    """A thread of a server that waits for what another request may bring, by its source text; none where a thread that
+    has died brought it."""
+    for thread in handlers(process) if subject.doing.within("http_server") else ():
+        frame = next((frame for frame in thread.frames if users(frame)), None)
+        if frame is None or any(source.filled_alone(frame.file, lost.name) for lost in process.lost_threads):
+            continue
+        if source.brought_elsewhere(frame):
+            return (
+                f"another request may bring what its thread {thread.name or thread.tid} waits for at {describe(frame)}"
+            )
+    return ""
 
 
 def undecided(case: Case) -> Ruling | None:

@@ -36,10 +36,14 @@ def takes_orders(case: Case, subject: Subject) -> bool:
 def undecided(case: Case) -> Ruling | None:
     """INSUFFICIENT: waiting ends at a poll, at workers that wait for requests, at a full pipe, or at a read."""
     ends = [sink for sink in case.sinks() if not sink.progress and not sink.ended]
-    if pollers := [end for end in ends if end.polls and not collects(end)] or _polled_beside(case):
-        return polling(case, pollers)
+    if ends_that_poll := pollers(case):
+        return polling(case, ends_that_poll)
     if idle := [end for end in ends if takes_orders(case, end)]:
-        return _lost(case, idle)
+        keys = {worker.key for worker in idle}
+        return _lost(case, idle, [wait.waiter for wait in case.graph.waits if wait.target in keys])
+    for poller in open_polls(case):
+        if workers := _share_with(case, poller):
+            return _lost(case, workers, [poller.key], f" in a loop, {polled_at(poller.loop)}")
     if full := [end for end in ends if fills(end)]:
         who = case.names(writer.key for writer in full)
         return Ruling(
@@ -73,6 +77,13 @@ def undecided(case: Case) -> Ruling | None:
     return None
 
 
+def pollers(case: Case) -> list[Subject]:
+    """The processes that poll at which waiting ends; else ranks that poll, beside waiters of whom nothing says for whom
+    they wait."""
+    ends = [sink for sink in case.sinks() if sink.polls and not collects(sink)]
+    return ends or _polled_beside(case)
+
+
 def _writer(case: Case, reader: Subject) -> Subject | None:
     """The one process that can write what this one reads; None where there are several, or it was not looked at."""
     process = reader.process
@@ -103,10 +114,12 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     else:
         reason = f"{who} sleep{'' if several else 's'} in a loop, {place}: at work or waiting, nothing says which"
     locked = locked_files(case, named) if any(map(tries_to_lock, named)) else ()
+    unmade = [f"{poller.label} looks for {thing}; no process is seen that makes it"
+              for poller in named if poller.process for thing in poller.process.sought]  # fmt: skip
     return Ruling(
         "INSUFFICIENT",
         reason,
-        evidence=locked,
+        evidence=(*locked, *unmade[:MOST_READERS]),
         missing=tuple(f"who makes what {poller.label} looks for in {polled_at(poller.loop)}" for poller in pollers[:8]),
         place=place,
         next=(
@@ -138,14 +151,41 @@ def _seeks(poller: Subject) -> bool:
     return source.loop_around(poller.loop[0]) is source.Loop.UNTIL
 
 
-def _lost(case: Case, idle: list[Subject]) -> Ruling:
-    keys = {worker.key for worker in idle}
-    asking = list(dict.fromkeys(wait.waiter for wait in case.graph.waits if wait.target in keys))
+def _share_with(case: Case, poller: Subject) -> list[Subject]:
+    """The idle workers that share memory with a process that polls: each waits for what the other one writes."""
+    return [each for each in _partners(case, poller) if each.doing.idle and each.doing.within("scheduler")]
+
+
+def _partners(case: Case, poller: Subject) -> list[Subject]:
+    """The processes that share memory with one."""
+    mine = set(poller.process.shared) if poller.process is not None else set()
+    return [
+        each
+        for each in case.live()
+        if each.process
+        and each is not poller
+        and _host_of(each) == _host_of(poller)
+        and mine & set(each.process.shared)
+    ]
+
+
+def _host_of(subject: Subject) -> str:
+    return subject.process.host if subject.process is not None else ""
+
+
+def _lost(case: Case, idle: list[Subject], asking: list[str], how: str = "") -> Ruling:
+    """INSUFFICIENT: processes wait for an answer of workers that wait for orders. `how`: how they wait, in words."""
+    keys = [worker.key for worker in idle]
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(asking)} waits for an answer of {case.names(keys)}, which wait for orders",
+        f"{case.names(dict.fromkeys(asking))} waits{how} for an answer of {case.names(keys)}, which wait for orders",
+        evidence=tuple(
+            f"{worker.label} has mapped {', '.join(worker.process.shared[:MOST_READERS])}"
+            for worker in idle[:MOST_READERS]
+            if how and worker.process
+        ),
         missing=tuple(f"the last order and answer of {worker.label}" for worker in idle[:8]),
-        place=case.waited_in(keys),
+        place=case.waited_in(keys) or case.subject(asking[0]).frame,
         next=("number orders and answers, and give each read a timeout: an order or an answer was lost",),
     )
 
@@ -163,7 +203,18 @@ def open_polls(case: Case) -> list[Subject]:
     pollers = [
         subject for subject in case.live() if subject.polls and subject.process is not None and woke(subject.process)
     ]
-    return [poller for poller in pollers if poller.rank is not None or _asks_below(case, poller)]
+    return [
+        poller
+        for poller in pollers
+        if (poller.rank is not None and not _has_idle_engine(case, poller)) or _asks_below(case, poller)
+    ]
+
+
+def _has_idle_engine(case: Case, poller: Subject) -> bool:
+    """Whether a process that polls shares memory, and all with which it does so wait for requests: it waits for
+    orders."""
+    partners = _partners(case, poller)
+    return bool(partners) and all(partner.doing.idle and partner.before.idle for partner in partners)
 
 
 def _asks_below(case: Case, subject: Subject) -> bool:

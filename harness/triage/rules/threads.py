@@ -57,8 +57,7 @@ def _lost(case: Case) -> list[tuple[Subject, str, LostThread | LostTask]]:
     """Threads and tasks that ended with an error while their process went on, the first of them first."""
     processes = [(subject, subject.process) for subject in case.live() if subject.process]
     lost: list[tuple[Subject, str, LostThread | LostTask]] = [
-        (subject, "thread", thread) for subject, process in processes if process.beat
-        for thread in process.beat.lost_threads
+        (subject, "thread", thread) for subject, process in processes for thread in process.lost_threads
     ]  # fmt: skip
     lost += [(subject, "task", task) for subject, process in processes for loop in process.loops for task in loop.lost]
     return sorted(lost, key=lambda each: -(each[2].age_s or 0.0))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 from triage_evidence import HOST, compared, evidence, frames, group, late, process, rank, wording
 
-from harness.triage.evidence import Call, Frame, Journal, Process, Thread
+from harness.triage.evidence import Call, Frame, Journal, LostThread, Process, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -136,3 +137,105 @@ def test_an_abort_that_failed_is_no_refusal() -> None:
     abort = Call("abort_request", False, "no such request", 40.0, 3)
     assert not keys(refused(update, abort))
     assert keys(refused(Call("update_weights", False, "not begun", 50.0, 3), abort)) == {f"{HOST}:7"}
+
+
+SERVED, OTHER = "127.0.0.1:8000", "127.0.0.1:8001"
+HANDLER = (
+    Frame("answer", "/job/judge.py", 9), Frame("do_GET", "/job/judge.py", 5),
+    Frame("process_request_thread", "/usr/lib/python3.11/socketserver.py", 691),
+)  # fmt: skip
+
+
+def in_loop(*owed: str, peers: tuple[str, ...] = (SERVED, OTHER), **fields: Any) -> Process:
+    """Rank 1 in an event loop of which nobody shows the tasks; these peers owe it an answer."""
+    its = rank(1, "main:10 score:12 run_forever select", world=2, peers=peers, **fields)
+    return dataclasses.replace(its, samples=tuple(dataclasses.replace(look, owed=owed) for look in its.samples))
+
+
+def judge_at(address: str, pid: int, *threads: Thread, **fields: Any) -> Process:
+    its = process(pid, f"judge{pid}", "main:4 serve_forever select", listening=(address,), **fields)
+    looks = tuple(dataclasses.replace(look, threads=(*look.threads, *threads)) for look in its.samples)
+    return dataclasses.replace(its, samples=looks)
+
+
+def looped(*processes: Process) -> Verdict:
+    pending = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
+    return triage(evidence(rank(0, "main:10 step:42 all_reduce", world=2), *processes), pending)
+
+
+STUCK = Thread("Thread-2", 77, HANDLER, wchan="futex_do_wait")
+
+
+def test_the_only_process_that_owes_an_event_loop_an_answer_is_waited_for() -> None:
+    verdict = looped(in_loop(SERVED), judge_at(SERVED, 70, STUCK), judge_at(OTHER, 71))
+    assert verdict.verdict == "HUNG" and keys(verdict) == {f"{HOST}:70"}
+    assert {party.rank for party in verdict.triage.victims} == {0, 1}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "waiter",
+    [
+        in_loop(),
+        in_loop(SERVED, OTHER),  # of two, nothing says which it needs
+        in_loop(SERVED, *DATABASE, peers=(SERVED, *DATABASE)),
+        in_loop(SERVED, environ={"MASTER_PORT": "8000"}),
+    ],
+    ids=["no request", "two requests", "a request to somebody outside", "its store"],
+)
+def test_a_server_is_not_blamed_where_an_event_loop_may_wait_for_somebody_else(waiter: Process) -> None:
+    verdict = looped(waiter, judge_at(SERVED, 70, STUCK), judge_at(OTHER, 71))
+    assert verdict.verdict == "INSUFFICIENT" and not keys(verdict)
+
+
+def test_a_child_may_be_what_an_event_loop_waits_for() -> None:
+    child = process(200, "tool", "main:3 run:8", ppid=101)
+    verdict = looped(in_loop(SERVED), judge_at(SERVED, 70, STUCK), child)
+    assert verdict.verdict == "INSUFFICIENT" and not keys(verdict)
+
+
+def test_a_server_that_computes_for_an_event_loop_is_slow() -> None:
+    judge = judge_at(SERVED, 70)
+    busy = (dataclasses.replace(STUCK, cpu_s=spent_s) for spent_s in (0.0, 1.4))
+    looks = (dataclasses.replace(look, threads=(*look.threads, thread))
+             for look, thread in zip(judge.samples, busy, strict=True))  # fmt: skip
+    verdict = looped(in_loop(SERVED), dataclasses.replace(judge, samples=tuple(looks)))
+    assert not keys(verdict) and verdict.verdict != "HUNG"
+
+
+SERVICE = """
+class Handler:
+    def do_GET(self):
+        {wait}
+        return items.pop()
+    def do_POST(self):
+        {bring}
+
+def fill():
+    items.append(1)
+    ready.set()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "bring", "lost", "named"),
+    [
+        ("ready.wait()", "ready.set()", (), False),
+        ("item = queue.get()", "queue.put(1)", (), False),
+        ("item = queue.get()", "pass", (), True),
+        ("lock.acquire()", "lock.release()", (), True),
+        ("ready.wait()", "pass", (), False),  # a thread that runs `fill` may come
+        ("ready.wait()", "pass", (LostThread("Thread-2 (fill)", "OSError"),), True),  # it has died
+    ],
+)
+def test_a_handler_may_wait_for_what_another_request_brings(
+    tmp_path: Path, wait: str, bring: str, lost: tuple[LostThread, ...], named: bool
+) -> None:
+    file = tmp_path / "service.py"
+    file.write_text(SERVICE.format(wait=wait, bring=bring))
+    handler = dataclasses.replace(STUCK, frames=(Frame("do_GET", str(file), 4), HANDLER[-1]))
+    client = rank(1, "main score getresponse", world=2, peers=(SERVED,))
+    server = judge_at(SERVED, 70, handler)
+    assert server.beat is not None
+    server = dataclasses.replace(server, beat=dataclasses.replace(server.beat, lost_threads=lost))
+    verdict = looped(client, server)
+    assert (verdict.verdict, keys(verdict)) == (("HUNG", {f"{HOST}:70"}) if named else ("INSUFFICIENT", set()))

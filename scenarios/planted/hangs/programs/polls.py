@@ -3,8 +3,10 @@
 No process may be named where it is unknown which one makes what is polled for. `file`: rank 0 polls for a file, which
 comes after three thresholds. `buffer`: it asks a collector for its size, which grows slowly. `died`: the same, but
 the collector's thread died; it ends between two looks. `pieces`: a rank reads an answer that takes three thresholds,
-one piece per third of a threshold. `join`, the only hang: rank 0 joins its child before it reads what the child has
-put into a queue.
+one piece per third of a threshold. `job`: the file comes from a shell beside the job, after three thresholds.
+`reported`: rank 0 looks at a list that a slow thread fills; another thread, which only reports, died. The two hangs:
+`thread`, where the thread that fills the list died, and `join`, where rank 0 joins its child before it reads what the
+child has put into a queue.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import multiprocessing
 import os
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -29,6 +32,31 @@ BATCH = 6  # items
 def wait_for_score(path: Path) -> None:
     while not path.exists():
         time.sleep(0.5)
+
+
+class Prefetcher:
+    """Fills a list in a thread. `dies`: that thread fails before it has filled anything; else one that reports does."""
+
+    def __init__(self, seconds: float, *, dies: bool) -> None:
+        self.batches: list[int] = []
+        self.seconds, self.dies = seconds, dies
+        threading.Thread(target=self.fill, name="prefetch", daemon=True).start()
+        threading.Thread(target=self.report, name="report", daemon=True).start()
+
+    def fill(self) -> None:
+        for number in range(BATCH):
+            time.sleep(self.seconds / BATCH)
+            if self.dies:
+                raise RuntimeError("no prompt groups")
+            self.batches.append(number)
+
+    def report(self) -> None:
+        if not self.dies:
+            raise ConnectionError("no server of metrics")
+
+    def all(self) -> None:
+        while len(self.batches) < BATCH:
+            time.sleep(0.5)
 
 
 ITEMS: list[int] = []
@@ -100,6 +128,13 @@ def something(phase: str, stall_s: float) -> None:
         path = Path(tempfile.mkdtemp()) / "score"
         threading.Timer(SHARES * stall_s, path.touch).start()
         wait_for_score(path)
+    elif phase == "job":
+        score = f"/tmp/score-{os.environ['MASTER_PORT']}"
+        subprocess.Popen(["sh", "-c", f"sleep {SHARES * stall_s}; touch {score}"], start_new_session=True)
+        wait_for_score(Path(score))
+        os.unlink(score)
+    elif phase in ("thread", "reported"):
+        Prefetcher(SHARES * stall_s, dies=phase == "thread").all()
     elif phase == "join":
         rewards()
     else:
@@ -116,7 +151,8 @@ def something(phase: str, stall_s: float) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--phase", choices=["file", "buffer", "died", "pieces", "join"], required=True)
+    phases = ["file", "buffer", "died", "pieces", "job", "reported", "thread", "join"]
+    arguments.add_argument("--phase", choices=phases, required=True)
     arguments.add_argument("--rank", type=int, default=0)
     arguments.add_argument("--stall", type=float, default=5.0)
     options = arguments.parse_args()

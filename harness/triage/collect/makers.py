@@ -1,0 +1,117 @@
+"""Who may make a file for which a process of the job looks again and again, inside the job or beside it.
+
+A process may that has the file, or a part of it, open for writing, or that names it in its command line. One that only
+has another file of the same folder open for writing may as well. Nobody is looked for in a folder that everybody uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from harness.triage.collect import job, proc, redact
+from harness.triage.collect.connections import PROC
+from harness.triage.evidence import Maker
+
+MOST = 16  # makers of one host that are kept
+WAKING_S = 1.5 / proc.TICKS  # whoever only wakes up and sleeps again may be charged one tick of the kernel's clock
+_COMMON = ("/", "/dev", "/dev/shm", "/tmp", "/var/tmp", "/var/log", tempfile.gettempdir())
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")  # an argument of sleep(1)
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def look(
+    host: str, sought: Mapping[int, tuple[str, ...]], window_s: float, *, sleep: Callable[[float], None] = time.sleep
+) -> tuple[Maker, ...]:
+    """The possible makers of the files for which processes look. `sought`: pid -> files, and folders with a slash at
+    their end."""
+    wanted = {path: {pid for pid, paths in sought.items() if path in paths} for its in sought.values() for path in its}
+    wanted = {path: pids for path, pids in wanted.items() if path.startswith("/")}
+    if not wanted:
+        return ()
+    table = proc.parents()
+    above = {path: {each for pid in pids for each in job.ancestors(pid, table)} for path, pids in wanted.items()}
+    programs = {path: {proc.arguments(pid) for pid in pids} for path, pids in wanted.items()}
+    folders = {str(_folder(path)) for path in wanted} - {*_COMMON}
+    makers = []
+    for pid in table.keys() - {os.getpid()}:
+        arguments, files = proc.arguments(pid), list(map(PurePath, _written(pid, folders)))
+        for path, pids in wanted.items():
+            if pid in pids or pid in above[path]:
+                continue
+            by, exact = _named(path, arguments if arguments not in programs[path] else ()), True
+            if not by:
+                by, exact = _open(path, files)
+            if by:
+                makers.append(Maker(host, path, pid, redact.command(arguments), by, exact))
+    makers = sorted(makers, key=lambda maker: not maker.exact)[:MOST]
+    trees = {maker.pid: proc.descendants((maker.pid,), table) for maker in makers}
+    before = {pid: _spent(tree) for pid, tree in trees.items()}
+    if makers:
+        sleep(window_s)
+    return tuple(
+        replace(maker, works=_works(before[maker.pid], _spent(trees[maker.pid])), sleeps_s=_sleeps_s(trees[maker.pid]))
+        for maker in makers
+    )
+
+
+def _folder(path: str) -> PurePath:
+    target = PurePath(os.path.realpath(path))
+    return target if path.endswith("/") else target.parent
+
+
+def _named(path: str, arguments: Sequence[str]) -> str:
+    """How a command line names a file, as the verb of a sentence; empty if it does not."""
+    pattern = re.compile(rf"(?<![\w/]){re.escape(path.rstrip('/'))}(?![\w./-])")
+    return f"names {path} in its command line" if any(map(pattern.search, arguments)) else ""
+
+
+def _open(path: str, files: Sequence[PurePath]) -> tuple[str, bool]:
+    """How files that are open for writing lead to `path`, as the verb of a sentence, and whether one is that file or a
+    part of it; empty if none is of its folder."""
+    beside = [file for file in files if file.parent == _folder(path)]
+    parts = [file for file in beside if not path.endswith("/") and PurePath(path).stem in file.name]
+    for file in parts:
+        return f"has {file} open for writing", True
+    return (f"has {beside[0]} open for writing, in the same folder" if beside else ""), False
+
+
+def _written(pid: int, folders: Collection[str]) -> Iterator[str]:
+    """The files of these folders that a process has open for writing."""
+    with contextlib.suppress(OSError):  # it ended, or it is another user's
+        for number in os.listdir(PROC / str(pid) / "fd") if folders else ():
+            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+                link = os.readlink(PROC / str(pid) / "fd" / number)
+                if link.rpartition("/")[0] not in folders:
+                    continue
+                info = (PROC / str(pid) / "fdinfo" / number).read_text()
+                flags = next((line.split()[1] for line in info.splitlines() if line.startswith("flags:")), "0")
+                if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
+                    yield link
+
+
+def _spent(tree: list[int]) -> dict[int, proc.Look]:
+    return {pid: proc.look(pid) for pid in tree}
+
+
+def _works(before: Mapping[int, proc.Look], after: Mapping[int, proc.Look]) -> str:
+    """What a process and all below it used between two looks, in words; empty if they used nothing."""
+    cpu_s = sum(look.cpu_s for look in after.values()) - sum(look.cpu_s for look in before.values())
+    moved = sum(look.io_bytes for look in after.values()) - sum(look.io_bytes for look in before.values())
+    return f"{cpu_s:.2f} s of CPU and {moved / 1000:.0f} kB between two looks" if cpu_s > WAKING_S or moved > 0 else ""
+
+
+def _sleeps_s(tree: list[int]) -> float | None:
+    """For how many seconds a `sleep` of these still sleeps; None without one."""
+    for pid in tree:
+        program, *arguments = proc.arguments(pid) or ("",)
+        match = _LENGTH.fullmatch(arguments[0]) if len(arguments) == 1 else None
+        if PurePath(program).name == "sleep" and match is not None:
+            return max(0.0, float(match[1]) * _UNITS[match[2]] - proc.born(pid)[1])
+    return None
