@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from harness.triage.evidence import Evidence, Peak, Process, Sample
 from probes.files import write_whole
@@ -37,12 +38,16 @@ def read(directory: Path) -> tuple[Peak, ...]:
         return tuple(
             Peak(
                 host=str(row["host"]), pid=int(row["pid"]), name=str(row["name"]), peak_bytes=int(row["peak_bytes"]),
-                killed=bool(row["killed"]), exit_code=None if row["exit_code"] is None else int(row["exit_code"]),
+                killed=bool(row["killed"]), exit_code=_whole(row["exit_code"]), rank=_whole(row.get("rank")),
             )
             for row in rows
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none was written, or it is damaged
         return ()
+
+
+def _whole(number: Any) -> int | None:
+    return None if number is None else int(number)
 
 
 def command_exit_code(directory: Path) -> int | None:
@@ -58,17 +63,17 @@ def command_exit_code(directory: Path) -> int | None:
 def added(evidence: Evidence, directory: Path) -> Evidence:
     """The evidence with what the watch wrote of the end of its processes.
 
-    A process that the kernel killed and that left nothing else is added. One that lives, or whose exit code is known,
-    stays as it is.
+    A process that the kernel killed, or of whose end its launcher spoke, and that left nothing else is added. One that
+    lives, or whose exit code is known, stays as it is.
     """
     peaks = read(directory)
     by_key = {f"{peak.host}:{peak.pid}": peak for peak in peaks}
     keys = {process.key for process in evidence.processes}
     processes = [_ended(process, by_key.get(process.key)) for process in evidence.processes]
     processes += [
-        Process(host=peak.host, pid=peak.pid, ppid=-1, command=peak.name, exit_code=peak.exit_code,
+        Process(host=peak.host, pid=peak.pid, ppid=-1, command=peak.name, exit_code=peak.exit_code, rank=peak.rank,
                 samples=(Sample(0.0, "gone"),))
-        for key, peak in by_key.items() if peak.killed and key not in keys
+        for key, peak in by_key.items() if (peak.killed or peak.rank is not None) and key not in keys
     ]  # fmt: skip
     code = command_exit_code(directory)
     return replace(evidence, processes=tuple(processes), peaks=peaks, command_exit_code=code)
@@ -78,4 +83,4 @@ def _ended(process: Process, peak: Peak | None) -> Process:
     is_gone = process.samples and process.samples[-1].state == "gone"
     if peak is None or peak.exit_code is None or process.exit_code is not None or not is_gone:
         return process
-    return replace(process, exit_code=peak.exit_code)
+    return replace(process, exit_code=peak.exit_code, rank=peak.rank if process.rank is None else process.rank)
