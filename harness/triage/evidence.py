@@ -434,7 +434,7 @@ class Peak:
     peak_bytes: int
     killed: bool = False
     exit_code: int | None = None
-    rank: int | None = None
+    rank: Ranks | None = None
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import json
 from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from harness.triage.evidence import Evidence, Peak, Process, Sample
+from probes import limits
 from probes.files import write_whole
 from probes.heartbeat import WATCHDOG
 
@@ -38,16 +38,13 @@ def read(directory: Path) -> tuple[Peak, ...]:
         return tuple(
             Peak(
                 host=str(row["host"]), pid=int(row["pid"]), name=str(row["name"]), peak_bytes=int(row["peak_bytes"]),
-                killed=bool(row["killed"]), exit_code=_whole(row["exit_code"]), rank=_whole(row.get("rank")),
+                killed=bool(row["killed"]), exit_code=None if row["exit_code"] is None else int(row["exit_code"]),
+                rank=limits.rank(str(row.get("rank"))),
             )
             for row in rows
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none was written, or it is damaged
         return ()
-
-
-def _whole(number: Any) -> int | None:
-    return None if number is None else int(number)
 
 
 def command_exit_code(directory: Path) -> int | None:

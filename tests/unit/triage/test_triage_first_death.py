@@ -202,7 +202,8 @@ def test_peaks_are_those_of_this_host_with_who_was_killed_and_exit_codes() -> No
 
 
 def test_what_the_watch_wrote_of_an_end_is_read_again(tmp_path: Path) -> None:
-    peaks = (Peak("node1", 1, "rank 1", 50, killed=True, exit_code=-9), Peak("node1", 2, "rank 2", 30, exit_code=1))
+    second = Peak("node1", 2, "rank 2", 30, exit_code=1, rank=4)
+    peaks = Peak("node1", 1, "rank 1", 50, killed=True, exit_code=-9), second
     endings.write(tmp_path, peaks)
     gone = Process(host="node1", pid=2, ppid=1, samples=(Sample(0.0, "gone"),))
     alive = dataclasses.replace(gone, samples=(Sample(0.0, "S"),))
