@@ -25,6 +25,7 @@ from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harn
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
 from harness.other_paths import nearest_folder, similar_path
 from harness.triage.collect import bounded
+from harness.triage.graph.subjects import exit_text
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
@@ -414,8 +415,9 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
             fix = "--timeout 600   # if it waits for nothing; better, import less in that file"
             raise BadInput(f"{file} did not answer within {options.timeout_s:g} s", fix=fix)
         if not result.exists():
-            last = (done.err.strip().splitlines() or ["nothing"])[-1]
-            raise BadInput(f"{file}: its process ended with {done.code}: {last}", fix=_line(options, file))
+            last = "".join(f": {line}" for line in done.err.strip().splitlines()[-1:])
+            fix = _line(options, file, "-X", "faulthandler")
+            raise BadInput(f"{file} ends the process that executes it, with {exit_text(done.code)}{last}", fix=fix)
         answer = json.loads(result.read_text(encoding="utf-8"))
     if answer["error"]:
         place = f"{file}:{answer['line']}" if answer["line"] else str(file)
@@ -513,8 +515,8 @@ def _another_python(options: Asked, module: str = "") -> str:
     return f"--python {shlex.quote(python)}" if python else ""
 
 
-def _line(options: Asked, file: Path) -> str:
-    return f"{shlex.quote(options.python or sys.executable)} {shlex.quote(str(file))}"
+def _line(options: Asked, file: Path, *words: str) -> str:
+    return shlex.join([options.python or sys.executable, *words, str(file)])
 
 
 def _stand_ins(names: list[str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from probes import limits
 from probes.plugins import PluginError
 from scenarios.engines import mapping, native_arguments, registry
 from scenarios.engines.canonical_request import engine_asked
@@ -21,6 +22,7 @@ from scenarios.engines.mapping import ParameterMap
 from scenarios.settings import Scenario
 
 ANSWER = "rlhf-harness-ahead:"
+BEGUN = "rlhf-harness-ahead begins"  # what is printed before a user's file is executed
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,27 @@ def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], devi
         native = chosen.apply(engine, "sampling", dataclasses.asdict(sampling), ours)
         mapped = mapping.Mapped(native, sampling, frozenset())
         mapping.sampling_event(chosen, engine, sampling, mapped, scenario.rollout.mode)
+        _refuse_rejected(chosen, engine, {"engine": arguments, "sampling": native})
     except (ParameterRefused, PluginError) as error:
         return Ahead(refused=str(error))
     return Ahead(tuple(arguments), tuple(native))
 
 
+def _refuse_rejected(chosen: ParameterMap, engine: str, given: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ParameterRefused for a value of a user's file that the engine does not accept, or no recording can hold."""
+    for part, values in given.items() if chosen.file else ():
+        arguments = {argument.name: argument for argument in native_arguments.table(part, engine).values()}
+        for name, value in values.items():
+            why = arguments[name].rejects(value) if name in arguments else ""
+            if not why and isinstance(value, int) and abs(value) > limits.WHOLE:
+                why = "a recording's whole numbers are signed, of 64 bits"
+            if why:
+                raise ParameterRefused(f"the mapping {chosen.file}: {engine}_{part} gives {name}={value!r}: {why}")
+
+
 def main() -> None:
     request = json.load(sys.stdin)
+    print(BEGUN, flush=True)
     answer = ahead(
         request["engine"], Scenario.from_json(request["scenario"]), request["mapping"], request["device"],
         request["longest_context"],

@@ -19,11 +19,12 @@ from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
 from harness.envs.stored_arguments import accepted
 from harness.errors import BadInput, closest
+from harness.triage.graph.subjects import exit_text
 from probes import limits
 from scenarios import tiny
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
-from scenarios.engines.ahead import ANSWER, Ahead
+from scenarios.engines.ahead import ANSWER, BEGUN, Ahead
 from scenarios.engines.canonical_request import engine_asked
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Scenario
@@ -166,7 +167,8 @@ def _ours(spec: EngineSpec, environment: Environment, scenario: Scenario, longes
 def _ask(
     environment: Environment, spec: EngineSpec, scenario: Scenario, mapping: Mapping[str, Any], longest: int
 ) -> Ahead:
-    """Return what the engine's own interpreter makes of the request. A missing answer refuses nothing."""
+    """Return what the engine's own interpreter makes of the request. A missing answer refuses nothing, except of a
+    mapping that ends the interpreter."""
     request = {
         "engine": environment.engine, "scenario": scenario.to_json(), "mapping": dict(mapping),
         "device": environment.device, "longest_context": longest,
@@ -181,9 +183,13 @@ def _ask(
             [environment.python or sys.executable, "-m", PROGRAM], input=json.dumps(request), capture_output=True,
             text=True, errors="replace", timeout=TIMEOUT_S, env=variables,
         )  # fmt: skip
-        line = next(line for line in reversed(answer.stdout.splitlines()) if line.startswith(ANSWER))
+        lines = answer.stdout.splitlines()
+        line = next((line for line in reversed(lines) if line.startswith(ANSWER)), "")
+        if not line and mapping and BEGUN in lines:
+            ending = exit_text(answer.returncode)
+            return Ahead(refused=f"the mapping {mapping['file']} ends the process that executes it, with {ending}")
         return Ahead.of(json.loads(line.removeprefix(ANSWER)))
-    except (OSError, subprocess.TimeoutExpired, StopIteration, ValueError, KeyError, TypeError):
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         return Ahead()
 
 

@@ -140,6 +140,20 @@ def test_a_number_out_of_its_range_or_scale_does_not_arrive(parameter: str, writ
     assert kinds(found).get(parameter, "") == kind
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "seed", "kind"),
+    [
+        ("hf", "2**63", "rejected"), ("hf", "asked['seed'] - 5", "rejected"), ("hf", "asked['seed']", ""),
+        ("vllm", "asked['seed'] + 2**32", "rejected"), ("sglang", "-1", "rejected"), ("sglang", "7", "dropped"),
+    ],
+)  # fmt: skip
+def test_a_seed_that_the_engine_does_not_take_is_rejected(engine: str, seed: str, kind: str, checked) -> None:
+    argument = BY_NAME["seed"].native(engine)
+    judged = checked(f"def {engine}_engine(asked, ours):\n    return {{**ours, '{argument}': {seed}}}\n", engine=engine)
+    assert kinds(judged).get("seed", "") == kind
+
+
 def test_a_setting_that_follows_another_is_tied_and_counted_once(checked) -> None:
     found = checked('def params(args):\n    return {"top_k": args["top_k"], "top_p": args["top_k"] / 100}\n')
     assert [item.kind for item in found.findings if item.parameter == "top_p"] == ["tied"]
@@ -273,7 +287,9 @@ def test_settings_that_are_never_set_are_left_out(checked) -> None:
         ("def f(args):\n    return args['backend']\n", r"KeyError: 'backend'"),
         ("def f(args):\n    return args['dtype']\n", r"str, not a dictionary"),
         ("def f(args):\n    return dict(args)\ndef g(args):\n    return dict(args)\n", r"several functions"),
-        ("import os\nos._exit(4)\n", r"ended with 4"),
+        ("import os\nos._exit(4)\n", r"users.py:2 cannot be imported: SystemExit: 4"),
+        ("import os\nif not os.fork():\n    os._exit(4)\nos.wait()\n", r"no function maps settings of vLLM"),
+        ("import os\nos.kill(os.getpid(), 9)\n", r"users.py ends the process that executes it, with signal 9"),
     ],
 )
 def test_a_file_that_cannot_be_called_is_an_error(checked, source: str, message: str) -> None:

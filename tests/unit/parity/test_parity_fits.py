@@ -80,6 +80,12 @@ def model(tmp_path: Path, **config: Any) -> Scenario:
         ("engine", "return 1 / 0", "line 2, raised ZeroDivisionError"),
         ("engine", "raise SystemExit(3)", "line 2, raised SystemExit: 3"),
         ("engine", "return None", "returned NoneType"),
+        ("engine", "__import__('os')._exit(3)", "the mapping /mine.py ends the process .* with exit code 3"),
+        ("engine", "__import__('os').kill(__import__('os').getpid(), 9)", "with signal 9"),
+        ("engine", "return {**ours, 'random_seed': -5}", "sglang_engine gives random_seed=-5: a seed is"),
+        ("engine", "return {**ours, 'random_seed': 2**32}", "random_seed=4294967296: a seed is"),
+        ("sampling", "return {**ours, 'min_new_tokens': 2**63}", "min_new_tokens=9223372036854775808: a recording"),
+        ("sampling", "return {**ours, 'top_k': 0}", "sglang_sampling gives top_k=0: top_k must be"),
     ],
 )  # fmt: skip
 def test_what_a_mapping_cannot_have_is_refused(environment: Environment, part: str, body: str, words: str) -> None:
