@@ -18,7 +18,7 @@ from typing import Any, cast
 from harness.envs.environment import all_environments, find
 from harness.envs.interpreter import import_failure
 from harness.envs.stored_arguments import accepted
-from harness.errors import BadInput, closest
+from harness.errors import BadInput, Mistakes, closest
 from harness.frameworks.spec import frameworks
 from harness.mapping import call_program
 from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, owners, settings
@@ -30,6 +30,7 @@ from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.mapping import PARTS
+from scenarios.engines.native_arguments import table
 from scenarios.engines.spec import EngineSpec
 
 _WITH_THE_REST = " with the rest"  # suffix for requests of a part that also have the other part's settings
@@ -145,7 +146,9 @@ def _distinct(judged: list[_Part]) -> tuple[Arrival, ...]:
 
 def installed(engine: str) -> Accepted:
     """The argument names that an engine accepts, as stored when its environment was made; empty without an
-    environment."""
+    environment. The embedded engine reads those of its tables."""
+    if registry.get(engine).embedded:
+        return Accepted(*(tuple(each.name for each in table(part, engine).values()) for part in PARTS))
     environment = find(engine)
     return Accepted() if environment is None else accepted(environment, ask=False)
 
@@ -543,7 +546,13 @@ def _raised(
         fix = f"--with {missing[1]}=VALUE"
     else:
         fix = f"sed -n {line}p {shlex.quote(options.file)}   # the line to correct"
-    return BadInput("; ".join(troubles + unchecked), fix=fix)
+    mistakes = [BadInput("; ".join(troubles + unchecked), fix=fix)]
+    mistakes += [
+        BadInput(f"{options.file}: {finding.setting} is {finding.kind}: {finding.text}", fix=fix)
+        for finding in _distinct(judged)
+        if finding.kind != "dropped"
+    ]
+    return mistakes[0] if len(mistakes) == 1 else Mistakes(mistakes)
 
 
 def _nothing_maps(

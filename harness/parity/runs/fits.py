@@ -18,7 +18,7 @@ from harness.envs import interpreter, recipe
 from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
 from harness.envs.stored_arguments import accepted
-from harness.errors import BadInput, closest
+from harness.errors import BadInput, HarnessError, closest, collected, refuse
 from harness.triage.graph.subjects import exit_text
 from probes import limits
 from scenarios import tiny
@@ -93,21 +93,24 @@ def check_fit(
     if mapping or (registry.home(spec.name) is not None and not spec.embedded):
         ahead = _ask(environment, spec, scenario, mapping, longest)
         if not ahead.brought:
-            raise _not_brought(environment, ahead.refused)
-        if ahead.refused:
-            file = shlex.quote(str(mapping.get("file", "FILE.py")))
-            fix = f"harness mapping {file} --engine {spec.name}   # checks the file in seconds, without a run"
-            raise BadInput(ahead.refused, fix=fix)
+            raise _not_brought(environment, "".join(ahead.refused))
     else:
         ahead = Ahead(tuple(_ours(spec, environment, scenario, longest)))
+    file = shlex.quote(str(mapping.get("file", "FILE.py")))
+    fix = f"harness mapping {file} --engine {spec.name}   # checks the file in seconds, without a run"
+    mistakes: list[HarnessError] = [BadInput(why, fix=fix) for why in ahead.refused]
     if spec.embedded:  # no list of its arguments is kept: it is the harness's own
-        return
+        return refuse(mistakes)
     unusual = bool(mapping) or environment.version != _pinned(environment)
     takes = accepted(environment, ask=unusual, say=say)
-    _check_model(spec, environment, scenario, shape, takes)
+    with collected(mistakes):
+        _check_model(spec, environment, scenario, shape, takes)
     where = f"the mapping {mapping['file']}" if mapping.get("file") else "the harness's own mapping"
-    _check_names(environment, "argument", ahead.engine, takes.engine, where)
-    _check_names(environment, "sampling parameter", ahead.sampling, takes.sampling, where)
+    with collected(mistakes):
+        _check_names(environment, "argument", ahead.engine, takes.engine, where)
+    with collected(mistakes):
+        _check_names(environment, "sampling parameter", ahead.sampling, takes.sampling, where)
+    refuse(mistakes)
 
 
 def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario, shape: Shape, takes: Accepted) -> None:
@@ -187,7 +190,7 @@ def _ask(
         line = next((line for line in reversed(lines) if line.startswith(ANSWER)), "")
         if not line and mapping and BEGUN in lines:
             ending = exit_text(answer.returncode)
-            return Ahead(refused=f"the mapping {mapping['file']} ends the process that executes it, with {ending}")
+            return Ahead(refused=(f"the mapping {mapping['file']} ends the process that executes it, with {ending}",))
         return Ahead.of(json.loads(line.removeprefix(ANSWER)))
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         return Ahead()

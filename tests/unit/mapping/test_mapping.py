@@ -16,9 +16,9 @@ import pytest
 
 from harness import cli
 from harness.envs.environment import Environment
-from harness.errors import BadInput
+from harness.errors import BadInput, mistakes_of
 from harness.mapping.carried_settings import Setting, owners, settings
-from harness.mapping.file import Asked, check
+from harness.mapping.file import Asked, check, installed
 from harness.mapping.judge import Mapping, Takes
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
@@ -346,6 +346,24 @@ def test_the_interpreter_of_a_fix_exists_and_has_the_module(
     (folder / "env.json").write_text(json.dumps(record.to_json()))
     assert cli.main(words) == 2
     assert command_of(capsys) == f"harness {with_environment.format(record.python)}"
+
+
+@pytest.mark.slow
+def test_what_is_wrong_beside_a_function_that_raises_is_told_with_it(tmp_path: Path) -> None:
+    """And the embedded engine's arguments are known without an environment."""
+    file = tmp_path / "users.py"
+    file.write_text(
+        "def hf_engine(asked, ours):\n    return {**ours, 'no_such': 1, 'seed': -1}\n"
+        "def hf_sampling(asked, ours):\n    return asked['top']\n"
+    )
+    takes = Takes(Accepted(), installed("hf"))
+    with pytest.raises(BadInput) as refused:
+        check(Asked(file=str(file), engine="hf", source="vllm"), takes)
+    messages = [mistake.message for mistake in mistakes_of(refused.value)]
+    assert [name in message for name, message in zip(("'top'", "seed", "no_such"), messages, strict=True)] == [True] * 3
+    file.write_text("def hf_engine(asked, ours):\n    return {**ours, 'no_such': 1}\n")
+    judged = check(Asked(file=str(file), engine="hf", source="vllm"), takes)
+    assert [item.setting for item in judged.findings if item.kind == "unknown"] == ["no_such"]
 
 
 def command_of(capsys: pytest.CaptureFixture[str]) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from harness.envs import stored_arguments as kept
 from harness.envs.environment import Environment
-from harness.errors import BadInput
+from harness.errors import BadInput, mistakes_of
 from harness.parity.runs import fits, run
 from harness.parity.runs.fits import Shape, check_fit
 from harness.parity.runs.run_options import ParityOptions
@@ -92,6 +92,17 @@ def test_what_a_mapping_cannot_have_is_refused(environment: Environment, part: s
     with pytest.raises(BadInput, match=words) as refused:
         checked(environment, f"def sglang_{part}(asked, ours):\n    {body}\n")
     assert refused.value.fix and "\n" not in refused.value.message
+
+
+@pytest.mark.slow
+def test_all_mistakes_of_a_mapping_are_refused_together(environment: Environment) -> None:
+    engine = "def sglang_engine(asked, ours):\n    return {**ours, 'random_seed': -5, 'no_such': 1}\n"
+    with pytest.raises(BadInput) as refused:
+        checked(environment, engine + "def sglang_sampling(asked, ours):\n    return {**ours, 'nor_this': 2}\n")
+    mistakes = mistakes_of(refused.value)
+    assert len(mistakes) == 3
+    for name in ("random_seed", "no_such", "nor_this"):
+        assert any(name in mistake.message for mistake in mistakes)
 
 
 @pytest.mark.slow
