@@ -23,7 +23,7 @@ from harness.frameworks.spec import frameworks
 from harness.mapping import call_program
 from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, owners, settings
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
-from harness.other_paths import nearest_folder, similar_path
+from harness.other_paths import free_path, nearest_folder, similar_path
 from harness.triage.collect import bounded
 from harness.triage.graph.subjects import exit_text
 from scenarios.engines import registry
@@ -451,11 +451,11 @@ def _check_file(name: str) -> None:
             raise BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(file)))}")
         raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
     if file.suffix not in importlib.machinery.all_suffixes():
-        raise BadInput(
-            f"{file} is no file of Python: its name does not end in .py",
-            fix="FILE.py",
-            instead=name,
-        )
+        message = f"{file} is no file of Python: its name does not end in .py"
+        if (near := similar_path(file, file.parent.glob("*.py"))) is not None:
+            raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
+        copy = shlex.join(["cp", "--", str(file), str(free_path(file.with_suffix(".py")))])
+        raise BadInput(message, fix=f"{copy}   # if it is one: then name the copy")
 
 
 def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:

@@ -88,7 +88,8 @@ def _refuse_rejected(chosen: ParameterMap, engine: str, part: str, given: Mappin
         if not why and isinstance(value, int) and abs(value) > limits.WHOLE:
             why = "a recording's whole numbers are signed, of 64 bits"
         if why:
-            raise ParameterRefused(f"the mapping {chosen.file}: {engine}_{part} gives {name}={value!r}: {why}")
+            where = f"the mapping {chosen.file}: {engine}_{part}"
+            raise ParameterRefused(f"{where} gives {name}={value!r}: {why}", fix=chosen.check(engine))
 
 
 def main() -> None:

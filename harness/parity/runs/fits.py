@@ -96,8 +96,9 @@ def check_fit(
             raise _not_brought(environment, "".join(ahead.refused))
     else:
         ahead = Ahead(tuple(_ours(spec, environment, scenario, longest)))
-    file = shlex.quote(str(mapping.get("file", "FILE.py")))
-    fix = f"harness mapping {file} --engine {spec.name}   # checks the file in seconds, without a run"
+    fix = f"harness env arguments {environment.name}   # what the engine takes"
+    if file := mapping.get("file"):
+        fix = f"harness mapping {shlex.quote(file)} --engine {spec.name}   # checks the file in seconds, without a run"
     mistakes: list[HarnessError] = [BadInput(why, fix=fix) for why in ahead.refused]
     if spec.embedded:  # no list of its arguments is kept: it is the harness's own
         return refuse(mistakes)

@@ -336,7 +336,8 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
         ("render github /", "/ cannot be read: Is a directory",
          EXAMPLE),
         (f"history list --history {__file__}", "file is not a database",
-         "harness history list --history FILE   # another one, or postgresql://HOST/DATABASE"),
+         f"harness history list --history {Path(__file__).with_stem('test_cli_errors-2')}   # a new one; or "
+         "postgresql://HOST/DATABASE"),
         ("parity hf hf --prompts /", "prompts.path = '/': a directory",
          "harness parity hf hf --prompts builtin:tiny   # or a file that ends in .jsonl or .parquet"),
         ("parity hf hf --model /", "this directory holds no config.json",
