@@ -37,7 +37,7 @@ def listening(port: int, command: str = "nginx: master", **more: Any) -> dict[st
 # check -> (planted facts, severity, a word that the finding must hold); several for one check
 PLANTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("ptrace", {"tracing": {"attempt": "denied", "ptrace": False, "scope": 1}}, "error", "ptrace_scope=0"),
-    ("ptrace", {"tracing": {"attempt": "denied", "ptrace": False, "seccomp": 2}}, "error", "to the container"),
+    ("ptrace", {"tracing": {"attempt": "denied", "ptrace": False, "seccomp": 2}}, "error", "docker run --cap-add"),
     ("ptrace", {"tracing": {"attempt": "failed", "detail": "no symbols"}}, "warning", "no symbols"),
     ("ptrace", {"tracing": {"attempt": "only nonblocking"}}, "info", "docker run --cap-add SYS_PTRACE"),
     ("file-limit", {"limits": {"files_soft": 1024, "files_hard": 1024}}, "error", "1,024"),
