@@ -92,8 +92,8 @@ def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
 def _versions(server_a: Server, server_b: Server) -> Outcome:
     stated = f"{server_a.build}; {server_b.build}"
     if server_a.engine != server_b.engine:
-        return Problem("info", "the engines differ", stated, "settings are compared by what they mean in each",
-                       f"harness parity {server_a.engine} {server_b.engine}   # compares what they compute")  # fmt: skip
+        fix = f"harness parity {server_a.engine} {server_b.engine}   # compares what they compute"
+        return Problem("info", "the engines differ", stated, "settings are compared by what they mean in each", fix)
     if not (server_a.version and server_b.version):
         return Unseen(f"the versions: {stated}")
     if server_a.version == server_b.version:
