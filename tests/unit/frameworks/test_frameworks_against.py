@@ -326,6 +326,47 @@ def test_two_servers_of_one_engine_are_compared_by_its_arguments() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("-tp 2", "--tensor-parallel-size 2"), ("-tp=2", "--tensor_parallel_size=2"), ("-q awq", "--quantization awq"),
+        ("-qawq", "--quantization=awq"), ("-O3", "--optimization-level 3"), ("-O 3", "--optimization-level=3"),
+        ("-O=3", "--optimization-level=3"), ("-dp 2 -dpn 1", "--data-parallel-size 2 --data-parallel-rank 1"),
+        ("-cc.mode=3", "--compilation-config.mode 3"), ("-ep -tp 2", "--enable-expert-parallel -tp=2"),
+        ("--seed -1 -tp 2", "-tp 2 --seed=-1"), ("--enforce-eager", "--enforce-eager=true"),
+    ],
+)  # fmt: skip
+def test_a_short_option_of_a_server_is_the_long_one(short: str, long: str) -> None:
+    assert differing(f"vllm serve {short} m", f"vllm serve m {long}") == {}
+    other = long.rpartition("2")[0] + "4" if "2" in long else f"{long}4"
+    assert differing(f"vllm serve {short} m", f"vllm serve m {other}") or "eager" in long
+
+
+def test_spellings_of_sglangs_options_are_one() -> None:
+    serve = "python -m sglang.launch_server"
+    assert differing(f"{serve} --model m --tp 2", f"{serve} --model-path m --tensor-parallel-size 2") == {}
+    assert differing("vllm serve m -tp 2", f"{serve} --model n --tp 4").keys() >= {"model", "tensor_parallel"}
+
+
+def test_the_versions_of_the_engines_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
+    programs = []
+    for version in ("0.31.0", "0.32.0"):
+        venv = tmp_path / version
+        info = venv / "lib" / "python3.11" / "site-packages" / f"vllm-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+        (venv / "bin").mkdir()
+        (program := venv / "bin" / "vllm").write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        programs.append(f"{program} serve m")
+    assert differing(*programs) == {"the versions of the engine differ": "warning"}
+    alike = compare(programs[0].split(), programs[0].split())
+    assert any("0.31.0" in str(item) for item in alike) and not any(isinstance(item, Hazard) for item in alike)
+    unknown = [item for item in compare(programs[0].split(), ["vllm", "serve", "m"]) if isinstance(item, Unchecked)]
+    assert any("not known" in item.reason and "0.31.0" in item.reason for item in unknown)
+
+
 def test_servers_of_two_engines_are_compared_by_what_their_arguments_mean() -> None:
     vllm = "vllm serve m --max-model-len 1024"
     sglang = "python -m sglang.launch_server --context-length"
