@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from typing import Any, TextIO
 
 from harness import exit_cleanup
 
@@ -13,6 +15,8 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `harness ... >&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(getattr(sys, name).buffer, io.RawIOBase):
+            setattr(sys, name, _buffered(getattr(sys, name)))
     try:
         from harness.cli import main as run
 
@@ -26,6 +30,15 @@ def main() -> None:
     # without that: the command is over, its processes are ended, and its output is written.
     exit_cleanup.now()
     os._exit(code)
+
+
+def _buffered(stream: Any) -> TextIO:
+    """Return the stream with a buffer, which is written after each line.
+
+    With PYTHONUNBUFFERED Python has none, and then it loses without an error what a full disk did not take.
+    """
+    writer = io.BufferedWriter(stream.buffer)
+    return io.TextIOWrapper(writer, encoding=stream.encoding, errors=stream.errors, line_buffering=True)
 
 
 if __name__ == "__main__":

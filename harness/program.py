@@ -12,8 +12,10 @@ from pathlib import Path
 from harness.errors import BadInput
 from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE
 from harness.other_paths import nearest_folder
-from harness.similar_names import similar
+from harness.similar_names import edits, similar
 from probes import limits, redaction
+
+SURE = 5  # letters for each that differs: torchrn is torchrun; nope is not node, which would run and do something else
 
 
 class CommandNotRun(BadInput):
@@ -55,7 +57,8 @@ def _similar(command: Sequence[str], environment: Mapping[str, str]) -> str:
         return f"ls {shlex.quote(str(nearest_folder(Path(program))))}   # and name the program that is there"
     folders = environment.get("PATH", os.defpath).split(os.pathsep)
     names = {name for folder in folders for name in _names(folder)}
-    if near := similar(program, sorted(names)):
+    near = [name for name in similar(program, sorted(names)) if edits(program, name) * SURE <= len(name)]
+    if near:
         return shlex.join(["--", near[0], *command[1:]])
     return "echo $PATH   # the folders that are searched; name a program elsewhere with its whole path"
 

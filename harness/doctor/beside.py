@@ -7,6 +7,7 @@ same time, at least one sees the other.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 from pathlib import Path
@@ -26,7 +27,8 @@ def compare(folder: Path, mine: Facts) -> list[tuple[str, Outcome]]:
     Raises BadInput for a folder that is not there, which each node would make for itself, or cannot be written.
     """
     if not folder.is_dir():
-        again = shlex.quote(str(folder))
+        # A name that a file has is free beside it.
+        again = shlex.quote(f"{folder}.nodes" if os.path.lexists(folder) else str(folder))
         raise BadInput(
             f"{folder} is no directory: the nodes share one that is there",
             fix=f"mkdir -p {again}; harness doctor --nodes {again}   # on storage that all nodes see",

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,14 +184,17 @@ def misfit(facts: Interpreter, engine: str, driver: Driver) -> EnvironmentUnusab
         return EnvironmentUnusable(
             f"{where} is {facts.implementation} {facts.python}, the driver is CPython {driver.python}: "
             "one Ray cluster needs the same minor version everywhere",
-            fix=f"make its environment with Python {driver.minor}, or install the harness under Python {facts.minor}",
+            fix=f"harness env create {engine}   # makes one with Python {driver.minor}",
         )
     if not facts.present.get(engine):
         present_engines = [
             name for name in registry.names(embedded=False) if facts.present.get(name) and name != engine
         ]
         alternative = f"; it has {present_engines[0]}" if present_engines else ""
-        return EnvironmentUnusable(f"{where} has no {engine}{alternative}", fix=f"{where} -m pip install {engine}")
+        # An engine would replace packages of the harness in its own environment.
+        of_harness = os.path.realpath(os.path.dirname(where)) == os.path.realpath(os.path.dirname(sys.executable))
+        fix = f"harness env create {engine}" if of_harness else f"{where} -m pip install {engine}"
+        return EnvironmentUnusable(f"{where} has no {engine}{alternative}", fix=fix)
     if facts.versions.get("ray") != driver.ray:
         has = f"ray {facts.versions['ray']}" if facts.versions.get("ray") else "no ray"
         return EnvironmentUnusable(

@@ -44,7 +44,7 @@ from harness.frameworks.shared_traps import shared_traps
 from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
 from harness.parity.runs.recording import recording_in, written
-from harness.program import find_program
+from harness.program import CommandNotRun, find_program
 from harness.triage.watch.stderr_tail import STDERR
 from harness.triage.watch.watched_command import why_of
 from probes import redaction
@@ -210,7 +210,10 @@ def run_framework_parity(
     started = time.monotonic()
     if command and PYTHON not in command[0]:
         refuse_absent_script(command)
-        find_program(without_prefixes(command), os.environ)
+        try:
+            find_program(without_prefixes(command), os.environ)
+        except CommandNotRun as error:  # its exit code is that of a command which the harness runs in its own place
+            raise BadInput(error.message, fix=error.fix) from error
     seed, coupled = options.seed, options.coupled
     job, baseline_side, candidate_side = plan(baseline, candidate, command, options)
     its, name = job.framework, job.framework.name

@@ -256,6 +256,7 @@ def loaded(file: str, real: bool) -> types.ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    sys.dont_write_bytecode = True  # nothing is left beside the user's file
     spec.loader.exec_module(module)
     return module
 

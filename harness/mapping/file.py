@@ -418,6 +418,9 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
         if done.code is None:
             fix = "--timeout 600   # if it waits for nothing; better, import less in that file"
             raise BadInput(f"{file} did not answer within {options.timeout_s:g} s", fix=fix)
+        if not result.exists() and options.python and import_failure(options.python, "import sys", {}):
+            message = f"--python {options.python} is no interpreter of Python"
+            raise BadInput(message, fix=_another_python(options), instead="--python")
         if not result.exists():
             last = "".join(f": {line}" for line in done.err.strip().splitlines()[-1:])
             fix = _line(options, file, "-X", "faulthandler")

@@ -20,7 +20,7 @@ from harness import envs
 from harness.cluster import launch
 from harness.cluster.launch import driver_seat
 from harness.errors import BadInput, HarnessError
-from harness.parity.runs.preflight import environment_for, preflight
+from harness.parity.runs.preflight import check_device, environment_for, preflight
 from harness.warm import state
 from harness.warm.keeper import Order, Word
 from scenarios.settings import Scenario
@@ -63,6 +63,7 @@ def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, 
         raise BadInput(f"engines are up already ({running.names}, since {running.since})", fix="harness down")
     for backend in backends:
         preflight(scenario, backend)
+    check_device(device, None)
     environments = [environment_for(backend, scenario, say=say) for backend in backends]
     if on_gpu := [environment.name for environment in environments if environment.device == "cuda"]:
         raise BadInput(

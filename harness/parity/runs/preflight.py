@@ -12,6 +12,7 @@ from typing import Any
 from harness import config, envs
 from harness.cluster.learners import roles_of
 from harness.envs.environment import Environment
+from harness.envs.install import nvidia_gpu
 from harness.errors import BadInput, HarnessError, collected, refuse
 from harness.other_paths import similar_path
 from harness.parity.runs import user_mapping
@@ -97,6 +98,12 @@ def _checked(
             raise BadInput(str(error), fix=f"--set engine.tensor_parallel={len(os.sched_getaffinity(0))}") from error
     check_fit(environment, scenario, mapping, say)
     return environment
+
+
+def check_device(device: str, address: str | None) -> None:
+    """Refuse CUDA where this machine has no GPU. A cluster at `address` has other machines. Raises BadInput."""
+    if device == "cuda" and not address and not nvidia_gpu():
+        raise BadInput("--device cuda: this machine has no NVIDIA GPU that its driver shows", fix="--device cpu")
 
 
 def check_machine(scenarios: Iterable[Scenario], address: str | None, say: Callable[[str], None]) -> None:

@@ -22,7 +22,7 @@ from harness.command_options import command_line, command_options
 from harness.errors import BadInput
 from harness.nearest_run import MAKES
 from harness.parity.runs.directory import is_run, no_rollouts, no_run
-from harness.parity.runs.preflight import check_machine, environment_for, preflight
+from harness.parity.runs.preflight import check_device, check_machine, environment_for, preflight
 from harness.parity.runs.recording import compacted, guarded, recording_in, verdict_with_cut, written
 from harness.parity.runs.run_engines import cluster_for
 from harness.parity.runs.run_options import ReplayOptions
@@ -61,6 +61,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     engine = dataclasses.replace(recorded_run.scenario.engine, router="")
     scenario = dataclasses.replace(recorded_run.scenario, steps=window.stop, guided=False, engine=engine)
     preflight(scenario, backend)
+    check_device(options.device, options.address)
     check_machine((scenario,), options.address, options.say)
     environment = environment_for(backend, scenario, options.address, say=options.say)
     reproduce = command_line("replay", Path(run), **{"backend": backend} | command_options(options))

@@ -24,6 +24,7 @@ from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run, 
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.more_draws import draw_on
 from harness.parity.runs.preflight import (
+    check_device,
     check_environment,
     check_machine,
     check_pair,
@@ -118,6 +119,8 @@ def _planned(
     shared = Scenario()
     with collected(mistakes):
         shared = options.shared()
+    with collected(mistakes):
+        check_device(options.device, options.address)
     if mistakes:
         try:
             _candidate(shared, options.candidate_overrides)
@@ -183,6 +186,7 @@ def run_scenario(
     base = options.settings(scenario)
     map_of_user = user_mapping.load(options.mapping, envs.parse(backend).engine) if options.mapping else {}
     preflight(base, backend, map_of_user)
+    check_device(options.device, options.address)
     check_machine((base,), options.address, options.say)
     if resume is not None:
         check_resume(resume, base)

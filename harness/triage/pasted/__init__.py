@@ -203,6 +203,11 @@ def _files(path: Path, skipped: list[str]) -> list[Path]:
     """The file, or the plain files below a folder. Hidden files, links, pipes, sockets and devices are left out."""
     if path.is_file():
         return [path]
+    if path.exists() and not path.is_dir():
+        raise BadInput(
+            f"{path} is {_sort(path)}: it is not waited for",
+            fix=f"timeout 5 cat {shlex.quote(str(path))} | harness triage -",
+        )
     files: list[str] = []
     special: list[Path] = []
     for entry in _entries(path):

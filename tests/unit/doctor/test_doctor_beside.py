@@ -31,6 +31,14 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "typo").exists()
 
 
+def test_where_a_file_has_the_name_another_folder_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "note.txt"
+    file.touch()
+    with pytest.raises(BadInput) as refused:
+        beside.compare(file, healthy())
+    assert str(refused.value.fix).startswith(f"mkdir -p {file}.nodes;")
+
+
 def test_another_python_is_told_with_its_node_and_an_equal_one_is_fine(tmp_path: Path) -> None:
     beside.compare(tmp_path, healthy())
     another(tmp_path)

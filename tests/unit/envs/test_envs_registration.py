@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
@@ -142,6 +143,12 @@ def test_each_misfit_has_its_sentence(facts: Interpreter, message: str) -> None:
     assert reason is not None and reason.fix
     with pytest.raises(EnvironmentUnusable, match=message):
         raise reason
+
+
+def test_no_engine_is_added_to_the_harness_s_own_environment() -> None:
+    own = dataclasses.replace(found(engine=False), path=sys.executable)
+    reason = interpreter.misfit(own, "vllm", DRIVER)
+    assert reason is not None and reason.fix == "harness env create vllm"
 
 
 def test_an_interpreter_keeps_its_link(tmp_path: Path) -> None:

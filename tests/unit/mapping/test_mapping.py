@@ -433,6 +433,19 @@ def test_a_wrong_word_has_a_fix_that_can_be_typed(
 
 
 @pytest.mark.slow
+def test_an_interpreter_of_another_language_is_refused(checked) -> None:
+    with pytest.raises(BadInput, match="--python /bin/cat is no interpreter of Python"):
+        checked(IDENTITY, python="/bin/cat")
+
+
+@pytest.mark.slow
+def test_nothing_is_left_beside_the_file(checked, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("FACTOR = 1")
+    checked("import beside\n" + IDENTITY)
+    assert {file.name for file in tmp_path.iterdir()} == {"beside.py", "users.py"}
+
+
+@pytest.mark.slow
 def test_a_function_that_is_not_there(checked) -> None:
     with pytest.raises(BadInput, match="engine_argument; did you mean engine_arguments"):
         checked(TO_SGLANG, functions=("engine_argument",))

@@ -13,8 +13,16 @@ import pytest
 
 from harness import cli, config, envs
 from harness.errors import BadInput
+from harness.parity.runs import preflight as preflights
 from harness.parity.runs import run
-from harness.parity.runs.preflight import PROCESS_BYTES, check_machine, check_resume, environment_for, preflight
+from harness.parity.runs.preflight import (
+    PROCESS_BYTES,
+    check_device,
+    check_machine,
+    check_resume,
+    environment_for,
+    preflight,
+)
 from harness.parity.runs.run_options import RunOptions
 from scenarios import memory_fit
 from scenarios.settings import Engine, Model, Prompts, Scenario
@@ -240,3 +248,14 @@ def test_a_router_is_refused_on_a_cluster_of_hosts() -> None:
     check_machine([routed], None, lambda _: None)
     with pytest.raises(BadInput, match="listen on one host only"):
         check_machine(iter([Scenario(), routed]), "10.0.0.1:6379", lambda _: None)
+
+
+def test_cuda_is_refused_where_there_is_no_gpu_and_not_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflights, "nvidia_gpu", lambda: False)
+    with pytest.raises(BadInput) as refused:
+        check_device("cuda", None)
+    assert refused.value.fix == "--device cpu"
+    check_device("cuda", "10.0.0.1:6379")
+    check_device("auto", None)
+    monkeypatch.setattr(preflights, "nvidia_gpu", lambda: True)
+    check_device("cuda", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recordings import Recording, check, jagged, pair, put, scenario
@@ -111,15 +112,33 @@ def test_other_padding_of_the_same_tokens(tmp_path: Path) -> None:
     assert "padded_tokens " in found.evidence and "real_tokens" not in found.evidence  # what differs, and no more
 
 
+def in_micro_batches(recording: Recording) -> list[tuple[str, dict[str, Any]]]:
+    """Add two micro-batches of step 2 to the end of its first journal. Returns that journal."""
+    log = next(iter(recording.logs.values())).events
+    first = next(recording.events("shapes"))
+    for samples, longest in ((3, 20), (5, 28)):
+        sizes = {"samples": samples, "longest": longest, "real_tokens": 60, "padded_tokens": samples * longest}
+        tensors = {"input_ids": [[samples, longest], "int64", "cpu"]}
+        log.append(("shapes", {**first, "step": 2, "phase": "actor_minibatch", "tensors": tensors, **sizes}))
+    return log
+
+
+def test_micro_batches_behind_the_end_of_a_cut_recording_are_no_other_ones(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        log = in_micro_batches(recording)
+    log.pop()
+    state = check(put(tmp_path / "whole", baseline, candidate), "experience-matrix-shapes").state
+    assert state == "confirmed"
+    next(iter(candidate.logs.values())).closed = False
+    state = check(put(tmp_path / "cut", baseline, candidate), "experience-matrix-shapes").state
+    assert state != "confirmed"
+
+
 def test_other_micro_batches_of_the_same_experience(tmp_path: Path) -> None:
     baseline, candidate = plain()
-    first = next(candidate.events("shapes"))
     for recording in (baseline, candidate):
-        log = next(iter(recording.logs.values())).events
-        for samples, longest in ((3, 20), (5, 28)):
-            sizes = {"samples": samples, "longest": longest, "real_tokens": 60, "padded_tokens": samples * longest}
-            tensors = {"input_ids": [[samples, longest], "int64", "cpu"]}
-            log.append(("shapes", {**first, "step": 2, "phase": "actor_minibatch", "tensors": tensors, **sizes}))
+        log = in_micro_batches(recording)
     log[-2:] = reversed(log[-2:])  # whichever the learner took first
     found = check(put(tmp_path, baseline, candidate), "experience-matrix-shapes")
     assert found.state == "ruled out" and "shapes that were recorded" in found.evidence

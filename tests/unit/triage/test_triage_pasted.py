@@ -534,3 +534,9 @@ def test_a_long_list_of_links_is_one_short_line(tmp_path: Path) -> None:
 def test_a_world_of_more_ranks_than_any_job_is_not_used(tmp_path: Path, world: str) -> None:
     folder = job(pasted_folder(tmp_path), waiting(10), waiting(10), command=f"python train.py --world-size {world}")
     assert (evidence := pasted.evidence([str(folder)])) is not None and evidence.expected_world is None
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "stacks of rank 0")
+    with pytest.raises(BadInput, match="is a pipe"):
+        pasted.evidence([str(tmp_path / "stacks of rank 0")])

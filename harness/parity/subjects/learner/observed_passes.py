@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -50,9 +51,18 @@ def other_passes(e: Evidence, steps: set[int]) -> Passes:
     )
     for step, phase in sorted(baseline_shapes.keys() | candidate_shapes.keys()):
         shape_lists = baseline_shapes.get((step, phase), []), candidate_shapes.get((step, phase), [])
-        if shape_lists[0] != shape_lists[1]:
+        if shape_lists[0] != shape_lists[1] and not _cut_short(e, shape_lists):
             return Passes(other=(step, phase, *shape_lists))
     return Passes()
+
+
+def _cut_short(e: Evidence, shape_lists: tuple[list[Shape], list[Shape]]) -> bool:
+    """Whether one side lacks only passes, and its recording was cut short: they may have been cut off."""
+    counts = [Counter(map(repr, shapes)) for shapes in shape_lists]
+    return any(
+        side.recording.incomplete and not own - other
+        for side, own, other in zip(e.sides, counts, counts[::-1], strict=True)
+    )
 
 
 def _by_phase(side: Side, mask: np.ndarray, steps: set[int]) -> dict[tuple[int, str], list[Shape]]:

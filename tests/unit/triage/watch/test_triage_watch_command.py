@@ -79,13 +79,19 @@ def test_a_command_that_cannot_be_run_is_one_sentence(tmp_path: Path, mode: int 
 
 @pytest.mark.parametrize(
     ("program", "fix"),
-    [("trian", "-- train --steps 3"), ("nosuch", "echo $PATH   # "), ("{}/bin/nosuch", "ls {}/bin   # ")],
+    [
+        ("trian", "-- train --steps 3"),
+        ("nosuch", "echo $PATH   # "),
+        ("nope", "echo $PATH   # "),
+        ("{}/bin/nosuch", "ls {}/bin   # "),
+    ],
 )
 def test_a_program_that_is_not_there_is_answered_with_a_similar_one_or_a_look(
     tmp_path: Path, program: str, fix: str
 ) -> None:
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "train").touch(0o755)
+    for name in ("train", "node"):
+        (tmp_path / "bin" / name).touch(0o755)
     with pytest.raises(CommandNotRun) as refused:
         find_program([program.format(tmp_path), "--steps", "3"], {"PATH": f"{tmp_path}/absent:{tmp_path}/bin"})
     assert refused.value.exit_code == 127 and str(refused.value.fix).startswith(fix.format(tmp_path))
