@@ -19,7 +19,7 @@ from harness.triage.collect import job, proc, redact
 from harness.triage.collect.connections import PROC
 from harness.triage.evidence import Maker
 
-MOST = 16  # makers of one host that are kept
+MAX_MAKERS = 16  # makers of one host that are kept
 WAKING_S = 1.5 / proc.TICKS  # whoever only wakes up and sleeps again may be charged one tick of the kernel's clock
 _COMMON = ("/", "/dev", "/dev/shm", "/tmp", "/var/tmp", "/var/log", tempfile.gettempdir())
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")  # an argument of sleep(1)
@@ -50,7 +50,7 @@ def look(
                 by, exact = _open(path, files)
             if by:
                 makers.append(Maker(host, path, pid, redact.command(arguments), by, exact))
-    makers = sorted(makers, key=lambda maker: not maker.exact)[:MOST]
+    makers = sorted(makers, key=lambda maker: not maker.exact)[:MAX_MAKERS]
     trees = {maker.pid: proc.descendants((maker.pid,), table) for maker in makers}
     before = {pid: _spent(tree) for pid, tree in trees.items()}
     if makers:

@@ -23,7 +23,7 @@ from harness.triage.stacks import ours
 
 NOBODY = Process("", 0)
 PIPE = "its pipe"
-MAX_LINES = 8  # links and makers that a verdict tells
+MAX_LINKS = 8  # links and makers that a verdict tells
 _LOCAL = ("127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::]")
 # What others of the job may do while a server has lost its thread: wait for somebody else. Any other may feed it.
 _WAITS = frozenset({"join", "lock", "queue", "collective", "p2p", "store"})
@@ -263,8 +263,8 @@ def undecided(case: Case) -> Ruling | None:
     return Ruling(
         "INSUFFICIENT",
         f"{link.poller.label} waits in a loop for what {makers[0]} may make, {polled_at(link.poller.loop)}",
-        evidence=tuple(dict.fromkeys([*(each.words for each in its_links), *states]))[:MAX_LINES],
-        missing=tuple(f"whether {label} goes on to make it" for label in makers[:MAX_LINES]),
+        evidence=tuple(dict.fromkeys([*(each.words for each in its_links), *states]))[:MAX_LINKS],
+        missing=tuple(f"whether {label} goes on to make it" for label in makers[:MAX_LINKS]),
         place=polled_at(link.poller.loop),
         next=(
             f"read the end of the log of {makers[0]}: whether it still makes what {link.poller.label} looks for",
