@@ -315,6 +315,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # `harness ... | head`: the reader has gone; Python would complain when it closes stdout
         _mute()
+    except OSError as error:
+        _mute()
+        return _tell(error, sys.argv[1:] if arguments is None else arguments)
     return code
 
 
@@ -328,6 +331,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt as error:
         return _tell(Interrupted.by(error), words)
     except Exception as error:  # the only place that catches all errors: Python's exit code 1 would read as a verdict
+        if isinstance(error, OSError) and error.filename is None:  # the output: what waits to be written would raise too
+            _mute()
         return _tell(error, words)
 
 

@@ -473,10 +473,10 @@ def _mode(
     [
         (
             {"scenario": "sampled", "manifest": "sampled", "frames": "sampled"},
-            "'sampled', of run.json's scenario, is none",
+            "'sampled', of run.json's scenario, cannot be judged",
         ),
-        ({"scenario": "Coupled", "manifest": None, "frames": None}, "'Coupled', of run.json's scenario, is none"),
-        ({"frames": "free"}, "'free', of the frames of its rollouts, is none"),
+        ({"scenario": "Coupled", "manifest": None, "frames": None}, "'Coupled', of run.json's scenario, cannot be judged"),
+        ({"frames": "free"}, "'free', of the frames of its rollouts, cannot be judged"),
         ({"scenario": ["coupled"]}, "cannot be judged"),
         ({"frames": "replay"}, "is a replay by the frames of its rollouts, but run.json does not say"),
         ({"manifest": "replay"}, "is a replay by run.json's sampling_mode, but run.json does not say"),
