@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,9 @@ from triage_evidence import evidence, rank
 
 from harness.errors import BadInput
 from harness.exit_codes import STALLED
-from harness.triage.collect import Scope, conduct
+from harness.triage.collect import Scope, conduct, proc
 from harness.triage.evidence import Evidence
+from harness.triage.watch import attached
 from harness.triage.watch.attached import LACKS, Attached, attach
 from harness.triage.watch.retention import Retention
 from harness.triage.watch.watched_command import OnStall, WatchOptions
@@ -128,3 +130,27 @@ def test_a_number_that_is_no_process_is_refused(tmp_path: Path, pid: int) -> Non
     with pytest.raises(BadInput, match="above 0") as refusal:
         attach(pid, WatchOptions(out=tmp_path / "out"))
     assert refusal.value.fix and refusal.value.fix.startswith("pgrep") and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("pid", "children", "named"),
+    [
+        (os.getpid(), {}, ""),  # a shell that became the watch with exec
+        (5, {}, ""),
+        (5, {20: "sh", 21: "python3.12", 22: "python3.12"}, "21"),
+        (5, {20: "torchrun"}, "20"),
+        (1, {20: "python"}, "20"),
+    ],
+)
+def test_what_runs_the_watch_is_refused_with_the_child_to_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int, children: dict[int, str], named: str
+) -> None:
+    table = {1: 0, 4: 1, 5: 4, os.getpid(): 5, **dict.fromkeys(children, pid)}
+    monkeypatch.setattr(proc, "parents", lambda: table)
+    monkeypatch.setattr(proc, "comm", lambda number: children[number])
+    monkeypatch.setattr(attached, "live", lambda text: pytest.fail("it is looked at"))
+    with pytest.raises(BadInput) as refusal:
+        attach(pid, WatchOptions(out=tmp_path / "out"))
+    fix = refusal.value.fix or ""
+    assert fix == f"harness watch --pid {named}" if named else fix.startswith("pgrep")
+    assert not (tmp_path / "out").exists()
