@@ -14,8 +14,8 @@ _ECHO = re.compile(
 )
 # Of these, what says that a peer has gone, by gloo, NCCL, TCPStore and RPC.
 _PEER_LOST = re.compile(
-    r"connection (was likely )?(reset|closed|refused)|broken pipe|remote process exited|got 0 bytes|eof \(this error originated"
-    r"|NCCL|exiting prematurely|timed? ?out|timeout",
+    r"connection (was likely )?(reset|closed|refused)|broken pipe|remote process exited|got 0 bytes"
+    r"|eof \(this error originated|NCCL|exiting prematurely|timed? ?out|timeout",
     re.I,
 )
 # What torch 2.13 raises on rank 0, with `wait_all_ranks` of several.

@@ -295,6 +295,20 @@ def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
     return max(loops, key=lambda loop: loop.lineno) if loops else None
 
 
+_READS = frozenset({"read", "read1", "readinto", "readline", "readlines", "recv"})
+_OF_SIGNALS = frozenset({"set_wakeup_fd", "sigaction", "signal"})  # their handlers may write to a pipe of the process
+
+
+def reads(frame: Frame) -> bool:
+    """Whether the line of a frame reads a stream or descriptor, in a file that handles no signals itself."""
+    body, tree = function_of(frame), tree_of(frame.file)
+    if body is None or tree is None or _OF_SIGNALS & _called(tree):
+        return False
+    heads = (node.iter for node in ast.walk(body) if isinstance(node, ast.For))
+    calls = (node for node in ast.walk(body) if isinstance(node, ast.Call) and _READS & _called(node))
+    return any(holds(node, frame.line) for node in (*heads, *calls))
+
+
 def slept_s(frame: Frame) -> float | None:
     """The seconds that the line of a frame sleeps, if its text has them as a number; None otherwise."""
     body = function_of(frame)

@@ -36,6 +36,7 @@ from harness.triage.rules import (
     pauses,
     pipes,
     polls,
+    pools,
     processes,
     ras,
     ray_lists,
@@ -62,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     processes.blocked,  # K9
     processes.died,  # K4
     processes.unwritten,  # K4
+    pools.lost,  # K4
     forks.locked,  # K4
     tasks.ring,  # K4
     tasks.unfilled,  # K4
