@@ -93,7 +93,8 @@ class Attached:
         self._span_s = max((float(last - first) for first, last in looks), default=0.0)
         self._before = _last_looks(evidence, after[1] if after else 0.0), began
         paths = {**verdict.paths, "evidence": str(folder)}
-        return replace(verdict, missing=[*verdict.missing, LACKS], paths=paths), folder
+        lacks = [] if any(process.beat for process in evidence.processes) else [LACKS]
+        return replace(verdict, missing=[*verdict.missing, *lacks], paths=paths), folder
 
     def _tell(self, verdict: Verdict, folder: Path, *, ends: bool) -> None:
         """Tell a verdict that differs from the one before, and keep its evidence; also of the one that ends the job."""

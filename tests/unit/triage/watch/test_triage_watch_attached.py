@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,8 @@ WORKS = "works"
 
 class Job:
     """A job whose looks show what `looks` says, one after another; it ends when they are used up."""
+
+    beats = False  # whether another watch runs the job
 
     def __init__(self, folder: Path, looks: list[str], on_stall: OnStall = "report") -> None:
         self.now, self.looks, self.ended = 0.0, looks, 0
@@ -58,7 +61,9 @@ class Job:
         peer = (
             rank(1, "main:5 train", world=2, state="T") if look == STOPPED else rank(1, "main:5 a", "main:9 b", cpu_s=1)
         )
-        return evidence(waits, peer, source="live", stall_s=0.0)
+        job = waits, peer
+        ours = job if self.beats else (replace(process, beat=None) for process in job)
+        return evidence(*ours, source="live", stall_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,13 @@ def test_a_hang_is_told_once_and_decides_as_asked(
     assert bool(job.ended) is (on_stall == "end" and code == STALLED)
     assert [verdict.verdict for verdict in job.verdicts].count("HUNG") == stalls
     assert all(LACKS in verdict.missing for verdict in job.verdicts)
+
+
+def test_a_job_that_another_watch_runs_lacks_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path, [STOPPED, WORKS])
+    job.beats = True
+    job.watch.follow()
+    assert job.verdicts and not any(LACKS in verdict.missing for verdict in job.verdicts)
 
 
 def test_what_was_kept_is_advised_only_by_the_verdict_that_ends_the_job(tmp_path: Path) -> None:
