@@ -184,6 +184,11 @@ def _processes(pids: list[int]) -> Scope:
     if not live_pids:
         names = ", ".join(map(str, pids))
         raise BadInput(f"no process {names} on this host: it has ended, or runs elsewhere", fix="ps -ef | grep python")
+    if kernel_threads := [pid for pid in live_pids if proc.of_kernel(pid)]:
+        raise BadInput(
+            f"process {kernel_threads[0]} ({proc.comm(kernel_threads[0])}) is a thread of the kernel, and no job",
+            fix="pgrep -af python   # the job's Python processes, for harness triage PID",
+        )
     table = proc.parents()
     members = [member for pid in pids for member in _members(pid, table)]
     roots = tuple(dict.fromkeys(root for pid in members for root in job.roots(pid, table)))
