@@ -28,6 +28,7 @@ from harness.triage.rules import (
     engines,
     forks,
     forming,
+    lock_rings,
     locks,
     makers,
     nodes,
@@ -65,6 +66,7 @@ RULES: tuple[Rule, ...] = (
     processes.unwritten,  # K4
     pools.lost,  # K4
     forks.locked,  # K4
+    lock_rings.ring,  # K4
     tasks.ring,  # K4
     tasks.unfilled,  # K4
     builds.locked,  # K9
