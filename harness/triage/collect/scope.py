@@ -201,7 +201,7 @@ def _watch_of(pid: int) -> Path | None:
     without one on this host."""
     links: list[str] = []
     with contextlib.suppress(OSError):  # it ended, or it is another user's
-        for entry in (proc.PROC / str(pid) / "fd").iterdir():
+        for entry in (connections.PROC / str(pid) / "fd").iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile
                 links.append(os.readlink(entry))
     open_beats = (Path(link).parents[1] for link in links if _BEAT.search(link))

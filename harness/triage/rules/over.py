@@ -127,7 +127,7 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
     )
 
 
-def _after_early_end(case: Case, bad: Mapping[str, str]) -> Ruling | None:
+def _after_early_end(case: Case, bad: dict[str, str]) -> Ruling | None:
     """INSUFFICIENT, with the rank that ended in good order before its peers, which went on and lost it; None if an end
     in `bad` has a cause of its own."""
     by_key = {process.key: process for process in case.evidence.processes}
