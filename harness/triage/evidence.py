@@ -127,6 +127,7 @@ class Beat:
     # figures.
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     lost_threads: tuple[LostThread, ...] = ()
+    raised_at: Frame | None = None  # innermost frame of the error that ended it, beside those of installed packages
 
 
 @dataclass(frozen=True)

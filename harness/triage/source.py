@@ -526,6 +526,14 @@ def gates(frame: Frame) -> frozenset[Gate] | None:
     )
 
 
+def branches(frame: Frame) -> list[Gate]:
+    """The gates of a frame's line that are conditions, outermost first."""
+    body = function_of(frame)
+    conditions = [node for node in ast.walk(body) if isinstance(node, ast.If)] if body is not None else []
+    reached = (Gate(node.lineno, _gate_of_condition(node, frame.line)) for node in conditions)
+    return sorted((gate for gate in reached if gate.words), key=lambda gate: gate.line)
+
+
 def _gate(node: ast.If | ast.Try | ast.For | ast.While | ast.AsyncFor, line: int) -> str:
     """How a statement decides whether a line is reached, in words; empty if it does not."""
     if isinstance(node, ast.If):

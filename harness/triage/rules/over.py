@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from harness.triage import source
 from harness.triage.echoes import OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
 from harness.triage.evidence import ENDED, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
+from harness.triage.places import users
 from harness.triage.rules.processes import BROUGHT_DOWN, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
+from harness.triage.stacks import describe
 
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
@@ -142,13 +145,14 @@ def _after_early_end(case: Case, bad: dict[str, str]) -> Ruling | None:
     if not early:
         return None
     first = max(early, key=lambda key: ends_s[key])
-    name, before = case.names([first]), f"{_duration_text(ends_s[first] - echoes_s)} before its peers lost it"
+    name, before = case.names([first]), f"{ends_s[first] - echoes_s:.1f} s before its peers lost it"
     done = _collectives_done(by_key[first], lost)
     return Ruling(
         "INSUFFICIENT",
         f"the run has ended, and not in good order: {name} ended well, {before}",
         evidence=(
             f"{name} (pid {by_key[first].pid} on {by_key[first].host}) ended in good order, {before}{done}",
+            *_branches(lost),
             *_afterwards(case, bad),
             f"it ended{_ago(case)}; no evidence of a stall was taken before",
         ),
@@ -171,6 +175,18 @@ def _collectives_done(process: Process, peers: Sequence[Process]) -> str:
         if most > count:
             return f", after {count} of the {most} collectives of group {group}"
     return ""
+
+
+def _branches(lost: Sequence[Process]) -> list[str]:
+    """Under which conditions the line is reached at which its peers lost it, by the text: one rank may have met
+    others."""
+    frames = dict.fromkeys(process.beat.raised_at for process in lost if process.beat and process.beat.raised_at)
+    return [
+        f"its peers stood at {describe(frame)}; by line {gate.line} it is reached {gate.words}"
+        for frame in frames
+        if frame is not None and users(frame)
+        for gate in source.branches(frame)
+    ][:MAX_AFTER]
 
 
 def _ago(case: Case) -> str:

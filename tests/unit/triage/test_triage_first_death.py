@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -15,8 +16,8 @@ from triage_evidence import evidence, process, rank
 from waiting import until
 
 from harness.triage import run
-from harness.triage.collect import Scope, conduct, endings, proc, stacks
-from harness.triage.evidence import ENDED, Beat, Evidence, Journal, Peak, Process, Sample
+from harness.triage.collect import Scope, beats, conduct, endings, proc, stacks
+from harness.triage.evidence import ENDED, Beat, Evidence, Frame, Journal, Peak, Process, Sample
 from harness.triage.judge import triage
 from harness.triage.watch.deaths import killed_for_memory
 from harness.triage.watch.peaks import Peaks, killed_by_kernel
@@ -70,8 +71,29 @@ def test_who_ended_well_before_its_peers_lost_it_is_named(error: str) -> None:
         for each, count in counts
     ]
     reason, facts = first(*job)
-    assert reason.startswith("rank 2 ended well, 1 s before") and "after 49 of the 50 collectives" in facts[0]
+    assert reason.startswith("rank 2 ended well, 1.5 s before") and "after 49 of the 50 collectives" in facts[0]
     assert any(line.startswith("after it rank 0") for line in facts[1:])
+
+
+SKIPS = """for step in range(50):
+    if rank == 2 and step == 6:
+        continue
+    all_reduce(step)
+"""
+
+
+def test_the_branch_that_skips_the_collective_of_the_peers_is_said(tmp_path: Path) -> None:
+    (tmp_path / "skip.py").write_text(SKIPS)
+    for line, told in ((4, True), (1, False)):
+        beat = Beat(90, 9.0, 9.0, ended=True, raised_at=Frame("<module>", str(tmp_path / "skip.py"), line))
+        peers = [dataclasses.replace(ended(n, beat_s=9.0, error=ECHO, error_s=9.5), beat=beat) for n in (0, 1)]
+        _, facts = first(*peers, dataclasses.replace(ended(2, beat_s=11.0), beat=Beat(90, 11.0, 11.0, ended=True)))
+        assert any("rank == 2 and step == 6" in fact and "line 2" in fact for fact in facts) is told
+
+
+def test_the_last_heartbeat_says_where_the_error_was_raised() -> None:
+    content = {"host": "n", "pid": 1, "count": 1, "t_ns": 5, "progress_ns": 5, "raised_at": ["/job/a.py", 7, "step"]}
+    assert beats.parse(json.dumps(content).encode(), 6).beat.raised_at == Frame("step", "/job/a.py", 7)
 
 
 @pytest.mark.parametrize(
