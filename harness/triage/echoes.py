@@ -9,7 +9,13 @@ OUT_OF_MEMORY = "dmesg | grep -i oom   # SIGKILL is how the kernel ends a proces
 _ECHO = re.compile(
     r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
     r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|monitoredBarrier|aborted|SIGTERM"
-    r"|KeyboardInterrupt",
+    r"|KeyboardInterrupt|got 0 bytes|eof \(this error originated|ncclRemoteError|exiting prematurely",
+    re.I,
+)
+# Of these, what says that a peer has gone, by gloo, NCCL, TCPStore and RPC.
+_PEER_LOST = re.compile(
+    r"connection (was likely )?(reset|closed|refused)|broken pipe|remote process exited|got 0 bytes"
+    r"|eof \(this error originated|NCCL|exiting prematurely|timed? ?out|timeout",
     re.I,
 )
 # What torch 2.13 raises on rank 0, with `wait_all_ranks` of several.
@@ -33,3 +39,8 @@ def missed_barrier(error: str) -> list[int]:
 def is_echo(error: str) -> bool:
     """Whether an error is what the death or the silence of a peer looks like."""
     return bool(_ECHO.search(error))
+
+
+def lost_peer(error: str) -> bool:
+    """Whether an error says that a peer has gone or does not answer any more."""
+    return bool(_PEER_LOST.search(error))

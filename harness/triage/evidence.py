@@ -127,6 +127,7 @@ class Beat:
     # figures.
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     lost_threads: tuple[LostThread, ...] = ()
+    raised_at: Frame | None = None  # innermost frame of the error that ended it, beside those of installed packages
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,7 @@ class Process:
     fed: bool = (
         False  # another process of its host can write what its main thread reads, from the first look to the last
     )
-    own_pipe: bool = False  # it reads from a pipe throughout to which no other process of its host can write
+    own_pipe: bool = False  # it reads throughout from a pipe or socket to which it alone of its host can write
     # Other processes of its host whose data can wake the event loop without a timer in which it slept from the first
     # look to the last; None if it did not, or if an end is not known.
     wakers: tuple[int, ...] | None = None

@@ -173,6 +173,8 @@ def _nothing_known(case: Case) -> Ruling:
             "py-spy is missing, so no stack says what these processes do",
             next=(extras.repair_command("py-spy"), f"{case.again()}   # again, when it is there", watched),
         )
+    if moving := [each for each in case.graph.subjects.values() if each.progress and not each.ended]:
+        return _at_work(case, moving, watched)
     busy = any(note.endswith(TOO_BUSY) or NO_ANSWER in note for note in notes)
     return Ruling(
         "INSUFFICIENT",
@@ -184,6 +186,21 @@ def _nothing_known(case: Case) -> Ruling:
             Live("py-spy dump --pid PID   # whether stacks can be had; in a container it takes --cap-add SYS_PTRACE"),
             watched,
         ),
+    )
+
+
+def _at_work(case: Case, moving: list[Subject], watched: str) -> Ruling:
+    """SLOW where a launcher works that has no rank yet; INSUFFICIENT where processes work, and nothing says at what."""
+    first = moving[0]
+    again = Live(f"{case.again()}   # in a minute: what has moved")
+    if first.launcher and not case.live():
+        return Ruling("SLOW", f"starting: {first.label} {first.state()}; no rank yet", "K7",
+                      next=(again, watched))  # fmt: skip
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(each.key for each in moving)} work{'s' if len(moving) == 1 else ''}; no stack, heartbeat or "
+        "recorder says at what",
+        next=(again, watched),
     )
 
 

@@ -299,6 +299,20 @@ def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
     return max(loops, key=lambda loop: loop.lineno) if loops else None
 
 
+_READS = frozenset({"read", "read1", "readinto", "readline", "readlines", "recv"})
+_OF_SIGNALS = frozenset({"set_wakeup_fd", "sigaction", "signal"})  # their handlers may write to a pipe of the process
+
+
+def reads(frame: Frame) -> bool:
+    """Whether the line of a frame reads a stream or descriptor, in a file that handles no signals itself."""
+    body, tree = function_of(frame), tree_of(frame.file)
+    if body is None or tree is None or _OF_SIGNALS & _called(tree):
+        return False
+    heads = (node.iter for node in ast.walk(body) if isinstance(node, ast.For))
+    calls = (node for node in ast.walk(body) if isinstance(node, ast.Call) and _READS & _called(node))
+    return any(holds(node, frame.line) for node in (*heads, *calls))
+
+
 def slept_s(frame: Frame) -> float | None:
     """The seconds that the line of a frame sleeps, if its text has them as a number; None otherwise."""
     body = function_of(frame)
@@ -356,6 +370,56 @@ def keeps_lock(frame: Frame, lock: str) -> bool:
         and any(holds(part, frame.line) for part in node.body)
         for node in (ast.walk(body) if body is not None else ())
     )
+
+
+def sole_locks_taken(frame: Frame) -> set[str]:
+    """Of the locks that the line of a frame takes with `with`, those whose name means one object: see `sole_locks`."""
+    return {lock for node in _withs(frame) for lock in _locks_at(node, frame.line)} & sole_locks(frame.file)
+
+
+def sole_locks_kept(frame: Frame) -> set[str]:
+    """Of the locks whose `with` a frame stands in, those whose name means one object."""
+    inside = (node for node in _withs(frame) if _any_holds(node.body, frame.line))
+    return {ast.unparse(item.context_expr) for node in inside for item in node.items} & sole_locks(frame.file)
+
+
+def _withs(frame: Frame) -> list[ast.With]:
+    body = function_of(frame)
+    return [node for node in ast.walk(body) if isinstance(node, ast.With)] if body is not None else []
+
+
+def _locks_at(node: ast.With, line: int) -> list[str]:
+    return [ast.unparse(item.context_expr) for item in node.items if holds(item.context_expr, line)]
+
+
+@lru_cache(maxsize=64)
+def sole_locks(file: str) -> frozenset[str]:
+    """The names in a file that mean one lock of threads throughout: a module's own, bound once, in the module, to a new
+    lock, and released by nothing but the end of a `with`."""
+    tree = tree_of(file)
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    bound = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
+    bound += [node.arg for node in nodes if isinstance(node, ast.arg)]
+    made = {
+        name.id
+        for node in (tree.body if tree is not None else ())
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for name, value in _pairs(target, node.value)
+        if isinstance(name, ast.Name) and isinstance(value, ast.Call) and ast.unparse(value.func) in _NEW_LOCKS
+    }
+    released = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "release"}
+    return frozenset(name for name in made - released if bound.count(name) == 1)
+
+
+_NEW_LOCKS = frozenset({"threading.Lock", "threading.RLock", "Lock", "RLock"})
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """A target of an assignment with its value; of a tuple of names each with its own."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
 
 
 def notified_by(frame: Frame) -> str:
@@ -464,6 +528,14 @@ def gates(frame: Frame) -> frozenset[Gate] | None:
         for node in ast.walk(body)
         if isinstance(node, (ast.If, ast.Try, *_LOOPS)) and (words := _gate(node, frame.line))
     )
+
+
+def branches(frame: Frame) -> list[Gate]:
+    """The gates of a frame's line that are conditions, outermost first."""
+    body = function_of(frame)
+    conditions = [node for node in ast.walk(body) if isinstance(node, ast.If)] if body is not None else []
+    reached = (Gate(node.lineno, _gate_of_condition(node, frame.line)) for node in conditions)
+    return sorted((gate for gate in reached if gate.words), key=lambda gate: gate.line)
 
 
 def _gate(node: ast.If | ast.Try | ast.For | ast.While | ast.AsyncFor, line: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.triage.collect import redact
-from harness.triage.evidence import Beat, LostThread, OpenSpan
+from harness.triage.evidence import Beat, Frame, LostThread, OpenSpan
 from probes.limits import RANKS, bounded, check_whole
 
 FOLDER = "beats"
@@ -116,6 +116,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         tid=_number(fields.get("tid")) or 0,
         states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
         lost_threads=tuple(_lost(now_ns, thread) for thread in (fields.get("lost_threads") or ())[:MAX_LOST]),
+        raised_at=_frame(*fields["raised_at"]) if fields.get("raised_at") else None,
     )
     world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
     # A damaged file must not make the reader count to an absurd number of ranks.
@@ -151,6 +152,10 @@ def _state(now_ns: int, fields: dict[str, Any]) -> dict[str, Any]:
 def _lost(now_ns: int, thread: dict[str, Any]) -> LostThread:
     name, error = (redact.text(str(thread.get(key) or ""), LOST_TEXT) for key in ("name", "error"))
     return LostThread(name, error, _age(now_ns, thread["t_ns"]))
+
+
+def _frame(file: Any, line: Any, function: Any) -> Frame:
+    return Frame(redact.text(str(function), LOST_TEXT), redact.text(str(file)), int(line))
 
 
 def _age(now_ns: int, then_ns: Any) -> float:

@@ -267,7 +267,7 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
         drafts[pid].writer = writer
     for pid, feeding in feeders.items():
         drafts[pid].fed = bool(feeding - {pid})
-        drafts[pid].own_pipe = reads[pid].startswith("pipe:") and feeding == {pid}
+        drafts[pid].own_pipe = feeding == {pid}
     polled = {pid: link for pid, draft in drafts.items() if (link := _polled_pipe(draft))}
     pollings = _result(bounded.start("ends of polled pipes", channels.feeders, polled, terms.sockets), terms, {}, notes)
     for pid, writer in channels.alone({pid: feeding - {pid} for pid, feeding in pollings.items()}).items():

@@ -25,6 +25,7 @@ MORE_RIGHTS = "it has more rights than harness: run harness as root; a container
 
 # Names (of 15 characters) that CUDA, NCCL and torch give to their own threads, which poll and do no work of a step.
 _SERVICE = re.compile(r"NCCL|ncclProxy|pt_nccl|cuda[-0]|pt_tcpstore")
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 
 
 class Spent(NamedTuple):
@@ -250,6 +251,12 @@ def forked(pid: int, parent: int) -> bool:
 def arguments(pid: int) -> tuple[str, ...]:
     """The command line unscrubbed: to decide what a process is, never to be written down."""
     return tuple(argument for argument in _read(pid, "cmdline").rstrip("\0 ").split("\0") if argument)
+
+
+def of_kernel(pid: int) -> bool:
+    """Whether it is a thread of the kernel, which /proc lists like a process."""
+    stat = _stat(pid)
+    return stat is not None and bool(int(stat[6]) & _KERNEL_THREAD)  # flags, field 9
 
 
 def comm(pid: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
 import socket
@@ -15,10 +17,12 @@ from harness.errors import BadInput
 from harness.other_paths import free_path
 from harness.triage.collect import beats, connections, job, journals, proc, ray, roles
 from probes.format import EVENTS
+from probes.identity import WATCH
 from scenarios.ports import refused, speaks_http
 
 RAY_PORT = 6379  # default port of the GCS
 MAX_PORT = 65_535  # a port of TCP has 16 bits
+_BEAT = re.compile(rf"/{beats.FOLDER}/\d+[^/]*\.json$")
 CLOCK_SET_S = 1.0  # if the wall clock moved more than this against the monotonic clock, it was set and did not drift
 
 
@@ -182,9 +186,30 @@ def _processes(pids: list[int]) -> Scope:
     if not live_pids:
         names = ", ".join(map(str, pids))
         raise BadInput(f"no process {names} on this host: it has ended, or runs elsewhere", fix="ps -ef | grep python")
+    if kernel_threads := [pid for pid in live_pids if proc.of_kernel(pid)]:
+        raise BadInput(
+            f"process {kernel_threads[0]} ({proc.comm(kernel_threads[0])}) is a thread of the kernel, and no job",
+            fix="pgrep -af python   # the job's Python processes, for harness triage PID",
+        )
     table = proc.parents()
     members = [member for pid in pids for member in _members(pid, table)]
-    return Scope(tuple(dict.fromkeys(root for pid in members for root in job.roots(pid, table))))
+    roots = tuple(dict.fromkeys(root for pid in members for root in job.roots(pid, table)))
+    folders = {folder for pid in proc.descendants(roots, table) if (folder := _watch_of(pid)) is not None}
+    return Scope(roots, next(iter(folders)) if len(folders) == 1 else None)
+
+
+def _watch_of(pid: int) -> Path | None:
+    """The folder of the watch under which a process runs, by the heartbeat that it has open or its environment; None
+    without one on this host."""
+    links: list[str] = []
+    with contextlib.suppress(OSError):  # it ended, or it is another user's
+        for entry in (connections.PROC / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                links.append(os.readlink(entry))
+    open_beats = (Path(link).parents[1] for link in links if _BEAT.search(link))
+    named = proc.environment(pid).get(WATCH, "")
+    folders = [*open_beats, *([Path(named)] if named else [])]
+    return next((folder for folder in folders if (folder / beats.FOLDER).is_dir()), None)
 
 
 def _members(pid: int, table: Mapping[int, int]) -> list[int]:

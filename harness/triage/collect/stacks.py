@@ -162,12 +162,10 @@ def refused(pid: int, error: str, kind: str = "Python") -> Stacks:
         or "eperm" in lowercase_error
     ):
         return Stacks(note=not_permitted(), denied=True)
-    if (
-        proc.look(pid).state in ("gone", "Z", "X")
-        or "no such process" in lowercase_error
-        or "check that the process is" in lowercase_error
-    ):
+    if proc.look(pid).state in ("gone", "Z", "X"):
         return Stacks(note="no Python stacks: the process has ended")
+    if "no such process" in lowercase_error or "check that the process is" in lowercase_error:
+        return Stacks(note="no Python stacks: py-spy could not open the process")
     if (
         "failed to find python version" in lowercase_error
         or "failed to find a python" in lowercase_error

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from harness.triage import source
 from harness.triage.evidence import Evidence, Process, RayTask
 from harness.triage.graph.awaiting import Awaiting, headline, unseen
 from harness.triage.graph.motion import HELD_S, hands_on
 from harness.triage.graph.shape import components
-from harness.triage.graph.sockets import at_socket, ends
+from harness.triage.graph.sockets import at_socket, ends, main_frames
 from harness.triage.graph.subjects import Subject
 from harness.triage.places import plain, users
 from harness.triage.stacks import awaits
@@ -325,20 +326,32 @@ def _writers_that_ended(subject: Subject, started: dict[tuple[str, int], list[Su
     One that ended in good order counts if it is the only one: of several, any may have been a mere helper.
     """
     process = subject.process
-    if process is None or not unwritten(subject):
+    if process is None or not (unwritten(subject) or _reads_its_pipe(subject)):
         return
     over = [child for child in started.get((process.host, process.pid), ()) if child.ended]
     failed = [child for child in over if child.process and (child.process.exit_code or child.process.error)]
     for child in failed or (over if len(over) == 1 else []):
-        because = f"{subject.doing.op}: {child.label} has ended, and no other process can write to its pipe"
-        yield Wait(subject.key, child.key, "process", because, operation=subject.doing.op)
+        operation = subject.doing.op or "a read"
+        because = f"{operation}: {child.label} has ended, and no other process can write to its pipe"
+        yield Wait(subject.key, child.key, "process", because, operation=operation)
 
 
 def unwritten(subject: Subject) -> bool:
     """Whether it reads a queue or connection of multiprocessing to which nobody is left that could write: no other
     process has the other end of its pipe, and no thread of its own beside the main one runs code of the user's."""
+    return subject.doing.kind == "queue" and _alone_with_pipe(subject)
+
+
+def _reads_its_pipe(subject: Subject) -> bool:
+    """Whether its own code reads, by its text, a pipe to which nobody is left that could write, as `unwritten` says."""
+    if subject.process is None or subject.doing.kind not in ("user", "unknown") or not _alone_with_pipe(subject):
+        return False
+    return any(source.reads(frame) for frame in main_frames(subject.process.samples[-1].threads)[:1])
+
+
+def _alone_with_pipe(subject: Subject) -> bool:
     process = subject.process
-    if process is None or not process.own_pipe or subject.doing.kind != "queue" or subject.ended:
+    if process is None or not process.own_pipe or subject.ended:
         return False
     if subject.progress or subject.blocked or _writes_beside(subject):
         return False

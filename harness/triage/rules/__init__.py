@@ -28,6 +28,7 @@ from harness.triage.rules import (
     engines,
     forks,
     forming,
+    lock_rings,
     locks,
     makers,
     nodes,
@@ -36,6 +37,7 @@ from harness.triage.rules import (
     pauses,
     pipes,
     polls,
+    pools,
     processes,
     ras,
     ray_lists,
@@ -62,7 +64,9 @@ RULES: tuple[Rule, ...] = (
     processes.blocked,  # K9
     processes.died,  # K4
     processes.unwritten,  # K4
+    pools.lost,  # K4
     forks.locked,  # K4
+    lock_rings.ring,  # K4
     tasks.ring,  # K4
     tasks.unfilled,  # K4
     builds.locked,  # K9

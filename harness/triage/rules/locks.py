@@ -52,11 +52,11 @@ def unreleased(case: Case) -> Ruling | None:
     if holder is not None and ring:
         return Ruling(
             "HUNG",
-            f"{names} {waits}, which {holder.label} holds while it waits for {case.names([ring[0].key])}",
+            f"{names} and {holder.label} wait for each other: {holder.label} holds {os.path.basename(lock.path)}",
             "K6",
             cycle=(ring[0].key, holder.key),
             waiting={waiter.key: f"the lock of {os.path.basename(lock.path)}" for waiter in waiters},
-            evidence=(_words(lock), f"{holder.label} is {holder.state()}"),
+            evidence=(_words(lock), f"{holder.label} waits for {case.names([ring[0].key])}: {holder.state()}"),
             place=waiters[0].frame,
             next=("release the lock before the collective, or take it on every rank in the same order",),
         )

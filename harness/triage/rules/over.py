@@ -5,12 +5,16 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from harness.triage.echoes import OUT_OF_MEMORY, missed_barrier, name_of
+from harness.triage import source
+from harness.triage.echoes import OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
 from harness.triage.evidence import ENDED, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
+from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
+from harness.triage.places import users
 from harness.triage.rules.processes import BROUGHT_DOWN, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
+from harness.triage.stacks import describe
 
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
@@ -30,18 +34,16 @@ def over(case: Case) -> Ruling | None:
     dumps = any(node.process is None for node in case.graph.subjects.values())  # some rank is known only by its dump
     if not processes or dumps or not all(map(_over, processes)):
         return None
-    ages = [age for process in processes if (age := _since_s(process)) is not None]
-    ago = f", {_duration_text(min(ages))} ago" if ages else ""
     kills = {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
              for peak in case.evidence.peaks if peak.killed}  # fmt: skip
     missed = {rank for process in processes for rank in missed_barrier(process.error)}
     absent = {process.key: "missed a monitored barrier" for process in processes if process.rank in missed}
     if bad := _bad_ends(processes, kills | absent):
-        return _in_bad_order(case, bad, ago, kills, absent)
+        return _after_early_end(case, bad) or _in_bad_order(case, bad, kills, absent)
     if unknown := _unknown_ends(case):
         return _in_unknown_order(case, unknown)
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
-    return _good_order(case, f"the run has ended in good order{ago}", count)
+    return _good_order(case, f"the run has ended in good order{_ago(case)}", count)
 
 
 def unrecorded(exit_code: int) -> Ruling:
@@ -98,11 +100,9 @@ def _in_unknown_order(case: Case, unknown: list[str]) -> Ruling:
     )
 
 
-def _in_bad_order(
-    case: Case, bad: dict[str, str], ago: str, kills: Mapping[str, str], absent: Collection[str]
-) -> Ruling:
-    """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `ago`: when, in words;
-    `absent`: processes for which others gave up waiting."""
+def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], absent: Collection[str]) -> Ruling:
+    """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `absent`: processes for which
+    others gave up waiting."""
     by_key = {process.key: process for process in case.evidence.processes}
     first = min(bad, key=lambda key: (case.subject(key).launcher, key not in absent, *_order(by_key[key])))
     firsts = [key for key, how in bad.items() if key == first or (
@@ -120,7 +120,7 @@ def _in_bad_order(
             *_phase(by_key[first], how),
             *(_memory(case.evidence.peaks) if killed else []),
             *_afterwards(case, {key: how for key, how in bad.items() if key not in firsts}),
-            f"it ended{ago}; no evidence of a stall was taken before",
+            f"it ended{_ago(case)}; no evidence of a stall was taken before",
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
@@ -128,6 +128,71 @@ def _in_bad_order(
             "harness watch -- COMMAND   # looks before the end",
         ),
     )
+
+
+def _after_early_end(case: Case, bad: dict[str, str]) -> Ruling | None:
+    """INSUFFICIENT, with the rank that ended in good order before its peers, which went on and lost it; None if an end
+    in `bad` has a cause of its own."""
+    by_key = {process.key: process for process in case.evidence.processes}
+    failed = [by_key[key] for key in bad if not case.subject(key).launcher]
+    lost = [process for process in failed if lost_peer(process.error)]
+    if not lost or not all(_order(process)[0] for process in failed):
+        return None
+    ends_s = {process.key: _since_s(process) or 0.0 for process in by_key.values()
+              if process.rank is not None and _in_good_order(process)}  # fmt: skip
+    echoes_s = max(error_age_s(process) for process in lost)
+    early = [key for key, end_s in ends_s.items() if end_s > echoes_s and _same_group(by_key[key], lost)]
+    if not early:
+        return None
+    first = max(early, key=lambda key: ends_s[key])
+    name, before = case.names([first]), f"{ends_s[first] - echoes_s:.1f} s before its peers lost it"
+    done = _collectives_done(by_key[first], lost)
+    return Ruling(
+        "INSUFFICIENT",
+        f"the run has ended, and not in good order: {name} ended well, {before}",
+        evidence=(
+            f"{name} (pid {by_key[first].pid} on {by_key[first].host}) ended in good order, {before}{done}",
+            *_branches(lost),
+            *_afterwards(case, bad),
+            f"it ended{_ago(case)}; no evidence of a stall was taken before",
+        ),
+        missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
+        next=(
+            f"find where {name} skips a collective that its peers run, or leaves their loop",
+            "harness watch -- COMMAND   # looks before the end",
+        ),
+    )
+
+
+def _same_group(process: Process, peers: Sequence[Process]) -> bool:
+    return any(same_world(process, peer) for peer in peers)
+
+
+def _collectives_done(process: Process, peers: Sequence[Process]) -> str:
+    """How many collectives fewer than its peers it began, by their counters; empty if these do not tell."""
+    for group, count in process.beat.sequences.items() if process.beat else ():
+        most = max((peer.beat.sequences.get(group, 0) for peer in peers if peer.beat), default=0)
+        if most > count:
+            return f", after {count} of the {most} collectives of group {group}"
+    return ""
+
+
+def _branches(lost: Sequence[Process]) -> list[str]:
+    """Under which conditions the line is reached at which its peers lost it, by the text: one rank may have met
+    others."""
+    frames = dict.fromkeys(process.beat.raised_at for process in lost if process.beat and process.beat.raised_at)
+    return [
+        f"its peers stood at {describe(frame)}; by line {gate.line} it is reached {gate.words}"
+        for frame in frames
+        if frame is not None and users(frame)
+        for gate in source.branches(frame)
+    ][:MAX_AFTER]
+
+
+def _ago(case: Case) -> str:
+    """When the last process ended, in words; empty if nothing tells."""
+    ages = [age for process in case.evidence.processes if (age := _since_s(process)) is not None]
+    return f", {_duration_text(min(ages))} ago" if ages else ""
 
 
 def _memory(peaks: Sequence[Peak]) -> list[str]:

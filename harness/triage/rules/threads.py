@@ -16,6 +16,7 @@ from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
+from harness.triage.rules.lock_rings import proven
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import JOINS, classify, describe, user_frame
 
@@ -160,9 +161,10 @@ def with_crossed_locks(case: Case, ruling: Ruling) -> Ruling:
     for subject in named or [subject for subject in case.live() if not subject.progress]:
         if places := crossed(subject.process):
             at = " and ".join(place.partition(" in ")[0] for place in places[:2])
+            wait = "wait" if proven(subject.process) else "seem to wait"
             return replace(
                 ruling,
-                reason=f"{subject.label}: its threads seem to wait for each other's locks at {at}",
+                reason=f"{subject.label}: its threads {wait} for each other's locks at {at}",
                 next=(f"take these locks in the same order in every thread: {' and '.join(places)}", *ruling.next),
             )
     return ruling

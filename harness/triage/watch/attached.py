@@ -7,14 +7,15 @@ threshold earlier, and the verdict says what a start under `harness watch` would
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from os import getpid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInput, HarnessError
 from harness.exit_codes import STALLED
-from harness.triage.collect import Scope, collect, live
+from harness.triage.collect import Scope, collect, job, live, proc
 from harness.triage.evidence import Evidence
 from harness.triage.judge import before_end, triage
 from harness.triage.watch.ending import end, unended
@@ -92,7 +93,8 @@ class Attached:
         self._span_s = max((float(last - first) for first, last in looks), default=0.0)
         self._before = _last_looks(evidence, after[1] if after else 0.0), began
         paths = {**verdict.paths, "evidence": str(folder)}
-        return replace(verdict, missing=[*verdict.missing, LACKS], paths=paths), folder
+        lacks = [] if any(process.beat for process in evidence.processes) else [LACKS]
+        return replace(verdict, missing=[*verdict.missing, *lacks], paths=paths), folder
 
     def _tell(self, verdict: Verdict, folder: Path, *, ends: bool) -> None:
         """Tell a verdict that differs from the one before, and keep its evidence; also of the one that ends the job."""
@@ -137,6 +139,7 @@ def attach(pid: int, options: WatchOptions) -> WatchResult:
             f"--pid takes the number of one process, which is above 0, and {pid} is none",
             fix="pgrep -af python   # the job's Python processes",
         )
+    _refuse_above(pid, proc.parents())
     scope = live(str(pid))
     directory, claim = claimed(options.out, ["--pid", str(pid)])
     retention = Retention(directory, options.say, options.limits)
@@ -147,3 +150,22 @@ def attach(pid: int, options: WatchOptions) -> WatchResult:
         retention.close()
         claim.release()
     return WatchResult(code, watch.verdict, directory)
+
+
+def _refuse_above(pid: int, table: Mapping[int, int]) -> None:
+    """Raise BadInput for this watch itself, a process above it, or the first of the host: they hold more than a job.
+
+    `table`: pid -> parent of every visible process.
+    """
+    ours = {1, getpid(), *job.ancestors(getpid(), table)}
+    if pid not in ours:
+        return
+    children = [child for child, parent in sorted(table.items()) if parent == pid and child not in ours]
+    python = [child for child in children if "python" in proc.comm(child)]
+    named = next(iter(python or children), None)
+    place = "is the first process of this host" if pid == 1 else "is this watch or runs it"
+    raise BadInput(
+        f"process {pid} {place}, so it is no job to watch: give the pid of its child that is the job"
+        + (f", such as {named}" if named else ""),
+        fix="pgrep -af python   # the job's Python processes" if named is None else f"harness watch --pid {named}",
+    )

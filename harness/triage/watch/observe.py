@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,7 @@ class Observer:
     """Looks at the processes below `roots`, and at every process with a heartbeat in `directory`, also of other hosts.
 
     It ignores Ray's own processes, which serve the job and never stand still for it, and everything below `foreign`.
+    This process and those above it never belong to the job; what is below this process does if it is a root itself.
     """
 
     def __init__(
@@ -151,16 +152,17 @@ class Observer:
         """
         stats = self._kernel.processes()
         self._follow(stats)
+        ours = {os.getpid(), *_above(os.getpid(), stats)}
         self._marks = {key: mark for key, mark in self._marks.items() if key[0] in stats}
         for pid, stat in stats.items():
-            if pid not in self._known and self._marked(stat) and not self._elses(pid, stats):
+            if pid not in self._known and pid not in ours and self._marked(stat) and not self._elses(pid, stats):
                 self._known[pid] = stat.started
         self._follow(stats)  # the processes below those
         return {pid: stats[pid] for pid in self._known}
 
     def _marked(self, stat: Stat) -> bool:
         """Whether a process was started with this watch directory in its environment."""
-        if stat.pid == os.getpid() or stat.pid in self._foreign or stat.state in ("Z", "X"):
+        if stat.pid in self._foreign or stat.state in ("Z", "X"):
             return False
         key = stat.pid, stat.started
         if key not in self._marks:
@@ -170,18 +172,15 @@ class Observer:
 
     def _elses(self, pid: int, stats: dict[int, Stat]) -> bool:
         """Whether a process is below a raylet that is not the job's."""
-        visited = {pid}
-        while (stat := stats.get(pid)) is not None and stat.ppid not in visited:
-            pid = stat.ppid
-            visited.add(pid)
-            if pid not in self._known and raylet_address(self._kernel.argv(pid)):
-                return True
-        return False
+        return any(
+            above not in self._known and raylet_address(self._kernel.argv(above)) for above in _above(pid, stats)
+        )
 
     def _follow(self, stats: dict[int, Stat]) -> None:
         """Update which processes are below the roots, in time linear in the number of processes."""
         children: dict[int, list[int]] = {}
-        groups = {*self.roots} - {os.getpid()}  # our own process group may hold other commands of the shell
+        own = stats.get(os.getpid())
+        groups = {*self.roots} - {own.group if own else 0}  # our own group may hold other commands of the shell
         for stat in stats.values():
             children.setdefault(stat.ppid, []).append(stat.pid)
             if stat.group in groups and stat.pid != stat.group:
@@ -194,10 +193,11 @@ class Observer:
         }
         begun = [pid for pid, started in self._began.items() if pid in stats and stats[pid].started == started]
         queue = [*begun, *self._known]
-        visited = {*queue, *self._foreign}
+        ours = {os.getpid(), *_above(os.getpid(), stats)}
+        visited = {*queue, *self._foreign, *ours}
         while queue:
             pid = queue.pop()
-            if pid != os.getpid():
+            if pid not in ours:
                 self._known[pid] = stats[pid].started
             below = [child for child in children.get(pid, ()) if child not in visited]
             visited.update(below)
@@ -228,6 +228,15 @@ class Observer:
                 beats[host, pid] = beat
         self._over = over
         return beats
+
+
+def _above(pid: int, stats: Mapping[int, Stat]) -> Iterator[int]:
+    """The processes above one, nearest first."""
+    visited = {pid}
+    while (stat := stats.get(pid)) is not None and stat.ppid not in visited:
+        pid = stat.ppid
+        visited.add(pid)
+        yield pid
 
 
 def _snapshot(key: str, pid: int, stat: Stat | None, beat: dict[str, Any]) -> ProcessSnapshot:

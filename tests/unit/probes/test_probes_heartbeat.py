@@ -378,3 +378,11 @@ def test_a_group_that_is_being_made_is_an_open_span(tmp_path: Path) -> None:
     assert [span["name"] for span in run.events("span")] == ["init_process_group", "new_group"]
     groups = list(run.events("group"))
     assert [(group["torch_name"], group["timeout_s"]) for group in groups] == [("0", 1800.0), ("1", 7.0)]
+
+
+def test_an_error_is_placed_in_the_innermost_frame_outside_installed_packages() -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("{")
+    assert attach._raised_at(None) is None
+    place = attach._raised_at(caught.value)
+    assert place is not None and place[0] == __file__ and place[2].startswith("test_an_error_is_placed")

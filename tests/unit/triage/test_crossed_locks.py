@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+from triage_evidence import FILES, evidence, process
 
+from harness.triage import judge
+from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.run import triage
 
 PROGRAM = """import threading
@@ -57,3 +61,66 @@ def test_crossed_locks_are_in_the_headline(tmp_path: Path, first: int, second: i
     assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
     assert ("deadlock.py:8 and deadlock.py:14" in verdict.reason) is crossed
     assert ("locks" in verdict.triage.next[0]) is crossed
+
+
+LOCKS = "a, b = threading.Lock(), threading.Lock()"
+FILES["thread.join"] = FILES["lock.wait"]
+
+
+def deadlocked(
+    folder: Path, *changes: tuple[str, str], main: str = "main:20 thread.join", third: str = "", second_at: int = 14
+) -> Process:
+    """A process whose threads stand at lines 8 and 14 of PROGRAM; at the second look the other one at `second_at`."""
+    program, text = folder / "deadlock.py", PROGRAM
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    program.write_text(text)
+    one = process(100, "process", main)
+    looks = []
+    for look, line in zip(one.samples, (14, second_at), strict=True):
+        places = [("one", 8), ("two", line), *([(third, 19)] if third else [])]
+        beside = [Thread(f"T{at}", 70 + at, (Frame(function, str(program), at_line),), wchan="futex_do_wait")
+                  for at, (function, at_line) in enumerate(places)]  # fmt: skip
+        looks.append(dataclasses.replace(look, threads=(*look.threads, *beside)))
+    return dataclasses.replace(one, samples=tuple(looks))
+
+
+ATTRIBUTES = (("with a", "with self.a"), ("with b", "with self.b"))  # which may be of two objects
+GATE = LOCKS + "\ngate = threading.Lock()"
+
+
+def test_threads_that_keep_what_each_other_needs_hang(tmp_path: Path) -> None:
+    verdict = judge.triage(evidence(deadlocked(tmp_path)))
+    assert verdict.verdict == "HUNG" and verdict.triage is not None
+    assert [party.pid for party in verdict.triage.culprits] == [100]
+    assert "deadlock.py:8 and deadlock.py:14" in verdict.reason and "locks" in verdict.triage.next[0]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param({"changes": ATTRIBUTES}, id="locks of two objects may have one name"),
+        pytest.param({"changes": ((LOCKS, f"{LOCKS}\na = threading.Lock()"),)}, id="a name that is bound again"),
+        pytest.param({"changes": (("def work():", "def work(a=None):"),)}, id="a name that is a parameter as well"),
+        pytest.param({"changes": (("    pass", "    a.release()"),)}, id="somebody else releases it"),
+        pytest.param({"changes": (("        with b:\n", "        if b.acquire(timeout=9):\n"),)}, id="a time limit"),
+        pytest.param({"changes": ((LOCKS, "a, b = Slots(), Slots()"),)}, id="another class"),
+        pytest.param({"second_at": 15}, id="one of them went on"),
+        pytest.param({"third": "work"}, id="a thread that may go on"),
+        pytest.param({"main": "main:20 serve_forever select"}, id="a server that takes requests"),
+    ],
+)
+def test_threads_that_may_go_on_do_not_hang(tmp_path: Path, job: dict[str, object]) -> None:
+    changes = job.pop("changes", ())
+    verdict = judge.triage(evidence(deadlocked(tmp_path, *changes, **job)))  # type: ignore[misc, arg-type]
+    assert verdict.verdict != "HUNG" and verdict.triage is not None and not verdict.triage.culprits, verdict.reason
+
+
+def test_threads_behind_one_gate_are_not_in_both_locks_at_once(tmp_path: Path) -> None:
+    """Two looks at threads that take turns may show both inside, a moment apart."""
+    gated = PROGRAM.replace(LOCKS, GATE).replace("    with a:\n        with b", "    with gate, a:\n        with b")
+    gated = gated.replace("    with b:\n        with a", "    with gate, b:\n        with a")
+    gated = gated.replace("import threading\n\n", "import threading\n")  # the same lines
+    verdict = judge.triage(evidence(deadlocked(tmp_path, (PROGRAM, gated))))
+    assert verdict.verdict != "HUNG", verdict.reason

@@ -593,3 +593,21 @@ def test_without_a_ray_cluster_a_pid_is_asked_for(monkeypatch: pytest.MonkeyPatc
     command, _, hint = str(raised.value.fix).partition("   # ")
     assert command == "harness triage PID" and "HOST:PORT" in hint
     assert scope.live(command.replace("PID", str(os.getpid())).split()[2]) == scope.Scope((os.getpid(),))
+
+
+@pytest.mark.parametrize(("flags", "of_kernel"), [(0x00208040, True), (0x00400100, False)])
+def test_a_thread_of_the_kernel_is_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, of_kernel: bool
+) -> None:
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "stat").write_text(f"2 (kthreadd) S 0 0 0 0 -1 {flags} " + "0 " * 43)
+    monkeypatch.setattr(proc, "PROC", tmp_path)
+    assert proc.of_kernel(2) is of_kernel
+    if of_kernel:
+        with pytest.raises(BadInput):
+            scope.live("2")
+
+
+def test_a_process_that_lives_is_not_said_to_have_ended() -> None:
+    words = "Error: Failed to open process 2 - check that the process is running"
+    assert "has ended" not in stacks.refused(os.getpid(), words).note

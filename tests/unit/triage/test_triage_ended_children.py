@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from triage_evidence import FILES, compared, evidence, frames, group, process, rank
+from waiting import until
 
-from harness.triage.evidence import Beat, Group, Journal, Process, Thread
+from harness.triage.collect import Scope, conduct, proc
+from harness.triage.evidence import Beat, Frame, Group, Journal, Process, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -174,3 +179,112 @@ def test_an_idle_server_whose_end_alone_is_waited_for_is_not_dead(call: str, ver
     found = triage(evidence(driver(), child(200, f"main:30 engine:28 {call}")), None)
     assert found.verdict == verdict, found.account
     assert named(found) == ([] if verdict == "INSUFFICIENT" else ["node0:200"])
+
+
+PROGRAM = """import os
+
+def read_all(stream):
+    return os.read(stream, 9)
+
+def pump():
+    compute()
+"""
+
+
+def own_code(folder: Path, line: int, function: str, more: str = "") -> Process:
+    """A process whose own code stands at a line of a file, and that alone can write to the pipe that it reads."""
+    file = folder / "job.py"
+    file.write_text(PROGRAM + more)
+    one = process(100, "process", f"{function}:{line}", own_pipe=True)
+    looks = tuple(
+        dataclasses.replace(look, threads=(dataclasses.replace(
+            look.threads[0], frames=(Frame(function, str(file), line),)),))
+        for look in one.samples
+    )  # fmt: skip
+    return dataclasses.replace(one, samples=looks)
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "more", "children", "hung"),
+    [
+        (4, "read_all", "", [writer(200, 3)], True),
+        (4, "read_all", "", [writer(200, 0)], True),  # a fork whose parent keeps the end that it writes to
+        (4, "read_all", "", [writer(200, 0), writer(201, 0)], False),  # which of them wrote?
+        (4, "read_all", "", [], False),
+        (7, "pump", "", [writer(200, 3)], False),
+        (4, "read_all", "import signal\nsignal.signal(17, print)\n", [writer(200, 3)], False),  # a signal writes
+    ],
+)
+def test_a_read_of_a_pipe_whose_writer_ended_is_that_ones_fault(
+    tmp_path: Path, line: int, function: str, more: str, children: list[Process], hung: bool
+) -> None:
+    """The parent still holds the end of the pipe that it gave to its child."""
+    found = triage(evidence(own_code(tmp_path, line, function, more), *children))
+    assert named(found) == (["node0:200"] if hung else []) and (found.verdict == "HUNG") is hung, found.account
+
+
+FILES |= {
+    f"pool.{name}": "/usr/lib/python3.11/multiprocessing/pool.py"
+    for name in ("get", "wait", "worker", "_handle_tasks", "_handle_results")
+}
+FILES["queues.get"] = "/usr/lib/python3.11/multiprocessing/queues.py"
+FILES["sem.__enter__"] = "/usr/lib/python3.11/multiprocessing/synchronize.py"
+RESULTS = "pool._handle_results pipe._recv"
+FILES["pipe._recv"] = FILES["pipe.recv"]
+
+
+def pool_of(*, tasks: str = "pool._handle_tasks", results: str = RESULTS, timed: bool = False) -> Process:
+    one = process(100, "process", "main:11 pool.get pool.wait lock.wait")
+    beside = tuple(Thread(f"T{at}", 70 + at, frames(stack)) for at, stack in enumerate((tasks, results)))
+    looks = tuple(dataclasses.replace(look, timed=timed, threads=(*look.threads, *beside)) for look in one.samples)
+    return dataclasses.replace(one, samples=looks)
+
+
+WORKER = "main:9 pool.worker "
+
+
+@pytest.mark.parametrize(
+    ("parent", "second", "hung"),
+    [
+        (pool_of(), WORKER + "queues.get pipe._recv", True),
+        (pool_of(), WORKER + "main:3 lock.wait", False),  # the one that took its place works on the task
+        (pool_of(timed=True), WORKER + "queues.get pipe._recv", False),
+        (pool_of(tasks="pool._handle_tasks main:4 load"), WORKER + "queues.get pipe._recv", False),
+        (pool_of(results="pool._handle_results main:4 done"), WORKER + "queues.get pipe._recv", False),
+    ],
+)
+@pytest.mark.parametrize("code", [-9, None])
+def test_a_pool_whose_worker_took_a_task_along_brings_no_result(
+    parent: Process, second: str, hung: bool, code: int | None
+) -> None:
+    first = process(200, "process", WORKER + "queues.get sem.__enter__", ppid=100)
+    dead = [process(300, "process", gone=True, ppid=100, exit_code=code)] if code else []
+    found = triage(evidence(parent, first, process(201, "process", second, ppid=100), *dead))
+    assert (found.verdict == "HUNG" and "node0:100" in {party.key for party in found.triage.victims}) is hung  # type: ignore[union-attr]
+    assert not hung or named(found) == [f"node0:{each.pid}" for each in dead], found.account
+
+
+CHILD = """import multiprocessing, os
+a, b = multiprocessing.Pipe()
+if not os.fork():
+    os._exit(1)
+a.{read}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("read", ["recv()", "poll(60)"])
+def test_a_connection_whose_other_end_died_is_told_from_one_that_is_read_with_a_limit(
+    tmp_path: Path, read: str
+) -> None:
+    """A connection of multiprocessing is a pair of sockets: the parent still holds both."""
+    (tmp_path / "job.py").write_text(CHILD.format(read=read))
+    with subprocess.Popen([sys.executable, str(tmp_path / "job.py")]) as job:
+        try:
+            until(lambda: "unix" in proc.wchan(job.pid, job.pid) or "poll" in proc.wchan(job.pid, job.pid))
+            taken = conduct.collect(Scope((job.pid,), ray_address=""), out=tmp_path / "out", native=False, nodes=False)
+        finally:
+            job.kill()
+    assert {each.own_pipe for each in taken.processes if each.pid == job.pid} == {read == "recv()"}
+    culprits = {taken.processes[-1].key} if read == "recv()" else set()
+    assert {*named(triage(taken))} == culprits

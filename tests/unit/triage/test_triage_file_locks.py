@@ -21,6 +21,7 @@ from harness.triage.collect import locks, proc
 from harness.triage.evidence import FileLock, Frame, Process
 from harness.triage.judge import triage
 from reports.model import Verdict
+from reports.sections.answer import of
 
 HOLDER = FileLock("host", "/data/cache.lock", 77, "python -S prepare.py")
 LOOP = "def acquire(lock):\n    while not lock.tried():\n        time.sleep(1)\n"
@@ -209,6 +210,8 @@ def test_a_rank_that_keeps_a_lock_in_a_collective_and_one_that_tries_to_take_it_
     answer = triage(evidence(holder, poller, locks=(lock,)), compared(group("0", pending)))  # type: ignore[arg-type]
     assert answer.verdict == verdict and not answer.triage.culprits, answer.reason  # type: ignore[union-attr]
     assert bool(answer.triage.cycle) is (verdict == "HUNG")  # type: ignore[union-attr]
+    if verdict == "HUNG":  # with its title, as it is printed
+        assert len(f"{of(answer).title} {answer.reason}".split()) <= 20
 
 
 def test_a_lock_whose_holder_in_the_job_works_is_slow(tmp_path: Path) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from triage_evidence import evidence, process, rank
 from waiting import until
 
 from harness.triage import run
-from harness.triage.collect import Scope, conduct, endings, proc, stacks
-from harness.triage.evidence import ENDED, Beat, Evidence, Journal, Peak, Process, Sample
+from harness.triage.collect import Scope, beats, conduct, endings, proc, stacks
+from harness.triage.evidence import ENDED, Beat, Evidence, Frame, Journal, Peak, Process, Sample
 from harness.triage.judge import triage
 from harness.triage.watch.deaths import failed_ranks, killed_for_memory
 from harness.triage.watch.peaks import Peaks, killed_by_kernel
@@ -48,6 +50,72 @@ def test_who_was_killed_comes_before_those_that_lost_the_connection() -> None:
 def test_an_error_comes_before_the_silence_of_those_that_were_brought_down() -> None:
     reason, _ = first(ended(0, beat_s=10.4), ended(1, beat_s=10.0, error="ValueError: no slot", error_s=10.0))
     assert reason.startswith("rank 1 ended with ValueError: no slot")
+
+
+LOST = (
+    ECHO,
+    "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:544] Connection reset by peer",
+    "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "RuntimeError: eof (this error originated at tensorpipe/transport/shm/connection_impl.cc:259)",
+)
+
+
+@pytest.mark.parametrize("error", LOST)
+def test_who_ended_well_before_its_peers_lost_it_is_named(error: str) -> None:
+    """Rank 2 skipped a collective: it ends first, with exit code 0."""
+    peers = [ended(number, beat_s=9.0, error=error, error_s=9.5 + number / 100) for number in (0, 1)]
+    early = ended(2, beat_s=11.0, exit_code=0)
+    counts = [(peers[0], 50), (peers[1], 50), (early, 49)]
+    job = [
+        dataclasses.replace(each, beat=dataclasses.replace(each.beat, ended=True, sequences={"0": count}))  # type: ignore[type-var]
+        for each, count in counts
+    ]
+    reason, facts = first(*job)
+    assert reason.startswith("rank 2 ended well, 1.5 s before") and "after 49 of the 50 collectives" in facts[0]
+    assert any(line.startswith("after it rank 0") for line in facts[1:])
+
+
+SKIPS = """for step in range(50):
+    if rank == 2 and step == 6:
+        continue
+    all_reduce(step)
+"""
+
+
+def test_the_branch_that_skips_the_collective_of_the_peers_is_said(tmp_path: Path) -> None:
+    (tmp_path / "skip.py").write_text(SKIPS)
+    for line, told in ((4, True), (1, False)):
+        beat = Beat(90, 9.0, 9.0, ended=True, raised_at=Frame("<module>", str(tmp_path / "skip.py"), line))
+        peers = [dataclasses.replace(ended(n, beat_s=9.0, error=ECHO, error_s=9.5), beat=beat) for n in (0, 1)]
+        _, facts = first(*peers, dataclasses.replace(ended(2, beat_s=11.0), beat=Beat(90, 11.0, 11.0, ended=True)))
+        assert any("rank == 2 and step == 6" in fact and "line 2" in fact for fact in facts) is told
+
+
+def test_the_last_heartbeat_says_where_the_error_was_raised() -> None:
+    content = {"host": "n", "pid": 1, "count": 1, "t_ns": 5, "progress_ns": 5, "raised_at": ["/job/a.py", 7, "step"]}
+    assert beats.parse(json.dumps(content).encode(), 6).beat.raised_at == Frame("step", "/job/a.py", 7)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"beat": Beat(90, 8.0, 8.0, ended=True)},  # it ended after them
+        {"world_size": 2},  # of another job beside
+        {"error": "ValueError: no slot", "error_age_s": 9.0},
+    ],
+)
+def test_a_rank_that_ended_well_later_or_elsewhere_explains_nothing(changes: dict[str, Any]) -> None:
+    peers = [ended(number, beat_s=9.0, error=ECHO, error_s=9.5) for number in (0, 1)]
+    early = dataclasses.replace(ended(2, beat_s=11.0, exit_code=0), **changes)
+    assert not first(*peers, early)[0].startswith("rank 2 ended well")
+
+
+def test_an_error_of_ones_own_comes_before_who_ended_well() -> None:
+    broken = ended(0, beat_s=9.0, error="ValueError: no slot", error_s=9.4)
+    echo = ended(1, beat_s=9.0, error=ECHO, error_s=9.5)
+    early = dataclasses.replace(ended(2, beat_s=11.0, exit_code=0), beat=Beat(90, 11.0, 11.0, ended=True))
+    assert first(broken, echo, early)[0].startswith("rank 0 ended with ValueError")
 
 
 BEHIND = "\n Original exception: \n[unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete"

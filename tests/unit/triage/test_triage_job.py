@@ -138,3 +138,29 @@ def test_the_process_that_passes_on_output_stands_for_the_watched_command(start:
     with pytest.raises(BadInput, match="passes on") as refusal:
         live(str(passer))
     assert (refusal.value.fix or "").startswith("pgrep ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("by", "named"),
+    [("variable", "w"), ("file", "w"), ("variable", "absent"), ("variable", "")],
+)
+def test_the_pid_of_a_watched_process_finds_the_folder_of_its_watch(
+    start: Start, tmp_path: Path, by: str, named: str
+) -> None:
+    """A worker of Ray has the variable set later, and then only its open heartbeat shows it."""
+    (tmp_path / "w" / "beats").mkdir(parents=True)
+    folder = tmp_path / named
+    word = f"RLHF_HARNESS_WATCH={folder}" if by == "variable" and named else "A=1"
+    opened = f"exec 3>{folder}/beats/77.json; " if by == "file" else ""
+    pid = start("env", word, "sh", "-c", f"{opened}sleep 3004 & wait", processes=2)
+    expected = folder if named == "w" else None
+    assert live(str(pid)).directory == expected
+
+
+@pytest.mark.slow
+def test_processes_of_two_watches_are_looked_at_without_either(start: Start, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "beats").mkdir(parents=True)
+    line = " & ".join(f"RLHF_HARNESS_WATCH={tmp_path / name} sleep 3005" for name in ("a", "b"))
+    assert live(str(start("sh", "-c", f"{line} & wait", processes=3))).directory is None

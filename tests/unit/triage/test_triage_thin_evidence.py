@@ -434,3 +434,19 @@ def test_a_worker_without_a_stack_owes_no_answer_that_a_recorder_knows() -> None
     verdict = triage(evidence(core, *workers), compared(group("0", {0: 4, 1: 4}), world=2))
     assert verdict.triage is not None and not verdict.triage.culprits
     assert workers[0].key in {wait.target for wait in verdict.triage.waits}
+
+
+@pytest.mark.parametrize(
+    ("processes", "verdict", "who"),
+    [
+        ((process(5, "launcher", io_bytes=900_000),), "SLOW", "launcher"),
+        ((process(5, "launcher"),), "INSUFFICIENT", ""),
+        ((process(5, "launcher", io_bytes=900_000), process(6, "process", ppid=5)), "INSUFFICIENT", "launcher"),
+        ((process(5, "process", io_bytes=900_000),), "INSUFFICIENT", "node0:5"),
+    ],
+)
+def test_what_works_without_a_stack_is_said_to_work(processes: tuple[Process, ...], verdict: str, who: str) -> None:
+    """A launcher that still starts: nothing but its bytes shows what it does."""
+    verdict_now = triage(evidence(*processes, source="live", stall_s=0.0))
+    assert verdict_now.verdict == verdict and ("work" in verdict_now.reason) is bool(who)
+    assert who in verdict_now.reason and len(verdict_now.reason.split()) <= 15

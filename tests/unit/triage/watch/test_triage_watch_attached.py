@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +14,9 @@ from triage_evidence import evidence, rank
 
 from harness.errors import BadInput
 from harness.exit_codes import STALLED
-from harness.triage.collect import Scope, conduct
+from harness.triage.collect import Scope, conduct, proc
 from harness.triage.evidence import Evidence
+from harness.triage.watch import attached
 from harness.triage.watch.attached import LACKS, Attached, attach
 from harness.triage.watch.retention import Retention
 from harness.triage.watch.watched_command import OnStall, WatchOptions
@@ -25,6 +28,8 @@ WORKS = "works"
 
 class Job:
     """A job whose looks show what `looks` says, one after another; it ends when they are used up."""
+
+    beats = False  # whether another watch runs the job
 
     def __init__(self, folder: Path, looks: list[str], on_stall: OnStall = "report") -> None:
         self.now, self.looks, self.ended = 0.0, looks, 0
@@ -56,7 +61,9 @@ class Job:
         peer = (
             rank(1, "main:5 train", world=2, state="T") if look == STOPPED else rank(1, "main:5 a", "main:9 b", cpu_s=1)
         )
-        return evidence(waits, peer, source="live", stall_s=0.0)
+        job = waits, peer
+        ours = job if self.beats else (replace(process, beat=None) for process in job)
+        return evidence(*ours, source="live", stall_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +85,13 @@ def test_a_hang_is_told_once_and_decides_as_asked(
     assert bool(job.ended) is (on_stall == "end" and code == STALLED)
     assert [verdict.verdict for verdict in job.verdicts].count("HUNG") == stalls
     assert all(LACKS in verdict.missing for verdict in job.verdicts)
+
+
+def test_a_job_that_another_watch_runs_lacks_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path, [STOPPED, WORKS])
+    job.beats = True
+    job.watch.follow()
+    assert job.verdicts and not any(LACKS in verdict.missing for verdict in job.verdicts)
 
 
 def test_what_was_kept_is_advised_only_by_the_verdict_that_ends_the_job(tmp_path: Path) -> None:
@@ -128,3 +142,27 @@ def test_a_number_that_is_no_process_is_refused(tmp_path: Path, pid: int) -> Non
     with pytest.raises(BadInput, match="above 0") as refusal:
         attach(pid, WatchOptions(out=tmp_path / "out"))
     assert refusal.value.fix and refusal.value.fix.startswith("pgrep") and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("pid", "children", "named"),
+    [
+        (os.getpid(), {}, ""),  # a shell that became the watch with exec
+        (5, {}, ""),
+        (5, {20: "sh", 21: "python3.12", 22: "python3.12"}, "21"),
+        (5, {20: "torchrun"}, "20"),
+        (1, {20: "python"}, "20"),
+    ],
+)
+def test_what_runs_the_watch_is_refused_with_the_child_to_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int, children: dict[int, str], named: str
+) -> None:
+    table = {1: 0, 4: 1, 5: 4, os.getpid(): 5, **dict.fromkeys(children, pid)}
+    monkeypatch.setattr(proc, "parents", lambda: table)
+    monkeypatch.setattr(proc, "comm", lambda number: children[number])
+    monkeypatch.setattr(attached, "live", lambda text: pytest.fail("it is looked at"))
+    with pytest.raises(BadInput) as refusal:
+        attach(pid, WatchOptions(out=tmp_path / "out"))
+    fix = refusal.value.fix or ""
+    assert fix == f"harness watch --pid {named}" if named else fix.startswith("pgrep")
+    assert not (tmp_path / "out").exists()

@@ -158,3 +158,14 @@ def test_time_that_the_watchdog_did_not_get_is_told_between_two_looks(tmp_path: 
     waited = iter([7.0, 7.5, None, 9.0])
     observer = Observer(tmp_path, (OWN,), kernel=Kernel(processes=lambda: {}, delay_s=lambda: next(waited)))
     assert [observer().starved_s for _ in range(4)] == [0.0, 0.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("group", [0, 5])
+def test_the_watch_and_those_above_it_never_belong_to_a_job(tmp_path: Path, group: int) -> None:
+    """The shell 5 runs the watch and the job 20; the watch runs a reader of stacks, 30. Or 5 leads their group."""
+    mark = b"RLHF_HARNESS_WATCH=" + os.fsencode(tmp_path.resolve())
+    parents = {1: 0, 4: 1, 5: 4, OWN: 5, 20: 5, 21: 20, 30: OWN}
+    there = {pid: Stat(pid, parent, "S", 0.0, 100, group) for pid, parent in parents.items()}
+    kernel = Kernel(lambda: dict(there), lambda pid: ("python",), lambda pid: mark if pid in (1, 4, 5, OWN) else b"")
+    observer = Observer(tmp_path, (5,), kernel=kernel)
+    assert sorted(observer.members()) == observer.living() == [20, 21]
