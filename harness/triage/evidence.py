@@ -163,7 +163,7 @@ class LostTask:
 
 @dataclass(frozen=True)
 class LaterCall:
-    """A call that an event loop makes in `due_s` seconds; one that only ends the wait of a task is none."""
+    """A call that an event loop makes in `due_s` seconds, as the end of a task's sleep."""
 
     function: str
     file: str
@@ -177,7 +177,8 @@ class EventLoop:
     tid: int  # of its thread; 0 if unknown
     tasks: tuple[Task, ...] = ()
     left_out: int = 0  # tasks that are not listed
-    later: tuple[LaterCall, ...] | None = None  # None if the loop does not show them
+    later: tuple[LaterCall, ...] | None = None  # the first due first; None if the loop does not show them
+    ready: int = 0  # calls that it was about to make
     descriptors: int | None = None  # for how many it waits; None if the loop does not show them
     lost: tuple[LostTask, ...] = ()
 

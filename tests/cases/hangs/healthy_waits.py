@@ -7,6 +7,7 @@ of epochs; WAY:most has three ranks, of which all but the last wait so.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import multiprocessing
@@ -178,6 +179,24 @@ def output_of_a_child() -> None:
 @way
 def named_pipe() -> None:
     Path(f"{SCORE}.fifo").read_text()
+
+
+@way
+def event_of_a_timer() -> None:
+    async def wait() -> None:
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_later(SECONDS, event.set)
+        await event.wait()
+
+    asyncio.run(wait())
+
+
+@way
+def gathered_sleeps() -> None:
+    async def wait() -> None:
+        await asyncio.gather(*(asyncio.sleep(seconds) for seconds in (1, SECONDS)))
+
+    asyncio.run(wait())
 
 
 def call_later() -> None:
