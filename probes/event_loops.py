@@ -14,6 +14,7 @@ import contextlib
 import gc
 import itertools
 import os
+import signal
 import socket
 import sys
 import threading
@@ -117,8 +118,8 @@ class Answers:
 def _look(loop: Any, before: Mapping[Any, Any]) -> dict[str, Any]:
     tasks = _tasks(loop)
     groups: dict[str, dict[str, Any]] = {}
-    ending = {handle._callback.__self__ for handle in _later(loop)
-              if getattr(handle._callback, "__name__", "") == "cancel" and hasattr(handle._callback, "__self__")}  # fmt: skip
+    calls = [handle._callback for handle in _later(loop)]
+    ending = {getattr(call, "__self__", None) for call in calls if getattr(call, "__name__", "") == "cancel"}
     for task in tasks[:MOST_TASKS]:
         content = _task(task, still=task in before and before[task] is _waiter(task) is not None)
         content["limited"] |= task in ending
@@ -295,7 +296,8 @@ def _timers(loop: Any) -> list[list[Any]] | None:
     None if this loop does not show them."""
     if not hasattr(loop, "_scheduled"):
         return None
-    timers = []
+    alarm_s = signal.getitimer(signal.ITIMER_REAL)[0]  # its handler may make a call of the loop
+    timers: list[list[Any]] = [["", "", alarm_s]] if alarm_s else []
     for handle in _later(loop):
         code = getattr(getattr(handle._callback, "__func__", handle._callback), "__code__", None)
         due_s = round(handle.when() - loop.time(), 3)

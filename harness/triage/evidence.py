@@ -81,6 +81,7 @@ class Sample:
     # What its only thread but the heartbeat's waits for in an event loop without a timer, as "socket:[7]".
     loop: tuple[str, ...] = ()
     timed: bool = False  # its main thread waits with a time limit, as in a sleep
+    sleeps_s: Number | None = None  # seconds that the sleep of its main thread still lasts, at most, by the kernel
     polled: tuple[
         str, ...
     ] = ()  # what that call waits for at once: TCP peers such as "127.0.0.1:80", or "anon_inode:[eventfd]"

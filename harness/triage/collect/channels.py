@@ -13,6 +13,7 @@ import platform
 import re
 import socket
 import struct
+import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -61,10 +62,12 @@ class Waiting(NamedTuple):
     """How a thread waits in its system call.
 
     `timed`: the wait has a time limit, as a sleep does. `polled`: links of the descriptors of a poll, as "socket:[7]".
+    `sleeps_s`: seconds that a sleep still lasts, at most; None for another wait.
     """
 
     timed: bool = False
     polled: tuple[str, ...] = ()
+    sleeps_s: float | None = None
 
 
 def waiting(pid: int) -> Waiting:
@@ -75,7 +78,8 @@ def waiting(pid: int) -> Waiting:
             return Waiting()
         call, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
         if call in _SLEEPS:
-            return Waiting(timed=True)
+            at = arguments if call == _SLEEPS[-1] else [0, 0, arguments[0]]
+            return Waiting(timed=True, sleeps_s=_sleeps_s(pid, at))
         if (at := _TIMEOUT_AT.get(call)) is None:
             return Waiting()
         limit = arguments[at]
@@ -85,11 +89,26 @@ def waiting(pid: int) -> Waiting:
         return Waiting()
 
 
-def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
-    """Links of the descriptors of a poll, read from the memory of the process that called it."""
+def _sleeps_s(pid: int, arguments: list[int]) -> float | None:
+    """Seconds that a sleep still lasts, at most, by the arguments of clock_nanosleep(2): the clock, whether the time is
+    absolute, and the address of the time; None if its memory cannot be read."""
+    clock, absolute, address = arguments[:3]
+    try:
+        seconds, nanoseconds = struct.unpack("=qq", _memory(pid, address, 16))
+        return max(0.0, seconds + nanoseconds / 1e9 - (time.clock_gettime(clock) if absolute else 0.0))
+    except (OSError, OverflowError, struct.error):
+        return None
+
+
+def _memory(pid: int, address: int, size: int) -> bytes:
     with open(PROC / str(pid) / "mem", "rb", buffering=0) as memory:
         memory.seek(address)
-        data = memory.read(8 * min(count, MAX_POLLED))
+        return memory.read(size)
+
+
+def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
+    """Links of the descriptors of a poll, read from the memory of the process that called it."""
+    data = _memory(pid, address, 8 * min(count, MAX_POLLED))
     numbers = [number for number, _, _ in struct.iter_unpack("=ihh", data[: len(data) // 8 * 8])]
     links = (os.readlink(PROC / str(pid) / "fd" / str(number)) for number in numbers if number >= 0)
     return tuple("file" if link.startswith("/") else link for link in links)

@@ -456,6 +456,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         locked_alone=look.locked_alone,
         loop=look.loop,
         timed=look.timed,
+        sleeps_s=look.sleeps_s,
         polled=look.polled,
         reads_from=look.reads_from,
         heard=look.heard,

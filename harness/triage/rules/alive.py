@@ -67,20 +67,24 @@ def user_frames(process: Process | None) -> list[Frame]:
 
 
 def _sleep(subject: Subject, process: Process) -> str:
-    """A sleep that ends by itself, as the source text says.
+    """A sleep that ends by itself, as the kernel or the source text says, and behind which something is done.
 
-    Without the text a rank is judged by its counters, which stand. A process that is no rank has none, so nothing shows
+    Without both a rank is judged by its counters, which stand. A process that is no rank has none, so nothing shows
     that it does not go on.
     """
     if not subject.doing.kind == subject.before.kind == "sleep":
         return ""
     frames = main_frames(process.samples[-1].threads)
     loop = source.loop_around(frames[0]) if frames else source.Loop.UNKNOWN
-    if loop is source.Loop.UNKNOWN:
+    left_s = process.samples[-1].sleeps_s
+    if loop is source.Loop.UNKNOWN and left_s is None:
         return "" if process.rank is not None else "a sleep, and its source text cannot be read"
-    length_s = source.slept_s(frames[0])
-    ends = loop is not source.Loop.ENDLESS and (length_s is None or length_s < LONG_SLEEP_S)
-    return "a sleep ends by itself" if ends else ""
+    length_s = left_s if left_s is not None else source.slept_s(frames[0])
+    if length_s is not None and length_s >= LONG_SLEEP_S:
+        return ""
+    if loop is source.Loop.ENDLESS and source.looks_inside(frames[0]):
+        return ""  # it does nothing but sleep
+    return f"its sleep ends in {left_s:.0f} s" if left_s is not None else "a sleep ends by itself"
 
 
 def _limit(subject: Subject, process: Process) -> str:

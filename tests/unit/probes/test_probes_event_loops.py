@@ -23,7 +23,8 @@ from probes.attach import Attachment
 
 
 @pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
+def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(event_loops.signal, "getitimer", lambda which: (0.0, 0.0))  # pytest's time limit is an alarm
     event_loops._loops.clear()
     event_loops._lost.clear()
     yield
@@ -279,6 +280,12 @@ def test_every_call_that_comes_later_is_listed(
     [loop] = seen(tmp_path, program)
     assert loop.later is not None and [each.function for each in loop.later] == functions
     assert all(each.due_s > 900 for each in loop.later)
+
+
+def test_an_alarm_whose_handler_may_make_a_call_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loops.signal, "getitimer", lambda which: (1000.0, 0.0))
+    [loop] = seen(tmp_path, has_given_up_its_timer)
+    assert loop.later is not None and [each.due_s > 900 for each in loop.later] == [True]
 
 
 def test_a_call_that_the_loop_is_about_to_make_is_counted(tmp_path: Path) -> None:

@@ -46,6 +46,14 @@ def start() -> Iterator[Start]:
         yield run
 
 
+@pytest.mark.parametrize("seconds", [100, 10**6])
+def test_how_long_a_sleep_still_lasts_is_read_from_the_kernel(start: Start, seconds: int) -> None:
+    pid = start(f"import time; time.sleep({seconds})")
+    until(lambda: channels.waiting(pid).sleeps_s is not None)
+    left_s = channels.waiting(pid).sleeps_s
+    assert left_s is not None and seconds - 60 < left_s <= seconds
+
+
 def socketpair() -> tuple[int, int]:
     return tuple(one.detach() for one in socket.socketpair())  # type: ignore[return-value]
 

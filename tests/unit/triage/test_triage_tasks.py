@@ -123,9 +123,10 @@ PROBE = Thread("", 8, (Frame("_run", "/job/harness/probes/attach.py", 181),))
         {"thread": TIMER},
         {"child": process(300, "tool", "main:3 read")},
     ],
-    ids=["the producer sleeps", "it reads", "it awaits a future", "it moves", "a limit", "a timer", "a sleep of asyncio", "unknown timers",
-         "a call that is due", "a descriptor", "unknown descriptors", "more tasks", "another thread's loop", "a thread",
-         "a library's thread, which may call back", "a Timer that has not fired", "a child"],
+    ids=["the producer sleeps", "it reads", "it awaits a future", "it moves", "a limit", "a timer", "a sleep",
+         "unknown timers", "a call that is due", "a descriptor", "unknown descriptors", "more tasks",
+         "another thread's loop", "a thread", "a library's thread, which may call back",
+         "a Timer that has not fired", "a child"],
 )  # fmt: skip
 def test_a_consumer_whose_producer_may_come_is_no_hang(changes: dict[str, Any]) -> None:
     """The same with everything that may put an item, or that is not known."""
