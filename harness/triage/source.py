@@ -284,6 +284,17 @@ def looks_inside(frame: Frame) -> bool:
     )
 
 
+def passes_on(frame: Frame) -> bool:
+    """Whether the line of a frame is a statement of its own, a sleep or a wait whose result nobody uses, in a loop that
+    also calls something that does not look only at objects of its own process."""
+    loop = innermost_loop(frame)
+    nodes = list(ast.walk(loop)) if loop is not None else []
+    statements = [node.value for node in nodes if isinstance(node, ast.Expr) and holds(node, frame.line)]
+    others = {ast.unparse(node.func).rsplit(".", 1)[-1] for node in nodes
+              if isinstance(node, ast.Call) and node not in statements}  # fmt: skip
+    return bool(statements) and not others <= _LOOKS_INSIDE
+
+
 def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
     """The innermost loop around a frame within its function, whose head counts as part of it; None without one."""
     body = function_of(frame)

@@ -18,6 +18,7 @@ BY_DAY = (
     "event_with_a_limit",
     "one_sleep:epochs",
     "event_of_a_timer",
+    "judge_sleeps",
 )
 AT_NIGHT = (
     "one_sleep", "mapped_in_threads", "as_they_complete", "released_lock", "pool_of_processes", "child_without_text",

@@ -82,19 +82,24 @@ def _sleep(subject: Subject, process: Process) -> str:
     length_s = left_s if left_s is not None else source.slept_s(frames[0])
     if length_s is not None and length_s >= LONG_SLEEP_S:
         return ""
-    if loop is source.Loop.ENDLESS and source.looks_inside(frames[0]):
-        return ""  # it does nothing but sleep
+    if loop is source.Loop.ENDLESS and not source.passes_on(frames[0]):
+        return ""
     return f"its sleep ends in {left_s:.0f} s" if left_s is not None else "a sleep ends by itself"
 
 
 def _limit(subject: Subject, process: Process) -> str:
-    """A wait that the user's own code gave a time limit, outside a loop that begins it anew for ever."""
+    """A wait that the user's own code gave a time limit, outside a loop that does nothing but begin it anew for ever.
+
+    Where the source text cannot be read, a rank is judged by its counters, as in `_sleep`.
+    """
     if subject.doing.kind not in _IN_PROCESS or not all(look.timed for look in process.samples):
         return ""
     for frame in main_frames(process.samples[-1].threads):
         if users(frame):
-            endless = source.loop_around(frame) in (source.Loop.ENDLESS, source.Loop.UNKNOWN)
-            return "" if endless else "its wait has a time limit"
+            loop = source.loop_around(frame)
+            again = loop is source.Loop.ENDLESS and not source.passes_on(frame)
+            unread = loop is source.Loop.UNKNOWN and process.rank is not None
+            return "" if again or unread else "its wait has a time limit"
         if not _WAITS_OF_A_CALLER.search(frame.file):
             break
     return ""

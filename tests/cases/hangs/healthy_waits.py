@@ -248,6 +248,14 @@ def server_sleeps() -> bytes:
 
 
 @way
+def judge_sleeps() -> bytes:
+    """Ask a server whose main thread answers, and sleeps before."""
+    with socket.create_connection(("127.0.0.1", PORT)) as asks:
+        asks.sendall(b"score")
+        return asks.recv(10)
+
+
+@way
 def asks_again() -> None:
     while b"done" not in ask("long"):
         pass
@@ -279,7 +287,18 @@ def tool() -> None:
         time.sleep(SECONDS)
         store.set("score", "1")
         time.sleep(600)
+    if WAY == "judge_sleeps":
+        judge(SECONDS)
     ThreadingHTTPServer(("127.0.0.1", PORT), Pages).serve_forever()
+
+
+def judge(delay: float) -> None:
+    with socket.create_server(("127.0.0.1", PORT)) as server:
+        while True:
+            asks, _ = server.accept()
+            asks.recv(10)
+            time.sleep(delay)
+            asks.sendall(b"0.7")
 
 
 def rank() -> None:

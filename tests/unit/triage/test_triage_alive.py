@@ -42,8 +42,20 @@ def answers():
         connection.recv(100)
         time.sleep(delay)
         connection.sendall(score)
+
+def judges():
+    while True:
+        connection.recv(100)
+        done.wait(delay)
+        connection.sendall(score)
+
+def takes():
+    while True:
+        if done.wait(delay):
+            connection.sendall(score)
 """
-LINES = {"pause": 3, "long_pause": 6, "kept": 10, "waits": 13, "releases": 16, "reads": 20, "answers": 25}
+LINES = {"pause": 3, "long_pause": 6, "kept": 10, "waits": 13, "releases": 16, "reads": 20, "answers": 25, "judges": 31,
+         "takes": 36}  # fmt: skip
 WAIT = "main:10 step:42 broadcast"
 POOL = Frame("run", "/usr/lib/python3.11/concurrent/futures/thread.py", 58)
 ANYIO = Frame("WorkerThread.run", "/venv/lib/python3.11/site-packages/anyio/_backends/_asyncio.py", 1124)
@@ -107,6 +119,17 @@ def test_a_server_that_sleeps_before_it_answers_is_not_blamed(file: str) -> None
     server = process(70, "judge", "main", listening=("127.0.0.1:8000",))
     verdicts = [triage(evidence(asks, standing(server, at(file, function), SLEEP))) for function in ("answers", "kept")]
     assert [verdict.verdict for verdict in verdicts] == ["INSUFFICIENT", "HUNG"]
+
+
+@pytest.mark.parametrize(("function", "named"), [("judges", False), ("takes", True), ("absent", False)])
+def test_a_server_whose_wait_ends_before_it_answers_is_not_blamed(file: str, function: str, named: bool) -> None:
+    """The control: one that waits again unless something has come."""
+    asks = rank(0, "main score getresponse", world=1, peers=("127.0.0.1:8000",))
+    server = process(70, "judge", "main", listening=("127.0.0.1:8000",))
+    server = standing(server, (Frame(function, file, LINES.get(function, 1)),), "futex_do_wait")
+    looks = tuple(dataclasses.replace(look, timed=True) for look in server.samples)
+    verdict = triage(evidence(asks, dataclasses.replace(server, samples=looks)))
+    assert verdict.verdict == ("HUNG" if named else "INSUFFICIENT")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [
