@@ -73,8 +73,8 @@ class Sample:
     beat_state: str = ""  # state of that thread, as `state`
     service_cpu_s: Number = 0.0  # CPU seconds of threads that only serve a device: CUDA's and NCCL's, which poll
     reading: str = ""  # pipe or socket that its main thread waits to read from, "pipe:[7]"
-    writing: str = ""  # full pipe to which one of its threads waits to write, "pipe:[7]"
-    writes_to: str = ""  # which of its streams that pipe is, stdout or stderr; empty for another descriptor
+    writing: str = ""  # full pipe or Unix socket to which one of its threads waits to write, "pipe:[7]"
+    writes_to: str = ""  # which of its streams that is, stdout or stderr; empty for another descriptor
     locked_alone: bool = (
         False  # its only thread but the heartbeat's waits without a limit for a lock that no other process uses
     )
@@ -264,7 +264,7 @@ class Process:
     # look to the last; None if it did not, or if an end is not known.
     wakers: tuple[int, ...] | None = None
     forked: bool = False  # it was forked by its parent and still runs that one's program
-    reader: int = 0  # the one other process on its host that can read the full pipe to which it writes
+    reader: int = 0  # the one other process on its host that can read the full pipe or socket to which it writes
     loops: tuple[EventLoop, ...] = ()  # its event loops, where a probe of ours is in it
     # What its loop looks for again and again, by its source text: "127.0.0.1:80", "/a/file", "/a/folder/".
     sought: tuple[str, ...] = ()

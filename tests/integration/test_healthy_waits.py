@@ -19,6 +19,7 @@ BY_DAY = (
     "one_sleep:epochs",
     "event_of_a_timer",
     "judge_sleeps",
+    "upload_to_a_unix_socket",
 )
 AT_NIGHT = (
     "one_sleep", "mapped_in_threads", "as_they_complete", "released_lock", "pool_of_processes", "child_without_text",

@@ -22,7 +22,10 @@ from harness.triage.collect.traffic import BY_FAMILY, DONE, DUMP, ERROR, HEADER,
 
 # read, readv, recvfrom and recvmsg: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _READS = {"x86_64": ("0", "19", "45", "47"), "aarch64": ("63", "65", "207", "212")}.get(platform.machine(), ())
-_WRITES = {"x86_64": ("1", "20"), "aarch64": ("64", "66")}.get(platform.machine(), ())  # write, writev
+# write, writev, sendto and sendmsg
+_WRITES = {"x86_64": ("1", "20", "44", "46"), "aarch64": ("64", "66", "206", "211")}.get(platform.machine(), ())
+# Kernel functions in which a thread waits for room in a pipe or a Unix socket.
+_FULL = re.compile("pipe_write|sock_alloc_send|sock_wait_for_wmem")
 # Calls that wait -> the position of the argument that limits the wait. It is a pointer (0: no limit) or, for
 # _MILLISECONDS, a number of milliseconds (-1: no limit).
 _TIMEOUT_AT = {
@@ -133,7 +136,8 @@ def looping(pid: int, beat: int = 0) -> tuple[str, ...]:
 
 
 class Writing(NamedTuple):
-    """A full pipe to which a thread waits to write: its link, "pipe:[7]", and the number of its descriptor."""
+    """A full pipe or Unix socket to which a thread waits to write: its link, "pipe:[7]", and the number of its
+    descriptor."""
 
     link: str = ""
     descriptor: int = -1
@@ -143,17 +147,17 @@ NOT_WRITING = Writing()
 
 
 def writing(pid: int) -> Writing:
-    """The full pipe to which a thread of a process waits to write; NOT_WRITING if there is none."""
+    """The full pipe or Unix socket to which a thread of a process waits to write; NOT_WRITING if there is none."""
     with contextlib.suppress(OSError):  # it ended, or it is another user's
         for tid in os.listdir(PROC / str(pid) / "task"):
             task = PROC / str(pid) / "task" / tid
-            if "pipe_write" not in (task / "wchan").read_text():
+            if not _FULL.search((task / "wchan").read_text()):
                 continue
             words = (task / "syscall").read_text().split()
             if len(words) > 1 and words[0] in _WRITES:
                 descriptor = int(words[1], 16)
                 link = os.readlink(PROC / str(pid) / "fd" / str(descriptor))
-                return Writing(link, descriptor) if link.startswith("pipe:[") else NOT_WRITING
+                return Writing(link, descriptor) if link.startswith(("pipe:[", "socket:[")) else NOT_WRITING
     return NOT_WRITING
 
 
@@ -183,15 +187,13 @@ def _threads_beside(pid: int, beat: int) -> bool:
     return any((PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER for tid in beside)
 
 
-def readers(written: Mapping[int, str]) -> dict[int, int]:
+def readers(written: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
     """Writer -> the one other process of this host that can read what it writes.
 
     Left out if several processes can, or none is known. `written`: pid -> the result of `writing`.
     """
-    holders: dict[str, set[int]] = {link: set() for link in written.values()}
-    for pid, link in _holders(set(holders), os.O_WRONLY):
-        holders[link].add(pid)
-    reader_pids = {pid: holders[link] - {pid} for pid, link in written.items()}
+    holding = _at_other_end(written, sockets, besides=os.O_WRONLY)
+    reader_pids = {pid: its - {pid} for pid, its in holding.items()}
     return {pid: next(iter(its)) for pid, its in reader_pids.items() if len(its) == 1}
 
 
@@ -211,10 +213,16 @@ def alone(feeding: Mapping[int, Collection[int]]) -> dict[int, int]:
 
 def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
     """Reader -> all processes of this host that can write what it reads, itself included."""
-    unix = _unix_peers() if any(link.startswith("socket:") for link in read.values()) else {}
-    ends = {pid: end for pid, link in read.items() if (end := _other_end(pid, link, unix, sockets))}
+    return _at_other_end(read, sockets, besides=os.O_RDONLY)
+
+
+def _at_other_end(links: Mapping[int, str], sockets: Sockets, *, besides: int) -> dict[int, set[int]]:
+    """Process -> those of this host that have the other end of its pipe or socket open in a mode other than
+    `besides`; without those of which the other end is not known."""
+    unix = _unix_peers() if any(link.startswith("socket:") for link in links.values()) else {}
+    ends = {pid: end for pid, link in links.items() if (end := _other_end(pid, link, unix, sockets))}
     holders: dict[str, set[int]] = {end: set() for end in ends.values()}
-    for pid, link in _holders(set(holders), os.O_RDONLY):
+    for pid, link in _holders(set(holders), besides):
         holders[link].add(pid)
     return {pid: holders[end] for pid, end in ends.items()}
 

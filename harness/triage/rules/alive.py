@@ -29,6 +29,7 @@ _OUTSIDE = re.compile(
     r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty"
     r"|inet_csk_accept|skb_wait_for_more_packets"  # a connection or a datagram of anybody
 )
+_UNIX = re.compile(r"unix_stream|sock_alloc_send|sock_wait_for_wmem")  # a read from a Unix socket, or a send to it
 _TAKES_A_REQUEST = re.compile(r"(^|\.)handle_request$")  # of socketserver: it selects on its listening socket
 _IN_PROCESS = ("lock", "queue", "select", "user", "http_server")  # waits that a thread beside, or a child, may end
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
@@ -126,7 +127,7 @@ def _thread(subject: Subject, process: Process) -> str:
 
 def _alive(process: Process, thread: Thread) -> bool:
     """Whether a thread computes, sleeps, or waits for something that ends without this process."""
-    asleep = _SLEEPS.search(thread.wchan) or _OUTSIDE.search(thread.wchan)
+    asleep = any(waits.search(thread.wchan) for waits in (_SLEEPS, _OUTSIDE, _UNIX))
     limited = bool(thread.frames) and source.has_time_limit(thread.frames[0])
     waits = bool(asleep) or limited or classify(thread).kind in _PENDING
     return thread.active or waits or spent_s(process, thread) > 0

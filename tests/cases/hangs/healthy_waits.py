@@ -255,6 +255,25 @@ def judge_sleeps() -> bytes:
         return asks.recv(10)
 
 
+def throttled(reader: socket.socket) -> None:
+    with reader:
+        while reader.recv(60_000):
+            time.sleep(SECONDS / 8)
+
+
+@way
+def upload_to_a_unix_socket() -> None:
+    sender, reader = socket.socketpair()
+    child = multiprocessing.get_context("fork").Process(target=throttled, args=(reader,))
+    child.start()
+    reader.close()
+    with sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
+        sender.sendall(bytes(250_000))
+    child.kill()
+    child.join()
+
+
 @way
 def asks_again() -> None:
     while b"done" not in ask("long"):

@@ -158,6 +158,13 @@ def in_threading(function: str, text: str) -> Frame:
     return Frame(function, threading.__file__, first + max(at for at, line in enumerate(lines) if text in line))
 
 
+@pytest.mark.parametrize("wchan", ["sock_alloc_send_pskb", "unix_stream_read_generic"])
+def test_a_thread_that_sends_to_a_socket_or_reads_from_it_may_release_the_lock(file: str, wchan: str) -> None:
+    beside = Thread("uploader", 7, at(file, "releases"), wchan=wchan)
+    verdict = judged(standing(rank(1, "main", world=2), at(file, "waits"), "futex_do_wait", beside))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", set())
+
+
 @pytest.mark.parametrize(("acquire", "named"), [("acquire(True, timeout)", False), ("acquire()", True)])
 def test_a_thread_that_waits_with_a_time_limit_may_release_the_lock(file: str, acquire: str, named: bool) -> None:
     """The control: one that waits without a limit for another thread."""

@@ -124,6 +124,19 @@ def test_who_can_write_itself_waits_for_nobody(start: Start, made: Callable[[], 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("text", [
+    "import socket; socket.socket(fileno=int(sys.argv[1])).sendall(bytes(10**7))",
+    "from multiprocessing.connection import Connection; Connection(int(sys.argv[1])).send_bytes(bytes(10**7))",
+])  # fmt: skip
+def test_who_reads_a_full_unix_socket_is_told(start: Start, text: str) -> None:
+    write, read = socketpair()
+    writer, reader = start(f"import sys; {text}", write), start(HOLD, read)
+    os.close(write), os.close(read)
+    until(lambda: bool(channels.writing(writer).link), 10)
+    assert channels.readers({writer: channels.writing(writer).link}, connections.Sockets()) == {writer: reader}
+
+
+@pytest.mark.slow
 def test_a_wait_for_several_at_once_is_no_read(start: Start) -> None:
     """And a file, a terminal, or a process that is not there."""
     read, _ = os.pipe()

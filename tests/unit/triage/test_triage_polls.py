@@ -14,7 +14,7 @@ import pytest
 from triage_evidence import compared, evidence, frames, group, process, rank
 
 from harness.triage import source
-from harness.triage.collect import channels, traffic
+from harness.triage.collect import channels, connections, traffic
 from harness.triage.evidence import Beat, Frame, Process
 from harness.triage.judge import triage
 from harness.triage.source import Loop
@@ -333,11 +333,36 @@ def test_who_can_read_a_pipe_is_known(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     link = os.readlink(f"/proc/self/fd/{reader}")
     try:
-        assert channels.readers({os.getppid(): link}) == {os.getppid(): os.getpid()}
-        assert channels.readers({os.getpid(): link}) == {}
+        assert channels.readers({os.getppid(): link}, connections.Sockets()) == {os.getppid(): os.getpid()}
+        assert channels.readers({os.getpid(): link}, connections.Sockets()) == {}
     finally:
         os.close(reader)
         os.close(writer)
+
+
+SENDING = {"wchan": "sock_alloc_send_pskb", "writing": "socket:[7]"}
+
+
+def sends(reader: int, stack: str, **look: Any) -> Verdict:
+    """What is said of a rank that sends to a Unix socket which a consumer reads."""
+    one = rank(1, "main push:4", world=2, reader=reader)
+    one = dataclasses.replace(one, samples=tuple(dataclasses.replace(each, **SENDING) for each in one.samples))
+    consumer = process(200, "consumer", stack)
+    consumer = dataclasses.replace(consumer, samples=tuple(dataclasses.replace(each, **look)
+                                                           for each in consumer.samples))  # fmt: skip
+    return triage(evidence(rank(0, WAIT, world=2), one, consumer), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
+
+
+@pytest.mark.parametrize(("reader", "sleeps_s", "culprits"), [
+    (0, None, []), (200, 3.0, []), (200, 1e8, ["node0:200"]),
+])  # fmt: skip
+def test_who_sends_to_a_full_socket_waits_for_its_reader(
+    reader: int, sleeps_s: float | None, culprits: list[str]
+) -> None:
+    """Nobody is named where that one is not known, or may read again."""
+    verdict = sends(reader, "main pause", wchan="hrtimer_nanosleep", timed=True, sleeps_s=sleeps_s)
+    assert verdict.triage is not None and [party.key for party in verdict.triage.culprits] == culprits
+    assert verdict.verdict == ("HUNG" if culprits else "INSUFFICIENT")
 
 
 @pytest.mark.parametrize(("fed", "verdict"), [(True, "INSUFFICIENT"), (False, "HUNG")])
