@@ -223,7 +223,8 @@ def brought_elsewhere(frame: Frame) -> bool:
     )
 
 
-def filled_alone(file: str, thread_name: str) -> set[str]:
+@lru_cache(maxsize=256)
+def filled_alone(file: str, thread_name: str) -> frozenset[str]:
     """The objects, in the words of the text, into which the function that a thread of this name runs puts something,
     that other functions of the file use, and into which none of them puts anything but at its construction.
 
@@ -234,11 +235,12 @@ def filled_alone(file: str, thread_name: str) -> set[str]:
     target = thread_name.rpartition(" (")[2].removesuffix(")") if " (" in thread_name else _target(tree, thread_name)
     mine = [function for function in functions if function.name == target]
     if len(mine) != 1:
-        return set()
+        return frozenset()
     # A function around it, or inside it, is no other user of what it fills.
     apart = [each for each in functions if not (holds(each, mine[0].lineno) or holds(mine[0], each.lineno))]
     used = {name for function in apart for name in names_in(function)}
-    return (_filled(mine[0]) & used) - {name for each in apart if each.name != "__init__" for name in _filled(each)}
+    by_others = {name for each in apart if each.name != "__init__" for name in _filled(each)}
+    return frozenset((_filled(mine[0]) & used) - by_others)
 
 
 def names_in(node: ast.AST) -> set[str]:

@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -36,14 +36,20 @@ def look(
     if not wanted:
         return ()
     table = proc.parents()
+    above = {path: {each for pid in pids for each in job.ancestors(pid, table)} for path, pids in wanted.items()}
+    programs = {path: {proc.arguments(pid) for pid in pids} for path, pids in wanted.items()}
+    folders = {str(_folder(path)) for path in wanted} - {*_COMMON}
     makers = []
-    for pid in table:
+    for pid in table.keys() - {os.getpid()}:
+        arguments, files = proc.arguments(pid), list(map(PurePath, _written(pid, folders)))
         for path, pids in wanted.items():
-            above = {each for looking in pids for each in job.ancestors(looking, table)}
-            if pid in pids or pid in above or pid == os.getpid():
+            if pid in pids or pid in above[path]:
                 continue
-            if (maker := _maker(host, pid, path, {proc.arguments(looking) for looking in pids})) is not None:
-                makers.append(maker)
+            by, exact = _named(path, arguments if arguments not in programs[path] else ()), True
+            if not by:
+                by, exact = _open(path, files)
+            if by:
+                makers.append(Maker(host, path, pid, redact.command(arguments), by, exact))
     makers = sorted(makers, key=lambda maker: not maker.exact)[:MOST]
     trees = {maker.pid: proc.descendants((maker.pid,), table) for maker in makers}
     before = {pid: _spent(tree) for pid, tree in trees.items()}
@@ -55,33 +61,36 @@ def look(
     )
 
 
-def _maker(host: str, pid: int, path: str, programs: set[tuple[str, ...]]) -> Maker | None:
-    """The process as a maker of `path`; None if nothing says that it is one. `programs`: command lines of those who
-    look for it: the same program as theirs is started with the same arguments."""
-    arguments = proc.arguments(pid)
-    maker = Maker(host, path, pid, redact.command(arguments))
-    named = re.compile(rf"(?<![\w/]){re.escape(path.rstrip('/'))}(?![\w/-])")
-    if arguments not in programs and any(named.search(argument) for argument in arguments):
-        return replace(maker, by=f"names {path} in its command line", exact=True)
+def _folder(path: str) -> PurePath:
     target = PurePath(os.path.realpath(path))
-    folder = target if path.endswith("/") else target.parent
-    beside = None
-    for file in map(PurePath, _written(pid)):
-        if file.parent != folder or str(folder) in _COMMON:
-            continue
-        if not path.endswith("/") and target.stem in file.name:
-            return replace(maker, by=f"has {file} open for writing", exact=True)
-        beside = replace(maker, by=f"has {file} open for writing, in the same folder")
-    return beside
+    return target if path.endswith("/") else target.parent
 
 
-def _written(pid: int) -> Iterator[str]:
-    """The files that a process has open for writing."""
+def _named(path: str, arguments: Sequence[str]) -> str:
+    """How a command line names a file, as the verb of a sentence; empty if it does not."""
+    pattern = re.compile(rf"(?<![\w/]){re.escape(path.rstrip('/'))}(?![\w./-])")
+    return f"names {path} in its command line" if any(map(pattern.search, arguments)) else ""
+
+
+def _open(path: str, files: Sequence[PurePath]) -> tuple[str, bool]:
+    """How files that are open for writing lead to `path`, as the verb of a sentence, and whether one is that file or a
+    part of it; empty if none is of its folder."""
+    beside = [file for file in files if file.parent == _folder(path)]
+    parts = [file for file in beside if not path.endswith("/") and PurePath(path).stem in file.name]
+    for file in parts:
+        return f"has {file} open for writing", True
+    return (f"has {beside[0]} open for writing, in the same folder" if beside else ""), False
+
+
+def _written(pid: int, folders: Collection[str]) -> Iterator[str]:
+    """The files of these folders that a process has open for writing."""
     with contextlib.suppress(OSError):  # it ended, or it is another user's
-        for number in os.listdir(PROC / str(pid) / "fd"):
+        for number in os.listdir(PROC / str(pid) / "fd") if folders else ():
             with contextlib.suppress(OSError, ValueError):  # closed meanwhile
                 link = os.readlink(PROC / str(pid) / "fd" / number)
-                info = (PROC / str(pid) / "fdinfo" / number).read_text() if link.startswith("/") else ""
+                if link.rpartition("/")[0] not in folders:
+                    continue
+                info = (PROC / str(pid) / "fdinfo" / number).read_text()
                 flags = next((line.split()[1] for line in info.splitlines() if line.startswith("flags:")), "0")
                 if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
                     yield link

@@ -71,10 +71,12 @@ def links(case: Case, poller: Subject) -> list[Link]:
     process = poller.process
     feeder = case.graph.subjects.get(f"{process.host}:{process.feeder}") if process is not None else None
     its_links = [Link(poller, PIPE, feeder)] if feeder is not None else []
+    waiters = case.graph.waiters({poller.key})  # their command lines may name the file as well
     for thing in process.sought if process is not None else ():
         for maker in case.evidence.makers if thing.startswith("/") else ():
-            if process is not None and (maker.host, maker.path) == (process.host, thing):
-                its_links.append(Link(poller, thing, case.graph.subjects.get(f"{maker.host}:{maker.pid}"), maker))
+            key = f"{maker.host}:{maker.pid}"
+            if (maker.host, maker.path) == (_host(poller), thing) and key not in waiters:
+                its_links.append(Link(poller, thing, case.graph.subjects.get(key), maker))
         if not thing.startswith("/") and (listener := _listener(case, poller, thing)) is not None:
             its_links.append(Link(poller, thing, listener))
     return [link for link in its_links if link.exact] or its_links
@@ -161,7 +163,8 @@ def _paced(case: Case, subject: Subject) -> str:
     workers = _workers(process, main=not _is_server(subject))
     if not workers or not all(_makes_in_rounds(process, thread) for thread in workers):
         return ""
-    return f"its thread {workers[0].name or workers[0].tid} sleeps between rounds"
+    who = "it" if workers[0].main else f"its thread {workers[0].name or workers[0].tid}"
+    return f"{who} sleeps between rounds"
 
 
 def _workers(process: Process, *, main: bool = False) -> list[Thread]:

@@ -154,12 +154,19 @@ def _seeks(poller: Subject) -> bool:
 
 def _share_with(case: Case, poller: Subject) -> list[Subject]:
     """The idle workers that share memory with a process that polls: each waits for what the other one writes."""
+    return [each for each in _partners(case, poller) if each.doing.idle and each.doing.within("scheduler")]
+
+
+def _partners(case: Case, poller: Subject) -> list[Subject]:
+    """The processes that share memory with one."""
     mine = set(poller.process.shared) if poller.process is not None else set()
     return [
         each
         for each in case.live()
-        if each.process and each is not poller and mine & set(each.process.shared)
-        if each.doing.idle and each.doing.within("scheduler") and _host_of(each) == _host_of(poller)
+        if each.process
+        and each is not poller
+        and _host_of(each) == _host_of(poller)
+        and mine & set(each.process.shared)
     ]
 
 
@@ -197,7 +204,18 @@ def open_polls(case: Case) -> list[Subject]:
     pollers = [
         subject for subject in case.live() if subject.polls and subject.process is not None and woke(subject.process)
     ]
-    return [poller for poller in pollers if poller.rank is not None or _asks_below(case, poller)]
+    return [
+        poller
+        for poller in pollers
+        if (poller.rank is not None and not _has_idle_engine(case, poller)) or _asks_below(case, poller)
+    ]
+
+
+def _has_idle_engine(case: Case, poller: Subject) -> bool:
+    """Whether a process that polls shares memory, and all with which it does so wait for requests: it waits for
+    orders."""
+    partners = _partners(case, poller)
+    return bool(partners) and all(partner.doing.idle and partner.before.idle for partner in partners)
 
 
 def _asks_below(case: Case, subject: Subject) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from triage_evidence import compared, evidence, frames, group, process, rank
+from waiting import until
 
 from harness.triage.collect import conduct, makers, thread_errors
 from harness.triage.collect.draft import Draft
@@ -297,6 +298,12 @@ def test_who_writes_the_file_beside_the_job_decides(file: str, fields: dict[str,
     assert other.verdict == "INSUFFICIENT" and not culprits(other)
 
 
+def test_who_waits_for_a_process_does_not_make_what_it_looks_for(file: str) -> None:
+    maker = Maker("node0", "/data/score", 100, "python train.py --score /data/score", "names it", exact=True)
+    verdict = judged(polling(file, "in wait_for", "/data/score"), makers=(maker,))
+    assert verdict.verdict == "INSUFFICIENT" and not any("rank 0" in missing for missing in verdict.missing)
+
+
 @pytest.mark.parametrize(("look", "named"), [({"locked_alone": True}, ["node0:900"]), ({"state": "T"}, []), ({}, [])])
 def test_a_writer_that_never_goes_on_is_named(file: str, look: dict[str, Any], named: list[str]) -> None:
     sidecar = process(900, "sidecar", "main:3 evaluate:9 lock.wait")
@@ -352,9 +359,13 @@ def test_a_process_that_names_a_file_or_writes_beside_it_may_make_it(tmp_path: P
     beside = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
         assert beside.stdout is not None and beside.stdout.readline()
+        until(lambda: any(maker.sleeps_s for maker in makers.look("node0", {1: (str(target),)}, 0.0)))
         its = {maker.pid: maker for maker in makers.look("node0", {1: (str(target),)}, 0.0)}
         assert its[naming.pid].exact and 0 < (its[naming.pid].sleeps_s or 0.0) <= 60
         assert beside.pid in its
+        assert naming.pid not in {
+            maker.pid for maker in makers.look("node0", {1: (str(target)[:-5],)}, 0.0) if maker.exact
+        }
         assert makers.look("node0", {os.getpid(): (str(tmp_path / "other-name"),)}, 0.0)[0].exact is False
     finally:
         for child in (naming, beside):

@@ -223,6 +223,37 @@ def test_a_core_that_polls_for_its_idle_workers_is_not_healthy(file: str) -> Non
     assert triage(evidence(launcher, *workers), None).verdict == "HEALTHY"
 
 
+RING = ("/dev/shm/psm_1",)
+
+
+def test_a_core_that_polls_memory_of_idle_workers_waits_for_their_answer(file: str) -> None:
+    core = woken(standing(process(40, "core", "main", shared=RING), at(file, UNTIL), wchan="hrtimer_nanosleep"))
+    workers = [process(50, "first", "worker_busy_loop", ppid=40, shared=RING),
+               process(51, "other", "worker_busy_loop", ppid=40, shared=("/dev/shm/psm_2",))]  # fmt: skip
+    verdict = triage(evidence(core, *workers), None)
+    assert verdict.verdict == "INSUFFICIENT" and not named(verdict)
+    assert [missing for missing in verdict.missing if "answer" in missing] == [
+        "the last order and answer of first (node0:50)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stack", "verdict"), [("main requests queue.get", "HEALTHY"), ("main:3 plan:7", "INSUFFICIENT")]
+)
+def test_a_rank_that_polls_memory_of_an_idle_process_waits_for_orders(file: str, stack: str, verdict: str) -> None:
+    ranks = [
+        woken(standing(rank(number, "main", world=2, shared=RING), at(file, UNTIL), wchan="hrtimer_nanosleep"))
+        for number in range(2)
+    ]
+    front, core = process(30, "front", "main:3 think:9"), process(40, "core", stack, ppid=30, shared=RING)
+    assert (
+        triage(evidence(front, core, *ranks), None).verdict == "INSUFFICIENT"
+    )  # either may owe the other one something
+    apart = [dataclasses.replace(each, shared=(f"/dev/shm/psm_{each.rank}",)) for each in ranks]
+    core = dataclasses.replace(core, shared=tuple(name for each in apart for name in each.shared))
+    assert triage(evidence(front, core, *apart), None).verdict == verdict
+
+
 # --- answers that come in pieces
 
 
@@ -246,8 +277,8 @@ def test_one_read_in_a_loop_around_it_is_no_poll(file: str, line: int) -> None:
     asks = standing(rank(1, "main", world=2, peers=(ADDRESS,)), at(file, line, reads), timed=True, polled=(ADDRESS,),
                     heard=((ADDRESS, 0.1),))  # fmt: skip
     server = process(70, "tool", "main serve_forever select", listening=(ADDRESS,))
-    told = triage(evidence(rank(0, WAIT, world=2), asks, server), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
-    assert told.verdict == "SLOW" and not named(told)
+    verdict = triage(evidence(rank(0, WAIT, world=2), asks, server), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
+    assert verdict.verdict == "SLOW" and not named(verdict)
 
 
 def test_the_kernel_tells_when_data_came_from_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
