@@ -308,6 +308,12 @@ def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
     return max(loops, key=lambda loop: loop.lineno) if loops else None
 
 
+def sleeps_within(frame: Frame) -> bool:
+    """Whether the innermost loop around a frame sleeps somewhere."""
+    loop = innermost_loop(frame)
+    return loop is not None and "sleep" in _called(loop)
+
+
 def slept_s(frame: Frame) -> float | None:
     """The seconds that the line of a frame sleeps, if its text has them as a number; None otherwise."""
     body = function_of(frame)

@@ -87,7 +87,7 @@ def progress_between_looks(
     # nothing.
     waits = pending or now.waiting
     device = now.kind == "device"
-    if not waits and not device and (text := _computes(process, now, gap)):
+    if not waits and not device and (text := _computes(process, now, gap, polls=bool(loop))):
         return text
     if text := _transfers(process, waits=waits or device):
         return text
@@ -98,15 +98,16 @@ def progress_between_looks(
     return _launches(process, around.stall_s) if device and not waits else ""
 
 
-def _computes(process: Process, now: stacks.Doing, gap: float) -> str:
-    """Say in words that it used a processor or the disk between the looks, or was queued for a processor."""
+def _computes(process: Process, now: stacks.Doing, gap: float, *, polls: bool) -> str:
+    """Say in words that it used a processor or the disk between the looks, or was queued for a processor. One that
+    polls is queued at each of its wake-ups, which is no work."""
     first, last = process.samples[0], process.samples[-1]
     cores = _spent(process, now, "cpu_s") / gap
     if cores >= BUSY_CORES:
         return f"{cores:.0%} of a core"
-    if first.state == last.state == "R":
+    if first.state == last.state == "R" and not polls:
         return f"on a processor, or waiting for one ({cores:.0%} of a core)"
-    if (waited := _delayed(first, last, "main_delay_s") or 0.0) / gap >= STARVED:
+    if (waited := _delayed(first, last, "main_delay_s") or 0.0) / gap >= STARVED and not polls:
         return f"waits for a processor, {waited / gap:.0%} of the time"
     rate = moved_bytes(process, now)
     return f"{rate / 1000:.0f} kB/s read and written" if rate else ""

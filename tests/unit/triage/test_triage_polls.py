@@ -111,6 +111,30 @@ def test_a_rank_that_polls_is_no_dead_peer(file: str, line: int, look: dict[str,
     assert any("rank 1" in missing for missing in verdict.missing)
 
 
+def between(one: Process, *, switches: int = 0, delay_s: float = 0.0, **look: Any) -> Process:
+    """The same process, whose main thread woke up so often between the looks, and waited so long for a processor."""
+    looks = (
+        dataclasses.replace(each, main_switches=5 + switches * number, main_delay_s=delay_s * number, **look)
+        for number, each in enumerate(one.samples)
+    )
+    return dataclasses.replace(one, samples=tuple(looks))
+
+
+@pytest.mark.parametrize(("line", "switches", "blamed"), [(UNTIL, 35, False), (UNTIL, 0, True), (KEPT, 35, True)])
+def test_a_short_sleep_of_a_loop_may_be_met_by_no_look(file: str, line: int, switches: int, blamed: bool) -> None:
+    """The controls: a loop that does not wake up, and one that looks for nothing."""
+    verdict = judged(between(standing(rank(1, "main", world=2), at(file, line)), switches=switches))
+    assert named(verdict) == ({1} if blamed else set())
+
+
+@pytest.mark.parametrize("look", [{"state": "R"}, {"delay_s": 1.3}])
+@pytest.mark.parametrize(("line", "verdict"), [(UNTIL, "INSUFFICIENT"), (ONCE, "SLOW")])
+def test_who_polls_on_a_busy_host_does_no_work(file: str, line: int, verdict: str, look: dict[str, Any]) -> None:
+    """The control: a process that does not poll, and gets no processor."""
+    one = standing(rank(1, "main", world=2), at(file, line), timed=line == UNTIL)
+    assert judged(between(one, switches=35, **look)).verdict == verdict
+
+
 @pytest.mark.parametrize("line", [UNTIL, ATTEMPTS, ROUNDS])
 def test_a_rank_that_others_wait_for_is_not_said_to_wait(file: str, line: int) -> None:
     """A loop that sleeps may be its work."""
@@ -122,7 +146,7 @@ def test_a_rank_that_others_wait_for_is_not_said_to_wait(file: str, line: int) -
 def test_of_ranks_that_poll_that_which_looks_for_something_is_said_to_wait(file: str, line: int, waits: bool) -> None:
     """Nobody waits for rank 1, and rank 0 waits for nobody who is known."""
     poller = standing(rank(1, "main", world=2), at(file, line), wchan="hrtimer_nanosleep")
-    verdict = triage(evidence(rank(0, "main score getresponse", world=2, peers=(ADDRESS,)), woken(poller)), None)
+    verdict = triage(evidence(rank(0, "main score getresponse", world=2, peers=(ADDRESS,)), between(poller)), None)
     assert verdict.verdict == "INSUFFICIENT" and bool(re.search(r"rank 1\b.* waits?\b", verdict.reason)) is waits
 
 
