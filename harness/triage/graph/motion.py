@@ -106,7 +106,7 @@ def _computes(process: Process, now: stacks.Doing, gap: float, *, polls: bool) -
     if cores >= BUSY_CORES:
         return f"{cores:.0%} of a core"
     if first.state == last.state == "R" and not polls:
-        return f"on a processor, or waiting for one ({cores:.0%} of a core)"
+        return f"waits for a processor ({cores:.0%} of a core)"
     if (waited := _delayed(first, last, "main_delay_s") or 0.0) / gap >= STARVED and not polls:
         return f"waits for a processor, {waited / gap:.0%} of the time"
     rate = moved_bytes(process, now)
