@@ -35,7 +35,8 @@ _TIMEOUT_AT = {
 _EPOLLS = {"x86_64": (232, 281), "aarch64": (22,)}.get(platform.machine(), ())  # epoll_wait, epoll_pwait
 # A wait this long is no pause: NCCL's default timeout in torch, after which those who wait fail.
 LONG_MS = 600_000
-_SLEEPS = {"x86_64": (35, 230), "aarch64": (101, 115)}.get(platform.machine(), ())  # nanosleep, clock_nanosleep
+_SLEEP = {"x86_64": 35, "aarch64": 101}.get(platform.machine(), -1)  # nanosleep
+_CLOCK_SLEEP = {"x86_64": 230, "aarch64": 115}.get(platform.machine(), -1)  # clock_nanosleep
 _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine(), ())
 _WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor that an epoll watches, in its fdinfo
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
@@ -80,9 +81,10 @@ def waiting(pid: int) -> Waiting:
         if len(words) < 7:
             return Waiting()
         call, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
-        if call in _SLEEPS:
-            at = arguments if call == _SLEEPS[-1] else [0, 0, arguments[0]]
-            return Waiting(timed=True, sleeps_s=_sleeps_s(pid, at))
+        if call == _SLEEP:
+            return Waiting(timed=True, sleeps_s=_sleeps_s(pid, 0, 0, arguments[0]))
+        if call == _CLOCK_SLEEP:
+            return Waiting(timed=True, sleeps_s=_sleeps_s(pid, *arguments[:3]))
         if (at := _TIMEOUT_AT.get(call)) is None:
             return Waiting()
         limit = arguments[at]
@@ -92,13 +94,12 @@ def waiting(pid: int) -> Waiting:
         return Waiting()
 
 
-def _sleeps_s(pid: int, arguments: list[int]) -> float | None:
+def _sleeps_s(pid: int, clock: int, absolute: int, address: int) -> float | None:
     """Seconds that a sleep still lasts, at most, by the arguments of clock_nanosleep(2): the clock, whether the time is
     absolute, and the address of the time; None if its memory cannot be read."""
-    clock, absolute, address = arguments[:3]
     try:
         seconds, nanoseconds = struct.unpack("=qq", _memory(pid, address, 16))
-        return max(0.0, seconds + nanoseconds / 1e9 - (time.clock_gettime(clock) if absolute else 0.0))
+        return max(0.0, float(seconds) + nanoseconds / 1e9 - (time.clock_gettime(clock) if absolute else 0.0))
     except (OSError, OverflowError, struct.error):
         return None
 

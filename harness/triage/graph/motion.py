@@ -35,6 +35,7 @@ _SERVES = IDLE - {"queue"}
 # Frames in which servers run a handler in a thread: the standard library's, starlette's and FastAPI's, an executor's.
 _HANDLER = re.compile(r"/socketserver\.py$|/anyio/|/concurrent/futures/thread\.py$")
 BETWEEN_RANKS = frozenset({"collective", "p2p"})
+_FULL = re.compile("pipe_write|sock_alloc_send|sock_wait_for_wmem")  # kernel functions that wait for room
 _INSIDE = frozenset({"lock", "queue", "select"})  # waits that another thread of the same process may end
 
 
@@ -91,6 +92,8 @@ def progress_between_looks(
         return text
     if text := _transfers(process, waits=waits or device):
         return text
+    if not pending and _gets_on(process):
+        return "data went through the pipe or socket at which it waits"
     if not pending and (text := passes(process, now, before, gpu=around.gpu)):
         return text
     if not loop and stack_moved(process):
@@ -143,6 +146,16 @@ def _transfers(process: Process, *, waits: bool) -> str:
     rate = over_net(process)
     least = TRANSFER_BYTES_PER_S if waits else NET_BYTES_PER_S
     return f"{rate / 1000:.0f} kB/s over the network" if rate >= least else ""
+
+
+def _gets_on(process: Process) -> bool:
+    """Whether its main thread waited at both looks for data of one pipe or socket, or for room in it, and woke up in
+    between: the kernel wakes nobody there before data moves."""
+    first, last = process.samples[0], process.samples[-1]
+    if first.main_switches is None or last.main_switches is None or last.main_switches <= first.main_switches:
+        return False
+    writes = all(_FULL.search(look.wchan) for look in (first, last)) and first.writing == last.writing != ""
+    return writes or first.reading == last.reading != ""
 
 
 def _launches(process: Process, stall_s: float) -> str:

@@ -374,7 +374,7 @@ def test_a_sleep_and_a_wait_with_a_limit_are_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, timed: bool
 ) -> None:
     monkeypatch.setattr(channels, "PROC", tmp_path)
-    monkeypatch.setattr(channels, "_SLEEPS", (230,))
+    monkeypatch.setattr(channels, "_CLOCK_SLEEP", 230)
     monkeypatch.setattr(channels, "_TIMEOUT_AT", {202: 3, 7: 2})
     monkeypatch.setattr(channels, "_MILLISECONDS", (7,))
     monkeypatch.setattr(channels, "_POLLS", ())
@@ -418,6 +418,20 @@ def test_who_sends_to_a_full_socket_waits_for_its_reader(
     verdict = sends(reader, "main pause", wchan="hrtimer_nanosleep", timed=True, sleeps_s=sleeps_s)
     assert verdict.triage is not None and [party.key for party in verdict.triage.culprits] == culprits
     assert verdict.verdict == ("HUNG" if culprits else "INSUFFICIENT")
+
+
+READING = {"reading": "socket:[7]", "wchan": "unix_stream_read_generic"}
+
+
+@pytest.mark.parametrize(("look", "switches", "verdict"), [
+    (READING, 1, "SLOW"), (READING, 0, "HUNG"), (SENDING, 1, "SLOW"), (SENDING, 0, "INSUFFICIENT"),
+])  # fmt: skip
+def test_who_wakes_up_at_a_socket_and_waits_there_again_gets_on(
+    look: dict[str, Any], switches: int, verdict: str
+) -> None:
+    """The controls: one that does not wake up, where nobody else is seen at its socket."""
+    one = standing(rank(1, "main", world=2), frames("main push:4"), **look)
+    assert judged(between(one, switches=switches)).verdict == verdict
 
 
 @pytest.mark.parametrize(("fed", "verdict"), [(True, "INSUFFICIENT"), (False, "HUNG")])
