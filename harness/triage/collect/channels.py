@@ -99,7 +99,8 @@ def _sleeps_s(pid: int, clock: int, absolute: int, address: int) -> float | None
     absolute, and the address of the time; None if its memory cannot be read."""
     try:
         seconds, nanoseconds = struct.unpack("=qq", _memory(pid, address, 16))
-        return max(0.0, float(seconds) + nanoseconds / 1e9 - (time.clock_gettime(clock) if absolute else 0.0))
+        ends_s = float(seconds + nanoseconds / 1e9)
+        return max(0.0, ends_s - (time.clock_gettime(clock) if absolute else 0.0))
     except (OSError, OverflowError, struct.error):
         return None
 
