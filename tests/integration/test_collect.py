@@ -158,6 +158,50 @@ def test_no_secret_reaches_the_directory(start: Start, tmp_path: Path) -> None:
         assert secret.encode() not in file.read_bytes(), file
 
 
+POLLS = """
+import os, threading, time
+
+ITEMS = []
+
+
+def fill():
+    ITEMS.append(1)
+    raise ValueError("no prompts")
+
+
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.2)
+
+
+def main():
+    threading.Thread(target=fill, name="fill").start()
+    wait_for(os.environ["SCORE"])
+
+
+main()
+"""
+
+
+def test_what_a_loop_looks_for_its_maker_and_a_dead_thread_are_collected(start: Start, tmp_path: Path) -> None:
+    program, log, score = tmp_path / "train.py", tmp_path / "log", str(tmp_path / "score.json")
+    program.write_text(POLLS)
+    maker = start("sh", "-c", f"sleep 3000; touch {score}")
+    with log.open("w") as stream:
+        poller = subprocess.Popen([sys.executable, str(program)], env={**os.environ, "SCORE": score}, stderr=stream)
+    try:
+        settled(poller, "wait_for")
+        until(lambda: "ValueError" in log.read_text())
+        evidence = taken(Scope((poller.pid,)), tmp_path / "evidence", PATIENT_S)
+        process = of(evidence, poller.pid)
+        assert process.sought == (score,)
+        assert [(lost.name, lost.error) for lost in process.lost_threads] == [("fill", "ValueError: no prompts")]
+        assert {each.pid: each.exact for each in evidence.makers}[maker.pid]
+    finally:
+        poller.kill()
+        poller.wait()
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become nobody")
 def test_another_users_process_is_a_note_that_says_what_to_do(start: Start, tmp_path: Path) -> None:
     victim = start("import time; time.sleep(3000)")

@@ -140,16 +140,14 @@ def _goes_on(case: Case, link: Link) -> str:
     """What a maker does that goes on, in words; empty if nothing shows that it does, or that it is the maker."""
     if not link.exact:
         return ""
+    if link.maker is not None and link.maker.sleeps_s:
+        return f"it sleeps {link.maker.sleeps_s:.0f} s more"
     if link.subject is not None:
         # A server moves when it answers, whatever it has. What it computes, or a child of it does, is no answer.
         computes = works(link.subject.process or NOBODY, link.subject.doing)
         answers = _is_server(link.subject) and link.subject.moved and not computes
         return "" if answers else link.subject.progress or _paced(case, link.subject)
-    if link.maker is None:
-        return ""
-    if link.maker.sleeps_s:
-        return f"it sleeps {link.maker.sleeps_s:.0f} s more"
-    return "it works" if link.maker.works else ""
+    return "it works" if link.maker is not None and link.maker.works else ""
 
 
 def _paced(case: Case, subject: Subject) -> str:

@@ -298,6 +298,14 @@ def test_who_writes_the_file_beside_the_job_decides(file: str, fields: dict[str,
     assert other.verdict == "INSUFFICIENT" and not culprits(other)
 
 
+def test_a_shell_of_the_job_that_sleeps_before_it_writes_goes_on(file: str) -> None:
+    shell = process(900, "shell", "", wchan="do_wait")
+    maker = Maker("node0", "/data/score", 900, "sh -c", "names it", exact=True, sleeps_s=9.0)
+    poller = polling(file, "in wait_for", "/data/score")
+    assert judged(poller, shell, makers=(maker,)).verdict == "SLOW"
+    assert judged(poller, shell, makers=(dataclasses.replace(maker, sleeps_s=None),)).verdict == "INSUFFICIENT"
+
+
 def test_who_waits_for_a_process_does_not_make_what_it_looks_for(file: str) -> None:
     maker = Maker("node0", "/data/score", 100, "python train.py --score /data/score", "names it", exact=True)
     verdict = judged(polling(file, "in wait_for", "/data/score"), makers=(maker,))
