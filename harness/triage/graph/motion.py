@@ -149,9 +149,12 @@ def _transfers(process: Process, *, waits: bool) -> str:
 
 
 def _gets_on(process: Process) -> bool:
-    """Whether its main thread waited at both looks for data of one pipe or socket, or for room in it, and woke up in
-    between: the kernel wakes nobody there before data moves."""
-    first, last = process.samples[0], process.samples[-1]
+    """Whether its main thread waited at the last two looks for data of one pipe or socket, or for room in it, and woke
+    up in between: the kernel wakes nobody there before data moves.
+
+    Between earlier looks a native stack may have been taken, which stops the process and so wakes it.
+    """
+    first, last = process.samples[-2:]
     if first.main_switches is None or last.main_switches is None or last.main_switches <= first.main_switches:
         return False
     writes = all(_FULL.search(look.wchan) for look in (first, last)) and first.writing == last.writing != ""

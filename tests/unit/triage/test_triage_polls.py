@@ -431,7 +431,11 @@ def test_who_wakes_up_at_a_socket_and_waits_there_again_gets_on(
 ) -> None:
     """The controls: one that does not wake up, where nobody else is seen at its socket."""
     one = standing(rank(1, "main", world=2), frames("main push:4"), **look)
-    assert judged(between(one, switches=switches)).verdict == verdict
+    one = between(one, switches=switches)
+    assert judged(one).verdict == verdict
+    if switches:  # A native stack was taken before the last two looks.
+        again = dataclasses.replace(one.samples[-1], at_s=3.0)
+        assert judged(dataclasses.replace(one, samples=(*one.samples, again))).verdict != "SLOW"
 
 
 @pytest.mark.parametrize(("fed", "verdict"), [(True, "INSUFFICIENT"), (False, "HUNG")])
