@@ -1,13 +1,13 @@
 """What the source text says about the place where a process stands, if the file can be read here.
 
-Eighteen questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
+Twenty questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
 asks for the rank, in a loop without an end, in a loop that repeats until something has come, in a loop that continues
 after an error, or behind a loop that contains another line? Does its function hand something on, or ask if processes
 have ended? Does the line wait for a device, take a lock, or sleep, and for how long?
 Is it inside a `with` of that lock? Does it wait for the notification of a condition, or make it later? Does its loop
-put something somewhere in each round, or look only at objects of its own process? Does another function bring what the
-line waits for, and which objects does a thread alone fill? A file that is
-absent, too large, or does not have the frame's function at that line (it changed since) answers nothing.
+put something somewhere in each round, look only at objects of its own process, sleep somewhere, or go on to something
+else behind the line? Does another function bring what the line waits for, and which objects does a thread alone fill?
+A file that is absent, too large, or does not have the frame's function at that line (it changed since) answers nothing.
 """
 
 from __future__ import annotations
