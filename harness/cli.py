@@ -331,7 +331,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt as error:
         return _tell(Interrupted.by(error), words)
     except Exception as error:  # the only place that catches all errors: Python's exit code 1 would read as a verdict
-        if isinstance(error, OSError) and error.filename is None:  # the output: what waits to be written would raise too
+        if (
+            isinstance(error, OSError) and error.filename is None
+        ):  # the output: what waits to be written would raise too
             _mute()
         return _tell(error, words)
 

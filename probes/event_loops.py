@@ -14,6 +14,7 @@ import contextlib
 import gc
 import itertools
 import os
+import signal
 import socket
 import sys
 import threading
@@ -146,8 +147,11 @@ def _look(loop: Any, before: Mapping[Any, Any]) -> dict[str, Any]:
     """The tasks of a loop, those that differ in name alone as one entry; `before` has what each awaited at first."""
     tasks = _tasks(loop)
     groups: dict[str, dict[str, Any]] = {}
+    calls = [handle._callback for handle in _later(loop)]
+    ending = {getattr(call, "__self__", None) for call in calls if getattr(call, "__name__", "") == "cancel"}
     for task in tasks[:MOST_TASKS]:
         content = _task(task, still=task in before and before[task] is _waiter(task) is not None)
+        content["limited"] |= task in ending
         key = encode_json({**content, "ids": 0, "name": ""})
         if key in groups:
             groups[key]["ids"].append(id(task))
@@ -156,7 +160,8 @@ def _look(loop: Any, before: Mapping[Any, Any]) -> dict[str, Any]:
     listed = sum(len(group["ids"]) for group in groups.values())
     return {
         "thread": _loops.get(loop, 0), "tasks": list(groups.values()), "left_out": len(tasks) - listed,
-        "timers": _timers(loop), "descriptors": _descriptors(loop), "lost": _unread(loop),
+        "timers": _timers(loop), "ready": len(getattr(loop, "_ready", ())), "descriptors": _descriptors(loop),
+        "lost": _unread(loop),
     }  # fmt: skip
 
 
@@ -338,20 +343,21 @@ def _place(frame: FrameType) -> list[Any]:
 
 
 def _timers(loop: Any) -> list[list[Any]] | None:
-    """Calls that the loop makes later, except those that end a task's wait: [function, file, seconds until then].
+    """Calls that the loop makes later, those that end a sleep of a task as well: [function, file, seconds until then].
     None if this type of loop does not list them."""
-    handles = getattr(loop, "_scheduled", None)
-    if handles is None:
+    if not hasattr(loop, "_scheduled"):
         return None
-    timers = []
-    for handle in list(handles):
-        call = getattr(handle, "_callback", None)
-        if handle.cancelled() or call is None or getattr(call, "__module__", "").startswith("asyncio."):
-            continue
-        code = getattr(getattr(call, "__func__", call), "__code__", None)
+    alarm_s = signal.getitimer(signal.ITIMER_REAL)[0]  # its handler may make a call of the loop
+    timers: list[list[Any]] = [["", "", alarm_s]] if alarm_s else []
+    for handle in _later(loop):
+        code = getattr(getattr(handle._callback, "__func__", handle._callback), "__code__", None)
         due_s = round(handle.when() - loop.time(), 3)
         timers.append([code.co_qualname, code.co_filename, due_s] if code else ["", "", due_s])
-    return timers[:MOST_LISTED]
+    return sorted(timers, key=lambda timer: timer[2])[:MOST_LISTED]
+
+
+def _later(loop: Any) -> list[Any]:
+    return [handle for handle in list(getattr(loop, "_scheduled", ())) if not handle.cancelled()]
 
 
 def _descriptors(loop: Any) -> int | None:

@@ -73,14 +73,15 @@ class Sample:
     beat_state: str = ""  # state of that thread, as `state`
     service_cpu_s: Number = 0.0  # CPU seconds of threads that only serve a device: CUDA's and NCCL's, which poll
     reading: str = ""  # pipe or socket that its main thread waits to read from, "pipe:[7]"
-    writing: str = ""  # full pipe to which one of its threads waits to write, "pipe:[7]"
-    writes_to: str = ""  # which of its streams that pipe is, stdout or stderr; empty for another descriptor
+    writing: str = ""  # full pipe or Unix socket to which one of its threads waits to write, "pipe:[7]"
+    writes_to: str = ""  # which of its streams that is, stdout or stderr; empty for another descriptor
     locked_alone: bool = (
         False  # its only thread but the heartbeat's waits without a limit for a lock that no other process uses
     )
     # What its only thread but the heartbeat's waits for in an event loop without a timer, as "socket:[7]".
     loop: tuple[str, ...] = ()
     timed: bool = False  # its main thread waits with a time limit, as in a sleep
+    sleeps_s: Number | None = None  # seconds that the sleep of its main thread still lasts, at most, by the kernel
     polled: tuple[
         str, ...
     ] = ()  # what that call waits for at once: TCP peers such as "127.0.0.1:80", or "anon_inode:[eventfd]"
@@ -164,7 +165,7 @@ class LostTask:
 
 @dataclass(frozen=True)
 class LaterCall:
-    """A call that an event loop makes in `due_s` seconds; one that only ends the wait of a task is none."""
+    """A call that an event loop makes in `due_s` seconds, as the end of a task's sleep."""
 
     function: str
     file: str
@@ -178,7 +179,8 @@ class EventLoop:
     tid: int  # of its thread; 0 if unknown
     tasks: tuple[Task, ...] = ()
     left_out: int = 0  # tasks that are not listed
-    later: tuple[LaterCall, ...] | None = None  # None if the loop does not show them
+    later: tuple[LaterCall, ...] | None = None  # the first due first; None if the loop does not show them
+    ready: int = 0  # calls that it was about to make
     descriptors: int | None = None  # for how many it waits; None if the loop does not show them
     lost: tuple[LostTask, ...] = ()
 
@@ -263,7 +265,7 @@ class Process:
     # look to the last; None if it did not, or if an end is not known.
     wakers: tuple[int, ...] | None = None
     forked: bool = False  # it was forked by its parent and still runs that one's program
-    reader: int = 0  # the one other process on its host that can read the full pipe to which it writes
+    reader: int = 0  # the one other process on its host that can read the full pipe or socket to which it writes
     loops: tuple[EventLoop, ...] = ()  # its event loops, where a probe of ours is in it
     # What its loop looks for again and again, by its source text: "127.0.0.1:80", "/a/file", "/a/folder/".
     sought: tuple[str, ...] = ()

@@ -1,13 +1,13 @@
 """What the source text says about the place where a process stands, if the file can be read here.
 
-Eighteen questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
+Twenty questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
 asks for the rank, in a loop without an end, in a loop that repeats until something has come, in a loop that continues
 after an error, or behind a loop that contains another line? Does its function hand something on, or ask if processes
 have ended? Does the line wait for a device, take a lock, or sleep, and for how long?
 Is it inside a `with` of that lock? Does it wait for the notification of a condition, or make it later? Does its loop
-put something somewhere in each round, or look only at objects of its own process? Does another function bring what the
-line waits for, and which objects does a thread alone fill? A file that is
-absent, too large, or does not have the frame's function at that line (it changed since) answers nothing.
+put something somewhere in each round, look only at objects of its own process, sleep somewhere, or go on to something
+else behind the line? Does another function bring what the line waits for, and which objects does a thread alone fill?
+A file that is absent, too large, or does not have the frame's function at that line (it changed since) answers nothing.
 """
 
 from __future__ import annotations
@@ -288,6 +288,17 @@ def looks_inside(frame: Frame) -> bool:
     )
 
 
+def passes_on(frame: Frame) -> bool:
+    """Whether the line of a frame is a statement of its own, a sleep or a wait whose result nobody uses, in a loop that
+    also calls something that does not look only at objects of its own process."""
+    loop = innermost_loop(frame)
+    nodes = list(ast.walk(loop)) if loop is not None else []
+    statements = [node.value for node in nodes if isinstance(node, ast.Expr) and holds(node, frame.line)]
+    others = {ast.unparse(node.func).rsplit(".", 1)[-1] for node in nodes
+              if isinstance(node, ast.Call) and node not in statements}  # fmt: skip
+    return bool(statements) and not others <= _LOOKS_INSIDE
+
+
 def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
     """The innermost loop around a frame within its function, whose head counts as part of it; None without one."""
     body = function_of(frame)
@@ -311,6 +322,12 @@ def reads(frame: Frame) -> bool:
     heads = (node.iter for node in ast.walk(body) if isinstance(node, ast.For))
     calls = (node for node in ast.walk(body) if isinstance(node, ast.Call) and _READS & _called(node))
     return any(holds(node, frame.line) for node in (*heads, *calls))
+
+
+def sleeps_within(frame: Frame) -> bool:
+    """Whether the innermost loop around a frame sleeps somewhere."""
+    loop = innermost_loop(frame)
+    return loop is not None and "sleep" in _called(loop)
 
 
 def slept_s(frame: Frame) -> float | None:

@@ -17,6 +17,9 @@ BY_DAY = (
     "lock_of_a_child",
     "event_with_a_limit",
     "one_sleep:epochs",
+    "event_of_a_timer",
+    "judge_sleeps",
+    "upload_to_a_unix_socket",
 )
 AT_NIGHT = (
     "one_sleep", "mapped_in_threads", "as_they_complete", "released_lock", "pool_of_processes", "child_without_text",
@@ -24,6 +27,7 @@ AT_NIGHT = (
     "submitted_sleep", "submitted_child", "joined_call", "queue_with_a_limit", "select_with_a_limit",
     "one_sleep:most", "poll:epochs", "compute:epochs", "output_of_a_child:epochs", "queue_fed_after_an_event",
     "queue_fed_by_a_timer:epochs", "queue_fed_by_a_timer:most", "accepted_connection", "one_request",
+    "gathered_sleeps",
 )  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

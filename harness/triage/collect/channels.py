@@ -13,6 +13,7 @@ import platform
 import re
 import socket
 import struct
+import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -21,7 +22,10 @@ from harness.triage.collect.traffic import BY_FAMILY, DONE, DUMP, ERROR, HEADER,
 
 # read, readv, recvfrom and recvmsg: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _READS = {"x86_64": ("0", "19", "45", "47"), "aarch64": ("63", "65", "207", "212")}.get(platform.machine(), ())
-_WRITES = {"x86_64": ("1", "20"), "aarch64": ("64", "66")}.get(platform.machine(), ())  # write, writev
+# write, writev, sendto and sendmsg
+_WRITES = {"x86_64": ("1", "20", "44", "46"), "aarch64": ("64", "66", "206", "211")}.get(platform.machine(), ())
+# Kernel functions in which a thread waits for room in a pipe or a Unix socket.
+_FULL = re.compile("pipe_write|sock_alloc_send|sock_wait_for_wmem")
 # Calls that wait -> the position of the argument that limits the wait. It is a pointer (0: no limit) or, for
 # _MILLISECONDS, a number of milliseconds (-1: no limit).
 _TIMEOUT_AT = {
@@ -31,7 +35,8 @@ _TIMEOUT_AT = {
 _EPOLLS = {"x86_64": (232, 281), "aarch64": (22,)}.get(platform.machine(), ())  # epoll_wait, epoll_pwait
 # A wait this long is no pause: NCCL's default timeout in torch, after which those who wait fail.
 LONG_MS = 600_000
-_SLEEPS = {"x86_64": (35, 230), "aarch64": (101, 115)}.get(platform.machine(), ())  # nanosleep, clock_nanosleep
+_SLEEP = {"x86_64": 35, "aarch64": 101}.get(platform.machine(), -1)  # nanosleep
+_CLOCK_SLEEP = {"x86_64": 230, "aarch64": 115}.get(platform.machine(), -1)  # clock_nanosleep
 _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine(), ())
 _WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor that an epoll watches, in its fdinfo
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
@@ -61,10 +66,12 @@ class Waiting(NamedTuple):
     """How a thread waits in its system call.
 
     `timed`: the wait has a time limit, as a sleep does. `polled`: links of the descriptors of a poll, as "socket:[7]".
+    `sleeps_s`: seconds that a sleep still lasts, at most; None for another wait.
     """
 
     timed: bool = False
     polled: tuple[str, ...] = ()
+    sleeps_s: float | None = None
 
 
 def waiting(pid: int) -> Waiting:
@@ -74,8 +81,10 @@ def waiting(pid: int) -> Waiting:
         if len(words) < 7:
             return Waiting()
         call, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
-        if call in _SLEEPS:
-            return Waiting(timed=True)
+        if call == _SLEEP:
+            return Waiting(timed=True, sleeps_s=_sleeps_s(pid, 0, 0, arguments[0]))
+        if call == _CLOCK_SLEEP:
+            return Waiting(timed=True, sleeps_s=_sleeps_s(pid, *arguments[:3]))
         if (at := _TIMEOUT_AT.get(call)) is None:
             return Waiting()
         limit = arguments[at]
@@ -85,11 +94,26 @@ def waiting(pid: int) -> Waiting:
         return Waiting()
 
 
-def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
-    """Links of the descriptors of a poll, read from the memory of the process that called it."""
+def _sleeps_s(pid: int, clock: int, absolute: int, address: int) -> float | None:
+    """Seconds that a sleep still lasts, at most, by the arguments of clock_nanosleep(2): the clock, whether the time is
+    absolute, and the address of the time; None if its memory cannot be read."""
+    try:
+        seconds, nanoseconds = struct.unpack("=qq", _memory(pid, address, 16))
+        ends_s = float(seconds + nanoseconds / 1e9)
+        return max(0.0, ends_s - (time.clock_gettime(clock) if absolute else 0.0))
+    except (OSError, OverflowError, struct.error):
+        return None
+
+
+def _memory(pid: int, address: int, size: int) -> bytes:
     with open(PROC / str(pid) / "mem", "rb", buffering=0) as memory:
         memory.seek(address)
-        data = memory.read(8 * min(count, MAX_POLLED))
+        return memory.read(size)
+
+
+def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
+    """Links of the descriptors of a poll, read from the memory of the process that called it."""
+    data = _memory(pid, address, 8 * min(count, MAX_POLLED))
     numbers = [number for number, _, _ in struct.iter_unpack("=ihh", data[: len(data) // 8 * 8])]
     links = (os.readlink(PROC / str(pid) / "fd" / str(number)) for number in numbers if number >= 0)
     return tuple("file" if link.startswith("/") else link for link in links)
@@ -114,7 +138,8 @@ def looping(pid: int, beat: int = 0) -> tuple[str, ...]:
 
 
 class Writing(NamedTuple):
-    """A full pipe to which a thread waits to write: its link, "pipe:[7]", and the number of its descriptor."""
+    """A full pipe or Unix socket to which a thread waits to write: its link, "pipe:[7]", and the number of its
+    descriptor."""
 
     link: str = ""
     descriptor: int = -1
@@ -124,17 +149,17 @@ NOT_WRITING = Writing()
 
 
 def writing(pid: int) -> Writing:
-    """The full pipe to which a thread of a process waits to write; NOT_WRITING if there is none."""
+    """The full pipe or Unix socket to which a thread of a process waits to write; NOT_WRITING if there is none."""
     with contextlib.suppress(OSError):  # it ended, or it is another user's
         for tid in os.listdir(PROC / str(pid) / "task"):
             task = PROC / str(pid) / "task" / tid
-            if "pipe_write" not in (task / "wchan").read_text():
+            if not _FULL.search((task / "wchan").read_text()):
                 continue
             words = (task / "syscall").read_text().split()
             if len(words) > 1 and words[0] in _WRITES:
                 descriptor = int(words[1], 16)
                 link = os.readlink(PROC / str(pid) / "fd" / str(descriptor))
-                return Writing(link, descriptor) if link.startswith("pipe:[") else NOT_WRITING
+                return Writing(link, descriptor) if link.startswith(("pipe:[", "socket:[")) else NOT_WRITING
     return NOT_WRITING
 
 
@@ -164,15 +189,13 @@ def _threads_beside(pid: int, beat: int) -> bool:
     return any((PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER for tid in beside)
 
 
-def readers(written: Mapping[int, str]) -> dict[int, int]:
+def readers(written: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
     """Writer -> the one other process of this host that can read what it writes.
 
     Left out if several processes can, or none is known. `written`: pid -> the result of `writing`.
     """
-    holders: dict[str, set[int]] = {link: set() for link in written.values()}
-    for pid, link in _holders(set(holders), os.O_WRONLY):
-        holders[link].add(pid)
-    reader_pids = {pid: holders[link] - {pid} for pid, link in written.items()}
+    holding = _at_other_end(written, sockets, besides=os.O_WRONLY)
+    reader_pids = {pid: its - {pid} for pid, its in holding.items()}
     return {pid: next(iter(its)) for pid, its in reader_pids.items() if len(its) == 1}
 
 
@@ -192,10 +215,16 @@ def alone(feeding: Mapping[int, Collection[int]]) -> dict[int, int]:
 
 def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
     """Reader -> all processes of this host that can write what it reads, itself included."""
-    unix = _unix_peers() if any(link.startswith("socket:") for link in read.values()) else {}
-    ends = {pid: end for pid, link in read.items() if (end := _other_end(pid, link, unix, sockets))}
+    return _at_other_end(read, sockets, besides=os.O_RDONLY)
+
+
+def _at_other_end(links: Mapping[int, str], sockets: Sockets, *, besides: int) -> dict[int, set[int]]:
+    """Process -> those of this host that have the other end of its pipe or socket open in a mode other than
+    `besides`; without those of which the other end is not known."""
+    unix = _unix_peers() if any(link.startswith("socket:") for link in links.values()) else {}
+    ends = {pid: end for pid, link in links.items() if (end := _other_end(pid, link, unix, sockets))}
     holders: dict[str, set[int]] = {end: set() for end in ends.values()}
-    for pid, link in _holders(set(holders), os.O_RDONLY):
+    for pid, link in _holders(set(holders), besides):
         holders[link].add(pid)
     return {pid: holders[end] for pid, end in ends.items()}
 

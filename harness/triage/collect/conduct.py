@@ -277,7 +277,7 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
     for pid, waking in wakers.items():
         drafts[pid].wakers = tuple(sorted(waking))
     written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
-    readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
+    readers = _result(bounded.start("readers of pipes", channels.readers, written, terms.sockets), terms, {}, notes)
     for pid, reader in readers.items():
         drafts[pid].reader = reader
 
@@ -456,6 +456,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         locked_alone=look.locked_alone,
         loop=look.loop,
         timed=look.timed,
+        sleeps_s=look.sleeps_s,
         polled=look.polled,
         reads_from=look.reads_from,
         heard=look.heard,
@@ -495,7 +496,7 @@ def _is_resting_shell(draft: Draft) -> bool:
 
 
 def _written_throughout(draft: Draft) -> str:
-    """The full pipe to which one of its threads waited to write at every look; empty if there is none."""
+    """The full pipe or Unix socket to which one of its threads waited to write at every look; else empty."""
     links = {look.writing for look in draft.samples}
     return links.pop() if len(draft.samples) > 1 and len(links) == 1 else ""
 

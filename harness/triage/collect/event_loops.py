@@ -69,6 +69,7 @@ def parse(content: dict[str, Any], now_ns: int) -> tuple[EventLoop, ...]:
             later=None if loop["timers"] is None else tuple(
                 LaterCall(str(function), str(file), float(due_s)) for function, file, due_s in loop["timers"]
             ),
+            ready=int(loop["ready"]),
             descriptors=None if loop["descriptors"] is None else int(loop["descriptors"]),
             lost=(*(_lost(each, now_ns) for each in loop["lost"][:MAX_LOST]), *(died if not at else ())),
         )

@@ -61,6 +61,7 @@ class Look:
     locked_alone: bool = False
     loop: tuple[str, ...] = ()
     timed: bool = False
+    sleeps_s: float | None = None
     polled: tuple[str, ...] = ()
     reads_from: str = ""
     heard: tuple[tuple[str, float], ...] = ()
@@ -118,6 +119,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         locked_alone=channels.locked_alone(pid, beat),
         loop=channels.looping(pid, beat),
         timed=waits.timed,
+        sleeps_s=waits.sleeps_s,
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
         reads_from=ends.get(reading[8:-1], ""),
         heard=_heard(sockets),

@@ -19,6 +19,7 @@ from harness.triage.stacks import awaits
 from reports.model import Wait
 
 _HTTP_SERVER = re.compile(r"socketserver|http/server")  # multiprocessing's manager has a serve_forever as well
+_SENDS = re.compile("sock_alloc_send|sock_wait_for_wmem")  # kernel functions that wait for room in a Unix socket
 PIECE_S = 10.0  # chosen, as `rules.pauses.FRESH_S`: a younger hang need not be named yet
 FINISHED_TASKS = frozenset({"FINISHED", "FAILED"})
 
@@ -109,6 +110,7 @@ def http(
         elif not (subject.ended or subject.blocked or subject.pending):
             waits += _task_waits(subject, owners, subjects)
             waits += _loop_waits(subject, owners, subjects)
+            waits += _send_waits(subject, subjects)
     return waits, subjects
 
 
@@ -185,6 +187,17 @@ def _socket_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: d
         if key != subject.key and _is_service(subjects[key]):
             because = f"waits at a socket: no answer from {subjects[key].label}"
             yield Wait(subject.key, key, "http", because, operation="waits at a socket")
+
+
+def _send_waits(subject: Subject, subjects: dict[str, Subject]) -> Iterator[Wait]:
+    """The wait of a process whose main thread sends to a full Unix socket for the only process that can read it."""
+    process = subject.process
+    reader = subjects.get(f"{process.host}:{process.reader}") if process is not None and process.reader else None
+    if process is None or reader is None or subject.progress:
+        return
+    if all(look.writing.startswith("socket:") and _SENDS.search(look.wchan) for look in process.samples):
+        because = f"sends to a socket: {reader.label} does not read"
+        yield Wait(subject.key, reader.key, "http", because, operation="sends to a socket")
 
 
 def answering(evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]) -> dict[str, Subject]:

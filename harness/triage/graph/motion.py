@@ -35,6 +35,7 @@ _SERVES = IDLE - {"queue"}
 # Frames in which servers run a handler in a thread: the standard library's, starlette's and FastAPI's, an executor's.
 _HANDLER = re.compile(r"/socketserver\.py$|/anyio/|/concurrent/futures/thread\.py$")
 BETWEEN_RANKS = frozenset({"collective", "p2p"})
+_FULL = re.compile("pipe_write|sock_alloc_send|sock_wait_for_wmem")  # kernel functions that wait for room
 _INSIDE = frozenset({"lock", "queue", "select"})  # waits that another thread of the same process may end
 
 
@@ -87,10 +88,12 @@ def progress_between_looks(
     # nothing.
     waits = pending or now.waiting
     device = now.kind == "device"
-    if not waits and not device and (text := _computes(process, now, gap)):
+    if not waits and not device and (text := _computes(process, now, gap, polls=bool(loop))):
         return text
     if text := _transfers(process, waits=waits or device):
         return text
+    if not pending and _gets_on(process):
+        return "data went through the pipe or socket at which it waits"
     if not pending and (text := passes(process, now, before, gpu=around.gpu)):
         return text
     if not loop and stack_moved(process):
@@ -98,15 +101,16 @@ def progress_between_looks(
     return _launches(process, around.stall_s) if device and not waits else ""
 
 
-def _computes(process: Process, now: stacks.Doing, gap: float) -> str:
-    """Say in words that it used a processor or the disk between the looks, or was queued for a processor."""
+def _computes(process: Process, now: stacks.Doing, gap: float, *, polls: bool) -> str:
+    """Say in words that it used a processor or the disk between the looks, or was queued for a processor. One that
+    polls is queued at each of its wake-ups, which is no work."""
     first, last = process.samples[0], process.samples[-1]
     cores = _spent(process, now, "cpu_s") / gap
     if cores >= BUSY_CORES:
         return f"{cores:.0%} of a core"
-    if first.state == last.state == "R":
-        return f"on a processor, or waiting for one ({cores:.0%} of a core)"
-    if (waited := _delayed(first, last, "main_delay_s") or 0.0) / gap >= STARVED:
+    if first.state == last.state == "R" and not polls:
+        return f"waits for a processor ({cores:.0%} of a core)"
+    if (waited := _delayed(first, last, "main_delay_s") or 0.0) / gap >= STARVED and not polls:
         return f"waits for a processor, {waited / gap:.0%} of the time"
     rate = moved_bytes(process, now)
     return f"{rate / 1000:.0f} kB/s read and written" if rate else ""
@@ -142,6 +146,19 @@ def _transfers(process: Process, *, waits: bool) -> str:
     rate = over_net(process)
     least = TRANSFER_BYTES_PER_S if waits else NET_BYTES_PER_S
     return f"{rate / 1000:.0f} kB/s over the network" if rate >= least else ""
+
+
+def _gets_on(process: Process) -> bool:
+    """Whether its main thread waited at the last two looks for data of one pipe or socket, or for room in it, and woke
+    up in between: the kernel wakes nobody there before data moves.
+
+    Between earlier looks a native stack may have been taken, which stops the process and so wakes it.
+    """
+    first, last = process.samples[-2:]
+    if first.main_switches is None or last.main_switches is None or last.main_switches <= first.main_switches:
+        return False
+    writes = all(_FULL.search(look.wchan) for look in (first, last)) and first.writing == last.writing != ""
+    return writes or first.reading == last.reading != ""
 
 
 def _launches(process: Process, stall_s: float) -> str:

@@ -26,7 +26,8 @@ _KNOWN = frozenset({"collective", "p2p", "store", "ray_get", "join", "engine_cal
 def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tuple[Frame, ...]:
     """The stack of a process that polls, from the loop outwards, at the last look; empty if it does not poll.
 
-    It polls if it stands in the loop at both looks, and at one of them sleeps or waits with a time limit.
+    It polls if it stands in the loop at the first and the last look, and at one look sleeps or waits with a time limit;
+    on a busy host no look may meet it in a short sleep that its loop is seen to make.
     """
     if not process.samples or now.kind in _KNOWN or before.kind in _KNOWN or now.within(*_ORDERS):
         return ()
@@ -35,11 +36,12 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
     reads = now.kind == before.kind == "http_client" or any(SOCKET_FILE.search(frame.file) for frame in trails[-1][:1])
     if reads and trails[0] == trails[-1]:
         return ()  # one request without an answer, or with one that comes in pieces
-    # One look in the sleep is enough, but the frames from the loop outwards must be the same at both.
-    for look, trail in zip(looks, trails, strict=True):
-        if not look.timed and not _SLEEPS.search(look.wchan):
-            continue
+    asleep = any(look.timed or _SLEEPS.search(look.wchan) for look in process.samples)
+    # The frames from the loop outwards must be the same at both.
+    for trail in trails:
         loop = _loop(trail, woken=_woke(*looks))
+        if not asleep and not (loop and _woke(*looks) and source.sleeps_within(loop[0])):
+            continue
         outer = [(frame.function, frame.file) for frame in loop]
         if outer and all(
             [(frame.function, frame.file) for frame in look_trail[-len(outer) :]] == outer for look_trail in trails

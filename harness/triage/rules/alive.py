@@ -29,6 +29,7 @@ _OUTSIDE = re.compile(
     r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty"
     r"|inet_csk_accept|skb_wait_for_more_packets"  # a connection or a datagram of anybody
 )
+_UNIX = re.compile(r"unix_stream|sock_alloc_send|sock_wait_for_wmem")  # a read from a Unix socket, or a send to it
 _TAKES_A_REQUEST = re.compile(r"(^|\.)handle_request$")  # of socketserver: it selects on its listening socket
 _IN_PROCESS = ("lock", "queue", "select", "user", "http_server")  # waits that a thread beside, or a child, may end
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
@@ -67,30 +68,39 @@ def user_frames(process: Process | None) -> list[Frame]:
 
 
 def _sleep(subject: Subject, process: Process) -> str:
-    """A sleep that ends by itself, as the source text says.
+    """A sleep that ends by itself, as the kernel or the source text says, and behind which something is done.
 
-    Without the text a rank is judged by its counters, which stand. A process that is no rank has none, so nothing shows
+    Without both a rank is judged by its counters, which stand. A process that is no rank has none, so nothing shows
     that it does not go on.
     """
     if not subject.doing.kind == subject.before.kind == "sleep":
         return ""
     frames = main_frames(process.samples[-1].threads)
     loop = source.loop_around(frames[0]) if frames else source.Loop.UNKNOWN
-    if loop is source.Loop.UNKNOWN:
+    left_s = process.samples[-1].sleeps_s
+    if loop is source.Loop.UNKNOWN and left_s is None:
         return "" if process.rank is not None else "a sleep, and its source text cannot be read"
-    length_s = source.slept_s(frames[0])
-    ends = loop is not source.Loop.ENDLESS and (length_s is None or length_s < LONG_SLEEP_S)
-    return "a sleep ends by itself" if ends else ""
+    length_s = left_s if left_s is not None else source.slept_s(frames[0])
+    if length_s is not None and length_s >= LONG_SLEEP_S:
+        return ""
+    if loop is source.Loop.ENDLESS and not source.passes_on(frames[0]):
+        return ""
+    return f"its sleep ends in {left_s:.0f} s" if left_s is not None else "a sleep ends by itself"
 
 
 def _limit(subject: Subject, process: Process) -> str:
-    """A wait that the user's own code gave a time limit, outside a loop that begins it anew for ever."""
+    """A wait that the user's own code gave a time limit, outside a loop that does nothing but begin it anew for ever.
+
+    Where the source text cannot be read, a rank is judged by its counters, as in `_sleep`.
+    """
     if subject.doing.kind not in _IN_PROCESS or not all(look.timed for look in process.samples):
         return ""
     for frame in main_frames(process.samples[-1].threads):
         if users(frame):
-            endless = source.loop_around(frame) in (source.Loop.ENDLESS, source.Loop.UNKNOWN)
-            return "" if endless else "its wait has a time limit"
+            loop = source.loop_around(frame)
+            again = loop is source.Loop.ENDLESS and not source.passes_on(frame)
+            unread = loop is source.Loop.UNKNOWN and process.rank is not None
+            return "" if again or unread else "its wait has a time limit"
         if not _WAITS_OF_A_CALLER.search(frame.file):
             break
     return ""
@@ -117,7 +127,7 @@ def _thread(subject: Subject, process: Process) -> str:
 
 def _alive(process: Process, thread: Thread) -> bool:
     """Whether a thread computes, sleeps, or waits for something that ends without this process."""
-    asleep = _SLEEPS.search(thread.wchan) or _OUTSIDE.search(thread.wchan)
+    asleep = any(waits.search(thread.wchan) for waits in (_SLEEPS, _OUTSIDE, _UNIX))
     limited = bool(thread.frames) and source.has_time_limit(thread.frames[0])
     waits = bool(asleep) or limited or classify(thread).kind in _PENDING
     return thread.active or waits or spent_s(process, thread) > 0

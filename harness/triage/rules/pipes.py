@@ -73,7 +73,8 @@ def _how_it_waits(parent: Subject, child: Subject) -> str:
         return ""
     if parent.doing.kind == parent.before.kind == "join" and not any(look.timed for look in mine.samples):
         return "joins"
-    if mine.writer == its.pid and mine.samples[-1].reading != its.samples[-1].writing:
+    full = its.samples[-1].writing
+    if mine.writer == its.pid and full.startswith("pipe:") and mine.samples[-1].reading != full:
         return "waits for an answer of"
     # Both write: each pipe is full, and each has the other process as its only reader.
     return "writes to" if mine.reader == its.pid and fills(parent) else ""
@@ -86,7 +87,7 @@ def _reads_beside(subject: Subject) -> bool:
 
 
 def fills(subject: Subject) -> bool:
-    """Whether one of its threads waits to write to a full pipe at both looks: somebody else has to read."""
+    """Whether one of its threads waits to write to a full pipe or socket at both looks: somebody else has to read."""
     looks = subject.process.samples if subject.process else ()
     return len(looks) > 1 and all(look.writing or _feeds_at(subject, at) for at, look in enumerate(looks))
 

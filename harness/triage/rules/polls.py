@@ -48,15 +48,16 @@ def undecided(case: Case) -> Ruling | None:
         who = case.names(writer.key for writer in full)
         return Ruling(
             "INSUFFICIENT",
-            f"{who} writes into a pipe that is full, and nothing says who reads it",
-            missing=tuple(f"who reads the pipe of {writer.label}" for writer in full),
+            f"{who} writes into a pipe or socket that is full, and nothing says who reads it",
+            missing=tuple(f"who reads what {writer.label} writes" for writer in full),
             place=case.waited_in(writer.key for writer in full),
             next=("read a queue before the process that fills it is joined",),
         )
     if reading := [end for end in ends if reads(end)]:
+        who = case.names(reader.key for reader in reading)
         return Ruling(
             "INSUFFICIENT",
-            f"{case.names(reader.key for reader in reading)} reads what another process writes, and nothing has come",
+            f"{who} reads what another process writes, and nothing came between the looks",
             evidence=tuple(
                 f"of all that is seen, {writer.label} alone can write what {reader.label} reads; "
                 f"it {'stands at ' + writer.frame if writer.frame else 'shows no place of its program'}"

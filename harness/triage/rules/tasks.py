@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
-from harness.triage.evidence import LostTask, Process, Task, Thread
+from harness.triage.evidence import EventLoop, Frame, LostTask, Process, Task, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import WITHIN, Awaiting, place, words
+from harness.triage.places import users
 from harness.triage.rules.polls import collects
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import describe, ours
@@ -18,6 +19,7 @@ from harness.triage.stacks import describe, ours
 # Files of workers of pools, and of the thread with which tqdm looks at its own bars; and those in which they wait.
 _POOL = re.compile(r"/(concurrent/futures/thread|tqdm/_monitor)\.py$|/anyio/_backends/")
 _WAITS = re.compile(r"/(threading|queue)\.py$")
+_OBJECTS = re.compile(r"/asyncio/(locks|queues)\.py$")
 MAX_TOLD = 4  # tasks in the reason of one process
 _LOCKS = "take these locks in the same order in every task, or release one before the other is awaited"
 _DIED = "await the tasks that others depend on, as asyncio.TaskGroup does, so that their errors end the program"
@@ -89,6 +91,8 @@ def owed(case: Case) -> Ruling | None:
             continue
         if any(task.awaits != "connections" for task in tasks.open()) or any(loop.left_out for loop in tasks.loops):
             continue
+        if any(map(_calls, tasks.loops)):
+            continue
         waiters = case.graph.waiters({subject.key})
         others = [each for each in case.live() if each.key not in (subject.key, *waiters) and not collects(each)]
         if not waiters or others:
@@ -112,12 +116,20 @@ def _alone(case: Case, process: Process, tasks: Awaiting) -> bool:
     if len(tasks.loops) != 1 or not tasks.whole or not tasks.own or _threads(process):
         return False
     [loop] = tasks.loops
-    if loop.tid != process.pid or loop.later or loop.descriptors:
+    if loop.tid != process.pid or loop.later or loop.ready or loop.descriptors:
         return False
-    if any(task.awaits not in WITHIN | {"sleep"} for task in tasks.tasks):
+    if any(task.awaits not in WITHIN for task in tasks.tasks):
         return False
     return not any((subject.process.host, subject.process.ppid) == (process.host, process.pid)
                    for subject in case.live() if subject.process)  # fmt: skip
+
+
+def _calls(loop: EventLoop) -> bool:
+    """Whether a call that a loop makes later may end the wait of a task of the user's: one of the user's code, one of
+    asyncio's objects such as `Event.set`, or one without a name. The end of a sleep, or of a connection that a library
+    keeps open, is none."""
+    calls = [Frame(call.function, call.file, 0) for call in loop.later or ()]
+    return loop.ready > 0 or any(not call.file or users(call) or _OBJECTS.search(call.file) for call in calls)
 
 
 def _threads(process: Process) -> bool:

@@ -272,13 +272,13 @@ class Watchdog:
         self._looked_s = self._clock()
 
     def _not_hung(self, verdict: Verdict, suspicion: Suspicion, folder: Path) -> None:
-        names = (suspect.process.name or f"pid {suspect.process.pid}" for suspect in suspicion.suspects)
-        who = ", ".join(sorted(names)[:4])
+        names = sorted(suspect.process.name or f"pid {suspect.process.pid}" for suspect in suspicion.suspects)
+        who = " and ".join(names if len(names) < 3 else (names[0], f"{len(names) - 1} more"))
         if verdict.verdict == "HEALTHY":  # a pause: nothing to report
             self.retention.discard(folder)
         elif verdict.verdict == "SLOW":
             slow = sorted(party.key for party in verdict.triage.culprits) if verdict.triage else []
-            waited = f"nothing has progressed in {who} for {suspicion.still_s:.0f} s"
+            waited = f"nothing has progressed for {suspicion.still_s:.0f} s"
             # Repeated at growing intervals, but not for ever: an endless loop looks like a long computation.
             is_shown = self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
             self.retention.keep(folder, verdict, subject=f"slow {slow}", displayed=is_shown)
@@ -286,8 +286,8 @@ class Watchdog:
                 self.on_verdict(verdict)
         else:
             line = f"nothing has progressed in {who}: {verdict.reason} (evidence: {folder})"
-            is_shown = self._once(line, key=f"unclear {who}")
-            self.retention.keep(folder, verdict, subject=f"unclear {who}", displayed=is_shown)
+            is_shown = self._once(line, key=f"unclear {names[:4]}")
+            self.retention.keep(folder, verdict, subject=f"unclear {names[:4]}", displayed=is_shown)
             if is_shown:
                 self.retention.publish(verdict)
                 self.on_verdict(verdict)

@@ -7,6 +7,7 @@ of epochs; WAY:most has three ranks, of which all but the last wait so.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import multiprocessing
@@ -180,6 +181,24 @@ def named_pipe() -> None:
     Path(f"{SCORE}.fifo").read_text()
 
 
+@way
+def event_of_a_timer() -> None:
+    async def wait() -> None:
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_later(SECONDS, event.set)
+        await event.wait()
+
+    asyncio.run(wait())
+
+
+@way
+def gathered_sleeps() -> None:
+    async def wait() -> None:
+        await asyncio.gather(*(asyncio.sleep(seconds) for seconds in (1, SECONDS)))
+
+    asyncio.run(wait())
+
+
 def call_later() -> None:
     """Let a process outside the job connect to PORT + 1."""
     call = f"import socket, time; time.sleep({SECONDS}); socket.create_connection(('127.0.0.1', {PORT + 1})).send(b'x')"
@@ -229,6 +248,33 @@ def server_sleeps() -> bytes:
 
 
 @way
+def judge_sleeps() -> bytes:
+    """Ask a server whose main thread answers, and sleeps before."""
+    with socket.create_connection(("127.0.0.1", PORT)) as asks:
+        asks.sendall(b"score")
+        return asks.recv(10)
+
+
+def throttled(reader: socket.socket) -> None:
+    with reader:
+        while reader.recv(60_000):
+            time.sleep(SECONDS / 8)
+
+
+@way
+def upload_to_a_unix_socket() -> None:
+    sender, reader = socket.socketpair()
+    child = multiprocessing.get_context("fork").Process(target=throttled, args=(reader,))
+    child.start()
+    reader.close()
+    with sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
+        sender.sendall(bytes(250_000))
+    child.kill()
+    child.join()
+
+
+@way
 def asks_again() -> None:
     while b"done" not in ask("long"):
         pass
@@ -260,7 +306,18 @@ def tool() -> None:
         time.sleep(SECONDS)
         store.set("score", "1")
         time.sleep(600)
+    if WAY == "judge_sleeps":
+        judge(SECONDS)
     ThreadingHTTPServer(("127.0.0.1", PORT), Pages).serve_forever()
+
+
+def judge(delay: float) -> None:
+    with socket.create_server(("127.0.0.1", PORT)) as server:
+        while True:
+            asks, _ = server.accept()
+            asks.recv(10)
+            time.sleep(delay)
+            asks.sendall(b"0.7")
 
 
 def rank() -> None:

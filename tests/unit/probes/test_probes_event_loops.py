@@ -23,7 +23,8 @@ from probes.attach import Attachment
 
 
 @pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
+def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(event_loops.signal, "getitimer", lambda which: (0.0, 0.0))  # pytest's time limit is an alarm
     event_loops._loops.clear()
     event_loops._lost.clear()
     yield
@@ -211,7 +212,14 @@ async def limited_by_wait_for() -> None:
     await asyncio.wait_for(asyncio.Event().wait(), 1000)
 
 
-@pytest.mark.parametrize("program", [limited_by_timeout, limited_by_wait_for])
+async def limited_by_a_call() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_later(1000, task.cancel)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("program", [limited_by_timeout, limited_by_wait_for, limited_by_a_call])
 def test_a_wait_with_a_time_limit_is_said_to_have_one(tmp_path: Path, program: Callable[[], Awaitable[Any]]) -> None:
     [loop] = seen(tmp_path, program)
     assert [task.limited for task in loop.tasks if task.frames[-1].function == program.__name__] == [True]
@@ -234,15 +242,55 @@ def test_more_kinds_than_are_listed_are_counted(tmp_path: Path) -> None:
     assert len(loop.tasks) == event_loops.MOST_LISTED and loop.left_out == 102 - event_loops.MOST_LISTED
 
 
-def test_calls_of_the_program_that_come_later_are_listed_and_ends_of_sleeps_are_not(tmp_path: Path) -> None:
-    async def program() -> None:
-        asyncio.get_running_loop().call_later(1000, test_hundreds_of_tasks_in_one_place_are_one_entry)
-        await asyncio.sleep(1000)
+async def sleeps_twice() -> None:
+    await asyncio.gather(asyncio.sleep(1000), asyncio.sleep(2000))
 
+
+async def is_set_later() -> None:
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(1000, event.set)
+    await event.wait()
+
+
+async def is_filled_later() -> None:
+    future = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(1000, future.set_result, 1)
+    await future
+
+
+async def always_ready() -> None:
+    while True:
+        await asyncio.sleep(0)
+
+
+async def has_given_up_its_timer() -> None:
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(1000, event.set).cancel()
+    await event.wait()
+
+
+@pytest.mark.parametrize(("program", "functions"), [
+    (sleeps_twice, ["_set_result_unless_cancelled"] * 2), (is_set_later, ["Event.set"]), (is_filled_later, [""]),
+    (has_given_up_its_timer, []),
+])  # fmt: skip
+def test_every_call_that_comes_later_is_listed(
+    tmp_path: Path, program: Callable[[], Awaitable[Any]], functions: list[str]
+) -> None:
+    """Each may end the wait of a task."""
     [loop] = seen(tmp_path, program)
-    assert loop.later is not None and [(each.function, each.due_s > 900) for each in loop.later] == [
-        (test_hundreds_of_tasks_in_one_place_are_one_entry.__qualname__, True)
-    ]
+    assert loop.later is not None and [each.function for each in loop.later] == functions
+    assert all(each.due_s > 900 for each in loop.later)
+
+
+def test_an_alarm_whose_handler_may_make_a_call_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loops.signal, "getitimer", lambda which: (1000.0, 0.0))
+    [loop] = seen(tmp_path, has_given_up_its_timer)
+    assert loop.later is not None and [each.due_s > 900 for each in loop.later] == [True]
+
+
+def test_a_call_that_the_loop_is_about_to_make_is_counted(tmp_path: Path) -> None:
+    [idle], [busy] = seen(tmp_path, is_set_later), seen(tmp_path, always_ready)
+    assert (idle.ready, busy.ready > 0) == (0, True)
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -36,8 +36,26 @@ def releases():
 
 def reads():
     return open(path).read()
+
+def answers():
+    while True:
+        connection.recv(100)
+        time.sleep(delay)
+        connection.sendall(score)
+
+def judges():
+    while True:
+        connection.recv(100)
+        done.wait(delay)
+        connection.sendall(score)
+
+def takes():
+    while True:
+        if done.wait(delay):
+            connection.sendall(score)
 """
-LINES = {"pause": 3, "long_pause": 6, "kept": 10, "waits": 13, "releases": 16, "reads": 20}
+LINES = {"pause": 3, "long_pause": 6, "kept": 10, "waits": 13, "releases": 16, "reads": 20, "answers": 25, "judges": 31,
+         "takes": 36}  # fmt: skip
 WAIT = "main:10 step:42 broadcast"
 POOL = Frame("run", "/usr/lib/python3.11/concurrent/futures/thread.py", 58)
 ANYIO = Frame("WorkerThread.run", "/venv/lib/python3.11/site-packages/anyio/_backends/_asyncio.py", 1124)
@@ -79,10 +97,39 @@ def culprits(verdict: Verdict) -> set[int | None]:
     return {party.rank for party in verdict.triage.culprits}
 
 
-@pytest.mark.parametrize(("function", "named"), [("pause", False), ("long_pause", True), ("kept", True)])
+@pytest.mark.parametrize(
+    ("function", "named"), [("pause", False), ("long_pause", True), ("kept", True), ("answers", False)]
+)
 def test_a_sleep_that_ends_by_itself_blames_nobody(file: str, function: str, named: bool) -> None:
     verdict = judged(standing(rank(1, "main", world=2), at(file, function), SLEEP))
     assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
+@pytest.mark.parametrize("function", ["pause", "answers", "absent"])
+@pytest.mark.parametrize(("left_s", "named"), [(40.0, False), (1e8, True)])
+def test_the_kernel_says_when_a_sleep_ends(file: str, function: str, left_s: float, named: bool) -> None:
+    late = standing(rank(1, "main", world=2), (Frame(function, file, LINES.get(function, 1)),), SLEEP)
+    looks = tuple(dataclasses.replace(look, timed=True, sleeps_s=left_s) for look in late.samples)
+    verdict = judged(dataclasses.replace(late, samples=looks))
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
+def test_a_server_that_sleeps_before_it_answers_is_not_blamed(file: str) -> None:
+    asks = rank(0, "main score getresponse", world=1, peers=("127.0.0.1:8000",))
+    server = process(70, "judge", "main", listening=("127.0.0.1:8000",))
+    verdicts = [triage(evidence(asks, standing(server, at(file, function), SLEEP))) for function in ("answers", "kept")]
+    assert [verdict.verdict for verdict in verdicts] == ["INSUFFICIENT", "HUNG"]
+
+
+@pytest.mark.parametrize(("function", "named"), [("judges", False), ("takes", True), ("absent", False)])
+def test_a_server_whose_wait_ends_before_it_answers_is_not_blamed(file: str, function: str, named: bool) -> None:
+    """The control: one that waits again unless something has come."""
+    asks = rank(0, "main score getresponse", world=1, peers=("127.0.0.1:8000",))
+    server = process(70, "judge", "main", listening=("127.0.0.1:8000",))
+    server = standing(server, (Frame(function, file, LINES.get(function, 1)),), "futex_do_wait")
+    looks = tuple(dataclasses.replace(look, timed=True) for look in server.samples)
+    verdict = triage(evidence(asks, dataclasses.replace(server, samples=looks)))
+    assert verdict.verdict == ("HUNG" if named else "INSUFFICIENT")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [
@@ -109,6 +156,13 @@ def in_threading(function: str, text: str) -> Frame:
     """The frame of this Python's own threads at the last line of a function that has this text."""
     lines, first = inspect.getsourcelines(getattr(threading, function.split(".")[0]).__dict__[function.split(".")[1]])
     return Frame(function, threading.__file__, first + max(at for at, line in enumerate(lines) if text in line))
+
+
+@pytest.mark.parametrize("wchan", ["sock_alloc_send_pskb", "unix_stream_read_generic"])
+def test_a_thread_that_sends_to_a_socket_or_reads_from_it_may_release_the_lock(file: str, wchan: str) -> None:
+    beside = Thread("uploader", 7, at(file, "releases"), wchan=wchan)
+    verdict = judged(standing(rank(1, "main", world=2), at(file, "waits"), "futex_do_wait", beside))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", set())
 
 
 @pytest.mark.parametrize(("acquire", "named"), [("acquire(True, timeout)", False), ("acquire()", True)])

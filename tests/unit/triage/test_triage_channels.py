@@ -46,6 +46,14 @@ def start() -> Iterator[Start]:
         yield run
 
 
+@pytest.mark.parametrize("seconds", [100, 10**6])
+def test_how_long_a_sleep_still_lasts_is_read_from_the_kernel(start: Start, seconds: int) -> None:
+    pid = start(f"import time; time.sleep({seconds})")
+    until(lambda: channels.waiting(pid).sleeps_s is not None)
+    left_s = channels.waiting(pid).sleeps_s
+    assert left_s is not None and seconds - 60 < left_s <= seconds
+
+
 def socketpair() -> tuple[int, int]:
     return tuple(one.detach() for one in socket.socketpair())  # type: ignore[return-value]
 
@@ -113,6 +121,19 @@ def test_who_can_write_itself_waits_for_nobody(start: Start, made: Callable[[], 
     start(HOLD, write)
     os.close(write)
     assert writer_of(reader) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [
+    "import socket; socket.socket(fileno=int(sys.argv[1])).sendall(bytes(10**7))",
+    "from multiprocessing.connection import Connection; Connection(int(sys.argv[1])).send_bytes(bytes(10**7))",
+])  # fmt: skip
+def test_who_reads_a_full_unix_socket_is_told(start: Start, text: str) -> None:
+    write, read = socketpair()
+    writer, reader = start(f"import sys; {text}", write), start(HOLD, read)
+    os.close(write), os.close(read)
+    until(lambda: bool(channels.writing(writer).link), 10)
+    assert channels.readers({writer: channels.writing(writer).link}, connections.Sockets()) == {writer: reader}
 
 
 @pytest.mark.slow

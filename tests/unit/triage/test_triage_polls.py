@@ -14,7 +14,7 @@ import pytest
 from triage_evidence import compared, evidence, frames, group, process, rank
 
 from harness.triage import source
-from harness.triage.collect import channels, traffic
+from harness.triage.collect import channels, connections, traffic
 from harness.triage.evidence import Beat, Frame, Process
 from harness.triage.judge import triage
 from harness.triage.source import Loop
@@ -111,6 +111,30 @@ def test_a_rank_that_polls_is_no_dead_peer(file: str, line: int, look: dict[str,
     assert any("rank 1" in missing for missing in verdict.missing)
 
 
+def between(one: Process, *, switches: int = 0, delay_s: float = 0.0, **look: Any) -> Process:
+    """The same process, whose main thread woke up so often between the looks, and waited so long for a processor."""
+    looks = (
+        dataclasses.replace(each, main_switches=5 + switches * number, main_delay_s=delay_s * number, **look)
+        for number, each in enumerate(one.samples)
+    )
+    return dataclasses.replace(one, samples=tuple(looks))
+
+
+@pytest.mark.parametrize(("line", "switches", "blamed"), [(UNTIL, 35, False), (UNTIL, 0, True), (KEPT, 35, True)])
+def test_a_short_sleep_of_a_loop_may_be_met_by_no_look(file: str, line: int, switches: int, blamed: bool) -> None:
+    """The controls: a loop that does not wake up, and one that looks for nothing."""
+    verdict = judged(between(standing(rank(1, "main", world=2), at(file, line)), switches=switches))
+    assert named(verdict) == ({1} if blamed else set())
+
+
+@pytest.mark.parametrize("look", [{"state": "R"}, {"delay_s": 1.3}])
+@pytest.mark.parametrize(("line", "verdict"), [(UNTIL, "INSUFFICIENT"), (ONCE, "SLOW")])
+def test_who_polls_on_a_busy_host_does_no_work(file: str, line: int, verdict: str, look: dict[str, Any]) -> None:
+    """The control: a process that does not poll, and gets no processor."""
+    one = standing(rank(1, "main", world=2), at(file, line), timed=line == UNTIL)
+    assert judged(between(one, switches=35, **look)).verdict == verdict
+
+
 @pytest.mark.parametrize("line", [UNTIL, ATTEMPTS, ROUNDS])
 def test_a_rank_that_others_wait_for_is_not_said_to_wait(file: str, line: int) -> None:
     """A loop that sleeps may be its work."""
@@ -122,7 +146,7 @@ def test_a_rank_that_others_wait_for_is_not_said_to_wait(file: str, line: int) -
 def test_of_ranks_that_poll_that_which_looks_for_something_is_said_to_wait(file: str, line: int, waits: bool) -> None:
     """Nobody waits for rank 1, and rank 0 waits for nobody who is known."""
     poller = standing(rank(1, "main", world=2), at(file, line), wchan="hrtimer_nanosleep")
-    verdict = triage(evidence(rank(0, "main score getresponse", world=2, peers=(ADDRESS,)), woken(poller)), None)
+    verdict = triage(evidence(rank(0, "main score getresponse", world=2, peers=(ADDRESS,)), between(poller)), None)
     assert verdict.verdict == "INSUFFICIENT" and bool(re.search(r"rank 1\b.* waits?\b", verdict.reason)) is waits
 
 
@@ -350,7 +374,7 @@ def test_a_sleep_and_a_wait_with_a_limit_are_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, timed: bool
 ) -> None:
     monkeypatch.setattr(channels, "PROC", tmp_path)
-    monkeypatch.setattr(channels, "_SLEEPS", (230,))
+    monkeypatch.setattr(channels, "_CLOCK_SLEEP", 230)
     monkeypatch.setattr(channels, "_TIMEOUT_AT", {202: 3, 7: 2})
     monkeypatch.setattr(channels, "_MILLISECONDS", (7,))
     monkeypatch.setattr(channels, "_POLLS", ())
@@ -364,11 +388,54 @@ def test_who_can_read_a_pipe_is_known(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     link = os.readlink(f"/proc/self/fd/{reader}")
     try:
-        assert channels.readers({os.getppid(): link}) == {os.getppid(): os.getpid()}
-        assert channels.readers({os.getpid(): link}) == {}
+        assert channels.readers({os.getppid(): link}, connections.Sockets()) == {os.getppid(): os.getpid()}
+        assert channels.readers({os.getpid(): link}, connections.Sockets()) == {}
     finally:
         os.close(reader)
         os.close(writer)
+
+
+SENDING = {"wchan": "sock_alloc_send_pskb", "writing": "socket:[7]"}
+
+
+def sends(reader: int, stack: str, **look: Any) -> Verdict:
+    """What is said of a rank that sends to a Unix socket which a consumer reads."""
+    one = rank(1, "main push:4", world=2, reader=reader)
+    one = dataclasses.replace(one, samples=tuple(dataclasses.replace(each, **SENDING) for each in one.samples))
+    consumer = process(200, "consumer", stack)
+    consumer = dataclasses.replace(consumer, samples=tuple(dataclasses.replace(each, **look)
+                                                           for each in consumer.samples))  # fmt: skip
+    return triage(evidence(rank(0, WAIT, world=2), one, consumer), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
+
+
+@pytest.mark.parametrize(("reader", "sleeps_s", "culprits"), [
+    (0, None, []), (200, 3.0, []), (200, 1e8, ["node0:200"]),
+])  # fmt: skip
+def test_who_sends_to_a_full_socket_waits_for_its_reader(
+    reader: int, sleeps_s: float | None, culprits: list[str]
+) -> None:
+    """Nobody is named where that one is not known, or may read again."""
+    verdict = sends(reader, "main pause", wchan="hrtimer_nanosleep", timed=True, sleeps_s=sleeps_s)
+    assert verdict.triage is not None and [party.key for party in verdict.triage.culprits] == culprits
+    assert verdict.verdict == ("HUNG" if culprits else "INSUFFICIENT")
+
+
+READING = {"reading": "socket:[7]", "wchan": "unix_stream_read_generic"}
+
+
+@pytest.mark.parametrize(("look", "switches", "verdict"), [
+    (READING, 1, "SLOW"), (READING, 0, "HUNG"), (SENDING, 1, "SLOW"), (SENDING, 0, "INSUFFICIENT"),
+])  # fmt: skip
+def test_who_wakes_up_at_a_socket_and_waits_there_again_gets_on(
+    look: dict[str, Any], switches: int, verdict: str
+) -> None:
+    """The controls: one that does not wake up, where nobody else is seen at its socket."""
+    one = standing(rank(1, "main", world=2), frames("main push:4"), **look)
+    one = between(one, switches=switches)
+    assert judged(one).verdict == verdict
+    if switches:  # A native stack was taken before the last two looks.
+        again = dataclasses.replace(one.samples[-1], at_s=3.0)
+        assert judged(dataclasses.replace(one, samples=(*one.samples, again))).verdict != "SLOW"
 
 
 @pytest.mark.parametrize(("fed", "verdict"), [(True, "INSUFFICIENT"), (False, "HUNG")])

@@ -111,7 +111,9 @@ PROBE = Thread("", 8, (Frame("_run", "/job/harness/probes/attach.py", 181),))
         {"tasks": (dataclasses.replace(GETS, still=False),)},
         {"tasks": (dataclasses.replace(GETS, limited=True),)},
         {"later": (LaterCall("feed", "/job/train.py", 60.0),)},
+        {"later": (LaterCall("_set_result_unless_cancelled", "/usr/lib/python3.11/asyncio/futures.py", 60.0),)},
         {"later": None},
+        {"ready": 1},
         {"descriptors": 1},
         {"descriptors": None},
         {"left_out": 3},
@@ -121,14 +123,15 @@ PROBE = Thread("", 8, (Frame("_run", "/job/harness/probes/attach.py", 181),))
         {"thread": TIMER},
         {"child": process(300, "tool", "main:3 read")},
     ],
-    ids=["the producer sleeps", "it reads", "it awaits a future", "it moves", "a limit", "a timer", "unknown timers",
-         "a descriptor", "unknown descriptors", "more tasks", "another thread's loop", "a thread",
-         "a library's thread, which may call back", "a Timer that has not fired", "a child"],
+    ids=["the producer sleeps", "it reads", "it awaits a future", "it moves", "a limit", "a timer", "a sleep",
+         "unknown timers", "a call that is due", "a descriptor", "unknown descriptors", "more tasks",
+         "another thread's loop", "a thread", "a library's thread, which may call back",
+         "a Timer that has not fired", "a child"],
 )  # fmt: skip
 def test_a_consumer_whose_producer_may_come_is_no_hang(changes: dict[str, Any]) -> None:
     """The same with everything that may put an item, or that is not known."""
     tasks = changes.get("tasks", (GETS,))
-    loop = {key: changes[key] for key in ("later", "descriptors", "left_out") if key in changes}
+    loop = {key: changes[key] for key in ("later", "ready", "descriptors", "left_out") if key in changes}
     one = looped(rank(0, LOOP, world=2), *tasks, **loop)
     one = dataclasses.replace(one, loops=(dataclasses.replace(one.loops[0], tid=changes.get("tid", one.pid)),))
     if "thread" in changes:
@@ -183,10 +186,10 @@ ASKED = "127.0.0.1:30000"
 
 def served(
     folder: Path, *tasks: Task, stall_s: float = 30.0, beside: tuple[Process, ...] = (),
-    threads: tuple[Thread, ...] = (), peers: tuple[str, ...] = (),
+    threads: tuple[Thread, ...] = (), peers: tuple[str, ...] = (), later: tuple[LaterCall, ...] = (),
 ) -> Verdict:  # fmt: skip
     asks = process(20, "trainer", "rollout getresponse", peers=(ASKED,))
-    server = looped(process(30, "server", LOOP, listening=(ASKED,), peers=peers), *tasks, descriptors=2)
+    server = looped(process(30, "server", LOOP, listening=(ASKED,), peers=peers), *tasks, descriptors=2, later=later)
     return triage(evidence(asks, beside_main(server, *threads), *beside, stall_s=stall_s))
 
 
@@ -211,6 +214,15 @@ def test_an_update_that_waits_for_a_paused_request_is_a_hang_of_the_server(
     assert [party.key for party in result.triage.culprits] == (["node0:30"] if verdict == "HUNG" else [])
 
 
+@pytest.mark.parametrize(
+    "call", [("_set_result_unless_cancelled", "/usr/lib/python3.11/asyncio/futures.py"),
+             ("HttpToolsProtocol.timeout_keep_alive_handler", LIBRARY + "uvicorn/protocols/http/httptools_impl.py")],
+)  # fmt: skip
+def test_the_timers_of_an_idle_server_send_no_request(tmp_path: Path, call: tuple[str, str]) -> None:
+    later = (LaterCall(*call, 0.1),)
+    assert served(tmp_path, *requests(tmp_path, "generate", 7), later=later).verdict == "HUNG"
+
+
 def test_a_paused_request_alone_is_no_hang_for_somebody_may_still_send_the_resumption(tmp_path: Path) -> None:
     _, reads, main_task = requests(tmp_path, "generate", 7)
     result = served(tmp_path, reads, main_task)
@@ -225,6 +237,7 @@ def test_a_paused_request_alone_is_no_hang_for_somebody_may_still_send_the_resum
         {"beside": (rank(5, "main:10 step:44 compute", world=1, cpu_s=2.0),)},
         {"threads": (FEEDER,)},
         {"peers": ("10.0.0.9:6379",)},
+        {"later": (LaterCall("Event.set", LOCKS, 60.0),)},
     ],
     ids=[
         "nobody watched a stall",
@@ -232,6 +245,7 @@ def test_a_paused_request_alone_is_no_hang_for_somebody_may_still_send_the_resum
         "a process that works",
         "a thread",
         "a connection to somebody else",
+        "a timer that sets an event",
     ],
 )
 def test_a_server_to_which_somebody_may_still_send_is_no_hang(tmp_path: Path, changes: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class Job:
     def __init__(self, directory: Path, says: str = "HUNG", culprit: str = "host:1") -> None:
         self.now, self.moved, self.says, self.culprit, self.looks = 0.0, 0, says, culprit, 0
         self.lines: list[str] = []
+        self.ranks = 1
         self.more: dict[str, Any] = {}
         means = Means(None, lambda: self.now, self.observe, self.collect, self.judge)
         self.dog = Watchdog(directory, (os.getpid(),), 10.0, means=means, say=self.lines.append)
@@ -32,7 +34,8 @@ class Job:
         seen = ProcessSnapshot(
             "host:0", 100, beats=int(self.now), progress=self.moved, wait="collective", name="rank 0", **self.more
         )
-        return Snapshot(self.now, (seen,))
+        others = (replace(seen, key=f"host:{rank}", name=f"rank {rank}") for rank in range(1, self.ranks))
+        return Snapshot(self.now, (seen, *others))
 
     def collect(self, folder: Path, stall_s: float) -> Evidence:
         self.looks += 1
@@ -62,6 +65,14 @@ def test_a_hang_is_told_once_with_its_evidence(tmp_path: Path) -> None:
     assert stall.evidence.parent == tmp_path / "evidence" and (stall.evidence / "evidence.json").exists()
     written = Verdict.from_dict(json.loads((tmp_path / "verdict.json").read_text()))
     assert written == stall.verdict and written.paths == {"evidence": str(stall.evidence)}
+
+
+@pytest.mark.parametrize("says", ["SLOW", "INSUFFICIENT"])
+def test_the_line_of_many_ranks_that_stand_is_short(tmp_path: Path, says: str) -> None:
+    job = Job(tmp_path, says)
+    job.ranks = 8
+    job.run(30)
+    assert job.lines and all(len(line.partition(" (evidence")[0].split()) <= 12 for line in job.lines)
 
 
 @pytest.mark.parametrize(("says", "count"), [("HUNG", 1), ("SLOW", 2), ("INSUFFICIENT", 1), ("HEALTHY", 0)])
