@@ -181,18 +181,19 @@ def test_a_framework_has_its_engines(framework: str, backend: str, can: bool) ->
 @pytest.mark.parametrize(
     ("present", "pair", "to_make"),
     [
-        (["a", "b"], ("vllm@a", "vllm@b"), []),
-        (["a"], ("vllm@0.31", "vllm@0.32"), ["vllm@0.31"]),
-        ([], ("vllm@0.31", "vllm@0.32"), ["vllm@0.31", "vllm@0.32"]),
+        ({"a": "0.31.0", "b": "0.32.0"}, ("vllm@a", "vllm@b"), []),
+        ({"a": "0.32.0", "b": "0.32.0"}, ("vllm@0.31", "vllm@0.32"), ["vllm@0.31"]),
+        ({"a": "0.32.0"}, ("vllm@0.31", "vllm@0.32"), ["vllm@0.31"]),
+        ({}, ("vllm@0.31", "vllm@0.32"), ["vllm@0.31", "vllm@0.32"]),
     ],
 )
-def test_a_pair_of_one_engine_is_of_environments_that_exist_or_are_made_first(
-    present: list[str], pair: tuple[str, str], to_make: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_pair_of_one_engine_is_of_two_releases_that_exist_or_are_made_first(
+    present: dict[str, str], pair: tuple[str, str], to_make: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
-    for name in present:
+    for name, version in present.items():
         registered = Environment(
-            name=name, engine="vllm", version="0.32.0", python=sys.executable, python_version="3.11.7", ray="",
+            name=name, engine="vllm", version=version, python=sys.executable, python_version="3.11.7", ray="",
             torch="", device="cpu", owned=False,
         )  # fmt: skip
         folder = tmp_path / "envs" / name
