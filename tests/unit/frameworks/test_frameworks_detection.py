@@ -151,6 +151,34 @@ def test_a_module_that_the_commands_own_python_lacks_is_refused(command: list[st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("import os\nfrom trl import GRPOTrainer\n", True),
+        ('"""Trains."""\nimport os\nos.environ["A"] = os.getcwd()\nB = 1\nimport trl.trainer\n', True),
+        ("import sys\nsys.path.insert(0, '/theirs')\nimport trl\n", False),
+        ("import sys\nsys.path = ['/theirs', *sys.path]\nimport trl\n", False),
+        ("import mine\nimport trl\n", False),  # it may bring it
+        ("try:\n    import trl\nexcept ImportError:\n    trl = None\n", False),
+        ("def main():\n    import trl\n", False),
+        ("import trl\nthis is no Python\n", False),
+    ],
+)
+def test_a_script_whose_own_python_lacks_what_it_imports_first_is_refused(
+    text: str, refused: bool, tmp_path: Path
+) -> None:
+    script(tmp_path, "", "mine.py")
+    train, environ = script(tmp_path, text), {"PATH": "/usr/bin:/bin"}
+    for command in ([sys.executable, train], ["nice", sys.executable, "-u", train, "--steps", "3"]):
+        job = detect(command, "trl", environ)
+        with pytest.raises(BadInput, match="'trl'") if refused else nullcontext() as refusal:
+            detection.refuse_absent(job, command, environ)
+        assert not refused or sys.executable in str(refusal.value.fix)
+    (tmp_path / "trl").mkdir()  # beside the script
+    detection.refuse_absent(job, command, environ)
+
+
+@pytest.mark.slow
 def test_a_checkout_without_metadata_is_welcome(tmp_path: Path) -> None:
     (tmp_path / "verl").mkdir()
     (tmp_path / "verl" / "__init__.py").touch()
