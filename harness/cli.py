@@ -19,7 +19,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
+from errno import EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, EPERM, EROFS
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NamedTuple
@@ -64,6 +64,9 @@ from probes.errors import AddressedError, RecordingError
 from probes.files import write_whole
 from reports import displayed_paths
 from reports.text import clean_lines
+
+MOST_OF_A_NAME, MOST_OF_A_PATH = 255, 4_095  # bytes: NAME_MAX and PATH_MAX of Linux, without the closing NUL
+BEGINNING = 40  # chosen, in characters: of a longer name that is printed
 
 
 class _Formatter(TyperGroup.context_class.formatter_class):  # type: ignore[name-defined, misc]
@@ -453,7 +456,7 @@ def _addressed(error: BaseException, words: Sequence[str]) -> _Message:
         return _Message("the memory that this command may use is not enough for what it was given", fix)
     where = f"HARNESS_DEBUG=1 {_command_line()}   # shows where"
     if isinstance(error, OSError) and error.strerror and error.filename:  # about a path that the user gave
-        return _Message(f"{error.filename}: {error.strerror}", _fix_of(error) or where)
+        return _Message(f"{_shortened(str(error.filename))}: {_why(error)}", _fix_of(error) or where)
     if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # about the file that the output goes to
         return _Message(
             f"the output: {error.strerror}", f"{_command_line()} > FILE   # FILE on a disk with free space (df -h)"
@@ -461,7 +464,23 @@ def _addressed(error: BaseException, words: Sequence[str]) -> _Message:
     return _Message(f"a defect of the harness: {type(error).__name__}: {error}", f"{where}, for a bug report")
 
 
+def _why(error: OSError) -> str:
+    if error.errno == ENAMETOOLONG:
+        return f"no file can be called so: a name has at most {MOST_OF_A_NAME} bytes, and a path {MOST_OF_A_PATH:,}"
+    return error.strerror or ""
+
+
+def _shortened(path: str) -> str:
+    """The path with the beginnings of names that no file can have, for a line that can be read."""
+    if len(os.fsencode(path)) > MOST_OF_A_PATH:
+        return f"{path[:BEGINNING]}…"
+    names = path.split("/")
+    return "/".join(f"{name[:BEGINNING]}…" if len(os.fsencode(name)) > MOST_OF_A_NAME else name for name in names)
+
+
 def _fix_of(error: OSError) -> str:
+    if error.errno == ENAMETOOLONG:
+        return f"ls {shlex.quote(str(nearest_folder(Path(str(error.filename)))))}   # what is there: name one of these"
     if error.errno in (ENOSPC, EDQUOT):
         return f"{disk_of(error.filename)}   # free some space there, or give a path on another disk"
     if error.errno in (EACCES, EPERM, EROFS):

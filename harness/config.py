@@ -9,6 +9,7 @@ import difflib
 import itertools
 import json
 import math
+import os
 import re
 import shlex
 import tomllib
@@ -22,6 +23,7 @@ import scenarios
 from harness import pydantic_errors
 from harness.amended_command import COMMENT
 from harness.errors import BadInput, HarnessError, mistakes_of, refuse
+from harness.other_paths import free_path
 from harness.similar_names import similar
 from probes import limits
 from scenarios.engines import canonical_request, registry
@@ -244,10 +246,11 @@ def _of_an_engine(where: str, key: str, value: Any) -> BadInput | None:
     if not named:
         return None
     title = registry.get(named[0]).title
+    function = f"def {named[0]}_engine(asked, ours): return {{**ours, {name!r}: {value!r}}}"
+    file = shlex.quote(os.path.join(".", free_path(Path("mapping.py"))))
     return BadInput(
         f"{where}: {key}: no setting of a scenario is {title}'s own {name}; a mapping gives it",
-        fix=f"--mapping FILE.py   # with def {named[0]}_engine(asked, ours): return {{**ours, {name!r}: {value!r}}}; "
-        "for the baseline --baseline-mapping",
+        fix=f"printf %s {shlex.quote(function)} > {file} && --mapping {file}   # for the baseline --baseline-mapping",
         instead=key,
     )
 

@@ -1,5 +1,5 @@
-"""What the names in a report mean: verdicts and statuses, causes, checks, hangs, exit codes, terms and the titles of
-its sections, from their registries."""
+"""What the names in a report mean: verdicts and statuses, causes, checks, hangs, exit codes, terms, commands and the
+titles of its sections, from their registries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Kind = Literal[
     "verdict", "audit verdict", "triage verdict", "doctor verdict", "mapping verdict", "suite verdict",
     "nightly status", "bisect status", "reservation", "state of a check", "call of a bisection",
-    "state of a setting", "cause", "check", "doctor check", "hang", "exit code", "term", "section",
+    "state of a setting", "cause", "check", "doctor check", "hang", "exit code", "term", "section", "command",
 ]  # fmt: skip
 
 
@@ -97,7 +97,17 @@ def entries() -> list[Entry]:
             for terms in TERMS.values()
             for name, meaning in terms.items()
         ),
+        *_of_the_command_line(),
     ]
+
+
+def _of_the_command_line() -> Iterator[Entry]:
+    """The commands, with the first paragraph of their help."""
+    from harness.cli import commands  # the parsers of all commands
+
+    for name, command in commands().commands.items():
+        meaning = " ".join(command.help.split("\n\n")[0].split())
+        yield Entry(name, "command", meaning, f"harness help {name}", also=(f"harness {name}",))
 
 
 def _of_comparisons() -> Iterator[Entry]:

@@ -238,7 +238,8 @@ def _is_harmless_text(name: str, text: str) -> bool:
     words = _WORD.findall(name[-MAX_NAME:])
     last = words[-1].lower() if words else ""
     if last in _ABOUT_FILES:
-        return bool(_PATH.fullmatch(text)) or (text.isupper() and text.lower() in _ABOUT_FILES)  # --token-file FILE
+        is_name = not is_strong(name) and not looks_random(text)  # --token-file job-17: a token is random
+        return is_name or bool(_PATH.fullmatch(text)) or (text.isupper() and text.lower() in _ABOUT_FILES)
     if last in ("auth", "oauth") and text.lower() in _AUTH_METHODS:
         return True
     if _NUMBER.fullmatch(text) or _MEASURED.fullmatch(text):

@@ -13,7 +13,7 @@ from harness.bisect.request import Request
 from harness.errors import BadInput
 from harness.other_paths import another_out
 from probes import limits
-from probes.files import folder_or_nothing
+from probes.files import folder_or_nothing, remove_empty
 from reports import codec
 from reports.bisect_model import Step
 
@@ -87,10 +87,10 @@ class Journal:
         self.steps.append(step)
 
     def close(self) -> None:
-        """Release the lock. A folder that holds a journal and nothing else is removed."""
+        """Release the lock. A folder that holds a journal and nothing else is removed, with an empty one above it."""
         if [entry.name for entry in self.folder.iterdir()] == [NAME]:
             (self.folder / NAME).unlink()
-            self.folder.rmdir()
+            remove_empty(self.folder)
         os.close(self.descriptor)
 
     def _append(self, values: object) -> None:

@@ -11,6 +11,7 @@ from harness.commands.options import TextOrJson
 from harness.commands.showing import show_json
 from harness.errors import BadInput, closest
 from reports.layout import Page
+from reports.sections import titles
 
 if TYPE_CHECKING:
     from harness.mapping.judge import Arrival, Mapping
@@ -164,17 +165,17 @@ def _print(page: Page, judged: Mapping) -> None:
     wrong = [item for item in judged.findings if item.kind != "dropped"]
     dropped = [item for item in judged.findings if item.kind == "dropped"]
     if wrong:
-        page.heading("Wrong", str(len(wrong)))
+        page.heading(titles.WRONG, str(len(wrong)))
     for item in wrong:
         _wrong(page, item)
     if dropped:
-        page.heading("Dropped", f"{len(dropped)}; --ignore NAME leaves out what your framework never sets")
+        page.heading(titles.DROPPED, f"{len(dropped)}; --ignore NAME leaves out what your framework never sets")
     for item in dropped:
         _dropped(page, item)
     for title, lines in (
-        ("Where a setting is left out", judged.left_out),
-        ("What no mapping makes equal", judged.differs),
-        ("Notes", judged.notes),
+        (titles.LEFT_OUT, judged.left_out),
+        (titles.NEVER_EQUAL, judged.differs),
+        (titles.NOTES, judged.notes),
     ):
         if lines:
             page.heading(title)

@@ -161,8 +161,6 @@ def watch(
         notices.close()
     if ended := words_of(result):
         say(ended)
-    if result.first_death:
-        say(f"the first process to end: {result.first_death}")
     if job and result.directory:
         finished(job, result.directory, result.exit_code, say)
     if hang := hang_of(result, Path(out) if out else None):

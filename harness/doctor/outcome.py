@@ -127,3 +127,9 @@ def duration(seconds: float) -> str:
         if abs(seconds) < limit:
             return f"{seconds / by:.3g} {unit}"
     return f"{seconds / 86_400:.3g} days"
+
+
+def new_container(option: str, elsewhere: str) -> str:
+    """The command of a container that has what this one lacks, which no container gets later. `elsewhere`: where it is
+    set for one that Docker does not start."""
+    return f"docker run {option} IMAGE   # a new container, of this one's image; {elsewhere}"

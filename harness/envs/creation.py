@@ -76,8 +76,8 @@ def order(engine: str, *, version: str = "", name: str = "", device: str = "auto
         )
     if sys.platform != "linux":
         raise EnvironmentUnusable(
-            f"the engines install on Linux only, this is {sys.platform}",
-            fix=f"harness env add NAME --engine {engine} --python PATH",
+            f"the engines install on Linux only, this is {sys.platform}: register an interpreter that has {engine}",
+            fix=f"harness env add {engine} --engine {engine} --python PATH   # PATH is that interpreter",
         )
     plan = recipe.load(engine, choose_device(device))
     if version == plan.version:

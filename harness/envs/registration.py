@@ -10,6 +10,7 @@ from harness.envs import home, interpreter, recipe
 from harness.envs.environment import Device, Environment, check_name, find_whole, folder, is_name, unknown
 from harness.envs.interpreter import Driver
 from harness.errors import BadInput, EnvironmentUnusable
+from harness.similar_names import similar
 from scenarios.engines import registry
 
 
@@ -23,7 +24,7 @@ def add(name: str, engine: str, python: str) -> Environment:
     if engine not in engines:
         raise BadInput(
             f"there is no engine {engine!r} (there are: {', '.join(engines)})",
-            fix=f"harness env add NAME --engine {engines[0]} --python PATH",
+            fix=f"--engine {next(iter(similar(engine, engines)), engines[0])}",
         )
     check_name(name, engine)
     driver = Driver.here()

@@ -46,6 +46,7 @@ from harness.frameworks.steering import refuse, steered, unsteered
 from harness.parity.runs.recording import recording_in, written
 from harness.program import find_program
 from harness.triage.watch.stderr_tail import STDERR
+from harness.triage.watch.watched_command import why_of
 from probes import redaction
 from probes.format import SIDES, Run, write_manifest
 from reports.doctor_model import Hazard, Unchecked
@@ -288,9 +289,9 @@ class _Runs:
         self.seconds[f"{place.name}_s"] = round(time.monotonic() - began, 1)
         _named(place, side)
         if result.exit_code:
-            last_words = f": {result.last_words}" if result.last_words else ""
+            why = f": {why_of(result)}" if why_of(result) else ""
             return _Failure(
-                f"the job on {side.backend} ended with exit code {result.exit_code}{last_words}",
+                f"the job on {side.backend} ended with exit code {result.exit_code}{why}",
                 f"{_quoted(side.command)}   # the job alone, until it ends with 0",
             )
         if result.unrecorded:

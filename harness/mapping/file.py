@@ -18,17 +18,19 @@ from typing import Any, cast
 from harness.envs.environment import all_environments, find
 from harness.envs.interpreter import import_failure
 from harness.envs.stored_arguments import accepted
-from harness.errors import BadInput, closest
+from harness.errors import BadInput, Mistakes, closest
 from harness.frameworks.spec import frameworks
 from harness.mapping import call_program
 from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, owners, settings
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
-from harness.other_paths import nearest_folder, similar_path
+from harness.other_paths import free_path, nearest_folder, similar_path
 from harness.triage.collect import bounded
+from harness.triage.graph.subjects import exit_text
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.mapping import PARTS
+from scenarios.engines.native_arguments import table
 from scenarios.engines.spec import EngineSpec
 
 _WITH_THE_REST = " with the rest"  # suffix for requests of a part that also have the other part's settings
@@ -144,7 +146,9 @@ def _distinct(judged: list[_Part]) -> tuple[Arrival, ...]:
 
 def installed(engine: str) -> Accepted:
     """The argument names that an engine accepts, as stored when its environment was made; empty without an
-    environment."""
+    environment. The embedded engine reads those of its tables."""
+    if registry.get(engine).embedded:
+        return Accepted(*(tuple(each.name for each in table(part, engine).values()) for part in PARTS))
     environment = find(engine)
     return Accepted() if environment is None else accepted(environment, ask=False)
 
@@ -414,8 +418,9 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
             fix = "--timeout 600   # if it waits for nothing; better, import less in that file"
             raise BadInput(f"{file} did not answer within {options.timeout_s:g} s", fix=fix)
         if not result.exists():
-            last = (done.err.strip().splitlines() or ["nothing"])[-1]
-            raise BadInput(f"{file}: its process ended with {done.code}: {last}", fix=_line(options, file))
+            last = "".join(f": {line}" for line in done.err.strip().splitlines()[-1:])
+            fix = _line(options, file, "-X", "faulthandler")
+            raise BadInput(f"{file} ends the process that executes it, with {exit_text(done.code)}{last}", fix=fix)
         answer = json.loads(result.read_text(encoding="utf-8"))
     if answer["error"]:
         place = f"{file}:{answer['line']}" if answer["line"] else str(file)
@@ -446,11 +451,11 @@ def _check_file(name: str) -> None:
             raise BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(file)))}")
         raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
     if file.suffix not in importlib.machinery.all_suffixes():
-        raise BadInput(
-            f"{file} is no file of Python: its name does not end in .py",
-            fix="FILE.py",
-            instead=name,
-        )
+        message = f"{file} is no file of Python: its name does not end in .py"
+        if (near := similar_path(file, file.parent.glob("*.py"))) is not None:
+            raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
+        copy = shlex.join(["cp", "--", str(file), str(free_path(file.with_suffix(".py")))])
+        raise BadInput(message, fix=f"{copy}   # if it is one: then name the copy")
 
 
 def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:
@@ -513,8 +518,8 @@ def _another_python(options: Asked, module: str = "") -> str:
     return f"--python {shlex.quote(python)}" if python else ""
 
 
-def _line(options: Asked, file: Path) -> str:
-    return f"{shlex.quote(options.python or sys.executable)} {shlex.quote(str(file))}"
+def _line(options: Asked, file: Path, *words: str) -> str:
+    return shlex.join([options.python or sys.executable, *words, str(file)])
 
 
 def _stand_ins(names: list[str]) -> str:
@@ -541,7 +546,13 @@ def _raised(
         fix = f"--with {missing[1]}=VALUE"
     else:
         fix = f"sed -n {line}p {shlex.quote(options.file)}   # the line to correct"
-    return BadInput("; ".join(troubles + unchecked), fix=fix)
+    mistakes = [BadInput("; ".join(troubles + unchecked), fix=fix)]
+    mistakes += [
+        BadInput(f"{options.file}: {finding.setting} is {finding.kind}: {finding.text}", fix=fix)
+        for finding in _distinct(judged)
+        if finding.kind != "dropped"
+    ]
+    return mistakes[0] if len(mistakes) == 1 else Mistakes(mistakes)
 
 
 def _nothing_maps(

@@ -182,7 +182,7 @@ class Judge:
             return
         if target is None:
             yield self._without_image(trial)
-        elif target.name in trial.followers:
+        elif target.name in trial.followers or _rejected(target, trial.varied):
             yield from self._read_back(trial, target)
         else:
             yield self._dropped(trial, target)

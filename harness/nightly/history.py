@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import sqlite3
@@ -29,6 +30,7 @@ from harness import dates, extras, verdict_file
 from harness.errors import HarnessError
 from harness.nightly.judge import WINDOW, Past
 from harness.nightly.observation import Facts, Observation
+from harness.other_paths import disk_of, free_path
 from probes import limits
 from probes.files import FILE_MODE, make_folder
 from probes.format import number
@@ -37,7 +39,6 @@ from reports.nightly_model import CellResult, Change, Night, to_read
 
 _LOCK = 0x6E696768746C79  # the key of PostgreSQL's advisory lock: "nightly" in ASCII
 _WAIT_S = 60  # seconds to wait for another writer
-ANOTHER = "--history FILE   # another one, or postgresql://HOST/DATABASE"
 
 metadata = sa.MetaData()
 
@@ -158,14 +159,14 @@ class History:
             if file.is_dir():
                 raise HistoryUnusable(f"the history {file} is a directory", fix=f"--history {file / 'history.db'}")
             if file.exists() and not file.is_file():
-                raise HistoryUnusable(f"the history {file}: {limits.NOT_REGULAR}", fix=ANOTHER)
+                raise HistoryUnusable(f"the history {file}: {limits.NOT_REGULAR}", fix=_another(where))
             if not create and not file.exists():
                 raise _none_at(where)
             try:
                 make_folder(file.parent)
             except OSError as error:
                 raise HistoryUnusable(
-                    f"{file.parent} cannot be made: {error.strerror}", fix="--history FILE"
+                    f"{file.parent} cannot be made: {error.strerror}", fix=_another(file.name)
                 ) from error
             _refuse_foreign(file)
             with contextlib.suppress(OSError):  # SQLite says why; it gives its other files the mode of this one
@@ -227,11 +228,12 @@ class History:
             yield
         except sa.exc.DBAPIError as error:
             lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
-            fix = "df -h   # free some space, or give --history FILE on another disk" if _is_full(error) else ANOTHER
+            full = f"{disk_of(self.where)}   # free some space, or give a --history on another disk"
+            fix = full if _is_full(error) else _another(self.where)
             raise HistoryUnusable(f"the history {self.where}: {lines[0]}", fix=fix) from error
         except (sa.exc.SQLAlchemyError, json.JSONDecodeError) as error:
             what = str(error).splitlines()[0]
-            raise HistoryUnusable(f"the history {self.where} is damaged: {what}", fix=ANOTHER) from error
+            raise HistoryUnusable(f"the history {self.where} is damaged: {what}", fix=_another(self.where)) from error
 
     # --- a night
 
@@ -447,15 +449,22 @@ def _none_at(where: str) -> NoHistory:
     return NoHistory(f"there is no history {where}", fix="harness nightly MATRIX.toml")
 
 
+def _another(place: str) -> str:
+    """The option with a new file: beside the file that cannot be used, or in place of an address."""
+    file = free_path(Path("history.db" if "://" in place else place))
+    return f"--history {shlex.quote(str(file))}   # a new one; or postgresql://HOST/DATABASE"
+
+
 def _url(place: str) -> URL:
     if "://" not in place:
         return URL.create("sqlite", database=place)
     try:
         url = make_url(place)
     except (sa.exc.ArgumentError, ValueError) as error:
-        raise HistoryUnusable("--history is not an address", fix=ANOTHER) from error
+        raise HistoryUnusable("--history is not an address", fix=_another(place)) from error
     if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise HistoryUnusable(f"--history {url.drivername}://…: a history is a file or postgresql://…", fix=ANOTHER)
+        message = f"--history {url.drivername}://…: a history is a file or postgresql://…"
+        raise HistoryUnusable(message, fix=_another(place))
     return url.set(drivername="postgresql+psycopg")
 
 
@@ -467,9 +476,9 @@ def _refuse_foreign(file: Path) -> None:
         with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error as error:
-        raise HistoryUnusable(f"the history {file}: {error}", fix=ANOTHER) from error
+        raise HistoryUnusable(f"the history {file}: {error}", fix=_another(str(file))) from error
     if tables and schema.name not in tables:
-        raise HistoryUnusable(f"{file} is a database, but no history of this harness", fix=ANOTHER)
+        raise HistoryUnusable(f"{file} is a database, but no history of this harness", fix=_another(str(file)))
 
 
 @contextlib.contextmanager

@@ -425,6 +425,7 @@ class Peak:
 
     peak_bytes: resident, as the kernel counts them (VmHWM); memory that several share counts in each of them.
     killed: whether the kernel's log says that it killed the process for memory.
+    rank, exit_code: as its launcher's table has them.
     """
 
     host: str
@@ -433,6 +434,7 @@ class Peak:
     peak_bytes: int
     killed: bool = False
     exit_code: int | None = None
+    rank: Ranks | None = None
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
 from harness.triage.rules import RULES, Case, Ruling, over, stragglers, threads
-from harness.triage.rules.ruling import Live
+from harness.triage.rules.ruling import Live, brief
 from harness.triage.stacks import main_stack
+from reports.headline import MOST, fits
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
 MAX_LOGGED = 3  # errors of pasted logs beside what the recorders' counters say
@@ -61,13 +62,14 @@ def triage(
     case = Case(evidence, comparison if ruling is None else None, graph)
     ruling = stragglers.with_lateness(case, ruling or _ask(case))
     ruling = threads.with_crossed_locks(case, threads.with_lost_threads(case, ruling))
+    reason, below = _headline(ruling)
     missing = _missing(evidence, comparison, graph, ruling)
     verdict = Verdict(
         kind="triage",
         verdict=ruling.verdict,
         exit_code=TRIAGE_EXIT_CODES[ruling.verdict],
-        reason=ruling.reason,
-        evidence=[*ruling.evidence, *threads.lines(case, ruling), *_between(case)],
+        reason=reason,
+        evidence=[*below, *ruling.evidence, *threads.lines(case, ruling), *_between(case)],
         findings=_findings(evidence, comparison),
         missing=missing,
         coverage=_coverage(evidence, comparison, graph),
@@ -273,6 +275,12 @@ def _party(subject: Subject, why: str, frame: str = "") -> Party:
         engine=process.engine if process else "",
         frame=frame or subject.frame,
     )
+
+
+def _headline(ruling: Ruling) -> tuple[str, list[str]]:
+    """The reason, and nothing below it; of a longer reason its first fact, cut to a headline, with the whole below."""
+    first_fact = brief(ruling.reason.partition("; ")[0], MOST - 2)
+    return (ruling.reason, []) if fits(ruling.verdict, ruling.reason) else (first_fact, [ruling.reason])
 
 
 def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ruling: Ruling) -> list[str]:

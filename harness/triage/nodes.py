@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.errors import BadInput
+from harness.other_paths import free_path
 from harness.triage.evidence import Evidence, Process, Silence
 from harness.triage.graph.subjects import ended
 from harness.triage.graph.worlds import met_at
@@ -152,9 +153,11 @@ def _placed(process: Process, part: Evidence, common: Path) -> Process:
 def _refuse_dumps(parts: Mapping[Path, Evidence]) -> None:
     only_dumps = [path for path, part in parts.items() if part.source == "dumps"]
     if only_dumps:
+        folder = shlex.quote(os.path.join(".", free_path(Path("dumps"))))
+        dumps = " ".join(f"{shlex.quote(str(path))}/*" for path in only_dumps)
         raise BadInput(
             f"{only_dumps[0]} holds recorder dumps alone, which do not say of which node they are",
-            fix="put the dumps of all ranks into one directory: harness triage DIR",
+            fix=f"mkdir {folder} && cp -- {dumps} {folder} && harness triage {folder}   # all ranks in one directory",
         )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from reports.bisect_model import Bisection
 from reports.sections.nightly import duration
 
+FIRST_BAD, ONE_IS_FIRST_BAD, LAST_GOOD = "the first bad one", "the first bad one is one of", "the last good one"
+
 
 def rows(bisection: Bisection) -> Iterator[tuple[int, str, str, str, str]]:
     """Yield (number, call, subject, why, time) of each comparison, in the order in which they were made."""
@@ -20,6 +22,6 @@ def results(bisection: Bisection) -> Iterator[tuple[str, tuple[str, ...]]]:
         if bisection.over == "settings":
             yield f"cause {number}" + (", only together" if len(result) > 1 else ""), result
         else:
-            yield ("the first bad one" if len(result) == 1 else "the first bad one is one of"), result
+            yield (FIRST_BAD if len(result) == 1 else ONE_IS_FIRST_BAD), result
     if bisection.last_good:
-        yield "the last good one", (bisection.last_good,)
+        yield LAST_GOOD, (bisection.last_good,)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from reports.model import RESERVED
+from reports.sections.bisect import FIRST_BAD, LAST_GOOD, ONE_IS_FIRST_BAD
 from reports.sections.doctor import COMPARED
 from reports.sections.doctor import TITLES as SEVERITIES
 from reports.sections.parity import ELEVEN, NOT_AS_ASKED, NOT_SHOWN, OTHERS, UNNOTICED
+
+# of `harness mapping`
+WRONG, DROPPED = "Wrong", "Dropped"
+LEFT_OUT, NEVER_EQUAL, NOTES = "Where a setting is left out", "What no mapping makes equal", "Notes"
 
 MEANINGS = {
     # of a comparison or an audit
@@ -43,6 +48,19 @@ MEANINGS = {
     COMPARED["info"]: "Settings that differ and change no result.",
     "Passed": "The checks that found nothing.",
     "Not checked": "The checks that could not look, and why. It is not a pass.",
+    # of a mapping
+    WRONG: "Settings that do not arrive as they were given, and what the target engine gets.",
+    DROPPED: "Settings of which nothing that the function returns is a trace.",
+    LEFT_OUT: "What the target engine takes by its own default where your framework gives no value.",
+    NEVER_EQUAL: "Settings that mean something else in the target engine, whatever value they get.",
+    NOTES: "What limits the answer.",
+    # of a night, a bisection and a recorded run
+    "Night": "One run of all cells of a matrix; the changed cells come first.",
+    "Bisection": "The comparisons of a search, in the order in which they were made.",
+    FIRST_BAD: "The release or commit from which on the comparison shows what is searched for.",
+    ONE_IS_FIRST_BAD: "The first bad release or commit is among these; no comparison tells which it is.",
+    LAST_GOOD: "The release or commit before the first bad one.",
+    "Recorded run": "The steps of one recording, with the metrics of each.",
     # of all
     "Paths": "Where the recordings, the evidence and the verdict are.",
     "Reproduce": "The command that gives this verdict again.",

@@ -6,13 +6,15 @@ line that begins with `ANSWER`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from probes import limits
 from probes.plugins import PluginError
 from scenarios.engines import mapping, native_arguments, registry
 from scenarios.engines.canonical_request import engine_asked
@@ -21,51 +23,78 @@ from scenarios.engines.mapping import ParameterMap
 from scenarios.settings import Scenario
 
 ANSWER = "rlhf-harness-ahead:"
+BEGUN = "rlhf-harness-ahead begins"  # what is printed before a user's file is executed
 
 
 @dataclass(frozen=True)
 class Ahead:
     """Names of the native arguments that a start and a request would have.
 
-    `refused`: why there are none. `brought`: whether the interpreter has the engine's plug-in at all.
+    `refused`: a sentence about each thing that the engine cannot be given; then it lacks names. `brought`: whether the
+    interpreter has the engine's plug-in at all.
     """
 
     engine: tuple[str, ...] = ()
     sampling: tuple[str, ...] = ()
-    refused: str = ""
+    refused: tuple[str, ...] = ()
     brought: bool = True
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Ahead:
-        return Ahead(tuple(data["engine"]), tuple(data["sampling"]), str(data["refused"]), bool(data["brought"]))
+        return Ahead(tuple(data["engine"]), tuple(data["sampling"]), tuple(data["refused"]), bool(data["brought"]))
 
 
 def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], device: str, longest_context: int) -> Ahead:
     """Return what the mapping makes of the scenario, in the same way as the engine's own start and its requests."""
     spec = registry.find(engine)
     if spec is None:
-        return Ahead(refused=registry.refusal(engine), brought=False)
-    try:
-        chosen = ParameterMap.of(user_mapping)
+        return Ahead(refused=(registry.refusal(engine),), brought=False)
+    refused: dict[str, None] = {}
+    arguments: dict[str, Any] = {}
+    native: dict[str, Any] = {}
+    chosen = ParameterMap.of(user_mapping)
+    with _kept(refused):
         requested = engine_asked(scenario.model.path, scenario.model.dtype, scenario.engine, device=device)
-        arguments: dict[str, Any] = {}
         if spec.maps is not None:
             maps = spec.maps
             arguments, _ = mapping.map_engine(
                 chosen, engine, requested, lambda wanted: maps(wanted, longest_context), spec.machine
             )
+        _refuse_rejected(chosen, engine, "engine", arguments)
+    with _kept(refused):
         sampling = scenario.sampling
         ours = native_arguments.sampling_arguments(engine, sampling)
         native = chosen.apply(engine, "sampling", dataclasses.asdict(sampling), ours)
         mapped = mapping.Mapped(native, sampling, frozenset())
         mapping.sampling_event(chosen, engine, sampling, mapped, scenario.rollout.mode)
+        _refuse_rejected(chosen, engine, "sampling", native)
+    return Ahead(tuple(arguments), tuple(native), tuple(refused))
+
+
+@contextlib.contextmanager
+def _kept(refused: dict[str, None]) -> Iterator[None]:
+    """Take the sentence of a refusal into `refused`, and go on behind the block."""
+    try:
+        yield
     except (ParameterRefused, PluginError) as error:
-        return Ahead(refused=str(error))
-    return Ahead(tuple(arguments), tuple(native))
+        refused[str(error)] = None
+
+
+def _refuse_rejected(chosen: ParameterMap, engine: str, part: str, given: Mapping[str, Any]) -> None:
+    """Raise ParameterRefused for a value of a user's file that the engine does not accept, or no recording can hold."""
+    arguments = {argument.name: argument for argument in native_arguments.table(part, engine).values()}
+    for name, value in given.items() if chosen.file else ():
+        why = arguments[name].rejects(value) if name in arguments else ""
+        if not why and isinstance(value, int) and abs(value) > limits.WHOLE:
+            why = "a recording's whole numbers are signed, of 64 bits"
+        if why:
+            where = f"the mapping {chosen.file}: {engine}_{part}"
+            raise ParameterRefused(f"{where} gives {name}={value!r}: {why}", fix=chosen.check(engine))
 
 
 def main() -> None:
     request = json.load(sys.stdin)
+    print(BEGUN, flush=True)
     answer = ahead(
         request["engine"], Scenario.from_json(request["scenario"]), request["mapping"], request["device"],
         request["longest_context"],

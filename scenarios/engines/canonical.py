@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from scenarios.engines.native import NUMPY_SEEDS
 from scenarios.engines.parameter import Axis, Parameter, entries
 from scenarios.settings import CoupledSampling, Sampling
 
@@ -22,7 +23,7 @@ ENGINE: tuple[Parameter, ...] = (
     ),
     Parameter(
         "seed", "engine", "engine seed", "unmapped, a run does not repeat",
-        low=0, high=2**32 - 1,  # the range of numpy, which both engines seed
+        low=0, high=NUMPY_SEEDS,
     ),
     Parameter(
         "max_model_len", "engine", "context",

@@ -26,10 +26,10 @@ _FATAL = re.compile(
     r"|.*: Error while finding module specification for .*|.*: command not found)$"
 )
 # Exceptions that only refer to another one: vLLM (v1/engine/utils, v1/engine/exceptions,
-# v1/executor/multiproc_executor), SGLang (entrypoints/engine).
+# v1/executor/multiproc_executor), SGLang (entrypoints/engine), torchrun (elastic/multiprocessing/errors).
 _POINTER = re.compile(
     r"root cause above|stack trace (?:above|\(above\)|for root cause)|(?<!\w)initialization failed|scheduler is dead"
-    r"|scheduler died during initialization|EngineDeadError|See stack trace|Executor failed\.",
+    r"|scheduler died during initialization|EngineDeadError|ChildFailedError|See stack trace|Executor failed\.",
     re.IGNORECASE,
 )
 # How an engine's parent reports a child's exit code: vLLM ("Failed core proc(s): {'EngineCore_0': -9}"), SGLang.
@@ -99,7 +99,7 @@ def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
     ]
     code = next((-int(match[1]) for log in logs for line in reversed(log) if (match := _CODE.search(line))), ended)
     for log in reversed(logs):
-        at = next((at for at in reversed(range(len(log))) if _is_cause(log[at])), None)
+        at = next((at for at in reversed(range(len(log))) if is_error(log[at])), None)
         if at is None:
             continue
         by_itself = code is not None and -code not in _FROM_OUTSIDE
@@ -111,7 +111,8 @@ def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
     return _killed(-code, logs) if code < 0 else _last_lines(logs)
 
 
-def _is_cause(line: str) -> bool:
+def is_error(line: str) -> bool:
+    """Whether a line names the error that ended a process, and does not only refer to one."""
     message = _PREFIX.sub("", line.strip())
     return bool(_RAISED.match(message) or _FATAL.match(message)) and not is_pointer(message)
 
@@ -132,7 +133,7 @@ def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
 
 def _last_lines(logs: list[list[str]]) -> str:
     """Return the end of a log that holds no exception of its own, without exceptions that refer to another one."""
-    lines = [line for log in logs for line in log if line.strip() and not is_pointer(line)]
+    lines = [line for log in logs for line in log if re.search(r"\w", line) and not is_pointer(line)]
     last = " | ".join(_sentence(line) for line in lines[-LAST_LINES:])
     return f"no exception in its log, which ends: {last}" if last else ""
 

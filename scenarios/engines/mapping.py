@@ -76,7 +76,7 @@ class ParameterMap:
             except OSError as error:
                 raise ParameterRefused(
                     f"the mapping {file} cannot be read: {error.strerror}",
-                    fix="--mapping FILE.py   # one that can be read",
+                    fix=f"ls -ld {shlex.quote(file)}   # a mapping is a file of Python that you may read",
                 ) from error
         return ParameterMap(spec.get("edits", {}), file, source)
 
@@ -103,17 +103,17 @@ class ParameterMap:
             except KeyError as error:
                 raise ParameterRefused(
                     f"{where}{self._line(error)} {_absent(error, requested, ours)}",
-                    fix=self._check(backend),
+                    fix=self.check(backend),
                 ) from error
             except (Exception, SystemExit) as error:  # a user's code may raise anything; the user needs its text
                 raise ParameterRefused(
                     f"{where}{self._line(error)} raised {type(error).__name__}: {error}",
-                    fix=self._check(backend),
+                    fix=self.check(backend),
                 ) from error
             if not isinstance(native, dict) or not all(isinstance(key, str) for key in native):
                 raise ParameterRefused(
                     f"{where} returned {type(native).__name__}, not a dict of native arguments",
-                    fix=self._check(backend),
+                    fix=self.check(backend),
                 )
         for key, value in self.edits.get(part, {}).items():
             if value is None and key not in native:
@@ -157,7 +157,7 @@ class ParameterMap:
         lines = [step.lineno for step in steps if step.filename == (self.file or "<mapping>")]
         return f", line {lines[-1]}," if lines else ""
 
-    def _check(self, backend: str) -> str:
+    def check(self, backend: str) -> str:
         """The command that calls the file's functions without a run."""
         return (
             f"harness mapping {shlex.quote(self.file)} --engine {backend}   # checks the file in seconds, without a run"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Values = Mapping[str, Any]
+NUMPY_SEEDS = 2**32 - 1  # the largest seed of numpy, which vLLM and SGLang seed at their start
 OFF = 1 << 30  # TOP_K_ALL of SGLang: top-k switched off
 
 
@@ -52,6 +53,19 @@ def together(*names: str) -> str:
 def apart(name: str) -> tuple[str, ...]:
     """Return the parameters of a name that `together` made."""
     return tuple(name.split(_WITH))
+
+
+def seed_up_to(most: int) -> Callable[[Any], str]:
+    """Return what says why a value is no seed from 0 to `most`."""
+
+    def rejects(value: Any) -> str:
+        try:
+            is_seed = 0 <= int(value) <= most
+        except (TypeError, ValueError, OverflowError):
+            is_seed = False
+        return "" if is_seed else f"a seed is a whole number from 0 to {most}"
+
+    return rejects
 
 
 def negated(value: Any, native: Values) -> bool:

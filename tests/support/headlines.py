@@ -18,14 +18,13 @@ from reports.sections import answer, triage
 
 KEPT = 500  # answers; a test of a week makes thousands, and measures memory
 KINDS = (Verdict, Report, Night, Bisection)
-UNCOUNTED = {"HUNG", "HEALTHY", "INSUFFICIENT"}  # verdicts of triage that are no word of their first line
 _MAKERS = {"dataclasses", "reports.model", __name__}  # of an answer on behalf of their caller
 
 
 def first_line(subject: Any) -> str:
     """As every format shows it; of triage without the name of the kind of hang, which is a title."""
     if isinstance(subject, Verdict) and subject.kind == "triage":
-        return subject.reason if subject.verdict in UNCOUNTED else f"{subject.verdict}  {subject.reason}"
+        return f"{subject.verdict}  {subject.reason}"
     if isinstance(subject, (Verdict, Report)):
         said = answer.of(subject)
         return f"{said.title}  {said.reason}"

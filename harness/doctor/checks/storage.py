@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
 from harness.doctor.gather.storage import MOST_USED, ROOM, Place, SharedMemory, Storage
-from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, bytes_, check, duration
+from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, bytes_, check, duration, new_container
 
 _RAY_SLOW = 10**10  # above this size Ray refuses to start rather than use a disk (REQUIRE_SHM_SIZE_THRESHOLD)
 _RAY_SHARE, _RAY_MOST = 0.3, 200 * 10**9  # share and upper bound of the object store (ray/_private/ray_constants.py)
@@ -27,9 +27,9 @@ def shared_memory(facts: Facts, request: Asked) -> Iterator[Outcome]:
     measured = f"{bytes_(shm.free)} of {bytes_(shm.total)} free"
     of = memory.limit or memory.total
     store = min(_RAY_SHARE * of, _RAY_MOST)
-    container = f"raise the container's shm-size to {max(8, int(store * 1.1 / GIB) + 1)}g"
+    option = f"--shm-size {max(8, int(store * 1.1 / GIB) + 1)}g"
     remount = "sudo mount -o remount,size=50% /dev/shm"
-    fix = f"{container}   # or: {remount}" if shm.isolated else f"{remount}   # in a container: {container}"
+    fix = new_container(option, f"here {remount}") if shm.isolated else f"{remount}   # a container needs {option}"
     if shm.total < GIB:
         yield Problem(
             "error",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness import extras
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, Unseen, bytes_, check, duration
+from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, Unseen, bytes_, check, duration, new_container
 
 _STACKS = "at a hang nobody could say which line each process stands in: triage loses one of its three sources"
 
@@ -58,10 +58,9 @@ def ptrace(facts: Facts, request: Asked) -> Iterator[Outcome]:
 def _ptrace_fix(facts: Facts) -> str:
     tracing = facts.tracing
     assert tracing is not None
-    container = "add SYS_PTRACE to the container   # docker: cap-add; Kubernetes: securityContext.capabilities.add"
     if tracing.scope and not tracing.ptrace and not tracing.seccomp:
         return "sudo sysctl kernel.yama.ptrace_scope=0"
-    return container
+    return new_container("--cap-add SYS_PTRACE", "Kubernetes: securityContext.capabilities.add")
 
 
 @check("file-limit", "limits")
@@ -80,7 +79,7 @@ def file_limit(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "too few open files are allowed, and nobody may raise it",
             measured,
             why,
-            "ulimit -Hn 65536   # as root, or LimitNOFILE=, or docker run --ulimit nofile=65536:65536",
+            "ulimit -Hn 65536   # as root; of a service LimitNOFILE=; a container needs --ulimit nofile=65536:65536",
         )
     elif hard is not None and hard < 65_535:
         yield Problem(
@@ -88,7 +87,7 @@ def file_limit(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "engines cannot raise the limit of open files to the 65,535 that they ask for",
             measured,
             why,
-            "raise the container's ulimit nofile to 65536:65536   # or LimitNOFILE=65536 in the service",
+            new_container("--ulimit nofile=65536:65536", "of a service LimitNOFILE=65536"),
         )
     elif soft is not None and soft < 4096:
         yield Problem(
@@ -128,7 +127,7 @@ def task_limit(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "the container allows few more processes and threads",
             measured,
             why,
-            "lift the container's pids-limit   # Kubernetes: raise the kubelet's podPidsLimit",
+            new_container("--pids-limit -1", "Kubernetes: the kubelet's podPidsLimit"),
         )
     else:
         yield Fine(measured)
@@ -149,7 +148,7 @@ def memlock(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "RDMA cannot pin memory",
             f"{measured}, devices {', '.join(facts.network.infiniband)}",
             "ibv_reg_mr fails with ENOMEM inside NCCL, usually at the first large all-reduce",
-            "ulimit -l unlimited   # docker run --ulimit memlock=-1",
+            "ulimit -l unlimited   # a container needs --ulimit memlock=-1",
         )
     else:
         yield Fine(measured)
@@ -227,8 +226,9 @@ def memory(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "info",
             "the container may use much less memory than the host has",
             measured,
-            "libraries that size buffers by the host's memory take more than there is; Ray respects the limit",
-            "give the container more memory, or size CPU offload and VLLM_CPU_KVCACHE_SPACE by hand",
+            "libraries that size buffers by the host's memory take more than there is, if CPU offload and "
+            "VLLM_CPU_KVCACHE_SPACE are not sized by hand; Ray respects the limit",
+            new_container(f"--memory {node_memory.total // 2 // GIB}g", "Kubernetes: resources.limits.memory"),
         )
     else:
         yield Fine(measured)

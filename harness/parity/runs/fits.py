@@ -18,12 +18,13 @@ from harness.envs import interpreter, recipe
 from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
 from harness.envs.stored_arguments import accepted
-from harness.errors import BadInput, closest
+from harness.errors import BadInput, HarnessError, closest, collected, refuse
+from harness.triage.graph.subjects import exit_text
 from probes import limits
 from scenarios import tiny
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
-from scenarios.engines.ahead import ANSWER, Ahead
+from scenarios.engines.ahead import ANSWER, BEGUN, Ahead
 from scenarios.engines.canonical_request import engine_asked
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Scenario
@@ -92,21 +93,25 @@ def check_fit(
     if mapping or (registry.home(spec.name) is not None and not spec.embedded):
         ahead = _ask(environment, spec, scenario, mapping, longest)
         if not ahead.brought:
-            raise _not_brought(environment, ahead.refused)
-        if ahead.refused:
-            file = shlex.quote(str(mapping.get("file", "FILE.py")))
-            fix = f"harness mapping {file} --engine {spec.name}   # checks the file in seconds, without a run"
-            raise BadInput(ahead.refused, fix=fix)
+            raise _not_brought(environment, "".join(ahead.refused))
     else:
         ahead = Ahead(tuple(_ours(spec, environment, scenario, longest)))
+    fix = f"harness env arguments {environment.name}   # what the engine takes"
+    if file := mapping.get("file"):
+        fix = f"harness mapping {shlex.quote(file)} --engine {spec.name}   # checks the file in seconds, without a run"
+    mistakes: list[HarnessError] = [BadInput(why, fix=fix) for why in ahead.refused]
     if spec.embedded:  # no list of its arguments is kept: it is the harness's own
-        return
+        return refuse(mistakes)
     unusual = bool(mapping) or environment.version != _pinned(environment)
     takes = accepted(environment, ask=unusual, say=say)
-    _check_model(spec, environment, scenario, shape, takes)
+    with collected(mistakes):
+        _check_model(spec, environment, scenario, shape, takes)
     where = f"the mapping {mapping['file']}" if mapping.get("file") else "the harness's own mapping"
-    _check_names(environment, "argument", ahead.engine, takes.engine, where)
-    _check_names(environment, "sampling parameter", ahead.sampling, takes.sampling, where)
+    with collected(mistakes):
+        _check_names(environment, "argument", ahead.engine, takes.engine, where)
+    with collected(mistakes):
+        _check_names(environment, "sampling parameter", ahead.sampling, takes.sampling, where)
+    refuse(mistakes)
 
 
 def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario, shape: Shape, takes: Accepted) -> None:
@@ -166,7 +171,8 @@ def _ours(spec: EngineSpec, environment: Environment, scenario: Scenario, longes
 def _ask(
     environment: Environment, spec: EngineSpec, scenario: Scenario, mapping: Mapping[str, Any], longest: int
 ) -> Ahead:
-    """Return what the engine's own interpreter makes of the request. A missing answer refuses nothing."""
+    """Return what the engine's own interpreter makes of the request. A missing answer refuses nothing, except of a
+    mapping that ends the interpreter."""
     request = {
         "engine": environment.engine, "scenario": scenario.to_json(), "mapping": dict(mapping),
         "device": environment.device, "longest_context": longest,
@@ -181,9 +187,13 @@ def _ask(
             [environment.python or sys.executable, "-m", PROGRAM], input=json.dumps(request), capture_output=True,
             text=True, errors="replace", timeout=TIMEOUT_S, env=variables,
         )  # fmt: skip
-        line = next(line for line in reversed(answer.stdout.splitlines()) if line.startswith(ANSWER))
+        lines = answer.stdout.splitlines()
+        line = next((line for line in reversed(lines) if line.startswith(ANSWER)), "")
+        if not line and mapping and BEGUN in lines:
+            ending = exit_text(answer.returncode)
+            return Ahead(refused=(f"the mapping {mapping['file']} ends the process that executes it, with {ending}",))
         return Ahead.of(json.loads(line.removeprefix(ANSWER)))
-    except (OSError, subprocess.TimeoutExpired, StopIteration, ValueError, KeyError, TypeError):
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         return Ahead()
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness.triage.evidence import Evidence, Peak, Process, Sample
+from probes import limits
 from probes.files import write_whole
 from probes.heartbeat import WATCHDOG
 
@@ -38,6 +39,7 @@ def read(directory: Path) -> tuple[Peak, ...]:
             Peak(
                 host=str(row["host"]), pid=int(row["pid"]), name=str(row["name"]), peak_bytes=int(row["peak_bytes"]),
                 killed=bool(row["killed"]), exit_code=None if row["exit_code"] is None else int(row["exit_code"]),
+                rank=limits.rank(str(row.get("rank"))),
             )
             for row in rows
         )  # fmt: skip
@@ -58,17 +60,17 @@ def command_exit_code(directory: Path) -> int | None:
 def added(evidence: Evidence, directory: Path) -> Evidence:
     """The evidence with what the watch wrote of the end of its processes.
 
-    A process that the kernel killed and that left nothing else is added. One that lives, or whose exit code is known,
-    stays as it is.
+    A process that the kernel killed, or of whose end its launcher spoke, and that left nothing else is added. One that
+    lives, or whose exit code is known, stays as it is.
     """
     peaks = read(directory)
     by_key = {f"{peak.host}:{peak.pid}": peak for peak in peaks}
     keys = {process.key for process in evidence.processes}
     processes = [_ended(process, by_key.get(process.key)) for process in evidence.processes]
     processes += [
-        Process(host=peak.host, pid=peak.pid, ppid=-1, command=peak.name, exit_code=peak.exit_code,
+        Process(host=peak.host, pid=peak.pid, ppid=-1, command=peak.name, exit_code=peak.exit_code, rank=peak.rank,
                 samples=(Sample(0.0, "gone"),))
-        for key, peak in by_key.items() if peak.killed and key not in keys
+        for key, peak in by_key.items() if (peak.killed or peak.rank is not None) and key not in keys
     ]  # fmt: skip
     code = command_exit_code(directory)
     return replace(evidence, processes=tuple(processes), peaks=peaks, command_exit_code=code)
@@ -78,4 +80,4 @@ def _ended(process: Process, peak: Peak | None) -> Process:
     is_gone = process.samples and process.samples[-1].state == "gone"
     if peak is None or peak.exit_code is None or process.exit_code is not None or not is_gone:
         return process
-    return replace(process, exit_code=peak.exit_code)
+    return replace(process, exit_code=peak.exit_code, rank=peak.rank if process.rank is None else process.rank)

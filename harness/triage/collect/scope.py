@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from harness.cluster.ray_start import FIND_GCS
 from harness.errors import BadInput
+from harness.other_paths import free_path
 from harness.triage.collect import beats, connections, job, journals, proc, ray, roles
 from probes.format import EVENTS
 from scenarios.ports import refused, speaks_http
@@ -205,7 +207,7 @@ def _directory(directory: Path) -> Scope:
     if not any((directory / name).is_dir() for name in (EVENTS, beats.FOLDER)):
         raise BadInput(
             f"{directory} is not a run: it has neither {EVENTS}/ nor {beats.FOLDER}/",
-            fix="harness watch --out DIR -- CMD",
+            fix=f"{shlex.join(['harness', 'watch', '--out', str(free_path(directory))])} -- COMMAND   # records a run",
         )
     return Scope(directory=directory)
 

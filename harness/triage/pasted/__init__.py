@@ -147,8 +147,12 @@ def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]
 
 def _with_words(process: Process, logged: Iterable[LogError]) -> Process:
     """A process of torchrun's table with the last error that the log has of its rank, its own before an echo, if the
-    table has none."""
-    errors = [error for error in logged if error.rank == process.rank and not error.survived]
+    table has none. An error without a rank is its own if the log has no other."""
+    last_errors = [error for error in logged if not error.survived]
+    errors = [error for error in last_errors if error.rank == process.rank]
+    unnamed = [error for error in last_errors if error.rank is None and not error.pid and not error.echo]
+    if not errors and len({error.text for error in unnamed}) == 1:
+        errors = unnamed
     errors = [error for error in errors if not error.echo] or errors
     is_explained = process.error or (process.exit_code or 0) < 0 or not errors
     return process if is_explained else replace(process, error=errors[-1].text)

@@ -12,11 +12,12 @@ from io import BufferedIOBase
 from pathlib import Path
 
 from harness.errors import BadInput
-from harness.other_paths import free_path
+from harness.other_paths import free_path, similar_path
 from probes import limits
 
+NAME = "token"  # of a file that a watch is advised to make
 VARIABLE = "RLHF_HARNESS_TOKEN"
-OF_THE_WATCH = "--token-file FILE   # the one of the watch"
+OF_THE_WATCH = "--token-file FILE   # the file that the watch has its token in, copied to this host"
 PATH = "/evidence"  # path of the evidence
 END = "/end"  # path at which a watch is told that its job hangs
 SCHEME = "Harness"
@@ -35,26 +36,33 @@ def read(file: str, *, make: bool = False) -> bytes:
                 token = stream.read(MAX_LENGTH + 1).strip()
         except OSError as error:
             message = f"the token file {file} cannot be read: {error.strerror}"
-            raise BadInput(message, fix=_made(file) if make else OF_THE_WATCH) from error
+            raise BadInput(message, fix=_made(file) if make else _of_the_watch(file)) from error
     else:
         token = os.environ.get(VARIABLE, "").encode().strip()
         if not token:
             raise BadInput(
                 "evidence is served and gathered with a token that the job's nodes share, and there is none",
-                fix=_made() if make else OF_THE_WATCH,
+                fix=_made() if make else _of_the_watch(),
             )
     if not MIN_LENGTH <= len(token) <= MAX_LENGTH:
         raise BadInput(
             f"the token in {where} has {len(token)} characters; it needs {MIN_LENGTH} to {MAX_LENGTH}",
-            fix=_made() if make else OF_THE_WATCH,
+            fix=_made() if make else _of_the_watch(),
         )
     return token
 
 
-def _made(file: str = "token") -> str:
+def _of_the_watch(file: str = "") -> str:
+    """The option with the file that may be meant: of a similar name, or as a watch is advised to make it."""
+    others = [path for path in Path(file).parent.glob("*") if path.is_file() and path != Path(file)]
+    likely = similar_path(Path(file or NAME), others) or similar_path(Path(NAME), others)
+    return OF_THE_WATCH if likely is None else f"--token-file {shlex.quote(os.path.join('.', likely))}"
+
+
+def _made(file: str = NAME) -> str:
     """The change that makes a token, in this file where it is free, and gives it."""
     path = Path(file)
-    free = path if path.parent.is_dir() and not os.path.lexists(path) else free_path(Path("token"))
+    free = path if path.parent.is_dir() and not os.path.lexists(path) else free_path(Path(NAME))
     word = shlex.quote(os.path.join(".", free))  # with a slash it is not taken for the token itself
     made = f"(umask 077; head -c 32 /dev/urandom | base64 > {word}) && --token-file {word}"
     return f"{made}   # every node of the job needs this file, or its text as {VARIABLE}"

@@ -151,7 +151,7 @@ def _good_order(case: Case, well: str, count: str) -> Ruling:
     """HEALTHY; a process whose recording stopped before it did is named."""
     cut = [process.key for process in case.evidence.processes if process.journal and process.journal.full]
     missing = tuple(f"{case.names([key])} {DISK_FULL}" for key in cut)
-    rest = f"; the journal of {case.names(cut)} stops at a full disk" if cut else f": {count}, and nothing waits"
+    rest = f"; the disk of {case.names(cut)} was full" if cut else f": {count}, and nothing waits"
     return Ruling("HEALTHY", well + rest, missing=missing)
 
 

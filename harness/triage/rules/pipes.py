@@ -52,9 +52,7 @@ def _started(case: Case, parent: Subject, child: Subject) -> bool:
 
 
 def _unread(stream: str, child: Subject) -> str:
-    if stream or _feeds(child):
-        return f"{stream or 'queue'} it does not read: the pipe is full"
-    return "full pipe it does not read"
+    return f"full {stream or ('queue' if _feeds(child) else 'pipe')} it does not read"
 
 
 def _steps(stream: str, parent: Subject) -> tuple[str, ...]:

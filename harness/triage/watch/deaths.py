@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.triage.collect import Scope, collect
+from harness.triage.evidence import Process
 from harness.triage.judge import triage
 from harness.triage.pasted import torchrun
 
@@ -29,18 +30,17 @@ def killed_for_memory(root: Path = Path("/sys/fs/cgroup"), cgroup: Path = Path("
     return 0
 
 
-def exit_codes(output: str) -> dict[int, int]:
-    """Pid -> exit code of the ranks in torchrun's table. `output`: the end of what the command printed."""
+def failed_ranks(output: str) -> dict[int, Process]:
+    """Pid -> rank in torchrun's table. `output`: the end of what the command printed."""
     failures = torchrun.Failures()
     for number, line in enumerate(output.splitlines(), 1):
         failures.feed("", number, line)
     failures.close()
-    return {process.pid: process.exit_code for process in torchrun.processes(failures.rows)
-            if process.exit_code is not None}  # fmt: skip
+    return {process.pid: process for process in torchrun.processes(failures.rows)}
 
 
 def first_death(directory: Path) -> str:
-    """Say in one line which process of several ended first, and who failed after it; empty if nothing tells.
+    """Say in one line which process of a job ended first, and who failed after it; empty if nothing tells.
 
     `directory`: of the watch, with what it wrote about their ends.
     """
@@ -52,7 +52,7 @@ def first_death(directory: Path) -> str:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     killed = any(peak.killed for peak in evidence.peaks)
-    if sum(process.rank is not None for process in evidence.processes) < 2 and not killed:
+    if all(process.rank is None for process in evidence.processes) and not killed:
         return ""  # the last words of the command are those of its process
     verdict = triage(replace(evidence, notes=()))
     return "; ".join(verdict.evidence[:-1]) if verdict.verdict == "INSUFFICIENT" else ""  # the last says when it ended

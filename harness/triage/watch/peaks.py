@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.triage.collect import roles
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.redact import command
-from harness.triage.evidence import Peak
+from harness.triage.evidence import Peak, Process
 from harness.triage.watch.observe import argv
 from harness.triage.watch.progress import ProcessSnapshot
 
@@ -57,19 +57,22 @@ class Peaks:
             largest = sorted(self._peaks.items(), key=lambda item: -item[1].peak_bytes)
             self._peaks = dict(largest[: MAX_PROCESSES // 2])
 
-    def of_job(self, killed: Mapping[int, int], codes: Mapping[int, int]) -> tuple[Peak, ...]:
+    def of_job(self, killed: Mapping[int, int], failed: Mapping[int, Process]) -> tuple[Peak, ...]:
         """The peaks of all processes, the largest first.
 
-        `killed`: pid -> bytes, of those whom the kernel killed for memory. `codes`: pid -> exit code, where known.
+        `killed`: pid -> bytes, of those whom the kernel killed for memory. `failed`: pid -> its end, as its launcher
+        tells it.
         """
         peaks = [
             replace(
                 peak,
                 peak_bytes=max(peak.peak_bytes, killed.get(peak.pid, 0)),
                 killed=peak.pid in killed,
-                exit_code=-signal.SIGKILL if peak.pid in killed else codes.get(peak.pid),
+                exit_code=-signal.SIGKILL if peak.pid in killed else process.exit_code if process else None,
+                rank=process.rank if process else None,
             )
             for peak in self._peaks.values()
+            for process in [failed.get(peak.pid)]
         ]
         return tuple(sorted(peaks, key=lambda peak: -peak.peak_bytes))
 

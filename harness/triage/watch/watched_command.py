@@ -28,7 +28,7 @@ from harness.program import CommandNotRun, find_program
 from harness.triage.collect import endings, redact
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
-from harness.triage.watch.deaths import exit_codes, first_death, killed_for_memory
+from harness.triage.watch.deaths import failed_ranks, first_death, killed_for_memory
 from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.peaks import kernel_log, killed_by_kernel
 from harness.triage.watch.retention import Limits
@@ -46,6 +46,7 @@ from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
 from probes.index import MANIFEST
 from reports.text import counted
 from scenarios.engines import registry
+from scenarios.engines.last_words import is_error
 
 if TYPE_CHECKING:
     from harness.triage.remote.serve import Server
@@ -189,7 +190,7 @@ def _death(directory: Path, dog: Watchdog, began_s: float, stderr_text: str) -> 
     """Keep what each process held at most and how it ended, and return the first death in words. `began_s`: when the
     command began, by the monotonic clock."""
     killed = killed_by_kernel(kernel_log(began_s))
-    endings.write(directory, dog.peaks.of_job(killed, exit_codes(stderr_text)))
+    endings.write(directory, dog.peaks.of_job(killed, failed_ranks(stderr_text)))
     return _first_death(directory)
 
 
@@ -217,8 +218,17 @@ def _first_death(directory: Path) -> str:
 
 
 def words_of(result: WatchResult) -> str:
-    """What a failed command printed last, with its exit code; empty if it printed nothing."""
-    return f"the command ended with exit code {result.exit_code}: {result.last_words}" if result.last_words else ""
+    """How a failed command ended: its exit code and why; empty if nothing tells why."""
+    why = why_of(result)
+    return f"the command ended with exit code {result.exit_code}: {why}" if why else ""
+
+
+def why_of(result: WatchResult) -> str:
+    """The first death among the command's processes, or what it printed last; both if its last error is another."""
+    death, words = result.first_death, result.last_words
+    if not death:
+        return words
+    return f"{death}; the last error that it printed: {words}" if is_error(words) and words not in death else death
 
 
 def hang_of(result: WatchResult, out: Path | None = None) -> str:

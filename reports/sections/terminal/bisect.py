@@ -21,7 +21,7 @@ def show(bisection: Bisection, console: Console) -> None:
     answer = f"{bisection.status}: {clean(bisection.reason)} (exit code {bisection.exit_code})"
     with Page(console) as page:
         page.prose(answer)
-        page.heading(f"bisection over {bisection.over}", f"bad: {clean(bisection.question)}")
+        page.heading("Bisection", f"over {bisection.over}; bad: {clean(bisection.question)}")
         for number, call, subject, why, took in arrange.rows(bisection):
             page.prose(
                 Text(clean(subject), "bold"), Text.assemble(f"{number:>3}  ", (f"{call:<5}", _STYLES[call])), " " * 10

@@ -22,7 +22,7 @@ def show(night: Night, console: Console, *, verbose: bool) -> None:
     answer = f"{night.reason} (exit code {night.exit_code})"
     with Page(console) as page:
         page.line(answer)
-        page.heading(f"night {night.number} of {clean(night.matrix)}", clean(night.started))
+        page.heading("Night", f"{night.number} of {clean(night.matrix)}, {clean(night.started)}")
         results = list(night.results) if verbose else arrange.noteworthy(night)
         for result in results:
             style = _STYLES[arrange.tone(result.status, bool(result.new))]

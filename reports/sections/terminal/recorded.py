@@ -22,7 +22,7 @@ _GAP = 3  # a choice: spaces between two columns of a table
 def show(run: RecordedRun, console: Console, *, verbose: bool) -> None:
     """Print a recorded run. `verbose`: every metric of each step."""
     with Page(console) as page:
-        page.heading(f"recorded run: {arrange.title(run)}", "" if verbose else "--verbose prints every metric")
+        page.heading("Recorded run", arrange.title(run) + ("" if verbose else "; --verbose prints every metric"))
         _steps(page, *arrange.table(run, all_metrics=verbose))
         page.line()
         page.prose(Text(arrange.state(run), "" if run.complete else "bold yellow"))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scenarios.engines.native import Native, ids, top_k
+from scenarios.engines.native import Native, ids, seed_up_to, top_k
 
 if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
 
 ENGINE = {
     "dtype": Native("dtype", "auto"),
-    "seed": Native("seed"),
+    "seed": Native("seed", rejects=seed_up_to(2**63 - 1)),  # a recording's whole numbers are signed, of 64 bits
     "max_model_len": Native("max_model_len"),
     "max_num_seqs": Native("max_num_seqs"),
     "generation_config": Native("generation_config", True, lambda source, _: source != "none"),

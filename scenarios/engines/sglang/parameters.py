@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scenarios.engines.native import Native, Values, biases, negated, opposite, texts, together, top_k
+from scenarios.engines.native import (
+    NUMPY_SEEDS,
+    Native,
+    Values,
+    biases,
+    negated,
+    opposite,
+    seed_up_to,
+    texts,
+    together,
+    top_k,
+)
 
 if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
@@ -35,7 +46,7 @@ def _stop_ids(value: Any, native: Values) -> tuple[int, ...]:
 
 ENGINE = {
     "dtype": Native("dtype", "auto", note="auto: float16"),
-    "seed": Native("random_seed", note="random when left out"),
+    "seed": Native("random_seed", note="random when left out", rejects=seed_up_to(NUMPY_SEEDS)),
     "max_model_len": Native(
         "context_length",
         read=lambda context, _: context - KEEPS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scenarios.engines.native import Native, Values, biases, ids, texts, together, top_k
+from scenarios.engines.native import NUMPY_SEEDS, Native, Values, biases, ids, seed_up_to, texts, together, top_k
 
 if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
@@ -24,7 +24,7 @@ def _temperature(value: Any, native: Values) -> float:
 
 ENGINE = {
     "dtype": Native("dtype", "auto", note="auto: bfloat16 of a float32 checkpoint on a CPU"),
-    "seed": Native("seed", 0, note="0 when left out"),
+    "seed": Native("seed", 0, note="0 when left out", rejects=seed_up_to(NUMPY_SEEDS)),
     "max_model_len": Native("max_model_len", note="stops at prompt + response = max_model_len"),
     "enforce_eager": Native("enforce_eager", False, note="no CUDA graphs and no compilation"),
     "prefix_caching": Native("enable_prefix_caching", True, note="on unless switched off"),

@@ -223,6 +223,30 @@ def test_what_a_path_lacks_has_a_fix(
     assert first == f"harness: a b: {os.strerror(number)}" and second.startswith(f"  fix: {fix}")
 
 
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"triage {LONG}", f"triage - {LONG}", f"stacks {LONG}", f"run {LONG}", f"replay {LONG}", f"diff {LONG} {LONG}",
+        f"audit {LONG}", f"report {LONG}", f"bundle {LONG}", f"mapping {LONG}.py --engine hf", f"nightly {LONG}",
+        f"parity hf hf --mapping {LONG}.py", f"parity hf hf --scenario {LONG}", f"history list --history {LONG}",
+        f"render slurm --out {LONG} -- true", f"adapters check --python {LONG}", f"bisect --good {LONG} --bad {LONG}",
+        f"triage {'x/' * 3_000}",
+    ],
+)  # fmt: skip
+def test_a_name_that_no_file_can_have_is_refused_in_one_sentence(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words.split()) == 2
+    *messages, fix = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
+    assert fix.startswith("  fix: ") and "HARNESS_DEBUG" not in fix
+    assert all("Errno" not in message and "defect" not in message for message in messages)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_an_error_that_came_through_ray_tells_its_cause(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,7 +363,8 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
         ("render github /", "/ cannot be read: Is a directory",
          EXAMPLE),
         (f"history list --history {__file__}", "file is not a database",
-         "harness history list --history FILE   # another one, or postgresql://HOST/DATABASE"),
+         f"harness history list --history {Path(__file__).with_stem('test_cli_errors-2')}   # a new one; or "
+         "postgresql://HOST/DATABASE"),
         ("parity hf hf --prompts /", "prompts.path = '/': a directory",
          "harness parity hf hf --prompts builtin:tiny   # or a file that ends in .jsonl or .parquet"),
         ("parity hf hf --model /", "this directory holds no config.json",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli, glossary
+from harness.commands.doors import DOORS
 from harness.parity.causes import registry
 from harness.parity.causes.family import CauseFamily
 from harness.parity.subjects.engines import observed_lifecycle
@@ -19,7 +20,7 @@ from harness.parity.subjects.learner.observed_learner_faults import Divisor, Rea
 from harness.parity.subjects.prompts.causes import UNDONE
 from harness.parity.subjects.ranks import observed_faults
 from reports.model import HANGS, VERDICTS
-from reports.sections import doctor, parity
+from reports.sections import bisect, doctor, parity, titles
 from scenarios.engines.canonical import BY_NAME
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -159,15 +160,16 @@ def test_an_unknown_name_comes_with_the_closest(name: str, told: str, capsys: py
 
 
 def _titles() -> set[str]:
-    """What the renderers print above the sections of a verdict and of a doctor's report."""
-    names = ("terminal/parity.py", "terminal/triage.py", "terminal/doctor.py", "terminal/__init__.py")
-    terminal = "".join((REPORTS / "sections" / name).read_text("utf-8") for name in names)
+    """What the commands print above their sections."""
+    terminal = "".join(file.read_text("utf-8") for file in sorted((REPORTS / "sections" / "terminal").glob("*.py")))
     page = (REPORTS / "templates" / "report.html").read_text("utf-8")
     written = re.findall(r'heading\("([^"]+)"', terminal) + re.findall(r"<h[23][^>]*>([A-Z][^<{]+)", page)
     arranged = [title for table in (doctor.TITLES, doctor.COMPARED) for title in table.values()]
     constants = (
         *(parity.ELEVEN, parity.OTHERS, parity.CONFOUNDERS[0]),
         *(parity.NOT_AS_ASKED, parity.NOT_SHOWN, parity.UNNOTICED, parity.WARNINGS),
+        *(titles.WRONG, titles.DROPPED, titles.LEFT_OUT, titles.NEVER_EQUAL, titles.NOTES),
+        *(bisect.FIRST_BAD, bisect.ONE_IS_FIRST_BAD, bisect.LAST_GOOD, "cause 1, only together"),
     )
     return {*written, *arranged, *constants, "Floor and tolerance", "Coverage", "Figures"}
 
@@ -175,6 +177,13 @@ def _titles() -> set[str]:
 @pytest.mark.parametrize("title", sorted(_titles()))
 def test_the_title_of_a_section_is_explained(title: str) -> None:
     assert glossary.find(title) and glossary.find(f"{title}   2 of them")
+
+
+@pytest.mark.parametrize("command", [name for names in DOORS.values() for name in names])
+def test_a_command_is_explained_with_where_its_help_is(command: str) -> None:
+    for text in (command, f"harness {command}: MAY FAIL"):
+        (entry,) = (entry for entry in glossary.find(text) if entry.kind == "command")
+        assert entry.meaning and entry.fix == f"harness help {command}"
 
 
 def test_the_title_of_what_was_not_as_asked_names_its_section() -> None:

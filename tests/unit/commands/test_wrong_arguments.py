@@ -80,7 +80,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["parity", "hf", "hf", "--set", "engine.context=8"], "ppo-tiny: unknown key engine.context; known keys: ",
          "harness parity hf hf --set engine.KEY=VALUE   # with one of these keys"),
         (["parity", "hf", "hf", "--set", "engine_args.vllm.foo=1"], "ppo-tiny: engine_args.vllm.foo: no setting of a ",
-         "harness parity hf hf --mapping FILE.py   # with def vllm_engine(asked, ours): return {**ours, 'foo': 1}"),
+         "printf %s 'def vllm_engine(asked, ours): return {**ours, '\"'\"'foo'\"'\"': 1}' > ./mapping.py && "
+         "harness parity hf hf --mapping ./mapping.py"),
         (["parity", "hf", "hf", "--set", "engine_args.sglang.disable_radix_cache=true"],
          "ppo-tiny: engine_args.sglang.disable_radix_cache is SGLang's own",
          "harness parity hf hf --set engine.prefix_caching=false"),

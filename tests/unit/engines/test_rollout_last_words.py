@@ -127,6 +127,26 @@ def test_lines_of_other_processes_do_not_show_that_it_went_on(tmp_path: Path) ->
     assert cause_of(VLLM + more.replace("32", "33"), None, tmp_path) == ""
 
 
+TORCHRUN = """\
+Traceback (most recent call last):
+  File "train.py", line 2, in <module>
+    import verl
+ModuleNotFoundError: No module named 'verl'
+E1129 13:23:41.836000 25267 api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 25387) of binary: python
+Traceback (most recent call last):
+  File "launcher/api.py", line 383, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+"""
+
+
+def test_torchruns_echo_is_not_the_cause(tmp_path: Path) -> None:
+    assert cause_of(TORCHRUN, 1, tmp_path) == "ModuleNotFoundError: No module named 'verl'"
+    killed = TORCHRUN[TORCHRUN.index("E1129") :]
+    assert "ChildFailedError:" not in cause_of(killed, 1, tmp_path) and "====" not in cause_of(killed, 1, tmp_path)
+
+
 def test_a_message_of_several_lines_is_one_message(tmp_path: Path) -> None:
     assert cause_of(LONG, None, tmp_path) == "ValueError: max seq len (8192) needs 1.0 GiB of KV cache,"
 

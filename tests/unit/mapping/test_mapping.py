@@ -16,9 +16,9 @@ import pytest
 
 from harness import cli
 from harness.envs.environment import Environment
-from harness.errors import BadInput
+from harness.errors import BadInput, mistakes_of
 from harness.mapping.carried_settings import Setting, owners, settings
-from harness.mapping.file import Asked, check
+from harness.mapping.file import Asked, check, installed
 from harness.mapping.judge import Mapping, Takes
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
@@ -138,6 +138,20 @@ def test_a_number_out_of_its_range_or_scale_does_not_arrive(parameter: str, writ
     target = BY_NAME[parameter].native("sglang")
     found = checked(f'def params(args):\n    return {{"model_path": args["model"], "{target}": {written}}}\n')
     assert kinds(found).get(parameter, "") == kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "seed", "kind"),
+    [
+        ("hf", "2**63", "rejected"), ("hf", "asked['seed'] - 5", "rejected"), ("hf", "asked['seed']", ""),
+        ("vllm", "asked['seed'] + 2**32", "rejected"), ("sglang", "-1", "rejected"), ("sglang", "7", "dropped"),
+    ],
+)  # fmt: skip
+def test_a_seed_that_the_engine_does_not_take_is_rejected(engine: str, seed: str, kind: str, checked) -> None:
+    argument = BY_NAME["seed"].native(engine)
+    judged = checked(f"def {engine}_engine(asked, ours):\n    return {{**ours, '{argument}': {seed}}}\n", engine=engine)
+    assert kinds(judged).get("seed", "") == kind
 
 
 def test_a_setting_that_follows_another_is_tied_and_counted_once(checked) -> None:
@@ -273,7 +287,9 @@ def test_settings_that_are_never_set_are_left_out(checked) -> None:
         ("def f(args):\n    return args['backend']\n", r"KeyError: 'backend'"),
         ("def f(args):\n    return args['dtype']\n", r"str, not a dictionary"),
         ("def f(args):\n    return dict(args)\ndef g(args):\n    return dict(args)\n", r"several functions"),
-        ("import os\nos._exit(4)\n", r"ended with 4"),
+        ("import os\nos._exit(4)\n", r"users.py:2 cannot be imported: SystemExit: 4"),
+        ("import os\nif not os.fork():\n    os._exit(4)\nos.wait()\n", r"no function maps settings of vLLM"),
+        ("import os\nos.kill(os.getpid(), 9)\n", r"users.py ends the process that executes it, with signal 9"),
     ],
 )
 def test_a_file_that_cannot_be_called_is_an_error(checked, source: str, message: str) -> None:
@@ -332,6 +348,24 @@ def test_the_interpreter_of_a_fix_exists_and_has_the_module(
     assert command_of(capsys) == f"harness {with_environment.format(record.python)}"
 
 
+@pytest.mark.slow
+def test_what_is_wrong_beside_a_function_that_raises_is_told_with_it(tmp_path: Path) -> None:
+    """And the embedded engine's arguments are known without an environment."""
+    file = tmp_path / "users.py"
+    file.write_text(
+        "def hf_engine(asked, ours):\n    return {**ours, 'no_such': 1, 'seed': -1}\n"
+        "def hf_sampling(asked, ours):\n    return asked['top']\n"
+    )
+    takes = Takes(Accepted(), installed("hf"))
+    with pytest.raises(BadInput) as refused:
+        check(Asked(file=str(file), engine="hf", source="vllm"), takes)
+    messages = [mistake.message for mistake in mistakes_of(refused.value)]
+    assert [name in message for name, message in zip(("'top'", "seed", "no_such"), messages, strict=True)] == [True] * 3
+    file.write_text("def hf_engine(asked, ours):\n    return {**ours, 'no_such': 1}\n")
+    judged = check(Asked(file=str(file), engine="hf", source="vllm"), takes)
+    assert [item.setting for item in judged.findings if item.kind == "unknown"] == ["no_such"]
+
+
 def command_of(capsys: pytest.CaptureFixture[str]) -> str:
     """The command of the printed fix, without its comment."""
     return capsys.readouterr().err.partition("  fix: ")[2].partition("   #")[0].strip()
@@ -353,7 +387,11 @@ def test_a_function_that_raises_is_the_error_where_no_other_maps_its_part(checke
 @pytest.mark.parametrize(
     ("words", "message", "fix"),
     [
-        ("README.md --engine sglang", "README.md is no file of Python", "harness mapping FILE.py --engine sglang"),
+        (
+            "README.md --engine sglang",
+            "README.md is no file of Python",
+            "cp -- README.md README.py   # if it is one: then name the copy",
+        ),
         ("my_mapping --engine vllm", "did you mean my_mapping.py?", "harness mapping my_mapping.py --engine vllm"),
         (". --engine sglang", ". is a directory", "ls .   # and name the file"),
         ("my_mapping.py --engine sgl", "did you mean sglang?", "harness mapping my_mapping.py --engine sglang"),

@@ -14,7 +14,7 @@ import pytest
 
 from harness.envs import stored_arguments as kept
 from harness.envs.environment import Environment
-from harness.errors import BadInput
+from harness.errors import BadInput, mistakes_of
 from harness.parity.runs import fits, run
 from harness.parity.runs.fits import Shape, check_fit
 from harness.parity.runs.run_options import ParityOptions
@@ -80,12 +80,29 @@ def model(tmp_path: Path, **config: Any) -> Scenario:
         ("engine", "return 1 / 0", "line 2, raised ZeroDivisionError"),
         ("engine", "raise SystemExit(3)", "line 2, raised SystemExit: 3"),
         ("engine", "return None", "returned NoneType"),
+        ("engine", "__import__('os')._exit(3)", "the mapping /mine.py ends the process .* with exit code 3"),
+        ("engine", "__import__('os').kill(__import__('os').getpid(), 9)", "with signal 9"),
+        ("engine", "return {**ours, 'random_seed': -5}", "sglang_engine gives random_seed=-5: a seed is"),
+        ("engine", "return {**ours, 'random_seed': 2**32}", "random_seed=4294967296: a seed is"),
+        ("sampling", "return {**ours, 'min_new_tokens': 2**63}", "min_new_tokens=9223372036854775808: a recording"),
+        ("sampling", "return {**ours, 'top_k': 0}", "sglang_sampling gives top_k=0: top_k must be"),
     ],
 )  # fmt: skip
 def test_what_a_mapping_cannot_have_is_refused(environment: Environment, part: str, body: str, words: str) -> None:
     with pytest.raises(BadInput, match=words) as refused:
         checked(environment, f"def sglang_{part}(asked, ours):\n    {body}\n")
     assert refused.value.fix and "\n" not in refused.value.message
+
+
+@pytest.mark.slow
+def test_all_mistakes_of_a_mapping_are_refused_together(environment: Environment) -> None:
+    engine = "def sglang_engine(asked, ours):\n    return {**ours, 'random_seed': -5, 'no_such': 1}\n"
+    with pytest.raises(BadInput) as refused:
+        checked(environment, engine + "def sglang_sampling(asked, ours):\n    return {**ours, 'nor_this': 2}\n")
+    mistakes = mistakes_of(refused.value)
+    assert len(mistakes) == 3
+    for name in ("random_seed", "no_such", "nor_this"):
+        assert any(name in mistake.message for mistake in mistakes)
 
 
 @pytest.mark.slow

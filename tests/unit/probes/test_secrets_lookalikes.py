@@ -42,6 +42,11 @@ PAIRS = (
         f"wandb login --host https://wandb.example {VALUE}",
         ("wandb login --host https://wandb.example", "vault login -address=https://vault.example"),
     ),
+    Pair(
+        "a token in place of its file",
+        f"harness triage http://a:1 --token-file {VALUE}",
+        tuple(f"harness triage http://a:1 --token-file {name}" for name in ("tok", "job-17", "./tok", "my_token.txt")),
+    ),
     Pair("an anchor before a tag", f'api_key: &k !!str "{VALUE}"', ("layers: &k !!int 12", "anchor: &k !!str none")),
     Pair(
         "a password of somebody",

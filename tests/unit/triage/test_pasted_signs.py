@@ -246,6 +246,17 @@ def test_the_words_of_the_rank_that_torchruns_table_names_are_told(tmp_path: Pat
         assert ("setStorage" in f"{verdict.reason} {verdict.evidence}") is told
 
 
+@pytest.mark.parametrize(("others", "verdict_names"), [("verl", True), ("trl", False)])
+def test_the_one_error_of_a_log_without_prefixes_is_that_of_the_failed_rank(
+    others: str, verdict_names: bool, tmp_path: Path
+) -> None:
+    """Without prefixes several errors are of nobody in particular."""
+    raised = "Traceback (most recent call last):\nModuleNotFoundError: No module named '{0}'"
+    table = "\n".join(("Root Cause (first observed failure):", *row(0, 1, 1, "To enable traceback see: x")))
+    verdict = judged(tmp_path, raised.format("verl"), raised.format(others), table)
+    assert "rank 1 ended with" in verdict.reason and ("'verl'" in verdict.reason) is verdict_names
+
+
 def test_of_equal_failures_of_one_moment_none_is_the_first(tmp_path: Path) -> None:
     line = "(Engine_{0} pid=265{0}) ERROR 06-11 11:46:{1} [core.py:517] "
     for number, (seconds, both) in enumerate((((39, 39), True), ((39, 40), False))):

@@ -17,9 +17,10 @@ from harness.triage import run
 from harness.triage.collect import Scope, conduct, endings, proc, stacks
 from harness.triage.evidence import ENDED, Beat, Evidence, Journal, Peak, Process, Sample
 from harness.triage.judge import triage
-from harness.triage.watch.deaths import killed_for_memory
+from harness.triage.watch.deaths import failed_ranks, killed_for_memory
 from harness.triage.watch.peaks import Peaks, killed_by_kernel
 from harness.triage.watch.progress import ProcessSnapshot
+from harness.triage.watch.watched_command import WatchResult, why_of, words_of
 
 ECHO = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:61672"
 
@@ -165,11 +166,29 @@ def test_the_kernels_log_says_whom_it_killed_and_what_that_one_held() -> None:
     assert killed_by_kernel(KERNEL) == {41: 3 << 20} and killed_by_kernel(KERNEL[:1]) == {}
 
 
-def peaks_of(*processes: ProcessSnapshot, killed: dict[int, int], codes: dict[int, int]) -> tuple[Peak, ...]:
+def peaks_of(*processes: ProcessSnapshot, killed: dict[int, int], failed: dict[int, Process]) -> tuple[Peak, ...]:
     sizes = {1: 10, 2: 30, 3: 20}
     peaks = Peaks("node1", lambda pid: sizes.get(pid, 0))
     peaks.look(processes)
-    return peaks.of_job(killed, codes)
+    return peaks.of_job(killed, failed)
+
+
+# torchrun of torch 2.13, shortened; it ends with the failure that it saw first.
+TABLE = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-29_13:23:41
+  host      : localhost
+  rank      : 4 (local_rank: 0)
+  exitcode  : 1 (pid: 2)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
 
 
 def test_peaks_are_those_of_this_host_with_who_was_killed_and_exit_codes() -> None:
@@ -177,19 +196,45 @@ def test_peaks_are_those_of_this_host_with_who_was_killed_and_exit_codes() -> No
         ProcessSnapshot(f"node{host}:{pid}:7", pid, state=state, name=f"rank {pid}")
         for host, pid, state in ((1, 1, "S"), (1, 2, "S"), (1, 9, "Z"), (2, 3, ""))
     ]
-    first, second = peaks_of(*processes, killed={1: 50, 77: 9}, codes={2: 1})
+    first, second = peaks_of(*processes, killed={1: 50, 77: 9}, failed=failed_ranks(TABLE))
     assert first == Peak("node1", 1, "rank 1", 50, killed=True, exit_code=-9)
-    assert second == Peak("node1", 2, "rank 2", 30, exit_code=1)
+    assert second == Peak("node1", 2, "rank 2", 30, exit_code=1, rank=4)
 
 
 def test_what_the_watch_wrote_of_an_end_is_read_again(tmp_path: Path) -> None:
-    peaks = (Peak("node1", 1, "rank 1", 50, killed=True, exit_code=-9), Peak("node1", 2, "rank 2", 30, exit_code=1))
+    second = Peak("node1", 2, "rank 2", 30, exit_code=1, rank=4)
+    peaks = Peak("node1", 1, "rank 1", 50, killed=True, exit_code=-9), second
     endings.write(tmp_path, peaks)
     gone = Process(host="node1", pid=2, ppid=1, samples=(Sample(0.0, "gone"),))
     alive = dataclasses.replace(gone, samples=(Sample(0.0, "S"),))
     for member, code in ((gone, 1), (alive, None)):
         added = endings.added(evidence(member, source="live"), tmp_path)
         assert [each.exit_code for each in added.processes] == [code, -9] and added.peaks == peaks
+
+
+def test_a_rank_of_its_launchers_table_is_named_even_if_it_left_nothing_else(tmp_path: Path) -> None:
+    endings.write(tmp_path, [Peak("node1", 2, "python train.py", 30, exit_code=1, rank=4)])
+    gone = Process(host="node1", pid=2, ppid=1, samples=(Sample(0.0, "gone"),))
+    for recorded in ([], [gone]):
+        (added,) = endings.added(evidence(*recorded, source="live"), tmp_path).processes
+        assert (added.pid, added.rank, added.exit_code) == (2, 4, 1)
+
+
+RAISED = "ModuleNotFoundError: No module named 'verl'"
+
+
+@pytest.mark.parametrize(
+    ("death", "words", "why"),
+    [
+        ("", RAISED, RAISED),
+        (f"rank 4 (pid 2) ended with {RAISED}", RAISED, f"rank 4 (pid 2) ended with {RAISED}"),
+        ("rank 4 was killed", "no exception in its log, which ends: x", "rank 4 was killed"),
+        ("rank 4 was killed", RAISED, f"rank 4 was killed; the last error that it printed: {RAISED}"),
+    ],
+)
+def test_a_failed_command_is_told_by_its_first_death(death: str, words: str, why: str) -> None:
+    result = WatchResult(1, None, None, last_words=words, first_death=death)
+    assert why_of(result) == why and words_of(result).endswith(why)
 
 
 @pytest.mark.parametrize("text", ["", "[", "{}", '[{"pid": "x"}]', "[3]", "[" * 100_000])

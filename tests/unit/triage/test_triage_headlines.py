@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 from triage_evidence import compared, evidence, group, rank
 
-from harness.triage.evidence import Call, Evidence, Journal, Process
+from harness.triage.evidence import Beat, Call, Evidence, Journal, Process
 from harness.triage.flight.model import Collective, Comparison
 from harness.triage.graph import build
 from harness.triage.graph.edges import title
 from harness.triage.judge import triage
 from harness.triage.rules.ruling import brief
+from reports.headline import fits
 
 WAIT = "main:10 step:42 all_reduce"
 LONG = "RuntimeError: " + " ".join(f"word{n}" for n in range(200))
@@ -39,6 +40,14 @@ def test_the_details_stand_below_the_headline(seen: Evidence, comparison: Compar
     verdict = triage(seen, comparison)
     assert verdict.verdict == "HUNG" and len(verdict.reason.split()) <= 20, verdict.reason
     assert verdict.triage is not None and verdict.triage.culprits and all(one.why for one in verdict.triage.culprits)
+
+
+def test_of_a_long_reason_the_first_fact_stands_above_the_whole() -> None:
+    ended = [dataclasses.replace(rank(number, gone=True), role="long role", host=f"node{number}",
+             beat=Beat(90, 9.0, 9.0), exit_code=number + 1) for number in range(9)]  # fmt: skip
+    alone, among_others = (triage(evidence(*ranks, source="live", stall_s=0.0)) for ranks in (ended[:1], ended))
+    assert alone.reason.endswith("exit code 1") and alone.reason not in alone.evidence
+    assert fits("INSUFFICIENT", among_others.reason) and not fits("INSUFFICIENT", among_others.evidence[0])
 
 
 def test_the_beginning_of_an_error_is_enough() -> None:

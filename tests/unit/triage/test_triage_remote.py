@@ -123,7 +123,27 @@ def test_the_option_for_another_token_is_printed(
     Path("other").write_bytes(OTHER)
     with serving() as url:
         assert cli.main(["triage", url, "--token-file", "other"]) == 2
-    assert "--token-file FILE   # the one of the watch" in capsys.readouterr().err
+    assert f"harness triage {url} --token-file FILE   # " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("files", "typed", "fix"),
+    [
+        (["tokens"], "tokn", "--token-file ./tokens"), (["token"], "mine", "--token-file ./token"),
+        (["README"], "mine", "--token-file FILE"), (["token"], "", "--token-file ./token"),
+        ([], "", "--token-file FILE"),
+    ],
+)  # fmt: skip
+def test_a_token_file_that_may_be_meant_is_named(
+    files: list[str], typed: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(token.VARIABLE, raising=False)
+    for name in files:
+        Path(name).write_bytes(TOKEN)
+    with pytest.raises(BadInput) as refused:
+        token.read(typed)
+    assert str(refused.value.fix).partition("   #")[0] == fix
 
 
 def test_no_proof_is_good_twice() -> None:
