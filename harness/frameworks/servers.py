@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.detection import without_prefixes
+from harness.frameworks.settings import SHELL
+from harness.frameworks.shared_meanings import CONCEPTS
 from probes import redaction
 from probes.engines import ENGINES
 from reports.doctor_model import Severity
@@ -24,15 +27,19 @@ from scenarios.engines.native import Native
 
 # Where the server listens and what it prints: no number that is compared depends on them.
 _ASIDE = {"host", "port", "served_model_name", "log_level", "api_key", "uvicorn_log_level", "disable_log_requests"}
+_MODEL = ("model", "model_path")  # names of the model's argument, of which each engine takes one or both
+_PATH = re.compile(r"[./~]")  # begins a model's folder; any other name is one of the hub
 _DOES = "what it changes is not known here: a comparison of the runs may show it"
 
 
 @dataclass(frozen=True)
 class Server:
-    """One command that starts a server. `arguments`: by the engine's own names. `variables`: those that it sets."""
+    """One command that starts a server. `model`: empty if it names none. `arguments`: the others, by the engine's own
+    names. `variables`: those that it sets."""
 
     name: str
     engine: str
+    model: str
     arguments: Mapping[str, Any]
     variables: Mapping[str, str]
 
@@ -52,13 +59,16 @@ def read(name: str, command: Sequence[str]) -> Server | None:
             if serves or module:
                 start = taken_apart(command, "$^", os.environ)
                 mine = {key: value for key, value in start.variables.items() if os.environ.get(key) != value}
-                return Server(name, engine, _arguments(words[at + 1 + serves :]), mine)
+                arguments = _arguments(words[at + 1 + serves :])
+                models = [str(arguments.pop(title)) for title in _MODEL if title in arguments]
+                return Server(name, engine, "".join(models[:1]), arguments, mine)
     return None
 
 
 def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
     """Yield what differs between two servers, and how much is alike."""
-    pairs = [*_native(server_a, server_b)] if server_a.engine == server_b.engine else [*_canonical(server_a, server_b)]
+    pairs = [_models(server_a, server_b)]
+    pairs += _native(server_a, server_b) if server_a.engine == server_b.engine else _canonical(server_a, server_b)
     yield from (outcome for outcome in pairs if outcome is not None)
     for name in sorted({*server_a.variables, *server_b.variables}):
         values = [side.variables.get(name) for side in (server_a, server_b)]
@@ -67,6 +77,19 @@ def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
             yield Problem("warning", f"the variable {name} differs", f"A: {stated[0]}; B: {stated[1]}", _DOES,
                           f"set {name} alike for both commands")  # fmt: skip
     yield Fine(f"{pairs.count(None)} arguments are alike")
+
+
+def _models(server_a: Server, server_b: Server) -> Outcome | None:
+    """Compare the models. A folder may hold the model of the hub, or of another folder, with the same last name."""
+    models = [server_a.model.rstrip("/"), server_b.model.rstrip("/")]
+    if models[0] == models[1]:
+        return None
+    stated = "; ".join(f"{side.name}: {redaction.text(side.model) or 'no model'}" for side in (server_a, server_b))
+    if any(not model or SHELL.search(model) for model in models):
+        return Unseen(f"whether the model is the same is not known: {stated}")
+    may_be_one = any(map(_PATH.match, models)) and len({os.path.basename(model) for model in models}) == 1
+    does = "a folder may hold the same model" if may_be_one else CONCEPTS["policy"].does
+    return Problem("warning" if may_be_one else "error", "model differs", stated, does, "serve one model in both")
 
 
 def _native(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:

@@ -335,6 +335,34 @@ def test_servers_of_two_engines_are_compared_by_what_their_arguments_mean() -> N
     assert any("foo" in item.reason for item in unknown)
 
 
+@pytest.mark.parametrize(
+    ("model_a", "model_b", "severity"),
+    [
+        ("org/A", "org/A", None),
+        ("org/A", "org/B", "error"),
+        ("org/A", "other/A", "error"),
+        ("/models/A/", "/models/A", None),
+        ("org/A", "/models/A", "warning"),
+        ("./A", "/models/A", "warning"),
+        ("org/A", "/models/B", "error"),
+    ],
+)
+def test_another_model_is_the_first_difference_of_two_servers(model_a: str, model_b: str, severity: str | None) -> None:
+    starts = ("vllm serve {}", "python -m sglang.launch_server --model-path {}", "sglang serve --model {}",
+              "python -m vllm.entrypoints.openai.api_server --model={}")  # fmt: skip
+    for first in starts:
+        for second in starts:
+            commands = first.format(model_a) + " --dtype half", second.format(model_b) + " --dtype bfloat16"
+            severities = differing(*commands)
+            assert severities.get("model") == severity
+            assert next(iter(severities)) == ("model" if severity else "dtype")
+
+
+def test_a_model_that_only_the_shell_knows_is_not_compared() -> None:
+    unknown = compare(["vllm", "serve", "$MODEL"], ["vllm", "serve", "org/B"])
+    assert [item for item in unknown if isinstance(item, Unchecked)]
+
+
 @pytest.mark.parametrize("command_b", ["python train.py", "vllm serve m"])
 def test_a_command_that_nobody_reads_is_refused_with_what_the_doctor_can_do(command_b: str) -> None:
     with pytest.raises(BadInput) as refused:
