@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.errors import closest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.detection import without_prefixes
+from harness.frameworks.options import dashed
 from harness.frameworks.settings import SHELL
 from harness.frameworks.shared_meanings import CONCEPTS
 from probes import redaction
 from probes.engines import ENGINES
 from reports.doctor_model import Severity
+from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.native import Native
 
@@ -35,12 +38,13 @@ _DOES = "what it changes is not known here: a comparison of the runs may show it
 @dataclass(frozen=True)
 class Server:
     """One command that starts a server. `model`: empty if it names none. `arguments`: the others, by the engine's own
-    names. `variables`: those that it sets."""
+    names. `options`: its long options as they were typed, with underscores. `variables`: those that it sets."""
 
     name: str
     engine: str
     model: str
     arguments: Mapping[str, Any]
+    options: tuple[str, ...]
     variables: Mapping[str, str]
 
     def stated(self, argument: str) -> str:
@@ -59,9 +63,10 @@ def read(name: str, command: Sequence[str]) -> Server | None:
             if serves or module:
                 start = taken_apart(command, "$^", os.environ)
                 mine = {key: value for key, value in start.variables.items() if os.environ.get(key) != value}
-                arguments = _arguments(words[at + 1 + serves :])
+                given = words[at + 1 + serves :]
+                arguments, options = _arguments(given), tuple(option.name for option in dashed(given, hyphens=True))
                 models = [str(arguments.pop(title)) for title in _MODEL if title in arguments]
-                return Server(name, engine, "".join(models[:1]), arguments, mine)
+                return Server(name, engine, "".join(models[:1]), arguments, options, mine)
     return None
 
 
@@ -77,6 +82,21 @@ def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
             yield Problem("warning", f"the variable {name} differs", f"A: {stated[0]}; B: {stated[1]}", _DOES,
                           f"set {name} alike for both commands")  # fmt: skip
     yield Fine(f"{pairs.count(None)} arguments are alike")
+
+
+def unknown_options(server: Server, version: str, names: Sequence[str]) -> Iterator[Outcome]:
+    """Yield the options that the engine's server does not have in this version. `names`: all that it has; empty where
+    they are not known."""
+    title = f"{registry.get(server.engine).title} {version}"
+    has = [f"--{name.replace('_', '-')}" for name in names]
+    for option in server.options if has else ():
+        name = f"--{option.partition('.')[0].replace('_', '-')}"  # a field of a group: --compilation-config.level
+        if not any(full.startswith(name) for full in has):  # its parser takes abbreviations
+            yield Problem(
+                "warning", f"{title} has no option {name}{closest(name, has)}", f"{server.name}: {name}",
+                "its parser ends the server before it starts",
+                f"harness env arguments {server.engine}   # lists what it takes",
+            )  # fmt: skip
 
 
 def _models(server_a: Server, server_b: Server) -> Outcome | None:

@@ -358,6 +358,26 @@ def test_another_model_is_the_first_difference_of_two_servers(model_a: str, mode
             assert next(iter(severities)) == ("model" if severity else "dtype")
 
 
+@pytest.mark.parametrize(
+    ("words", "unknown"),
+    [
+        ("--port 1 --max-model-len 8 --max-num-seq 3 --no-enforce-eager --compilation-config.level 3", None),
+        ("--no-such-flag 3", "no-such-flag"),
+        ("--max-modell-len=8", "max-modell-len"),
+    ],
+)
+def test_an_option_that_the_engines_server_does_not_have_is_named(words: str, unknown: str | None) -> None:
+    names = ("port", "max_model_len", "max_num_seqs", "no_enforce_eager", "compilation_config")
+    for version_names, named in ((names, unknown), ((), None)):  # without a list nothing is said
+        outcomes = compare(
+            ["vllm", "serve", "m"], ["vllm", "serve", "m", *words.split()],
+            served=lambda engine, taken=version_names: ("0.32.0", taken),
+        )  # fmt: skip
+        hazards = [item for item in outcomes if isinstance(item, Hazard) and item.where == ("command B",)]
+        assert [item.measured for item in hazards] == ([f"B: --{named}"] if named else [])
+        assert all(item.severity == "warning" for item in hazards)
+
+
 def test_a_model_that_only_the_shell_knows_is_not_compared() -> None:
     unknown = compare(["vllm", "serve", "$MODEL"], ["vllm", "serve", "org/B"])
     assert [item for item in unknown if isinstance(item, Unchecked)]
