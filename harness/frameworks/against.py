@@ -113,11 +113,11 @@ def compare(
     """
     server_a, server_b = servers.read("A", command_a), servers.read("B", command_b)
     if framework == AUTO and server_a and server_b:
-        report_items: list[Item] = []
+        report_items = items(CHECK, servers.compare(server_a, server_b), "the commands")
         for server in (server_a, server_b):
             unknown = servers.unknown_options(server, *served(server.engine))
             report_items += items(OPTIONS, unknown, f"command {server.name}")
-        return report_items + items(CHECK, servers.compare(server_a, server_b), "the commands")
+        return report_items
     commands = read("A", command_a, framework), read("B", command_b, framework)
     outcomes = [*_settings(*commands), *_variables(*commands)]
     if all(isinstance(outcome, Fine) for outcome in outcomes):

@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.envs.environment import find_whole
 from harness.errors import closest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.detection import without_prefixes
@@ -25,20 +29,25 @@ from probes import redaction
 from probes.engines import ENGINES
 from reports.doctor_model import Severity
 from scenarios.engines import registry
-from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.canonical import BY_NAME, CARRIED
 from scenarios.engines.native import Native
 
 # Where the server listens and what it prints: no number that is compared depends on them.
 _ASIDE = {"host", "port", "served_model_name", "log_level", "api_key", "uvicorn_log_level", "disable_log_requests"}
 _MODEL = ("model", "model_path")  # names of the model's argument, of which each engine takes one or both
 _PATH = re.compile(r"[./~]")  # begins a model's folder; any other name is one of the hub
+_PARAMETERS = BY_NAME | {parameter.name: parameter for parameter in CARRIED}
+_SWITCH = re.compile(r"(?:enable|disable|no|skip|trust)_.+|.+_lb")  # arguments that need no value
+_OPTION = re.compile(r"-[^\d.]")  # a word that is no value: -1 is one
 _DOES = "what it changes is not known here: a comparison of the runs may show it"
 
 
 @dataclass(frozen=True)
 class Server:
     """One command that starts a server. `model`: empty if it names none. `arguments`: the others, by the engine's own
-    names. `options`: its long options as they were typed, with underscores. `variables`: those that it sets."""
+    names. `options`: its long options as they were typed, with underscores. `variables`: those that it sets.
+    `version`: of the engine that it starts, empty where that is not known.
+    """
 
     name: str
     engine: str
@@ -46,6 +55,11 @@ class Server:
     arguments: Mapping[str, Any]
     options: tuple[str, ...]
     variables: Mapping[str, str]
+    version: str = ""
+
+    @property
+    def build(self) -> str:
+        return f"{self.name}: {self.engine} {self.version or 'of a version that is not known'}"
 
     def stated(self, argument: str) -> str:
         if argument not in self.arguments:
@@ -64,16 +78,18 @@ def read(name: str, command: Sequence[str]) -> Server | None:
                 start = taken_apart(command, "$^", os.environ)
                 mine = {key: value for key, value in start.variables.items() if os.environ.get(key) != value}
                 given = words[at + 1 + serves :]
-                arguments, options = _arguments(given), tuple(option.name for option in dashed(given, hyphens=True))
+                arguments, options = _arguments(engine, given), tuple(item.name for item in dashed(given, hyphens=True))
                 models = [str(arguments.pop(title)) for title in _MODEL if title in arguments]
-                return Server(name, engine, "".join(models[:1]), arguments, options, mine)
+                version = _version(engine, words[at - 2] if module else word)
+                return Server(name, engine, "".join(models[:1]), arguments, options, mine, version)
     return None
 
 
 def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
     """Yield what differs between two servers, and how much is alike."""
-    pairs = [_models(server_a, server_b)]
-    pairs += _native(server_a, server_b) if server_a.engine == server_b.engine else _canonical(server_a, server_b)
+    yield _models(server_a, server_b) or Fine("one model in both")
+    yield _versions(server_a, server_b)
+    pairs = [*_native(server_a, server_b)] if server_a.engine == server_b.engine else [*_canonical(server_a, server_b)]
     yield from (outcome for outcome in pairs if outcome is not None)
     for name in sorted({*server_a.variables, *server_b.variables}):
         values = [side.variables.get(name) for side in (server_a, server_b)]
@@ -85,16 +101,15 @@ def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
 
 
 def unknown_options(server: Server, version: str, names: Sequence[str]) -> Iterator[Outcome]:
-    """Yield the options that the engine's server does not have in this version. `names`: all that it has; empty where
+    """Yield the options that an engine's server does not have. `names`: all that it has in this version; empty where
     they are not known."""
-    title = f"{registry.get(server.engine).title} {version}"
-    has = [f"--{name.replace('_', '-')}" for name in names]
+    has = [f"--{name.replace('_', '-')}" for name in names] if server.version == version else []
     for option in server.options if has else ():
         name = f"--{option.partition('.')[0].replace('_', '-')}"  # a field of a group: --compilation-config.level
         if not any(full.startswith(name) for full in has):  # its parser takes abbreviations
             yield Problem(
-                "warning", f"{title} has no option {name}{closest(name, has)}", f"{server.name}: {name}",
-                "its parser ends the server before it starts",
+                "error", f"{registry.get(server.engine).title} {version} has no option {name}{closest(name, has)}",
+                f"{server.name}: {name}", "its parser ends the server before it starts",
                 f"harness env arguments {server.engine}   # lists what it takes",
             )  # fmt: skip
 
@@ -112,6 +127,30 @@ def _models(server_a: Server, server_b: Server) -> Outcome | None:
     return Problem("warning" if may_be_one else "error", "model differs", stated, does, "serve one model in both")
 
 
+def _versions(server_a: Server, server_b: Server) -> Outcome:
+    stated = f"{server_a.build}; {server_b.build}"
+    if server_a.engine != server_b.engine:
+        fix = f"harness parity {server_a.engine} {server_b.engine}   # compares what they compute"
+        return Problem("info", "the engines differ", stated, "settings are compared by what they mean in each", fix)
+    if not (server_a.version and server_b.version):
+        return Unseen(f"the versions: {stated}")
+    if server_a.version == server_b.version:
+        return Fine(stated)
+    return Problem("warning", "the versions of the engine differ", stated, _DOES, "start both of one environment")
+
+
+def _version(engine: str, program: str) -> str:
+    """The version of an engine where this program, its own or an interpreter, is installed; else that of the harness's
+    environment of this engine; empty where neither is there."""
+    environment = find_whole(engine)
+    if path := shutil.which(program):
+        packages = [str(folder) for folder in Path(path).parent.parent.glob("lib/python3*/site-packages")]
+        names = {engine, *ENGINES[engine].packages}
+        if version := next((each.version for each in distributions(path=packages) if each.name in names), ""):
+            return version
+    return environment.version if environment else ""
+
+
 def _native(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
     canonical = {argument.name: name for name, argument in _table(server_a.engine).items()}
     for argument in sorted({*server_a.arguments, *server_b.arguments}):
@@ -124,7 +163,7 @@ def _native(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
 
 def _canonical(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
     sides = [(side, _table(side.engine)) for side in (server_a, server_b)]
-    for name in BY_NAME:
+    for name in _PARAMETERS:
         if not any(name in table and table[name].name in side.arguments for side, table in sides):
             continue
         values = [table[name].value_in(side.arguments) if name in table else None for side, table in sides]
@@ -141,20 +180,23 @@ def _canonical(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
 
 def _table(engine: str) -> dict[str, Native]:
     """The engine's arguments by canonical name, with those that no scenario sets."""
-    arguments = {name: item.argument(engine) for name, item in BY_NAME.items() if item.part == "engine"}
+    arguments = {name: item.argument(engine) for name, item in _PARAMETERS.items() if item.part == "engine"}
     return {name: argument for name, argument in arguments.items() if argument is not None}
 
 
 def _differs(argument: str, canonical: str, stated: str) -> Problem:
-    parameter = BY_NAME.get(canonical)
+    parameter = _PARAMETERS.get(canonical)
     severity: Severity = "info" if argument in _ASIDE else "error" if parameter and parameter.results else "warning"
     does = "it bears on no number that is compared" if severity == "info" else (parameter and parameter.trap) or _DOES
     fix = "" if severity == "info" else "write it alike in both commands, or expect what it does"
     return Problem(severity, f"{argument} differs", stated, does, fix)
 
 
-def _arguments(words: Sequence[str]) -> dict[str, Any]:
+def _arguments(engine: str, words: Sequence[str]) -> dict[str, Any]:
     """The server's arguments by name. The first word that belongs to no option is the model."""
+    spec = registry.find(engine)
+    spellings = spec.spellings if spec else {}
+    switches = {argument.name for argument in _table(engine).values() if isinstance(argument.default, bool)}
     arguments: dict[str, Any] = {}
     at = 0
     while at < len(words):
@@ -163,8 +205,12 @@ def _arguments(words: Sequence[str]) -> dict[str, Any]:
         if not option.startswith("-"):
             arguments.setdefault("model", option + equals + value)
             continue
-        name = option.lstrip("-").replace("-", "_")
-        if not equals and at < len(words) and not words[at].startswith("--"):
+        if option[:2] in spellings and option not in spellings:  # -O3, -qawq
+            option, equals, value = option[:2], "=", option[2:] + equals + value
+        head, dot, key = option.partition(".")  # -cc.mode=3
+        name = spellings.get(head, head.lstrip("-").replace("-", "_")) + dot + key
+        takes_value = name not in switches and not _SWITCH.fullmatch(name)
+        if not equals and at < len(words) and takes_value and not _OPTION.match(words[at]):
             value, equals = words[at], "="
             at += 1
         if name.startswith("no_") and not equals:

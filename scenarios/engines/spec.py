@@ -71,6 +71,8 @@ class EngineSpec:
     something else in its own sampler. `most_scored`: returns how many tokens of a sequence it scores at most, by what
     it resolved; 0 where it does not tell.
 
+    `spellings`: option of its server, as it is typed, -> the argument that it gives, where that is another word.
+
     `learners_code`: it computes with the learner's own code. `logprobs`: the distribution whose log-probabilities its
     own sampler reports by default. `pads`: it may put pads around the samples of a batch. `reloads_modules`: a weight
     sync must contain all tensors of a module. `routed`: a router can be placed in front of several (`engine.router`).
@@ -95,6 +97,7 @@ class EngineSpec:
     sampling_arguments: Mapping[str, Native | None] = field(default_factory=dict)
     carried_arguments: Mapping[str, Native] = field(default_factory=dict)
     always: Values = field(default_factory=dict)
+    spellings: Mapping[str, str] = field(default_factory=dict)
     without_argument: Mapping[str, str] = field(default_factory=dict)
     refusal: Callable[[Sampling, Mode, bool], str] = lambda sampling, mode, ours: ""
     unlike: Callable[[Values], dict[str, str]] = lambda values: {}

@@ -45,9 +45,9 @@ def apart(case: Case) -> Ruling | None:
     threads = [subject for subject in ranks if collectives_beside(subject)]
     if len(places) < 2 and not threads:
         return None
-    lines = tuple(f"{standing.line(case, place, None)}{_gates_text(place)}" for place in places[: standing.MAX_LINES])
+    lines = _lines(case, places)
     headline = _of_threads(case, threads, places) if threads else standing.headline(places)
-    where = "; ".join(f"{place.who} at {place.words}" for place in places[: standing.MAX_PLACES])
+    where = _where(places)
     if doubts := _doubts(case, ranks):
         again = Live(f"{case.again()}   # again, in a minute: whether all still stand there")
         return Ruling(
@@ -58,7 +58,7 @@ def apart(case: Case) -> Ruling | None:
             place=where,
             next=(again, *_NEXT),
         )
-    if not threads and (ruling := _left_out(case, places, lines, where)):
+    if not threads and (ruling := left_out(case, places)):
         return ruling
     if not threads:
         headline = f"nobody is left to come: {standing.headline(places, 2)}"
@@ -77,6 +77,14 @@ def apart(case: Case) -> Ruling | None:
             *_NEXT,
         ),
     )  # fmt: skip
+
+
+def _lines(case: Case, places: Sequence[standing.Place]) -> tuple[str, ...]:
+    return tuple(f"{standing.line(case, place, None)}{_gates_text(place)}" for place in places[: standing.MAX_LINES])
+
+
+def _where(places: Sequence[standing.Place]) -> str:
+    return "; ".join(f"{place.who} at {place.words}" for place in places[: standing.MAX_PLACES])
 
 
 def _waits(subject: Subject) -> bool:
@@ -159,7 +167,7 @@ def _computes(process: Process | None) -> bool:
     return (process.samples[-1].cpu_s - process.samples[0].cpu_s) / gap >= BUSY_CORES
 
 
-def _left_out(case: Case, places: Sequence[standing.Place], lines: tuple[str, ...], where: str) -> Ruling | None:
+def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
     """K1: by the program's text a minority left out the collective of the default group in which all others wait."""
     if len(places) != 2 or 2 * len(places[1].subjects) >= sum(len(place.subjects) for place in places):
         return None
@@ -179,8 +187,8 @@ def _left_out(case: Case, places: Sequence[standing.Place], lines: tuple[str, ..
         f"{odd.who} left out {most.words}, where {most.who} {waits}: now at {odd.words}",
         "K1",
         why,
-        place=where,
-        evidence=lines,
+        place=_where(places),
+        evidence=_lines(case, places),
         next=(
             "let one rank decide and broadcast its decision, so that all ranks run the same collectives",
             Live("py-spy dump --pid PID   # the whole stack of the rank that left it out"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from harness.triage import source
 from harness.triage.evidence import Frame
@@ -15,7 +16,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.places import match, users
 from harness.triage.rules import standing
 from harness.triage.rules.absence import trip
-from harness.triage.rules.apart import ONE_GROUP_EACH, collectives_beside
+from harness.triage.rules.apart import ONE_GROUP_EACH, collectives_beside, left_out
 from harness.triage.rules.nodes import network, ping, severed
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
 from harness.triage.stacks import classify
@@ -71,6 +72,9 @@ def diverged(case: Case) -> Ruling | None:
             for member in side
         }
     )
+    by_text = left_out(case, standing.places_of(members)) if kind == "K1" else None
+    if by_text is not None and (not why or by_text.culprits.keys() == why.keys()):
+        return replace(by_text, evidence=(*by_text.evidence, *side_texts))
     return Ruling(
         "HUNG",
         f"the ranks run different operations at {place}" + (f": {case.names(why)} another one" if why else ""),

@@ -17,6 +17,7 @@ SPEC = EngineSpec(
     maps=lambda requested, longest_context: parameters.engine(requested, longest_context=longest_context),
     machine=parameters.machine,
     engine_arguments=parameters.ENGINE,
+    spellings=parameters.SPELLINGS,
     sampling_arguments=parameters.SAMPLING,
     carried_arguments=parameters.CARRIED,
     always=parameters.ALWAYS,

@@ -44,6 +44,15 @@ def _stop_ids(value: Any, native: Values) -> tuple[int, ...]:
     return () if native.get("ignore_eos") else tuple(value)
 
 
+SPELLINGS = {  # srt/arg_groups/fields; --tp, --pp and --dp as argparse completes them
+    "--model": "model_path", "--speculative-draft-model": "speculative_draft_model_path",
+    "--context-bucket": "cuda_graph_prefill_max_context", "--enable-hicache": "enable_hierarchical_cache",
+    "--tensor-parallel-size": "tp_size", "--tp": "tp_size", "--pipeline-parallel-size": "pp_size", "--pp": "pp_size",
+    "--data-parallel-size": "dp_size", "--dp": "dp_size", "--expert-parallel-size": "ep_size", "--ep": "ep_size",
+    "--decode-context-parallel-size": "dcp_size", "--attention-data-parallel-size": "attn_dp_size",
+    "--attention-context-parallel-size": "attn_cp_size", "--moe-data-parallel-size": "moe_dp_size",
+    "--nccl-init-addr": "dist_init_addr",
+}  # fmt: skip
 ENGINE = {
     "dtype": Native("dtype", "auto", note="auto: float16"),
     "seed": Native("random_seed", note="random when left out", rejects=seed_up_to(NUMPY_SEEDS)),

@@ -15,6 +15,7 @@ SPEC = EngineSpec(
     machine=parameters.machine,
     longer_context="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     engine_arguments=parameters.ENGINE,
+    spellings=parameters.SPELLINGS,
     sampling_arguments=parameters.SAMPLING,
     carried_arguments=parameters.CARRIED,
     without_argument=parameters.WITHOUT_ARGUMENT,

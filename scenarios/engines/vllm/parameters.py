@@ -22,6 +22,16 @@ def _temperature(value: Any, native: Values) -> float:
     return max(float(value), 0.01) if value else 0.0
 
 
+SPELLINGS = {  # engine/arg_utils.py; -O3 and -O 3: utils/argparse_utils.py
+    "-q": "quantization", "-O": "optimization_level", "-n": "nnodes", "-r": "node_rank",
+    "-tp": "tensor_parallel_size", "-pp": "pipeline_parallel_size", "-ep": "enable_expert_parallel",
+    "-dcp": "decode_context_parallel_size", "-pcp": "prefill_context_parallel_size",
+    "-dp": "data_parallel_size", "-dpn": "data_parallel_rank", "-dpr": "data_parallel_start_rank",
+    "-dpl": "data_parallel_size_local", "-dpa": "data_parallel_address", "-dpp": "data_parallel_rpc_port",
+    "-dpb": "data_parallel_backend", "-dph": "data_parallel_hybrid_lb", "-dpe": "data_parallel_external_lb",
+    "-dpm": "data_parallel_multi_port_external_lb", "-sc": "speculative_config", "-dc": "diffusion_config",
+    "-cc": "compilation_config", "-ac": "attention_config",
+}  # fmt: skip
 ENGINE = {
     "dtype": Native("dtype", "auto", note="auto: bfloat16 of a float32 checkpoint on a CPU"),
     "seed": Native("seed", 0, note="0 when left out", rejects=seed_up_to(NUMPY_SEEDS)),

@@ -119,6 +119,19 @@ def test_two_threads_in_the_operations_that_differ_share_their_group(file: str, 
     assert not culprits(verdict) and ("two threads" in verdict.reason) is (hang == "K2")
 
 
+@pytest.mark.parametrize(("lines", "named"), [({0: LOAD, 1: LOAD, 2: GRADIENT}, [2]), ({0: LOAD, 1: GRADIENT}, [])])
+def test_a_recorder_and_a_look_from_outside_name_the_same_party_and_place(
+    file: str, lines: Mapping[int, int], named: list[int]
+) -> None:
+    ranks = job(file, lines)
+    at_once = compared(group("0", {number: (1, CALLS[line]) for number, line in lines.items()}), world=len(lines))
+    outside, recorded = judged(*ranks), triage(evidence(*ranks), at_once)
+    assert culprits(outside) == culprits(recorded) == named
+    assert recorded.triage is not None and outside.triage is not None and recorded.triage.hang == "K1"
+    if named:
+        assert (recorded.reason, recorded.triage.place) == (outside.reason, outside.triage.place)
+
+
 def _outside(ranks: list[Process]) -> list[Process]:
     return [dataclasses.replace(ranks[0], peers=("10.0.0.9:4000",)), *ranks[1:]]
 
