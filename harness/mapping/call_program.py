@@ -242,7 +242,7 @@ def candidates(module: types.ModuleType, request: dict[str, Any]) -> Iterator[tu
             yield name, table(value)
 
 
-def leaving(leave: Callable[[int], Any]) -> Callable[[int], Any]:
+def leaving(leave: Callable[[int], Any]) -> Any:
     """os._exit with a traceback, which says where it was called. Children that are forked end as they do."""
     here = os.getpid()
     return lambda status: sys.exit(status) if os.getpid() == here else leave(status)

@@ -148,8 +148,8 @@ def installed(engine: str) -> Accepted:
     """The argument names that an engine accepts, as stored when its environment was made; empty without an
     environment. The embedded engine reads those of its tables."""
     if registry.get(engine).embedded:
-        of_start, of_sampling = (tuple(each.name for each in table(part, engine).values()) for part in PARTS)
-        return Accepted(of_start, of_sampling)
+        of_engine, of_sampling = (tuple(each.name for each in table(part, engine).values()) for part in PARTS)
+        return Accepted(of_engine, of_sampling)
     environment = find(engine)
     return Accepted() if environment is None else accepted(environment, ask=False)
 

@@ -17,7 +17,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.worlds import same_world
 from harness.triage.places import users
 from harness.triage.rules import standing
-from harness.triage.rules.closed import cycle
+from harness.triage.rules.closed import NOBODY_LEFT, cycle
 from harness.triage.rules.outsiders import foreign
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.ruling import Case, Live, Ruling
@@ -61,7 +61,7 @@ def apart(case: Case) -> Ruling | None:
     if not threads and (ruling := left_out(case, places)):
         return ruling
     if not threads:
-        headline = f"nobody is left to come: {standing.headline(places, 2)}"
+        headline = f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
     return Ruling(
         "HUNG",
         headline,

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import BETWEEN_RANKS, over_net
 from harness.triage.graph.worlds import same_world
+from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling
 
+NOBODY_LEFT = "nobody is left to come"  # and who stands where
 MAX_SHOWN = 16  # ranks that the verdict lists with their operations
 
 
@@ -38,7 +40,7 @@ def closed(case: Case) -> Ruling | None:
         operation_text = "; ".join(f"{member.label} in {_operation(member)}" for member in world[:4])
         return Ruling(
             "HUNG",
-            "every rank of the world waits for another one, and nobody is left to come",
+            f"{NOBODY_LEFT}: {standing.headline(standing.places_of(world), 2)}",
             "K2",
             evidence=tuple(f"{member.label} in {_operation(member)}" for member in world[:MAX_SHOWN]),
             cycle=cycle(case, world),

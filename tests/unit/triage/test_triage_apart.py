@@ -132,6 +132,14 @@ def test_a_recorder_and_a_look_from_outside_name_the_same_party_and_place(
         assert (recorded.reason, recorded.triage.place) == (outside.reason, outside.triage.place)
 
 
+def test_who_stands_where_is_told_alike_where_a_receive_is_in_no_recorder(file: str) -> None:
+    ranks = job(file, {0: GRADIENT, 1: GRADIENT, 2: TOTAL, 3: LOAD})
+    in_recorder = compared(group("0", {0: (5, "all_reduce"), 1: (5, "all_reduce"), 2: 4, 3: 4}), world=4)
+    for verdict in (judged(*ranks), triage(evidence(*ranks), in_recorder)):
+        assert verdict.triage is not None and verdict.triage.hang == "K2" and not culprits(verdict)
+        assert "train.py:10 all_reduce" in verdict.reason
+
+
 def _outside(ranks: list[Process]) -> list[Process]:
     return [dataclasses.replace(ranks[0], peers=("10.0.0.9:4000",)), *ranks[1:]]
 
