@@ -366,8 +366,8 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
     path = _command_of(words)
     help_command = f"{path} --help"
     if type(error).__name__ == "MissingParameter" and error.param is not None and error.param.name in OF_A_JOB:
-        fix = amended(words, "-- python train.py   # your command")
-        return _Message(f"there is no command to {path.split()[1]}", fix, error.exit_code)
+        lacking = BadInput(f"there is no command to {path.split()[1]}", fix="-- python train.py   # your command")
+        return _addressed(lacking, words)
     named = getattr(error, "possibilities", None) or ()
     of_letters = _near(getattr(error, "option_name", ""), [*named, *_options_beside(error)])
     near = list(dict.fromkeys([*of_letters, *_of_the_same_kind(error)]))[:2]
