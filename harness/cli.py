@@ -244,13 +244,16 @@ def commands() -> Any:
     return group
 
 
+OF_A_JOB = ("command", "words")  # parameters that take the user's own command
+
+
 def _refuse_empty_words(command: Any) -> None:
     """Refuse an empty argument, of a variable that is not set say: as a path it would be the current directory. A
     command behind -- may have empty words."""
     for child in getattr(command, "commands", {}).values():
         _refuse_empty_words(child)
     for parameter in command.params:
-        if parameter.param_type_name == "argument" and parameter.name not in ("command", "words", "options"):
+        if parameter.param_type_name == "argument" and parameter.name not in (*OF_A_JOB, "options"):
             parameter.callback = functools.partial(_nonempty, parameter.callback)
 
 
@@ -367,7 +370,11 @@ class _Message(NamedTuple):
 def _refused_words(error: Any, words: list[str]) -> _Message:
     """The parser's message about these words. Its fix is the same command with the nearest option or command, else
     the help of the command."""
-    help_command = f"{_command_of(words)} --help"
+    path = _command_of(words)
+    help_command = f"{path} --help"
+    if type(error).__name__ == "MissingParameter" and error.param is not None and error.param.name in OF_A_JOB:
+        lacking = BadInput(f"there is no command to {path.split()[1]}", fix="-- python train.py   # your command")
+        return _addressed(lacking, words)
     named = getattr(error, "possibilities", None) or ()
     of_letters = _near(getattr(error, "option_name", ""), [*named, *_options_beside(error)])
     near = list(dict.fromkeys([*of_letters, *_of_the_same_kind(error)]))[:2]

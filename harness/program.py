@@ -29,7 +29,7 @@ class CommandNotRun(BadInput):
 def find_program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return the path of the program that the command starts. Raises CommandNotRun where there is none."""
     if not command:
-        raise BadInput("there is no command to watch", fix="harness watch --help")
+        raise BadInput("there is no command to watch", fix="-- python train.py   # your command")
     executable = shutil.which(command[0], path=environment.get("PATH"))
     if executable is None:
         exists = os.path.exists(command[0])

@@ -91,7 +91,7 @@ _AFTER_TOKEN = words("""
     text texts usage throughput rate sum advantage advantages score scores reward rewards classification latency
     parity time times ratio out in num max min s weights frames kl entropy diff delta flips bucket buckets pool
     ordering boundaries seen table map seq stream wise parallel dropping dispatcher drop aware and level not at by
-    of limits model
+    of limits model mult
 """)
 # Variables in which Ray passes on the variables that a user gave to the whole job.
 _CARRIERS = re.compile(r"RAY_(JOB_CONFIG|RUNTIME_ENV)_JSON\w*")
@@ -111,7 +111,8 @@ _NOTHING = re.compile(
     r"|\$\{?[\w.:]{1,100}\}?",  # ${A_VARIABLE}
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"[\[(]{0,3}[-+]?\d[\d_,.]{0,15}(?:[eE][-+]?\d{1,3})?[\])]{0,3}")  # also the first of a list
+# Also the first of a list. A float has up to 17 digits, all behind the point in 0.xxx.
+_NUMBER = re.compile(r"[\[(]{0,3}[-+]?(?:(?:\d{1,4}\.\d{1,21}|\d[\d_,.]{0,15})(?:[eE][-+]?\d{1,3})?|nan|inf)[\])]{0,3}")
 _MEASURED = re.compile(r"\d[\d_,.]{0,15}[ ]?(?:[kKMGT]?B|[KMGT]iB|[kKMGT]|[num]?s|min|h|d|%)?")  # 64 MiB, 30s
 # 8 digits before the point, with or without signs of thousands: a vocabulary of 1,000,000 words has no such number.
 _LONG_NUMBER = re.compile(

@@ -47,7 +47,9 @@ def doctor(
             raise BadInput("--against compares with a command", fix="-- python train.py   # the other command")
         from harness.doctor.examine import compared
 
-        show(compared(options, reproduce=_command(sys.argv)), format, verbose=verbose)
+        with console("doctor") as view:
+            report = compared(options, reproduce=_command(sys.argv), progress=view.step)
+        show(report, format, verbose=verbose)
     from harness.doctor.examine import examine
 
     with console("doctor") as view:

@@ -153,7 +153,7 @@ def arguments(
     name: Annotated[str, typer.Argument(help="the name of the environment", show_default=False)],
     format: TextOrJson = "text",
 ) -> None:
-    """List the arguments that the engine of an environment takes: to start it, and to draw samples.
+    """List the arguments that the engine of an environment takes: to start it, to draw samples, and to serve it.
 
     \b
     Example:
@@ -168,7 +168,7 @@ def arguments(
     if format == "json":
         show_json(dataclasses.asdict(takes))
         return
-    for title, names in (("to start", takes.engine), ("to sample", takes.sampling)):
+    for title, names in (("to start", takes.engine), ("to sample", takes.sampling), ("to serve", takes.server)):
         print(f"{title}: {', '.join(names) or 'not known'}")
 
 

@@ -12,6 +12,8 @@ from harness.doctor.cluster import look
 from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.facts import Facts
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem
+from harness.envs.environment import find
+from harness.envs.stored_arguments import accepted
 from harness.errors import BadInput
 from harness.frameworks.against import compare, words
 from harness.frameworks.detection import AUTO, recognised, refuse_absent_script
@@ -72,11 +74,19 @@ def examine(
     return report(items, [place.where for place in places], time.monotonic() - began, options.strict, reproduce)
 
 
-def compared(options: DoctorOptions, *, reproduce: str = "") -> Report:
-    """Compare the commands of two jobs setting by setting, and nothing else. Raises BadInput for a command that
-    cannot be read."""
+def compared(
+    options: DoctorOptions, *, reproduce: str = "", progress: Callable[[str], None] = lambda text: None
+) -> Report:
+    """Compare the commands of two jobs setting by setting, and nothing else. An engine whose list of options is not
+    stored is asked for it, once. Raises BadInput for a command that cannot be read."""
     began = time.monotonic()
-    items = compare(options.command, words(options.against), options.framework)
+
+    def served(engine: str) -> tuple[str, Sequence[str]]:
+        if (environment := find(engine)) is None:
+            return "", ()
+        return environment.version, accepted(environment, ask=True, say=progress).server
+
+    items = compare(options.command, words(options.against), options.framework, served=served)
     made = report(items, ("the commands",), time.monotonic() - began, options.strict, reproduce)
     return dataclasses.replace(made, compared=True)
 

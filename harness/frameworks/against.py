@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -99,14 +99,25 @@ class Told:
         return "in the command" if written else "in its configuration, a file or a default"
 
 
-def compare(command_a: Sequence[str], command_b: Sequence[str], framework: str = AUTO) -> list[Item]:
+def compare(
+    command_a: Sequence[str],
+    command_b: Sequence[str],
+    framework: str = AUTO,
+    *,
+    served: Callable[[str], tuple[str, Sequence[str]]] = lambda engine: ("", ()),
+) -> list[Item]:
     """What differs between two commands: jobs of frameworks, or servers of engines.
 
+    `served`: returns the installed version of an engine and all options of its server; none where that is not known.
     Raises BadInput for a command of no framework, and for one whose settings are in a shell script.
     """
     server_a, server_b = servers.read("A", command_a), servers.read("B", command_b)
     if framework == AUTO and server_a and server_b:
-        return items(CHECK, servers.compare(server_a, server_b), "the commands")
+        report_items = items(CHECK, servers.compare(server_a, server_b), "the commands")
+        for server in (server_a, server_b):
+            unknown = servers.unknown_options(server, *served(server.engine))
+            report_items += items(OPTIONS, unknown, f"command {server.name}")
+        return report_items
     commands = read("A", command_a, framework), read("B", command_b, framework)
     outcomes = [*_settings(*commands), *_variables(*commands)]
     if all(isinstance(outcome, Fine) for outcome in outcomes):

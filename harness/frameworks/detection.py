@@ -19,6 +19,7 @@ from pathlib import Path
 from harness.errors import BadInput, closest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.installed import Installation, ask
+from harness.frameworks.leading_imports import leading_imports
 from harness.frameworks.spec import Framework, frameworks, names, refused
 from probes import limits, redaction
 from probes.adapters import DIGESTS, VARIABLE, Adapter
@@ -148,19 +149,24 @@ def _job(framework: Framework, command: Sequence[str], environ: Mapping[str, str
 
 
 def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
-    """Raise BadInput if the command's interpreter does not have the module that the command starts.
+    """Raise BadInput if the command's interpreter does not have the module that the command starts, or that its script
+    imports at its top.
 
-    A script, or a command that sets PYTHONPATH, may bring the module itself, so those are not refused.
+    A command that sets PYTHONPATH may bring the module itself, so it is not refused.
     """
     start = taken_apart(command, job.framework.starts, environ)
-    package = start.entry.partition(".")[0]
     own_path = start.variables.get("PYTHONPATH") != environ.get("PYTHONPATH")
-    if job.installed is None or job.installed.version or start.before[-1:] != ("-m",) or own_path:
+    if job.installed is None or job.installed.version or own_path:
         return
-    if package not in job.installed.places:
+    if start.before[-1:] == ("-m",):
+        started, needed = start.entry, {start.entry.partition(".")[0]}
+    else:
+        started = _started_script(command)
+        needed = {*job.framework.adapter.triggers} & leading_imports(Path(started))
+    for package in sorted(needed - job.installed.places.keys()):
         wanted = job.framework.adapter.distribution
         raise BadInput(
-            f"No module named {package!r}: {job.python}, with which the command starts {start.entry}, has no {wanted}",
+            f"No module named {package!r}: {job.python}, with which the command starts {started}, has no {wanted}",
             fix=f"{shlex.quote(job.python)} -m pip install {wanted}   # or name the job's own Python in the command",
         )
 

@@ -187,10 +187,11 @@ def check_pair(framework: Framework, backend: str, command: Sequence[str] = ("CO
 
 
 def _two_of(engine: str) -> tuple[str, str]:
-    """Two backends with one engine: two of its environments, else its recipe's version with the one before."""
-    names = [environment.name for environment in envs.all_environments() if environment.engine == engine]
+    """Two backends with one engine: environments of two releases, else its recipe's version with the one before."""
+    names = {each.version: each.name for each in envs.all_environments() if each.engine == engine}
     if len(names) > 1:
-        return f"{engine}@{names[0]}", f"{engine}@{names[1]}"
+        first, second, *_ = names.values()
+        return f"{engine}@{first}", f"{engine}@{second}"
     major, minor, *_ = recipe.load(engine, choose_device("auto")).version.split(".")
     return f"{engine}@{major}.{int(minor) - 1}", f"{engine}@{major}.{minor}"
 

@@ -19,8 +19,12 @@ from typing import Any
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.envs.environment import find_whole
+from harness.errors import closest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.detection import without_prefixes
+from harness.frameworks.options import dashed
+from harness.frameworks.settings import SHELL
+from harness.frameworks.shared_meanings import CONCEPTS
 from probes import redaction
 from probes.engines import ENGINES
 from reports.doctor_model import Severity
@@ -30,6 +34,8 @@ from scenarios.engines.native import Native
 
 # Where the server listens and what it prints: no number that is compared depends on them.
 _ASIDE = {"host", "port", "served_model_name", "log_level", "api_key", "uvicorn_log_level", "disable_log_requests"}
+_MODEL = ("model", "model_path")  # names of the model's argument, of which each engine takes one or both
+_PATH = re.compile(r"[./~]")  # begins a model's folder; any other name is one of the hub
 _PARAMETERS = BY_NAME | {parameter.name: parameter for parameter in CARRIED}
 _SWITCH = re.compile(r"(?:enable|disable|no|skip|trust)_.+|.+_lb")  # arguments that need no value
 _OPTION = re.compile(r"-[^\d.]")  # a word that is no value: -1 is one
@@ -38,13 +44,16 @@ _DOES = "what it changes is not known here: a comparison of the runs may show it
 
 @dataclass(frozen=True)
 class Server:
-    """One command that starts a server. `arguments`: by the engine's own names. `variables`: those that it sets.
+    """One command that starts a server. `model`: empty if it names none. `arguments`: the others, by the engine's own
+    names. `options`: its long options as they were typed, with underscores. `variables`: those that it sets.
     `version`: of the engine that it starts, empty where that is not known.
     """
 
     name: str
     engine: str
+    model: str
     arguments: Mapping[str, Any]
+    options: tuple[str, ...]
     variables: Mapping[str, str]
     version: str = ""
 
@@ -68,15 +77,17 @@ def read(name: str, command: Sequence[str]) -> Server | None:
             if serves or module:
                 start = taken_apart(command, "$^", os.environ)
                 mine = {key: value for key, value in start.variables.items() if os.environ.get(key) != value}
-                python = words[at - 2] if module else word
-                return Server(
-                    name, engine, _arguments(engine, words[at + 1 + serves :]), mine, _version(engine, python)
-                )
+                given = words[at + 1 + serves :]
+                arguments, options = _arguments(engine, given), tuple(item.name for item in dashed(given, hyphens=True))
+                models = [str(arguments.pop(title)) for title in _MODEL if title in arguments]
+                version = _version(engine, words[at - 2] if module else word)
+                return Server(name, engine, "".join(models[:1]), arguments, options, mine, version)
     return None
 
 
 def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
     """Yield what differs between two servers, and how much is alike."""
+    yield _models(server_a, server_b) or Fine("one model in both")
     yield _versions(server_a, server_b)
     pairs = [*_native(server_a, server_b)] if server_a.engine == server_b.engine else [*_canonical(server_a, server_b)]
     yield from (outcome for outcome in pairs if outcome is not None)
@@ -87,6 +98,33 @@ def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
             yield Problem("warning", f"the variable {name} differs", f"A: {stated[0]}; B: {stated[1]}", _DOES,
                           f"set {name} alike for both commands")  # fmt: skip
     yield Fine(f"{pairs.count(None)} arguments are alike")
+
+
+def unknown_options(server: Server, version: str, names: Sequence[str]) -> Iterator[Outcome]:
+    """Yield the options that an engine's server does not have. `names`: all that it has in this version; empty where
+    they are not known."""
+    has = [f"--{name.replace('_', '-')}" for name in names] if server.version == version else []
+    for option in server.options if has else ():
+        name = f"--{option.partition('.')[0].replace('_', '-')}"  # a field of a group: --compilation-config.level
+        if not any(full.startswith(name) for full in has):  # its parser takes abbreviations
+            yield Problem(
+                "error", f"{registry.get(server.engine).title} {version} has no option {name}{closest(name, has)}",
+                f"{server.name}: {name}", "its parser ends the server before it starts",
+                f"harness env arguments {server.engine}   # lists what it takes",
+            )  # fmt: skip
+
+
+def _models(server_a: Server, server_b: Server) -> Outcome | None:
+    """Compare the models. A folder may hold the model of the hub, or of another folder, with the same last name."""
+    models = [server_a.model.rstrip("/"), server_b.model.rstrip("/")]
+    if models[0] == models[1]:
+        return None
+    stated = "; ".join(f"{side.name}: {redaction.text(side.model) or 'no model'}" for side in (server_a, server_b))
+    if any(not model or SHELL.search(model) for model in models):
+        return Unseen(f"whether the model is the same is not known: {stated}")
+    may_be_one = any(map(_PATH.match, models)) and len({os.path.basename(model) for model in models}) == 1
+    does = "a folder may hold the same model" if may_be_one else CONCEPTS["policy"].does
+    return Problem("warning" if may_be_one else "error", "model differs", stated, does, "serve one model in both")
 
 
 def _versions(server_a: Server, server_b: Server) -> Outcome:

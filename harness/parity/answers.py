@@ -15,7 +15,7 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.separated import separated
 from harness.parity.lifted import lifted_said
 from harness.parity.subjects.native_sampler.observed import EQUAL
-from harness.parity.subjects.native_sampler.observed_stage import samplers_said
+from harness.parity.subjects.native_sampler.observed_stage import samplers_sentences
 from harness.parity.subjects.recording.observed_resumed import not_shared
 from harness.parity.subjects.sampling.observed_modes import REPLAY
 from probes.format import SIDES
@@ -141,7 +141,7 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
         f"{counted(len(e.steps), 'step')} and {counted(counts.samples, 'sample')} were compared",
     ]
     evidence += [f"rounding decides a tie at {counted(counts.flips, 'token')}"] if counts.flips else []
-    evidence += [*not_shared(e), *lifted_said(e), *([] if e.mode == REPLAY else [samplers_said(e)])]
+    evidence += [*not_shared(e), *lifted_said(e), *([] if e.mode == REPLAY else samplers_sentences(e))]
     outside = exceeded(metrics)
     if outside:
         more = f", and {len(outside) - 1} more" if len(outside) > 1 else ""

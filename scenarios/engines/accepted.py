@@ -6,6 +6,7 @@ done once, when its environment is made.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib
 import json
@@ -24,17 +25,25 @@ FILE = "accepted.json"  # in the folder of an environment
 class Accepted:
     """Names of the arguments that start an engine, and of its sampling parameters; empty where unknown.
 
-    `head_sizes`: the head sizes with which its attention works on this machine.
+    `head_sizes`: the head sizes with which its attention works on this machine. `server`: the options of the command
+    that serves it, with underscores.
     """
 
     engine: tuple[str, ...] = ()
     sampling: tuple[str, ...] = ()
     head_sizes: tuple[int, ...] = ()
+    server: tuple[str, ...] = ()
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Accepted:
         """Make one from plain data. Raises TypeError or KeyError for anything else."""
         return Accepted(*(tuple(data[field.name]) for field in dataclasses.fields(Accepted)))
+
+
+def options(parser: argparse.ArgumentParser) -> tuple[str, ...]:
+    """Return the long options of a parser, with underscores."""
+    names = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+    return tuple(sorted(name.removeprefix("--").replace("-", "_") for name in names))
 
 
 def ask_engine(engine: str) -> Accepted:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 
-from scenarios.engines.accepted import Accepted
+from scenarios.engines.accepted import Accepted, options
 
 
 def accepted() -> Accepted:
@@ -14,7 +15,10 @@ def accepted() -> Accepted:
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.server_args import ServerArgs
 
+    server = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(server)
     return Accepted(
         engine=tuple(sorted({*inspect.signature(ServerArgs).parameters, "server_args"})),
         sampling=tuple(sorted(inspect.signature(SamplingParams).parameters)),
+        server=options(server),
     )

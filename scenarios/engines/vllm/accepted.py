@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import inspect
 
-from scenarios.engines.accepted import Accepted
+from scenarios.engines.accepted import Accepted, options
 
 
 def accepted() -> Accepted:
@@ -25,4 +26,17 @@ def accepted() -> Accepted:
         engine=tuple(sorted(named | {field.name for field in dataclasses.fields(EngineArgs)})),
         sampling=tuple(sorted(inspect.signature(vllm.SamplingParams).parameters)),
         head_sizes=sizes,
+        server=_server(),
     )
+
+
+def _server() -> tuple[str, ...]:
+    """Return the options of `vllm serve`; empty for a version whose parser is somewhere else."""
+    try:
+        from vllm.entrypoints.cli.serve import ServeSubcommand
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        commands: argparse._SubParsersAction[argparse.ArgumentParser] = FlexibleArgumentParser().add_subparsers()
+        return options(ServeSubcommand().subparser_init(commands))
+    except (ImportError, AttributeError):
+        return ()

@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import pickle
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -266,6 +268,31 @@ def test_an_error_of_a_plug_in_says_what_to_do_about_its_package(
         "harness: the engine plug-in 'theirs' of an unnamed package (theirs.spec:SPEC) raised ValueError\n"
         "  fix: upgrade or uninstall its package, or tell its authors\n"
     )
+
+
+def _commands_of_a_job(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of each command that takes the user's own command behind `--`, and nothing without it."""
+    command = command or cli.commands()
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _commands_of_a_job(child, (*path, name))
+    arguments = [item for item in command.params if item.param_type_name == "argument"]
+    if path == ("watch",) or (len(arguments) == 1 and arguments[0].required and arguments[0].name in cli.OF_A_JOB):
+        yield path
+
+
+@pytest.mark.slow
+def test_a_command_that_lacks_the_users_own_gets_it_behind_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ERROR_FILE, str(tmp_path / "error.json"))
+    paths = [*_commands_of_a_job()]
+    assert {("watch",), ("record",), ("render", "torchrun"), ("render", "ray-job")} <= {*paths}
+    for path in paths:
+        for rest in ((), ("--",), ("--out", "some where"), ("--out", "some where", "--")):
+            assert cli.main([*path, *rest]) == 2
+            fix = json.loads((tmp_path / "error.json").read_text())["fix"].partition("   # ")[0]
+            options = [word for word in rest if word != "--"]
+            assert shlex.split(fix) == ["harness", *path, *options, "--", "python", "train.py"]
 
 
 def test_the_command_that_started_it_gets_the_error_as_data(

@@ -661,8 +661,8 @@ def test_a_step_of_slurm_has_the_variables_of_its_script(folder: Path, programs:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["slurm", "--"], "Missing argument"),
-        (["torchrun", "--"], "Missing argument"),
+        (["slurm", "--"], "there is no command to render"),
+        (["torchrun", "--"], "there is no command to render"),
         (["torchrun", "--", ""], "the command of the job is empty"),
         (["torchrun", "--", "torchrun", "train.py"], "the script runs torchrun itself"),
         (["torchrun", "--", "python", "-m", "torch.distributed.run", "x"], "the script runs torchrun itself"),

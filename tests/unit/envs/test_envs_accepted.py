@@ -21,9 +21,16 @@ ENGINE = {
                    "class SamplingParams:\n    def __init__(self, temperature=1.0, top_k=0): ...\n",
     "engine/__init__.py": "",
     "engine/arg_utils.py": "import dataclasses\nEngineArgs = dataclasses.make_dataclass('Args', ['model', 'dtype'])\n",
+    "entrypoints/__init__.py": "",
+    "entrypoints/cli/__init__.py": "",
+    "entrypoints/cli/serve.py": "class ServeSubcommand:\n    def subparser_init(self, commands):\n"
+                                "        parser = commands.add_parser('serve')\n"
+                                "        parser.add_argument('--max-model-len', '-l')\n        return parser\n",
+    "utils/__init__.py": "",
+    "utils/argparse_utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser\n",
     "platforms/__init__.py": "class current_platform:\n    is_cpu = staticmethod(lambda: False)\n",
 }  # fmt: skip
-TAKES = Accepted(("dtype", "model", "seed"), ("temperature", "top_k"))
+TAKES = Accepted(("dtype", "model", "seed"), ("temperature", "top_k"), server=("help", "max_model_len"))
 
 pytestmark = pytest.mark.slow  # each makes an environment
 
@@ -36,7 +43,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     (site,) = (tmp_path / "mine").glob("lib/python3*/site-packages")
     for name, text in ENGINE.items():
         file = site / "vllm" / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return registration.add("mine", "vllm", str(python))
 
@@ -60,6 +67,12 @@ def test_a_broken_list_is_asked_anew(made: Environment) -> None:
     made.folder.mkdir(exist_ok=True)
     (made.folder / FILE).write_text('{"version": "0.32.0"')
     assert accepted(made, ask=True) == TAKES
+
+
+def test_a_server_whose_parser_is_somewhere_else_hides_nothing_else(made: Environment, tmp_path: Path) -> None:
+    (file,) = (tmp_path / "mine").glob("lib/python3*/site-packages/vllm/entrypoints/cli/serve.py")
+    file.unlink()
+    assert accepted(made, ask=True) == dataclasses.replace(TAKES, server=())
 
 
 def test_an_engine_that_does_not_say_stops_nothing(made: Environment, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.examine import compared
 from harness.errors import BadInput
-from harness.frameworks import detection
+from harness.frameworks import detection, servers
 from harness.frameworks.against import compare, words
 from harness.frameworks.installed import Installation
 from reports.doctor_model import Hazard, Report, Unchecked
@@ -374,6 +374,56 @@ def test_servers_of_two_engines_are_compared_by_what_their_arguments_mean() -> N
     assert differing(vllm, f"{sglang} 1024")["max_model_len"] == "error"
     unknown = [item for item in compare(vllm.split(), f"{sglang} 1026 --foo 3".split()) if isinstance(item, Unchecked)]
     assert any("foo" in item.reason for item in unknown)
+
+
+@pytest.mark.parametrize(
+    ("model_a", "model_b", "severity"),
+    [
+        ("org/A", "org/A", None),
+        ("org/A", "org/B", "error"),
+        ("org/A", "other/A", "error"),
+        ("/models/A/", "/models/A", None),
+        ("org/A", "/models/A", "warning"),
+        ("./A", "/models/A", "warning"),
+        ("org/A", "/models/B", "error"),
+    ],
+)
+def test_another_model_is_the_first_difference_of_two_servers(model_a: str, model_b: str, severity: str | None) -> None:
+    starts = ("vllm serve {}", "python -m sglang.launch_server --model-path {}", "sglang serve --model {}",
+              "python -m vllm.entrypoints.openai.api_server --model={}")  # fmt: skip
+    for first in starts:
+        for second in starts:
+            commands = first.format(model_a) + " --dtype half", second.format(model_b) + " --dtype bfloat16"
+            severities = differing(*commands)
+            assert severities.get("model") == severity
+            assert "dtype" in severities and (severity is None or next(iter(severities)) == "model")
+
+
+@pytest.mark.parametrize(
+    ("words", "unknown"),
+    [
+        ("--port 1 --max-model-len 8 --max-num-seq 3 --no-enforce-eager --compilation-config.level 3", None),
+        ("--no-such-flag 3", "no-such-flag"),
+        ("--max-modell-len=8", "max-modell-len"),
+    ],
+)
+def test_an_option_that_the_engines_server_does_not_have_is_named(
+    words: str, unknown: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("port", "max_model_len", "max_num_seqs", "no_enforce_eager", "compilation_config")
+    monkeypatch.setattr(servers, "_version", lambda engine, program: "0.32.0")
+    # Without a list, or with that of another version, nothing is said.
+    for listed, named in ((("0.32.0", names), unknown), (("0.32.0", ()), None), (("0.31.0", names), None)):
+        outcomes = compare(
+            ["vllm", "serve", "m"], ["vllm", "serve", "m", *words.split()], served=lambda engine, listed=listed: listed
+        )
+        hazards = [item for item in outcomes if isinstance(item, Hazard) and item.where == ("command B",)]
+        assert [(item.severity, item.measured) for item in hazards] == ([("error", f"B: --{named}")] if named else [])
+
+
+def test_a_model_that_only_the_shell_knows_is_not_compared() -> None:
+    unknown = compare(["vllm", "serve", "$MODEL"], ["vllm", "serve", "org/B"])
+    assert [item for item in unknown if isinstance(item, Unchecked)]
 
 
 @pytest.mark.parametrize("command_b", ["python train.py", "vllm serve m"])

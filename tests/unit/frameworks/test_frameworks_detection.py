@@ -151,6 +151,34 @@ def test_a_module_that_the_commands_own_python_lacks_is_refused(command: list[st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("import os\nfrom trl import GRPOTrainer\n", True),
+        ('"""Trains."""\nimport os\nos.environ["A"] = os.getcwd()\nB = 1\nimport trl.trainer\n', True),
+        ("import sys\nsys.path.insert(0, '/theirs')\nimport trl\n", False),
+        ("import sys\nsys.path = ['/theirs', *sys.path]\nimport trl\n", False),
+        ("import mine\nimport trl\n", False),  # it may bring it
+        ("try:\n    import trl\nexcept ImportError:\n    trl = None\n", False),
+        ("def main():\n    import trl\n", False),
+        ("import trl\nthis is no Python\n", False),
+    ],
+)
+def test_a_script_whose_own_python_lacks_what_it_imports_first_is_refused(
+    text: str, refused: bool, tmp_path: Path
+) -> None:
+    script(tmp_path, "", "mine.py")
+    train, environ = script(tmp_path, text), {"PATH": "/usr/bin:/bin"}
+    for command in ([sys.executable, train], ["nice", sys.executable, "-u", train, "--steps", "3"]):
+        job = detect(command, "trl", environ)
+        with pytest.raises(BadInput, match="'trl'") if refused else nullcontext() as refusal:
+            detection.refuse_absent(job, command, environ)
+        assert not refused or sys.executable in str(refusal.value.fix)
+    (tmp_path / "trl").mkdir()  # beside the script
+    detection.refuse_absent(job, command, environ)
+
+
+@pytest.mark.slow
 def test_a_checkout_without_metadata_is_welcome(tmp_path: Path) -> None:
     (tmp_path / "verl").mkdir()
     (tmp_path / "verl" / "__init__.py").touch()
@@ -181,18 +209,19 @@ def test_a_framework_has_its_engines(framework: str, backend: str, can: bool) ->
 @pytest.mark.parametrize(
     ("present", "pair", "to_make"),
     [
-        (["a", "b"], ("vllm@a", "vllm@b"), []),
-        (["a"], ("vllm@0.31", "vllm@0.32"), ["vllm@0.31"]),
-        ([], ("vllm@0.31", "vllm@0.32"), ["vllm@0.31", "vllm@0.32"]),
+        ({"a": "0.31.0", "b": "0.32.0"}, ("vllm@a", "vllm@b"), []),
+        ({"a": "0.32.0", "b": "0.32.0"}, ("vllm@0.31", "vllm@0.32"), ["vllm@0.31"]),
+        ({"a": "0.32.0"}, ("vllm@0.31", "vllm@0.32"), ["vllm@0.31"]),
+        ({}, ("vllm@0.31", "vllm@0.32"), ["vllm@0.31", "vllm@0.32"]),
     ],
 )
-def test_a_pair_of_one_engine_is_of_environments_that_exist_or_are_made_first(
-    present: list[str], pair: tuple[str, str], to_make: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_pair_of_one_engine_is_of_two_releases_that_exist_or_are_made_first(
+    present: dict[str, str], pair: tuple[str, str], to_make: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
-    for name in present:
+    for name, version in present.items():
         registered = Environment(
-            name=name, engine="vllm", version="0.32.0", python=sys.executable, python_version="3.11.7", ray="",
+            name=name, engine="vllm", version=version, python=sys.executable, python_version="3.11.7", ray="",
             torch="", device="cpu", owned=False,
         )  # fmt: skip
         folder = tmp_path / "envs" / name

@@ -104,6 +104,33 @@ def test_suspicions_6_and_7_name_each_setting_that_the_headline_counts(tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("argument", "parameter", "fixed", "as_asked"),
+    [
+        ("max_running_requests", "max_num_seqs", 2, False),
+        ("max_running_requests", "max_num_seqs", 0, True),
+        ("max_total_tokens", "kv_cache_tokens", 64, False),
+    ],
+)
+def test_a_fixed_value_is_as_asked_by_chance_only_if_it_is_the_value_asked_for(
+    tmp_path: Path, argument: str, parameter: str, fixed: int, as_asked: bool
+) -> None:
+    """`fixed`: how much more than asked for the mapping gives, whatever is asked."""
+    asked = getattr(scenario().engine, parameter)
+    baseline, candidate = pair(native=False)
+    mapped(baseline, {}, engine="vllm")
+    mapped(candidate, {"edits": {"engine": {argument: asked + fixed}}})
+    for event in candidate.events("engine_info"):
+        event["resolved"][parameter] = asked + fixed
+    verdict = put(tmp_path, baseline, candidate)
+    [finding] = named(verdict, f"CONFIG({parameter})")
+    assert (finding.about, finding.severity) == (("", "info") if as_asked else ("setting", "warning"))
+    assert finding.details["given"] == asked + fixed
+    groups = _listed(verdict, 6)
+    assert (f"{parameter} of the candidate" in groups.get("not as asked", [])) is not as_asked
+
+
+@pytest.mark.slow
 def test_both_sides_alike_in_not_being_as_asked_are_counted_in_the_first_line(tmp_path: Path) -> None:
     """A prefix cache that an engine has and does not use changes no result, and is not as asked all the same."""
     baseline, candidate = pair(native=False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from harness.parity.subjects.native_sampler.observed import (
+    DIFFERENT,
     EQUAL,
     UNDECIDED,
     Look,
@@ -104,6 +107,24 @@ def test_each_undecided_quantity_says_its_own_number() -> None:
     assert not any(line.startswith("surprisal undecided") for line in result.sentences())
     assert "finish not recorded" in result.summary()
     assert result.remedy() == " (--set native.samples=5300)"
+
+
+def test_a_quantitys_sentence_has_both_means_its_outcome_and_the_p_of_what_was_shown() -> None:
+    statistic = Statistic.of("reward", "mean")
+    quantities = {
+        "length": Quantity(EQUAL, (10.25, 10.5), 1024, 0.0, 0.1, 0.2, 1.0, 0.0, 0.002, 900, 900, 0.3),
+        "reward": Quantity(DIFFERENT, (0.5, 0.75), 1024, 0.1, 0.1, 0.2, 1.0, 0.4, 0.4, 900, 900, 0.3),
+    }
+    looks = (Look(1, (1024, 1024), 0.001, 0.05, {}, (statistic,), (), ()),)
+    tests = {statistic: {"statistic": 5.0, "p": 1e-5, "p_holm": 3e-5}}
+    result = NativeResult(looks, tests, quantities, draws=1, most=1024, samples=(1024, 1024))
+    numbers = [re.findall(r"\d[\d.e-]*", sentence) for sentence in result.sentences()[1:3]]
+    assert numbers == [["10.2", "10.5", "0.002"], ["0.5", "0.75", "3e-05"]]
+    outcomes = [
+        quantity.outcome in sentence
+        for quantity, sentence in zip(quantities.values(), result.sentences()[1:3], strict=True)
+    ]
+    assert outcomes == [True, True]
 
 
 def test_a_difference_beyond_all_permutations_has_a_p_far_below_one_of_them() -> None:

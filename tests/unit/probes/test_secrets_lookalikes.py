@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
 import pytest
 
 from probes import redaction, secret_assignments, secret_names
+from reports.limits import LIMITS
 
 VALUE = "Zq7mKx93" + "vLw2Tn"
 HUB = "hf_" + "aB3" * 11
@@ -278,6 +280,16 @@ def test_numbers_in_fields() -> None:
     for _ in range(2):
         assert redaction.event("span", {"hf_token": 17})["hf_token"] == 17
         assert redaction.event("span", {"hf_token": int(NUMBER)})["hf_token"] == "***"
+
+
+@pytest.mark.parametrize("name", [*LIMITS, "policy_token_gap"])
+@pytest.mark.parametrize("value", [1.0000002192887545, -0.00012345678901234567, 2.4e-7, math.nan, math.inf])
+def test_a_metric_is_no_secret(name: str, value: float) -> None:
+    """Not as a number, not written into a text, and not beside its published limit."""
+    assert redaction.scrub({name: str(value)}) == {name: str(value)}
+    assert redaction.text(f"{name}: {value}") == f"{name}: {value}"
+    metrics = {name: {"value": 1.05, "limit": "at most 1.05 (NeMo-RL)"}}
+    assert name not in LIMITS or redaction.scrub(metrics) == metrics
 
 
 def test_every_name_of_a_secret_has_a_stem() -> None:

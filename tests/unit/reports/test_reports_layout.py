@@ -17,7 +17,7 @@ from test_reports_samples import of, record
 
 from harness.triage.judge import triage
 from reports import render
-from reports.model import Place, Verdict
+from reports.model import Check, CheckState, Place, Verdict
 
 pytestmark = pytest.mark.slow
 WIDTH, SCREEN = 400, 1280
@@ -148,7 +148,7 @@ def test_both_prompts_stand_beside_each_other_around_their_first_difference(tmp_
     assert "another prompt from position 1" in first["text"] and "another prompt from position 0" in second["text"]
 
 
-def test_what_is_folded_is_open_on_paper(tmp_path: Path) -> None:
+def test_the_stacks_of_a_hang_are_open_on_paper(tmp_path: Path) -> None:
     reader = shutil.which("pdftotext")
     if reader is None:
         pytest.skip("needs pdftotext (poppler-utils)")
@@ -164,3 +164,18 @@ def test_what_is_folded_is_open_on_paper(tmp_path: Path) -> None:
     subprocess.run(printing, cwd=tmp_path, check=True, capture_output=True, timeout=120)
     page = subprocess.run([reader, "report.pdf", "-"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert {f"frame_{number}" for number in range(100, 108)} <= set(re.findall(r"frame_\d+", page))
+
+
+@pytest.mark.parametrize(("state", "is_open"), [("ruled out", False), ("confirmed", True)])
+def test_details_are_printed_where_the_verdict_rests_on_them(state: CheckState, is_open: bool, tmp_path: Path) -> None:
+    """By the number of pages: a thousand details take more than ten."""
+    verdict = examples.equivalent()
+    assert verdict.parity is not None
+    details = {f"detail {number}": number for number in range(1000)}
+    checks = [Check("tokens", state, "4,711 of 4,711 tokens equal", details=details)]
+    verdict = dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, checks=checks))
+    (tmp_path / "report.html").write_text(render(verdict, "html"), encoding="utf-8")
+    printing = [*HEADLESS, "--print-to-pdf=report.pdf", "report.html"]
+    subprocess.run(printing, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    pages = len(re.findall(rb"/Type\s*/Page[^s]", (tmp_path / "report.pdf").read_bytes()))
+    assert (pages > 15) is is_open

@@ -166,7 +166,9 @@ def _not_honoured(side: Side, info: EngineInfo, key: str, value: Any, got: Any) 
     dropped = follows is not None and bool(argument) and argument not in follows
     resolved = info.resolved.parameters.get(key)
     effective_value = resolved if got is None else got
-    wrong = effective_value is not None and not _ok(key, value, effective_value)
+    # A fixed value that only suffices here is too small for another request: by chance is exactly as asked.
+    as_asked = effective_value == value if dropped else _ok(key, value, effective_value)
+    wrong = effective_value is not None and not as_asked
     if not dropped and (not wrong or got is None):
         return
     text = lost(key, engine, value, got, info.arguments, dropped=dropped)

@@ -217,14 +217,23 @@ class NativeResult:
         """Return how much was drawn, and a sentence for each quantity."""
         drawn = " and ".join(f"{count:,}" for count in self.samples)
         most = f", at most {self.most:,} a side" if len(self.looks) < self.draws else ""
-        lines = [f"{drawn} samples of {self.prompts:,} prompts in {part_of(len(self.looks), self.draws, 'draw')}{most}"]
-        lines += [f"{self._clause(name)} ({self._means(name)})" for name in self.quantities]
+        draws = part_of(len(self.looks), self.draws, "draw")
+        margin = f"means are equal to within {figure(self.margin)} standard deviations"
+        lines = [f"{drawn} samples of {self.prompts:,} prompts in {draws}{most}; {margin}"]
+        lines += [self._sentence(name) for name in self.quantities]
         return lines + [f"{name} not tested: it was not recorded for every sample" for name in self.absent]
+
+    def _sentence(self, name: str) -> str:
+        """Return both means of a quantity, its outcome, and the p of what was shown: of equality or of a difference."""
+        quantity = self.quantities[name]
+        differences = [test["p_holm"] for statistic, test in self.tests.items() if statistic.quantity == name]
+        p = min(differences) if quantity.outcome == DIFFERENT and differences else quantity.p_holm
+        return f"{name} {self._means(name)}: {self._clause(name).removeprefix(f'{name} ')} (p {p:.1g})"
 
     def _clause(self, name: str) -> str:
         quantity = self.quantities[name]
         if quantity.outcome == EQUAL:
-            return f"{name} equal to within {figure(self.margin)} standard deviations"
+            return f"{name} equal"
         if quantity.outcome == DIFFERENT:
             return f"{name} different"
         text = f"{name} undecided after {quantity.samples:,} of at most {self.most:,} samples a side"
