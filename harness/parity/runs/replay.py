@@ -26,8 +26,6 @@ from harness.parity.runs.preflight import check_device, check_machine, environme
 from harness.parity.runs.recording import compacted, guarded, recording_in, verdict_with_cut, written
 from harness.parity.runs.run_engines import cluster_for
 from harness.parity.runs.run_options import ReplayOptions
-from harness.parity.runs.source import source
-from harness.parity.subjects.recording.observed_replay import answer, halves
 from reports import displayed_paths
 from reports.model import Finding, Verdict
 from reports.text import counted
@@ -53,6 +51,10 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
             fix="harness bundle RUN   # where the run is, without --hash-prompts",
         )
     envs.parse(backend)
+    # NumPy, which an extra brings, is behind these: without it the sentences above are still right.
+    from harness.parity.runs.source import source
+    from harness.parity.subjects.recording.observed_replay import answer, halves
+
     recorded_run, name = source(path), displayed_paths.displayed(str(path))
     window = recorded_run.window(from_step, options.steps)
     checkpoint = recorded_run.checkpoint(from_step)

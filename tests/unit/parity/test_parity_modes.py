@@ -475,7 +475,10 @@ def _mode(
             {"scenario": "sampled", "manifest": "sampled", "frames": "sampled"},
             "'sampled', of run.json's scenario, cannot be judged",
         ),
-        ({"scenario": "Coupled", "manifest": None, "frames": None}, "'Coupled', of run.json's scenario, cannot be judged"),
+        (
+            {"scenario": "Coupled", "manifest": None, "frames": None},
+            "'Coupled', of run.json's scenario, cannot be judged",
+        ),
         ({"frames": "free"}, "'free', of the frames of its rollouts, cannot be judged"),
         ({"scenario": ["coupled"]}, "cannot be judged"),
         ({"frames": "replay"}, "is a replay by the frames of its rollouts, but run.json does not say"),
