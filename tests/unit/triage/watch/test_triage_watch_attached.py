@@ -147,7 +147,7 @@ def test_a_number_that_is_no_process_is_refused(tmp_path: Path, pid: int) -> Non
 @pytest.mark.parametrize(
     ("pid", "children", "named"),
     [
-        (os.getpid(), {}, ""),  # a shell that became the watch with exec
+        pytest.param(os.getpid(), {}, "", id="itself"),  # a shell that became the watch with exec
         (5, {}, ""),
         (5, {20: "sh", 21: "python3.12", 22: "python3.12"}, "21"),
         (5, {20: "torchrun"}, "20"),
