@@ -39,6 +39,7 @@ _PATH = re.compile(r"[./~]")  # begins a model's folder; any other name is one o
 _PARAMETERS = BY_NAME | {parameter.name: parameter for parameter in CARRIED}
 _SWITCH = re.compile(r"(?:enable|disable|no|skip|trust)_.+|.+_lb")  # arguments that need no value
 _OPTION = re.compile(r"-[^\d.]")  # a word that is no value: -1 is one
+_COMPUTES = "it decides what is computed, or in which order"
 _DOES = "what it changes is not known here: a comparison of the runs may show it"
 
 
@@ -167,11 +168,22 @@ def _canonical(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
         if not any(name in table and table[name].name in side.arguments for side, table in sides):
             continue
         values = [table[name].value_in(side.arguments) if name in table else None for side, table in sides]
-        if values[0] == values[1]:
+        others = list(zip(sides, values[::-1], strict=True))
+        # SGLang keeps tokens of its context for itself: what our mapping writes for the other's value is alike, too.
+        written = [_written(table.get(name), other) for (_, table), other in others]
+        if values[0] == values[1] or any(
+            word is not None and side.arguments.get(table[name].name) == word
+            for (side, table), word in zip(sides, written, strict=True)
+        ):
             yield None
-        else:
-            yield _differs(name, name, "; ".join(f"{side.name}: {name} {value}"
-                                                 for (side, _), value in zip(sides, values, strict=True)))  # fmt: skip
+            continue
+        stated = "; ".join(f"{side.name}: {name} {value}" for (side, _), value in zip(sides, values, strict=True))
+        fixes = [
+            f"{_option(table[name].name, word)} in {side.name}"
+            for (side, table), word in zip(sides, written, strict=True)
+            if word is not None
+        ]
+        yield _differs(name, name, stated, trap=True, fix=", or ".join(fixes))
     for side, table in sides:
         meant = {argument.name for argument in table.values()} | _ASIDE
         if others := sorted({*side.arguments} - meant):
@@ -184,12 +196,29 @@ def _table(engine: str) -> dict[str, Native]:
     return {name: argument for name, argument in arguments.items() if argument is not None}
 
 
-def _differs(argument: str, canonical: str, stated: str) -> Problem:
+def _written(argument: Native | None, value: Any) -> Any:
+    """What the engine is to be given for a canonical value; None where it has no such argument or the value is not
+    known."""
+    return None if argument is None or value is None else argument.write(value)
+
+
+def _option(name: str, value: Any) -> str:
+    """An option of a server with its value, in words where it is a switch."""
+    option = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return option if value else f"no {option}"
+    return f"{option} {value}"
+
+
+def _differs(argument: str, canonical: str, stated: str, *, trap: bool = False, fix: str = "") -> Problem:
+    """The difference of one argument. `trap`: between two engines, which may not mean the same by it."""
     parameter = _PARAMETERS.get(canonical)
-    severity: Severity = "info" if argument in _ASIDE else "error" if parameter and parameter.results else "warning"
-    does = "it bears on no number that is compared" if severity == "info" else (parameter and parameter.trap) or _DOES
-    fix = "" if severity == "info" else "write it alike in both commands, or expect what it does"
-    return Problem(severity, f"{argument} differs", stated, does, fix)
+    results = parameter is not None and parameter.results
+    severity: Severity = "info" if argument in _ASIDE else "error" if results else "warning"
+    if severity == "info":
+        return Problem(severity, f"{argument} differs", stated, "it bears on no number that is compared", "")
+    does = parameter.trap if trap and parameter and parameter.trap else _COMPUTES if results else _DOES
+    return Problem(severity, f"{argument} differs", stated, does, fix or "write it alike in both commands")
 
 
 def _arguments(engine: str, words: Sequence[str]) -> dict[str, Any]:

@@ -372,6 +372,11 @@ def test_servers_of_two_engines_are_compared_by_what_their_arguments_mean() -> N
     sglang = "python -m sglang.launch_server --context-length"
     assert "max_model_len" not in differing(vllm, f"{sglang} 1026")
     assert differing(vllm, f"{sglang} 1024")["max_model_len"] == "error"
+    assert "max_model_len" not in differing(vllm, f"{sglang} 1032")  # what `harness mapping` writes for it
+    problems = compare(vllm.split(), f"{sglang} 1024 --disable-cuda-graph".split())
+    fixes = {problem.what: problem.fix for problem in problems if isinstance(problem, Hazard)}
+    assert fixes["max_model_len differs"] == "--max-model-len 1022 in A, or --context-length 1032 in B"
+    assert fixes["enforce_eager differs"] == "--enforce-eager in A, or no --disable-cuda-graph in B"
     unknown = [item for item in compare(vllm.split(), f"{sglang} 1026 --foo 3".split()) if isinstance(item, Unchecked)]
     assert any("foo" in item.reason for item in unknown)
 
