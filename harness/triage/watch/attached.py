@@ -162,10 +162,12 @@ def _refuse_above(pid: int, table: Mapping[int, int]) -> None:
         return
     children = [child for child, parent in sorted(table.items()) if parent == pid and child not in ours]
     python = [child for child in children if "python" in proc.comm(child)]
-    named = next(iter(python or children), None)
     place = "is the first process of this host" if pid == 1 else "is this watch or runs it"
-    raise BadInput(
-        f"process {pid} {place}, so it is no job to watch: give the pid of its child that is the job"
-        + (f", such as {named}" if named else ""),
-        fix="pgrep -af python   # the job's Python processes" if named is None else f"harness watch --pid {named}",
-    )
+    message = f"process {pid} {place}, so it is no job to watch: give the pid of its child that is the job"
+    for child in (python or children)[:1]:
+        raise BadInput(f"{message}, such as {child}", fix=_watch(child))
+    raise BadInput(message, fix="pgrep -af python   # the job's Python processes")
+
+
+def _watch(pid: int) -> str:
+    return f"harness watch --pid {pid}"
