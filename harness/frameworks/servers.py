@@ -168,9 +168,8 @@ def _canonical(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
         if not any(name in table and table[name].name in side.arguments for side, table in sides):
             continue
         values = [table[name].value_in(side.arguments) if name in table else None for side, table in sides]
-        others = list(zip(sides, values[::-1], strict=True))
         # SGLang keeps tokens of its context for itself: what our mapping writes for the other's value is alike, too.
-        written = [_written(table.get(name), other) for (_, table), other in others]
+        written = [_written(table.get(name), other) for (_, table), other in zip(sides, values[::-1], strict=True)]
         if values[0] == values[1] or any(
             word is not None and side.arguments.get(table[name].name) == word
             for (side, table), word in zip(sides, written, strict=True)
