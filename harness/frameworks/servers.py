@@ -82,7 +82,10 @@ def read(name: str, command: Sequence[str]) -> Server | None:
                 arguments, options = _arguments(engine, given), tuple(item.name for item in dashed(given, hyphens=True))
                 models = [str(arguments.pop(title)) for title in _MODEL if title in arguments]
                 version = _version(engine, words[at - 2] if module else word)
-                return Server(name, engine, "".join(models[:1]), arguments, options, mine, version)
+                return Server(
+                    name=name, engine=engine, model="".join(models[:1]), arguments=arguments, options=options,
+                    variables=mine, version=version,
+                )  # fmt: skip
     return None
 
 

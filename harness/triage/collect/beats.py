@@ -102,7 +102,30 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
     # Another host's clock cannot be compared with ours: measure its ages at the moment of its beat.
     if here and fields["host"] != here:
         now_ns = int(fields["t_ns"])
-    beat = Beat(
+    world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
+    # A damaged file must not make the reader count to an absurd number of ranks.
+    bounded(world or 0, RANKS, "world_size")
+    bounded(rank or 0, RANKS, "rank")
+    role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
+    return Pulse(
+        host=str(fields["host"]),
+        pid=int(fields["pid"]),
+        beat=_beat(fields, now_ns),
+        role=role,
+        rank=rank,
+        world_size=world,
+        socket=socket,
+        start_ticks=int(fields.get("start_ticks") or 0),
+        journals=tuple(str(path) for path in fields.get("journals") or ()),
+        error=redact.text(str(fields.get("error") or "")),
+        at_ns=int(fields["t_ns"]),
+        loops=_number(fields.get("loops")) or 0,
+    )
+
+
+def _beat(fields: dict[str, Any], now_ns: int) -> Beat:
+    """What one beat says of the process, its ages in seconds at `now_ns`."""
+    return Beat(
         count=int(fields["count"]),
         age_s=_age(now_ns, fields["t_ns"]),
         progress_age_s=_age(now_ns, fields["progress_ns"]),
@@ -117,25 +140,6 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
         lost_threads=tuple(_lost(now_ns, thread) for thread in (fields.get("lost_threads") or ())[:MAX_LOST]),
         raised_at=_frame(*fields["raised_at"]) if fields.get("raised_at") else None,
-    )
-    world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
-    # A damaged file must not make the reader count to an absurd number of ranks.
-    bounded(world or 0, RANKS, "world_size")
-    bounded(rank or 0, RANKS, "rank")
-    role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
-    return Pulse(
-        host=str(fields["host"]),
-        pid=int(fields["pid"]),
-        beat=beat,
-        role=role,
-        rank=rank,
-        world_size=world,
-        socket=socket,
-        start_ticks=int(fields.get("start_ticks") or 0),
-        journals=tuple(str(path) for path in fields.get("journals") or ()),
-        error=redact.text(str(fields.get("error") or "")),
-        at_ns=int(fields["t_ns"]),
-        loops=_number(fields.get("loops")) or 0,
     )
 
 

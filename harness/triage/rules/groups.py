@@ -44,34 +44,14 @@ def diverged(case: Case) -> Ruling | None:
     # K10 needs ranks in work of their own (a checkpoint, a branch on the rank). Without a majority the source text has
     # to prove it, because the name of a function is too weak.
     special = [member for member in members if (_proven if usual is None else _rank_only)(member)]
+    are_few = usual is None or _are_minority(special, sides, usual)
     side_texts = tuple(f"{case.names(member.key for member in side)} in {what}" for what, side in sides.items())
-    if special and len(special) < len(members) and (usual is None or _are_minority(special, sides, usual)):
-        why = {
-            member.key: f"runs {_what(sides, member)} at {place} in work that it does alone{_condition(member)}"
-            for member in special
-        }
-        return Ruling(
-            "HUNG",
-            f"a collective that only {case.names(why)} runs, at {place}",
-            "K10",
-            why,
-            place=place,
-            evidence=side_texts,
-            next=("take the collective out of the branch, or let every rank run it",),
-        )
+    if special and len(special) < len(members) and are_few:
+        return _alone(case, special, sides, place, side_texts)
     # Inside an engine's scheduler a difference is a branch of one rank (K3); elsewhere the ranks made a different
     # number of calls (K1).
     kind = "K3" if all(member.doing.within("scheduler") for member in members) else "K1"
-    why = (
-        {}
-        if usual is None
-        else {
-            member.key: f"runs {what} at {place}, where {_others_run(group, difference, usual)}"
-            for what, side in sides.items()
-            if what != usual
-            for member in side
-        }
-    )
+    why = _deviating(group, difference, sides, place)
     by_text = left_out(case, standing.places_of(members)) if kind == "K1" else None
     if by_text is not None and (not why or by_text.culprits.keys() == why.keys()):
         return replace(by_text, evidence=(*by_text.evidence, *side_texts))
@@ -87,6 +67,39 @@ def diverged(case: Case) -> Ruling | None:
             "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued",
         ),
     )
+
+
+def _alone(
+    case: Case, special: list[Subject], sides: dict[str, list[Subject]], place: str, evidence: tuple[str, ...]
+) -> Ruling:
+    """K10: ranks in work of their own run a collective that the others do not."""
+    why = {
+        member.key: f"runs {_what(sides, member)} at {place} in work that it does alone{_condition(member)}"
+        for member in special
+    }
+    return Ruling(
+        "HUNG",
+        f"a collective that only {case.names(why)} runs, at {place}",
+        "K10",
+        why,
+        place=place,
+        evidence=evidence,
+        next=("take the collective out of the branch, or let every rank run it",),
+    )
+
+
+def _deviating(group: GroupState, difference: Mismatch, sides: dict[str, list[Subject]], place: str) -> dict[str, str]:
+    """Each rank that runs another operation than most -> what it runs; nobody where there is no majority."""
+    usual = usual_side(group, difference)
+    if usual is None:
+        return {}
+    others = {what: members for what, members in sides.items() if what != usual}
+    expected = _others_run(group, difference, usual)
+    return {
+        member.key: f"runs {what} at {place}, where {expected}"
+        for what, members in others.items()
+        for member in members
+    }
 
 
 def _in_all(member: Subject, difference: Mismatch) -> bool:
