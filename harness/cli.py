@@ -248,12 +248,12 @@ OF_A_JOB = ("command", "words")  # parameters that take the user's own command
 
 
 def _refuse_empty_words(command: Any) -> None:
-    """Refuse an empty argument, of a variable that is not set say: as a path it would be the current directory. A
-    command behind -- may have empty words."""
+    """Refuse an empty argument or option, of a variable that is not set say: as a path it would be the current
+    directory, and an option would count as not given. A command behind -- may have empty words."""
     for child in getattr(command, "commands", {}).values():
         _refuse_empty_words(child)
     for parameter in command.params:
-        if parameter.param_type_name == "argument" and parameter.name not in (*OF_A_JOB, "options"):
+        if parameter.name not in (*OF_A_JOB, "options"):
             parameter.callback = functools.partial(_nonempty, parameter.callback)
 
 
@@ -261,9 +261,9 @@ def _nonempty(further: Any, context: Any, parameter: Any, value: Any) -> Any:
     source = context.get_parameter_source(parameter.name)
     words = value if isinstance(value, (list, tuple)) else [value]
     if source is not None and source.name == "COMMANDLINE" and "" in words:
-        raise BadInput(
-            f"the argument {parameter.name!r} is empty: is a variable not set?", fix=f"{context.command_path} --help"
-        )
+        of_option = parameter.param_type_name == "option"
+        what = f"the option {parameter.opts[0]}" if of_option else f"the argument {parameter.name!r}"
+        raise BadInput(f"{what} is empty: is a variable not set?", fix=f"{context.command_path} --help")
     return further(context, parameter, value) if further is not None else value
 
 

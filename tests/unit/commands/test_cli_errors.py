@@ -391,3 +391,19 @@ def test_a_verdict_that_is_a_pipe_is_refused_and_not_waited_for(
     os.mkfifo(tmp_path / "pipe")
     assert cli.main(["report", str(tmp_path / "pipe")]) == 2
     assert "is not a regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["triage", ""],
+        ["doctor", "--against", "", "--", "python", "train.py"],
+        ["watch", "--on-verdict", "", "--", "true"],
+        ["record", "--out", "", "--", "true"],
+    ],
+)
+def test_an_empty_word_of_a_variable_that_is_not_set_is_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert "is a variable not set?" in capsys.readouterr().err
