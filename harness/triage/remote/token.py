@@ -53,10 +53,16 @@ def read(file: str, *, make: bool = False) -> bytes:
 
 
 def _of_the_watch(file: str = "") -> str:
-    """The option with the file that may be meant: of a similar name, or as a watch is advised to make it."""
-    others = [path for path in Path(file).parent.glob("*") if path.is_file() and path != Path(file)]
-    likely = similar_path(Path(file or NAME), others) or similar_path(Path(NAME), others)
+    """The option with the file that may be meant: of a similar name, or one that says that it holds a token."""
+    others = [path for path in sorted(Path(file).parent.glob("*")) if path != Path(file) and _may_hold_one(path)]
+    likely = similar_path(Path(file), others) if file else None
+    likely = likely or next((path for path in others if NAME in path.name.lower()), None)
     return OF_THE_WATCH if likely is None else f"--token-file {shlex.quote(os.path.join('.', likely))}"
+
+
+def _may_hold_one(path: Path) -> bool:
+    """Whether a file is as long as a token. A line may end behind it."""
+    return path.is_file() and MIN_LENGTH <= path.stat().st_size <= MAX_LENGTH + 2
 
 
 def _made(file: str = NAME) -> str:

@@ -590,6 +590,14 @@ def test_a_script_that_reads_its_secrets_where_it_runs_is_no_secret(
     assert {file.stat().st_mode & 0o777 for file in folder.glob("keep.*")} == {0o644} and not capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_script_that_says_how_to_set_a_token_holds_no_secret(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["render", "torchrun", "--nodes", "2", "--", "python", "train.py"]) == 0
+    assert "RLHF_HARNESS_TOKEN" in (folder / "python.torchrun.sh").read_text() and not capsys.readouterr().err
+
+
 REFERRING = {  # a manifest that names secrets, and what makes it hold one
     "dstack": ("env: [HF_TOKEN, 'API_KEY=${{ secrets.wandb }}']", "[HF_TOKEN", "[HF_TOKEN=Zq7hunter2"),
     "skypilot": ("secrets: {HF_TOKEN: null}", "null", "Zq7hunter2"),

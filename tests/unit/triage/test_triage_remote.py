@@ -131,7 +131,7 @@ def test_the_option_for_another_token_is_printed(
     [
         (["tokens"], "tokn", "--token-file ./tokens"), (["token"], "mine", "--token-file ./token"),
         (["README"], "mine", "--token-file FILE"), (["token"], "", "--token-file ./token"),
-        ([], "", "--token-file FILE"),
+        ([], "", "--token-file FILE"), (["broken.py"], "", "--token-file FILE"),
     ],
 )  # fmt: skip
 def test_a_token_file_that_may_be_meant_is_named(
