@@ -121,7 +121,9 @@ def _at_the_start(start: Start, command: Sequence[str], framework: Framework) ->
         f"the settings inside {start.script}" if start.script else f"the command does not start {framework.name} itself"
     )
     reason = f"{what}{' are examined' if start.script else '; its settings are examined'} when the job starts"
-    return Unseen(reason, f"harness record -- {shlex.join(redaction.arguments(command))}   # or under harness watch")
+    # The words may not name the framework: `--framework` of the doctor said it.
+    job = shlex.join(redaction.arguments(command))
+    return Unseen(reason, f"harness record --framework {framework.name} -- {job}   # or under harness watch")
 
 
 def _version(job: Job) -> Iterator[Outcome]:
