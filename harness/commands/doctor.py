@@ -45,6 +45,11 @@ def doctor(
     if options.against:
         if not command:
             raise BadInput("--against compares with a command", fix="-- python train.py   # the other command")
+        if options.address or options.own_ray:
+            wrong = "--address" if options.address else "--ray"
+            raise BadInput(
+                f"--against compares commands alone, without {wrong}", fix="   # or without --against", instead=wrong
+            )
         from harness.doctor.examine import compared
 
         with console("doctor") as view:

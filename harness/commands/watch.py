@@ -142,6 +142,8 @@ def watch(
     # A job of a known framework gets its hooks too: their spans say what a process was at. `record` asks more of it.
     job = detect(command, matches[0].name) if len(matches := recognised(command)) == 1 else None
     serving = None
+    if token_file and not serve:
+        raise BadInput("--token-file is about evidence that is served, and --serve is not given", fix="--serve 0")
     if serve:
         from harness.triage.remote import serve as remote
         from harness.triage.watch import Serving

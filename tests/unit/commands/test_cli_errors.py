@@ -407,3 +407,20 @@ def test_an_empty_word_of_a_variable_that_is_not_set_is_refused(
 ) -> None:
     assert cli.main(words) == 2
     assert "is a variable not set?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["doctor", "--against", "vllm serve m", "--ray", "--", "vllm", "serve", "n"],
+         "harness doctor --against 'vllm serve m' -- vllm serve n "),
+        (["doctor", "--against", "vllm serve m", "--address", "h:1", "--", "vllm", "serve", "n"],
+         "harness doctor --against 'vllm serve m' -- vllm serve n "),
+        (["watch", "--token-file", "./t", "--", "true"], "harness watch --token-file ./t --serve 0 -- true"),
+    ],
+)  # fmt: skip
+def test_an_option_that_would_be_ignored_is_refused(
+    words: list[str], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert f"fix: {fix}" in capsys.readouterr().err
