@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from harness.triage import source, stacks
-from harness.triage.evidence import Process
+from harness.triage.evidence import NOT_PYTHON, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop
 from harness.triage.graph.polling import place as polled_at
@@ -134,15 +134,21 @@ def _awaited(doing: stacks.Doing, wchan: str) -> str:
 def _fed(case: Case, subject: Subject) -> bool:
     """Whether another process of the job started it and gives it work.
 
-    A process that is no rank itself but has RANK in its environment was started by a rank that let it go.
+    A launcher, a shell, `timeout` and other programs that are not Python only wait for its end. A process that is no
+    rank itself but has RANK in its environment was started by a rank that let it go.
     """
     process = subject.process
     if process is not None and process.rank is None and process.environ.get("RANK"):
         return True
     return process is not None and any(
-        parent.host == process.host and parent.pid == process.ppid and parent.role not in LAUNCHERS
+        parent.host == process.host and parent.pid == process.ppid and not _only_started(parent)
         for parent in case.evidence.processes
     )
+
+
+def _only_started(parent: Process) -> bool:
+    foreign = any(note.startswith(NOT_PYTHON) for note in parent.notes)
+    return foreign or parent.role == "shell" or parent.role in LAUNCHERS
 
 
 def _stands_with_all(case: Case, subject: Subject) -> bool:
