@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from harness.triage.graph import Subject
 from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling
 from harness.triage.rules.threads import for_whom
-from harness.triage.rules.untested import MOMENT_S, unnamed, untested
+from harness.triage.rules.untested import MOMENT_S, bereft, unnamed, untested
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
 # need not be named yet.
@@ -168,12 +169,29 @@ def healthy(case: Case) -> Ruling | None:
     unseen = [subject for subject in looked if subject.doing.kind == "unknown" and subject.pending is None]
     if looked and len(unseen) == len(looked) and not recorded:
         return None  # without a single stack or recorder "nothing pending" would be a guess
+    dead, resting = bereft(case)
+    if dead:
+        return _bereft(case, dead, resting)
     if holes := untested(case):
         return _partly_seen(case, holes)
     idle = sum(subject.doing.idle and subject.before.idle and not subject.progress for subject in looked)
     return Ruling(
         "HEALTHY",
         "nothing is pending: no process waits for another one" + (f" ({idle} of {len(looked)} idle)" if idle else ""),
+    )
+
+
+def _bereft(case: Case, dead: Sequence[Subject], resting: Sequence[Subject]) -> Ruling:
+    """INSUFFICIENT: a child ended badly and the others stand still, and nothing says whether they wait for it."""
+    first = dead[0]
+    stand = case.names(subject.key for subject in resting)
+    made = case.names(subject.key for subject in dead)
+    return Ruling(
+        "INSUFFICIENT",
+        f"{first.label} {first.state()}; {stand} may wait for it",
+        evidence=tuple(f"{subject.label} {subject.state()}" for subject in dead[1:MOST_SEEN]),
+        missing=(f"for what {stand} may wait, and whether {made} made it", *untested(case)),
+        next=(f"look first at the end of the log of {first.label}: why it {first.state()}", case.attach()),
     )
 
 

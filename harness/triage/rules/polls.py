@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from harness.triage import source
+from harness.triage import source, stacks
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.polling import woke
@@ -17,6 +17,7 @@ from harness.triage.rules.ruling import Case, Ruling, brief
 
 # Packages whose loops try to lock a file.
 _LOCKER = re.compile(r"/(filelock|portalocker|fasteners)/")
+SERVING = frozenset({"scheduler", "ray_idle", "http_server"})  # loops that take requests from outside
 MOST_LOCKS = MOST_READERS = 8  # that a verdict names
 
 
@@ -197,7 +198,8 @@ def collects(subject: Subject) -> bool:
 
 
 def open_polls(case: Case) -> list[Subject]:
-    """If nobody is known to wait: ranks that poll, and processes that poll while everything that they started is idle.
+    """If nobody is known to wait: ranks that poll, processes that poll while everything that they started is idle, and
+    programs that look for what nobody is seen to make.
 
     They woke up between the looks. A single sleep in a loop is a pause.
     """
@@ -207,8 +209,34 @@ def open_polls(case: Case) -> list[Subject]:
     return [
         poller
         for poller in pollers
-        if (poller.rank is not None and not _has_idle_engine(case, poller)) or _asks_below(case, poller)
+        if (poller.rank is not None and not _has_idle_engine(case, poller))
+        or _asks_below(case, poller)
+        or _nobody_makes(case, poller)
     ]
+
+
+def _nobody_makes(case: Case, poller: Subject) -> bool:
+    """Whether a process without a rank looks for something until it has come, while nobody moves who might make it.
+
+    A server, which asks whether it shall stop, is none.
+    """
+    if any(each.progress for each in case.live()) or serves(poller) or collects(poller):
+        return False
+    return _seeks(poller) and not _has_idle_engine(case, poller)
+
+
+def serves(subject: Subject) -> bool:
+    """Whether a process takes requests: it is of an engine, one of its threads stands in a loop of requests, or it
+    listens. A rank listens for its peers."""
+    process = subject.process
+    if process is None:
+        return False
+    threads = process.samples[-1].threads if process.samples else ()
+    return (
+        bool(process.engine or (process.listening and subject.rank is None))
+        or subject.doing.within(*SERVING)
+        or any(stacks.classify(thread).within(*SERVING) for thread in threads)
+    )
 
 
 def _has_idle_engine(case: Case, poller: Subject) -> bool:

@@ -10,20 +10,21 @@ from __future__ import annotations
 import re
 
 from harness.triage import source, stacks
-from harness.triage.evidence import Process
+from harness.triage.evidence import NOT_PYTHON, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop
+from harness.triage.graph.edges import superseded
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks
-from harness.triage.rules.polls import open_polls
+from harness.triage.rules.polls import SERVING, open_polls, serves
 from harness.triage.rules.ruling import Case
 from harness.triage.rules.threads import inside
 
 MOMENT_S = 2.0  # two heartbeat periods
-_SERVES = frozenset({"scheduler", "ray_idle", "http_server"})
 _FILE_LOCK = "a lock of a file"
+_SELECT = "what has to come through one of several files"
 _CHILD = "the end of a process that it started"
 # Kernel functions (/proc/PID/wchan of Linux 5.10 to 6.18) in which a thread waits whose stack ends in user code.
 _KERNEL = tuple(
@@ -38,6 +39,7 @@ _KERNEL = tuple(
         ("csk_accept|wait_for_connect", "a connection"),
         ("wait_woken|sk_wait_data|unix_stream|skb_wait_for_more", "what has to come through a socket or a terminal"),
         ("sigtimedwait", "a signal"),
+        ("poll_schedule_timeout|do_select|do_(sys_)?poll|ep_poll", _SELECT),
     )
 )
 
@@ -53,6 +55,33 @@ def untested(case: Case) -> list[str]:
     gaps += [f"{subject.label} waits in a loop, {polled_at(subject.loop)}, and nothing says for whom"
               for subject in open_polls(case)]  # fmt: skip
     return [*gaps, *(f"{subject.label} {_wait_text(subject)}" for subject in unnamed(case))]
+
+
+def bereft(case: Case) -> tuple[list[Subject], list[Subject]]:
+    """Children that ended badly, and the processes that stand still beside them and are no idle servers or workers.
+
+    None of either if somebody moves: the job goes on without those.
+    """
+    dead = [
+        subject
+        for subject in case.graph.subjects.values()
+        if subject.ended
+        and subject.process
+        and subject.process.exit_code
+        and not subject.launcher
+        and not superseded(subject.process, case.evidence.processes)
+    ]
+    live = [subject for subject in case.live() if subject.process and not _only_started(subject.process)]
+    resting = [
+        subject
+        for subject in live
+        if not serves(subject)
+        and not subject.doing.within("debugger", "finished")
+        and not (subject.doing.idle and _fed(case, subject))
+    ]
+    if not dead or not resting or any(_moves(subject) for subject in live):
+        return [], []
+    return dead, resting
 
 
 def unnamed(case: Case) -> list[Subject]:
@@ -95,11 +124,13 @@ def _unnamed(case: Case, subject: Subject) -> bool:
     if not _in_tasks(subject) and any(not _awaited(look, process.samples[at].wchan) for look, at in looks):
         return False
     threads = [stacks.classify(thread) for thread in process.samples[-1].threads if not thread.main]
-    if any(thread.within(*_SERVES) for thread in threads) or not subject.doing.frame:
+    if any(thread.within(*SERVING) for thread in threads) or not subject.doing.frame:
         return False
     awaited = _awaited(subject.doing, process.samples[-1].wchan)
     if awaited == _CHILD and _judged_below(case, process):
         return False
+    if awaited == _SELECT and (serves(subject) or any(look.timed for look in process.samples)):
+        return False  # requests from outside, or a pause
     # The holder of a file lock does not hand out work with it.
     if subject.rank is not None or awaited == _FILE_LOCK:
         return True
@@ -117,12 +148,12 @@ def _in_tasks(subject: Subject) -> bool:
     """Whether it waits in an event loop that is no server's. An engine's front is left out, because its requests are
     known."""
     engine = subject.process is not None and bool(subject.process.engine)
-    return awaits_tasks(subject) and not engine and not subject.doing.within(*_SERVES)
+    return awaits_tasks(subject) and not engine and not subject.doing.within(*SERVING)
 
 
 def _awaited(doing: stacks.Doing, wchan: str) -> str:
     """What it waits for, in words, if nothing says who has to release it; empty if it stands in no such wait."""
-    if doing.within(*_SERVES, "finished", "debugger", "compile"):
+    if doing.within(*SERVING, "finished", "debugger", "compile"):
         return ""
     if doing.kind in ("lock", "queue"):
         return "a queue" if doing.within("queue") else "a lock"
@@ -134,15 +165,21 @@ def _awaited(doing: stacks.Doing, wchan: str) -> str:
 def _fed(case: Case, subject: Subject) -> bool:
     """Whether another process of the job started it and gives it work.
 
-    A process that is no rank itself but has RANK in its environment was started by a rank that let it go.
+    A launcher, a shell, `timeout` and other programs that are not Python only wait for its end. A process that is no
+    rank itself but has RANK in its environment was started by a rank that let it go.
     """
     process = subject.process
     if process is not None and process.rank is None and process.environ.get("RANK"):
         return True
     return process is not None and any(
-        parent.host == process.host and parent.pid == process.ppid and parent.role not in LAUNCHERS
+        parent.host == process.host and parent.pid == process.ppid and not _only_started(parent)
         for parent in case.evidence.processes
     )
+
+
+def _only_started(parent: Process) -> bool:
+    foreign = any(note.startswith(NOT_PYTHON) for note in parent.notes)
+    return foreign or parent.role == "shell" or parent.role in LAUNCHERS
 
 
 def _stands_with_all(case: Case, subject: Subject) -> bool:
