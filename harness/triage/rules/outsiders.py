@@ -15,7 +15,7 @@ from harness.triage.graph.awaiting import in_loop, unseen
 from harness.triage.graph.motion import loop_wakes
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.rules import threads
-from harness.triage.rules.ruling import Case, Live, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling, Watching
 from harness.triage.stacks import awaits
 
 _ASYNCIO = re.compile(r"/python3\.(\d+)/asyncio/")
@@ -102,7 +102,7 @@ def tasks_shown(case: Case, blind: list[Subject]) -> tuple[str, ...]:
         Live(f"python{version} -m asyncio pstree {subject.process.pid}   # what its tasks await")
         for subject in blind if subject.process and (version := _read_by(subject.process))
     ]  # fmt: skip
-    watched = f"for the next run: {case.watched()}   # its probes say what each task awaits"
+    watched = Watching(f"for the next run: {case.watched()}   # its probes say what each task awaits")
     return (*readers[:1], watched) if blind else ()
 
 
