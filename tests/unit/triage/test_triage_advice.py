@@ -10,11 +10,13 @@ import pytest
 from triage_evidence import compared, evidence, frames, group, process, rank, wording
 
 from harness.triage import judge
+from harness.triage.collect import Scope, conduct
 from harness.triage.collect.stacks import TOO_BUSY
 from harness.triage.evidence import Evidence, Frame, Process, Thread
 from harness.triage.flight.model import Comparison
 from harness.triage.judge import triage
 from harness.triage.run import _lives
+from probes.heartbeat import WATCHDOG
 from reports.model import Verdict
 
 PID = re.compile(r"\b10[0-3]\b")
@@ -72,6 +74,33 @@ def test_a_job_that_hangs_now_and_is_not_watched_can_be_attached_to(source: str,
     found = steps(triage(evidence(alone, source=source, stall_s=0.0 if source == "live" else 30.0)))
     assert any(step.startswith("harness watch --pid 9 ") for step in found) is attaches, found
     assert not found[0].startswith("for the next run")
+
+
+@pytest.mark.parametrize("stack", ["main:10 step:42 all_reduce", "main:10 queue.get", ""])
+@pytest.mark.parametrize("how", ["watched", "beats", "by a watch"])
+def test_who_is_watched_is_not_told_to_start_a_watch(stack: str, how: str) -> None:
+    alone = dataclasses.replace(process(9, "process", stack), ppid=1)
+    plain = dataclasses.replace(alone, beat=None)
+    assert any("harness watch" in step for step in steps(triage(evidence(plain, source="live", stall_s=0.0))))
+    seen = {
+        "watched": evidence(plain, source="live", stall_s=0.0, watched=True),
+        "beats": evidence(alone, source="live", stall_s=0.0),
+        "by a watch": evidence(plain),
+    }[how]
+    assert not any("harness watch" in step for step in steps(triage(seen)))
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_look_at_the_folder_of_a_watch_advises_no_other(tmp_path: Path, watched: bool) -> None:
+    (tmp_path / "beats").mkdir()
+    if watched:
+        (tmp_path / WATCHDOG).write_bytes(b"{}")
+    looked_at = conduct.collect(Scope(directory=tmp_path, ray_address=""), out=tmp_path / "out", nodes=False)
+    assert looked_at.is_watched is watched
+    alone = dataclasses.replace(process(9, "process", "main:10 queue.get"), beat=None)
+    seen = dataclasses.replace(looked_at, processes=(alone,))
+    [note] = conduct._merged(seen, [], 0.0).notes
+    assert "flight recorder" in note and ("harness watch" in note) is not watched
 
 
 def test_a_host_that_is_too_busy_is_said_to_be() -> None:
