@@ -15,6 +15,7 @@ from harness.triage.collect.stacks import TOO_BUSY
 from harness.triage.evidence import Evidence, Frame, Process, Thread
 from harness.triage.flight.model import Comparison
 from harness.triage.judge import triage
+from harness.triage.rules import threads
 from harness.triage.run import _lives
 from probes.heartbeat import WATCHDOG
 from reports.model import Verdict
@@ -148,6 +149,26 @@ def test_a_process_that_asks_its_own_server_is_told_so(own: bool) -> None:
     verdict = triage(evidence(with_threads(asker, HANDLES)))
     assert verdict.verdict == "INSUFFICIENT" and ("server.py:12 in take" in wording(verdict)) is own
     assert verdict.triage is not None and any("by its pid" in step for step in verdict.triage.next) is not own
+
+
+SLEEPS = (Frame("do_GET", "/job/server.py", 20), *HANDLES[2:])
+IN_A_POOL = (
+    *frames("ask:9 getresponse"),
+    Frame("run", "/usr/lib/python3.11/concurrent/futures/thread.py", 58),
+)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_handler_that_waits_for_no_lock_may_still_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    monkeypatch.setattr(threads, "_lock", lambda stacks, waiting: "waits for the lock of MainThread" if keeps else "")
+    address = "127.0.0.1:8000"
+    asker = process(200, "process", "main:5 ask:9 getresponse", peers=(address,), listening=(address,))
+    verdict = triage(evidence(with_threads(asker, SLEEPS, IN_A_POOL)))
+    assert "server.py:20 in do_GET" in wording(verdict) and "Thread-2" not in wording(verdict)
+    assert any("lock" in step for step in steps(verdict)) is keeps
+    assert any(line.startswith("why ") for line in verdict.missing) is keeps
 
 
 CROSSED = """\
