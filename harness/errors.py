@@ -76,7 +76,15 @@ class EnvironmentUnusable(HarnessError):
 
 def closest(name: str, candidates: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: "; did you mean X or Y?"; empty if no candidate is similar."""
-    near = difflib.get_close_matches(name, dict.fromkeys(candidates), n=3)
+    return did_you_mean(near_names(name, candidates))
+
+
+def near_names(name: str, candidates: Iterable[str]) -> list[str]:
+    """The candidates that a user may have meant by an unknown name, the nearest first."""
+    return difflib.get_close_matches(name, dict.fromkeys(candidates), n=3)
+
+
+def did_you_mean(near: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

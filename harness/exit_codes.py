@@ -41,7 +41,7 @@ EXITS = (
     Exit("1", "harness mapping", "a setting is dropped or arrives as another value, or an argument is wrong"),
     Exit("0", _CHECKS, "all is well"),
     Exit("1", _CHECKS, "something is wrong"),
-    Exit(str(STALLED), "harness watch --on-stall end or exit", "the command was found hung"),
+    Exit(str(STALLED), f"{_JOBS} with --on-stall end or exit", "the command was found hung"),
     Exit(str(NOT_RUNNABLE), _JOBS, "the command is not executable"),
     Exit(str(NOT_FOUND), _JOBS, "the command is not found"),
     Exit(str(NOT_RECORDED), "harness record", "the command ended with 0, and no rollout was recorded"),

@@ -4,6 +4,7 @@ titles of its sections, from their registries."""
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness.doctor import checks as doctor
 from harness.doctor import environments, plugins
 from harness.doctor import examine as doctor_examine
-from harness.errors import BadInput, closest
+from harness.errors import BadInput, closest, did_you_mean, near_names
 from harness.exit_codes import EXITS
 from harness.extras import need
 from harness.frameworks import against, examine
@@ -189,12 +190,13 @@ def find(query: str) -> list[Entry]:
     line = _REASON.split(query.strip(_MARKS), maxsplit=1)[0]
     matches = _named(_plain(line), names) or _named(_plain(_CLAUSE.split(line, maxsplit=1)[0]), names)
     if not matches:
-        near = closest(query.upper(), [entry.name for entry in all_entries]) or closest(
-            query, [entry.name for entry in all_entries]
-        )
+        entry_names = [entry.name for entry in all_entries]
+        near = near_names(query.upper(), entry_names) or near_names(query, entry_names)
         if not near and (error := lacking()):
             raise error
-        what = f"there is no verdict, cause, check, hang or exit code {query!r}{near}"
+        what = f"there is no verdict, cause, check, hang or exit code {query!r}{did_you_mean(near)}"
+        if near:
+            raise BadInput(what, fix=shlex.quote(near[0]), instead=query)
         raise BadInput(what, fix="harness explain   # lists them")
     return _with_details(matches, query)
 

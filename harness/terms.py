@@ -70,6 +70,8 @@ TERMS: dict[str, dict[str, str]] = {
         "waiter": "A process or task that waits for another one.",
         "culprit": "The process that the others wait for, and that does not go on.",
         "victim": "A waiter that would go on if the culprit did.",
+        "suspect": "One of the processes that wait for each other in a ring, where none is to blame more than another.",
+        "bystander": "A process of the job that is no culprit, no suspect, and, as far as is known, no victim.",
         "poll": "Sleeping and looking again for something that another process makes.",
         "flight recorder": "torch's record of collectives, dumped when a watchdog fires.",
         "watchdog": "What notices that a job stands still: harness watch, or torch's own.",

@@ -534,4 +534,10 @@ class Evidence:
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
     watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
     command_exit_code: int | None = None  # of the command that was watched, if it ended and the watch saw how
+    watched: bool = False  # its processes run, or ran, under a watch; see `is_watched`
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a watch took it, or a look at processes that a watch has: then no advice is to watch them."""
+        return self.watched or self.source == "watch" or any(process.beat for process in self.processes)

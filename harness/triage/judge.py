@@ -26,7 +26,7 @@ from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
 from harness.triage.rules import RULES, Case, Ruling, over, stragglers, threads
-from harness.triage.rules.ruling import Live, brief
+from harness.triage.rules.ruling import Live, Watching, brief
 from harness.triage.stacks import main_stack
 from reports.headline import MOST, fits
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
@@ -141,7 +141,7 @@ def _ask(case: Case) -> Ruling:
 
 def _nothing_known(case: Case) -> Ruling:
     """INSUFFICIENT: nothing says what the processes do. Explain why, if a note of theirs tells it."""
-    watched = "for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside"
+    watched = Watching("for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside")
     processes = [subject.process for subject in case.live() if subject.process]
     notes = [note for process in processes for note in process.notes]
     if any(note.endswith(OTHER_USER) for note in notes):
@@ -257,8 +257,10 @@ def before_end(evidence: Evidence, directory: PurePath) -> Verdict:
 
 def _steps(case: Case, ruling: Ruling, afterwards: str) -> list[str]:
     """What to try; `afterwards` comes first, and in place of what needs a process that lives."""
-    steps = [step for step in ruling.next if step and not (afterwards and isinstance(step, Live))]
-    first = [afterwards] if afterwards and len(steps) < len([step for step in ruling.next if step]) else []
+    useless = Watching if case.evidence.is_watched else ()
+    useful = [step for step in ruling.next if step and not isinstance(step, useless)]
+    steps = [step for step in useful if not (afterwards and isinstance(step, Live))]
+    first = [afterwards] if len(steps) < len(useful) else []
     return [*first, *(_filled(case, ruling, step) for step in steps)]
 
 

@@ -62,6 +62,7 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         ray_fixed=all(part.ray_fixed for part in all_parts if part.ray_nodes),
         unreached=dict(unreached or {}),
         command_exit_code=_common_code(all_parts),
+        watched=any(part.is_watched for part in all_parts),
         directories=tuple(map(str, parts)),
     )
 

@@ -45,6 +45,7 @@ MOST_NAMED = 16  # dumps that a command names one by one; with more of them it n
 # A first look that does not decide is followed by one of so many seconds, which makes ten seconds in all.
 LONGER_S = 7.0
 NEXT_RUN = "for the next run: harness watch -- COMMAND, and look at its processes while they stand"
+NEXT_WATCH = "in the next run, look at its processes while they stand"
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -67,7 +68,8 @@ def triage(
         _check_writable(Path(out))
     began = time.monotonic()
     evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
-    verdict: Verdict = judge.triage(evidence, afterwards="" if made is not None or _lives(evidence) else NEXT_RUN)
+    next_run = NEXT_WATCH if evidence.is_watched else NEXT_RUN
+    verdict: Verdict = judge.triage(evidence, afterwards="" if made is not None or _lives(evidence) else next_run)
     given_paths = any(not word.isdigit() and os.path.exists(word) for word in what)
     if made is not None and longer_s and not given_paths and _may_decide_later(verdict, evidence):
         tell(f"two looks do not decide; looking for {longer_s:.0f} s more")

@@ -132,7 +132,14 @@ def collect(
     )
     stall_s = options.stall_s
     timestamp = dates.utc().isoformat(timespec="milliseconds")
-    empty = Evidence(str(out), "watch" if stall_s else "live", timestamp, stall_s, threshold_s=options.threshold_s)
+    empty = Evidence(
+        path=str(out),
+        source="watch" if stall_s else "live",
+        taken=timestamp,
+        stall_s=stall_s,
+        threshold_s=options.threshold_s,
+        watched=endings.has_watch(scope.directory),
+    )
     local_cast = cast(scope, exclude=(os.getpid(),))
     if any(pulse.loops for pulse in local_cast.pulses.values()):
         terms = dataclasses.replace(terms, asked=event_loops.ask(scope.directory))
@@ -581,12 +588,15 @@ def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Ev
     python = [process for process in everyone.values() if any(sample.threads for sample in process.samples)]
     python = [process for process in python if process.rank is not None] or python  # launchers have no recorder
     blind = [process for process in python if process.beat is None and not process.dump]
-    # Say before the next run what would have helped in this one.
     if blind:
-        notes.append(
-            f"no flight recorder from {len(blind)} of {len(python)} Python processes: start the job with `harness "
-            "watch -- CMD`, or set TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DUMP_ON_TIMEOUT=1 on NCCL"
+        # Say before the next run what would have helped in this one.
+        advice = (
+            ""
+            if here.is_watched
+            else ": start the job with `harness watch -- CMD`, or set TORCH_FR_DUMP_TEMP_FILE and "
+            "TORCH_NCCL_DUMP_ON_TIMEOUT=1 on NCCL"
         )
+        notes.append(f"no flight recorder from {len(blind)} of {len(python)} Python processes{advice}")
     worlds = [process.world_size for process in everyone.values() if process.world_size]
     dumps, unsure = _other_dumps(list(everyone.values()), max(worlds, default=0), Path(here.path), clock_set_s)
     notes += unsure

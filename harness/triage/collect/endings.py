@@ -57,6 +57,11 @@ def command_exit_code(directory: Path) -> int | None:
     return code if isinstance(code, int) and 0 <= code <= MAX_CODE else None
 
 
+def has_watch(directory: Path | None) -> bool:
+    """Whether it is the directory of a watch, which writes its beat there before the command starts."""
+    return directory is not None and (directory / WATCHDOG).exists()
+
+
 def added(evidence: Evidence, directory: Path) -> Evidence:
     """The evidence with what the watch wrote of the end of its processes.
 

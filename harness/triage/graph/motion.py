@@ -281,14 +281,15 @@ def moved_bytes(process: Process, now: stacks.Doing) -> float:
     """Bytes per second that the main thread, or a thread that works for it, read and wrote; 0 for what a heartbeat
     writes.
 
-    One more heartbeat may fall between two looks than its period suggests.
+    One more heartbeat may fall between two looks than its period suggests. The main thread writes the last one, and
+    then the heartbeat's thread is not counted apart.
     """
     first, last = process.samples[0], process.samples[-1]
     gap = last.at_s - first.at_s
     if gap <= 0:
         return 0.0
-    told_apart = _told_apart(first, last, "io_bytes")
-    beats = gap / max(0.1, process.beat.period_s) + 1 if process.beat and not told_apart else 0.0
+    apart = _told_apart(first, last, "io_bytes") and any(thread.frames for thread in last.threads)
+    beats = gap / max(0.1, process.beat.period_s) + 1 if process.beat and not apart else 0.0
     rate = (_spent(process, now, "io_bytes") - beats * BEAT_BYTES) / gap
     return rate if rate >= IO_BYTES_PER_S else 0.0
 

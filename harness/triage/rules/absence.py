@@ -15,7 +15,7 @@ from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Ruling, brief
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import EVENT_LOOP, user_frame
 
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
@@ -236,7 +236,7 @@ def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
         place=case.waited_in(subject.key for subject in blind),
         next=(
             f"{case.again()}   # {again}",
-            "for the next run: harness watch -- COMMAND, which switches the recorders on",
+            Watching("for the next run: harness watch -- COMMAND, which switches the recorders on"),
         ),
     )
 
@@ -244,7 +244,6 @@ def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
 def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     """INSUFFICIENT: processes wait, and nothing says for whom. Their siblings that stand elsewhere are told, or where
     the children stand for whose end they wait."""
-    watched = any(waiter.process and waiter.process.beat for waiter in waiters)
     siblings = _siblings_elsewhere(case, waiters)
     children = [] if siblings else _joined(case, waiters)
     awaiting = children or waiters
@@ -263,7 +262,7 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
             Live(f"py-spy dump --pid {pid}   # for whom this child waits" if children else ""),
             case.attach(),
             NAME_WHO_IS_ASKED
-            if watched
+            if case.evidence.is_watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
             Live(
                 f"py-spy dump --native --pid {pid if children else 'PID'}   # what it waits for in C; in a container "

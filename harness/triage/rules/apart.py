@@ -20,7 +20,7 @@ from harness.triage.rules import standing
 from harness.triage.rules.closed import NOBODY_LEFT, cycle
 from harness.triage.rules.outsiders import foreign
 from harness.triage.rules.pauses import FRESH_S
-from harness.triage.rules.ruling import Case, Live, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling, Watching
 from harness.triage.source import Loop
 
 MAX_DOUBTS = 8  # that a verdict names, as other rules do with processes
@@ -28,7 +28,7 @@ _RESTS = ("join", "queue")  # other processes of the job that can come to no col
 ONE_GROUP_EACH = "give each thread a group of its own: dist.new_group()"
 _NEXT = (
     Live("py-spy dump --pid PID   # the whole stack of one of them"),
-    "for the next run: harness watch -- COMMAND, which records the groups and who is in which operation",
+    Watching("for the next run: harness watch -- COMMAND, which records the groups and who is in which operation"),
 )
 
 

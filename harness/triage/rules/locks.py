@@ -12,7 +12,7 @@ from harness.triage.evidence import FileLock
 from harness.triage.graph import Subject
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.polls import tries_to_lock
-from harness.triage.rules.ruling import Case, Ruling, brief
+from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
 TRIES = 2  # somebody else may open a file once while it is looked at
 # CPU seconds of a process that never did much. Python starts in 0.02 s, and an import of numpy or requests takes 0.11 s
@@ -77,12 +77,21 @@ def unreleased(case: Case) -> Ruling | None:
     return Ruling(
         "INSUFFICIENT",
         f"{names} {waits}, which {who} holds",
-        evidence=(_words(lock), *((f"{holder.label} is {holder.state()}",) if holder is not None else ())),
+        evidence=(_words(lock), *((f"{holder.label}: {holder.state()}",) if holder is not None else ())),
         missing=(f"whether {who} will release {lock.path}",),
         place=waiters[0].frame,
-        next=(f"ps -fp {lock.pid}   # end it, if it is left over from an earlier job"
-              if lock.pid else f"fuser -v {lock.path}   # as root, on the host of the containers",),
-    )  # fmt: skip
+        next=_of_holder(case, lock, holder),
+    )
+
+
+def _of_holder(case: Case, lock: FileLock, holder: Subject | None) -> tuple[str, ...]:
+    """What to try where the holder of a lock alone knows whether it will release it."""
+    if holder is not None:  # of this job: nothing that an earlier one left
+        again = Live(f"{case.again()}   # in a minute: whether {holder.label} has moved")
+        return again, f"see what {holder.label} does while it holds {lock.path}"
+    if lock.pid:
+        return (f"ps -fp {lock.pid}   # end it, if it is left over from an earlier job",)
+    return (f"fuser -v {lock.path}   # as root, on the host of the containers",)
 
 
 def in_the_kernel(case: Case, subject: Subject) -> bool:

@@ -15,7 +15,7 @@ from harness.triage.graph.awaiting import in_loop, unseen
 from harness.triage.graph.motion import loop_wakes
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.rules import threads
-from harness.triage.rules.ruling import Case, Live, Ruling
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling, Watching
 from harness.triage.stacks import awaits
 
 _ASYNCIO = re.compile(r"/python3\.(\d+)/asyncio/")
@@ -102,7 +102,7 @@ def tasks_shown(case: Case, blind: list[Subject]) -> tuple[str, ...]:
         Live(f"python{version} -m asyncio pstree {subject.process.pid}   # what its tasks await")
         for subject in blind if subject.process and (version := _read_by(subject.process))
     ]  # fmt: skip
-    watched = f"for the next run: {case.watched()}   # its probes say what each task awaits"
+    watched = Watching(f"for the next run: {case.watched()}   # its probes say what each task awaits")
     return (*readers[:1], watched) if blind else ()
 
 
@@ -154,17 +154,28 @@ def _asks_itself(subject: Subject) -> bool:
 
 
 def _within_itself(case: Case, calling: list[Subject]) -> Ruling:
-    """INSUFFICIENT: a process asks its own server, and what the thread of the request waits for proves nothing."""
+    """INSUFFICIENT: a process asks its own server, and what the thread of the request waits for proves nothing.
+
+    A thread that waits for no lock may sleep or work, and answer then.
+    """
     caller = calling[0]
-    where = threads.serving(caller.process) if caller.process is not None else ""
+    where, lock = threads.serving(caller.process, caller.doing) if caller.process is not None else ("", "")
     answer = f"the request is served by {where}" if where else "no thread of it serves the request"
+    may_answer = bool(where) and not lock
     return Ruling(
         "INSUFFICIENT",
         f"{case.names(each.key for each in calling)} waits for an answer over HTTP of a server of its own",
-        evidence=(f"it stands at {caller.doing.frame or caller.doing.op}", answer),
-        missing=tuple(f"why {each.label} does not answer its own request" for each in calling[:8]),
+        evidence=(f"it stands at {caller.doing.frame or caller.doing.op}", f"{answer}; it {lock}" if lock else answer),
+        missing=tuple(
+            f"whether {each.label} will still answer its own request"
+            if may_answer
+            else f"why {each.label} does not answer its own request"
+            for each in calling[:8]
+        ),
         place=caller.frame,
-        next=("call the function in place of the request, or keep no lock while the request waits",),
+        next=(Live(f"{case.again()}   # in a minute: whether the thread of the request has moved"), NAME_WHO_IS_ASKED)
+        if may_answer
+        else ("call the function in place of the request, or keep no lock while the request waits",),
     )
 
 

@@ -13,7 +13,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
 from harness.triage.places import users
 from harness.triage.rules.processes import BROUGHT_DOWN, error_age_s, local_error
-from harness.triage.rules.ruling import Case, Live, Ruling, brief
+from harness.triage.rules.ruling import Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import describe
 
 DISK_FULL = "stopped recording because the disk was full"
@@ -94,7 +94,7 @@ def _in_unknown_order(case: Case, unknown: list[str]) -> Ruling:
         evidence=tuple(stood[:MAX_AFTER]),
         missing=(f"how {names} ended: an exit code goes to the parent of a process alone",),
         next=(
-            f"{case.watched()}   # the next run: a watch learns the exit code, and looks before the end",
+            Watching(f"{case.watched()}   # the next run: a watch learns the exit code, and looks before the end"),
             "read the end of the log, and what the launcher printed",
         ),
     )
@@ -125,7 +125,7 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
             "ask for more memory, or hold less" if first in kills else OUT_OF_MEMORY if killed else _fix(bad[first]),
-            "harness watch -- COMMAND   # looks before the end",
+            Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
 
@@ -159,7 +159,7 @@ def _after_early_end(case: Case, bad: dict[str, str]) -> Ruling | None:
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
             f"find where {name} skips a collective that its peers run, or leaves their loop",
-            "harness watch -- COMMAND   # looks before the end",
+            Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
-from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling, Watching
 from harness.triage.rules.threads import for_whom
 from harness.triage.rules.untested import MOMENT_S, bereft, unnamed, untested
 
@@ -88,7 +88,7 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
             "HEALTHY",
             "nothing hangs: " + ("whoever is waited for works" if waiting else "the processes move"),
             evidence=((_count(waiting),) if waiting else ()) + progress_lines,
-            next=("to see who is slow, watch the next run: harness watch -- COMMAND",) if waiting else (),
+            next=(Watching("to see who is slow, watch the next run: harness watch -- COMMAND"),) if waiting else (),
         )
     who = f"{case.names(awaited)} {'is' if len(awaited) == 1 else 'are'} slow, not hung" if awaited else "not hung"
     return Ruling(
@@ -149,7 +149,7 @@ def fresh(case: Case) -> Ruling | None:
         missing=("heartbeats, a journal or flight recorder dumps of the ranks that wait",),
         next=(
             Live(f"{case.again()}   # in {FRESH_S:.0f} s: a job that stands still has no such data then"),
-            "for the next run: harness watch -- COMMAND, whose heartbeats tell one collective from many",
+            Watching("for the next run: harness watch -- COMMAND, whose heartbeats tell one collective from many"),
         ),
     )
 
@@ -208,7 +208,7 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
             Live(f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else ""),
             case.attach(),
             NAME_WHO_IS_ASKED
-            if any(subject.process and subject.process.beat for subject in case.live())
+            if case.evidence.is_watched
             else "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",
         ),
     )

@@ -13,7 +13,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.polling import woke
 from harness.triage.rules.pipes import fills
-from harness.triage.rules.ruling import Case, Ruling, brief
+from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
 # Packages whose loops try to lock a file.
 _LOCKER = re.compile(r"/(filelock|portalocker|fasteners)/")
@@ -118,18 +118,28 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     locked = locked_files(case, named) if any(map(tries_to_lock, named)) else ()
     unmade = [f"{poller.label} looks for {thing}; no process is seen that makes it"
               for poller in named if poller.process for thing in poller.process.sought]  # fmt: skip
+    # A loop of rounds that only sleeps looks for nothing.
+    rounds = all(source.loop_around(poller.loop[0]) is source.Loop.ROUNDS for poller in named)
+    looks = bool(locked or unmade) or not rounds
     return Ruling(
         "INSUFFICIENT",
         reason,
         evidence=(*locked, *unmade[:MOST_READERS]),
-        missing=tuple(f"who makes what {poller.label} looks for in {polled_at(poller.loop)}" for poller in pollers[:8]),
+        missing=tuple(
+            f"who makes what {poller.label} looks for in {polled_at(poller.loop)}"
+            if looks
+            else f"for what {poller.label} sleeps in {polled_at(poller.loop)}"
+            for poller in pollers[:8]
+        ),
         place=place,
         next=(
             "end whoever holds the lock of its file, if that is no part of this job"
             if locked
             else f"look for the process that makes what {place} looks for: whether it lives, and the end of its log",
             "give the loop a limit, and say in its error what has not come",
-        ),
+        )
+        if looks
+        else (Live(f"{case.again()}   # in a minute: whether it still sleeps"), f"read at {place} what it sleeps for"),
     )
 
 

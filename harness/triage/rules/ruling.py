@@ -29,6 +29,12 @@ class Live(str):
     __slots__ = ()
 
 
+class Watching(str):
+    """A piece of advice to watch a job or its next run: it is of no use where the evidence is a watch's."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Ruling:
     """The answer of a rule. `culprits`: node -> why; empty if nobody may be named."""
@@ -116,7 +122,7 @@ class Case:
     def attach(self) -> str:
         """The command that watches a job that runs here and nobody watches; empty for other evidence."""
         here = [process for process in self.evidence.processes if process.samples and not ended(process)]
-        if self.evidence.source != "live" or len({process.host for process in here}) != 1:
+        if self.evidence.source != "live" or self.evidence.is_watched or len({process.host for process in here}) != 1:
             return ""
         pids = {process.pid for process in here}
         root = next((process.pid for process in here if process.ppid not in pids), here[0].pid)

@@ -18,7 +18,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
 from harness.triage.rules.lock_rings import proven
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.stacks import JOINS, classify, describe, user_frame
+from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
 
 MAX_LINES = 8  # of one verdict
 MAX_THREADS = 4  # of one process
@@ -130,15 +130,23 @@ def _future(beside: Sequence[Thread], waiting: Frame) -> str:
     return f"{at}: {counted}" + (f", {_where(busy)}" if busy else "")
 
 
-def serving(process: Process) -> str:
-    """Where the threads stand that handle requests in this process, and whom the first of them waits for; empty
-    without one."""
-    servers = [thread for thread in handlers(process) if not thread.main and any(map(users, thread.frames))]
+def serving(process: Process, caller: Doing) -> tuple[str, str]:
+    """Where the threads stand that handle requests in this process, without those that stand where the caller does;
+    and which lock the first of them waits for, in words. Both are empty without one."""
+    servers = [
+        thread
+        for thread in handlers(process)
+        if not thread.main and any(map(users, thread.frames)) and not _calls(thread, caller)
+    ]
     if not servers:
-        return ""
+        return "", ""
     waiting = next(frame for frame in servers[0].frames if users(frame))
-    reason = _lock(process.samples[-1].threads, waiting)
-    return _where(servers) + (f"; it {reason}" if reason else "")
+    return _where(servers), _lock(process.samples[-1].threads, waiting)
+
+
+def _calls(thread: Thread, caller: Doing) -> bool:
+    its = classify(thread)
+    return (its.kind, its.frame) == (caller.kind, caller.frame)
 
 
 def crossed(process: Process | None) -> list[str]:

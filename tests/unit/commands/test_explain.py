@@ -12,6 +12,7 @@ import pytest
 
 from harness import cli, glossary
 from harness.commands.doors import DOORS
+from harness.exit_codes import EXITS, STALLED
 from harness.parity.causes import registry
 from harness.parity.causes.family import CauseFamily
 from harness.parity.subjects.engines import observed_lifecycle
@@ -19,6 +20,7 @@ from harness.parity.subjects.learner.observed import _IN_THE_LOSS
 from harness.parity.subjects.learner.observed_learner_faults import Divisor, Reading
 from harness.parity.subjects.prompts.causes import UNDONE
 from harness.parity.subjects.ranks import observed_faults
+from harness.terms import TERMS
 from reports.model import HANGS, VERDICTS
 from reports.sections import bisect, doctor, parity, titles
 from scenarios.engines.canonical import BY_NAME
@@ -121,7 +123,7 @@ def test_an_exit_code_says_which_commands_end_with_it(capsys: pytest.CaptureFixt
         "replay and report: INCONCLUSIVE or CONFOUNDED; harness audit: INCONCLUSIVE; harness triage: INSUFFICIENT"
         in told
     )
-    assert "found hung" in explained(capsys, "86")
+    assert "found hung" in " ".join(explained(capsys, "86").split())
 
 
 def test_everything_is_listed_with_a_meaning_and_every_cause_and_hang_with_a_fix(
@@ -156,7 +158,24 @@ def test_an_unknown_name_comes_with_the_closest(name: str, told: str, capsys: py
     assert cli.main(["explain", name]) == 2
     first, fix = capsys.readouterr().err.splitlines()
     assert f"there is no verdict, cause, check, hang or exit code {name!r}" in first and told in f"{first} "
-    assert fix == "  fix: harness explain   # lists them"
+    assert fix == f"  fix: harness explain {told.strip('?').split()[-1]}"
+    assert explained(capsys, *fix.split()[3:])
+
+
+@pytest.mark.slow
+def test_a_name_that_is_near_none_is_looked_up_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "qqqqqq"]) == 2
+    assert capsys.readouterr().err.splitlines()[1] == "  fix: harness explain   # lists them"
+
+
+def test_every_party_of_a_report_is_a_term() -> None:
+    parties = {"culprit", "victim", "suspect", "bystander"}
+    assert parties <= TERMS["Hangs"].keys()
+
+
+def test_an_exit_code_names_every_command_that_has_it() -> None:
+    [stalled] = [row for row in EXITS if row.code == str(STALLED)]
+    assert "watch" in stalled.commands and "record" in stalled.commands
 
 
 def _titles() -> set[str]:

@@ -10,11 +10,14 @@ import pytest
 from triage_evidence import compared, evidence, frames, group, process, rank, wording
 
 from harness.triage import judge
+from harness.triage.collect import Scope, conduct
 from harness.triage.collect.stacks import TOO_BUSY
 from harness.triage.evidence import Evidence, Frame, Process, Thread
 from harness.triage.flight.model import Comparison
 from harness.triage.judge import triage
+from harness.triage.rules import threads
 from harness.triage.run import _lives
+from probes.heartbeat import WATCHDOG
 from reports.model import Verdict
 
 PID = re.compile(r"\b10[0-3]\b")
@@ -74,6 +77,33 @@ def test_a_job_that_hangs_now_and_is_not_watched_can_be_attached_to(source: str,
     assert not found[0].startswith("for the next run")
 
 
+@pytest.mark.parametrize("stack", ["main:10 step:42 all_reduce", "main:10 queue.get", ""])
+@pytest.mark.parametrize("how", ["watched", "beats", "by a watch"])
+def test_who_is_watched_is_not_told_to_start_a_watch(stack: str, how: str) -> None:
+    alone = dataclasses.replace(process(9, "process", stack), ppid=1)
+    plain = dataclasses.replace(alone, beat=None)
+    assert any("harness watch" in step for step in steps(triage(evidence(plain, source="live", stall_s=0.0))))
+    seen = {
+        "watched": evidence(plain, source="live", stall_s=0.0, watched=True),
+        "beats": evidence(alone, source="live", stall_s=0.0),
+        "by a watch": evidence(plain),
+    }[how]
+    assert not any("harness watch" in step for step in steps(triage(seen)))
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_look_at_the_folder_of_a_watch_advises_no_other(tmp_path: Path, watched: bool) -> None:
+    (tmp_path / "beats").mkdir()
+    if watched:
+        (tmp_path / WATCHDOG).write_bytes(b"{}")
+    looked_at = conduct.collect(Scope(directory=tmp_path, ray_address=""), out=tmp_path / "out", nodes=False)
+    assert looked_at.is_watched is watched
+    alone = dataclasses.replace(process(9, "process", "main:10 queue.get"), beat=None)
+    seen = dataclasses.replace(looked_at, processes=(alone,))
+    [note] = conduct._merged(seen, [], 0.0).notes
+    assert "flight recorder" in note and ("harness watch" in note) is not watched
+
+
 def test_a_host_that_is_too_busy_is_said_to_be() -> None:
     note = f"no Python stacks within 8 s: {TOO_BUSY}"
     blind = dataclasses.replace(process(9, "process"), notes=(note,), beat=None)
@@ -119,6 +149,26 @@ def test_a_process_that_asks_its_own_server_is_told_so(own: bool) -> None:
     verdict = triage(evidence(with_threads(asker, HANDLES)))
     assert verdict.verdict == "INSUFFICIENT" and ("server.py:12 in take" in wording(verdict)) is own
     assert verdict.triage is not None and any("by its pid" in step for step in verdict.triage.next) is not own
+
+
+SLEEPS = (Frame("do_GET", "/job/server.py", 20), *HANDLES[2:])
+IN_A_POOL = (
+    *frames("ask:9 getresponse"),
+    Frame("run", "/usr/lib/python3.11/concurrent/futures/thread.py", 58),
+)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_handler_that_waits_for_no_lock_may_still_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    monkeypatch.setattr(threads, "_lock", lambda stacks, waiting: "waits for the lock of MainThread" if keeps else "")
+    address = "127.0.0.1:8000"
+    asker = process(200, "process", "main:5 ask:9 getresponse", peers=(address,), listening=(address,))
+    verdict = triage(evidence(with_threads(asker, SLEEPS, IN_A_POOL)))
+    assert "server.py:20 in do_GET" in wording(verdict) and "Thread-2" not in wording(verdict)
+    assert any("lock" in step for step in steps(verdict)) is keeps
+    assert any(line.startswith("why ") for line in verdict.missing) is keeps
 
 
 CROSSED = """\

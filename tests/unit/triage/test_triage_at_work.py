@@ -13,7 +13,9 @@ from triage_trial import late
 from harness.triage.collect import proc
 from harness.triage.evidence import Evidence, Frame, Journal, Process, RayTask, Sample, Thread
 from harness.triage.flight.model import Comparison
+from harness.triage.graph import motion
 from harness.triage.judge import triage
+from harness.triage.stacks import doing
 from reports.model import Verdict
 
 BUSY = {"cpu_s": 1.4, "state": "R"}
@@ -109,6 +111,24 @@ def test_the_kernels_count_has_page_faults_and_a_write_that_has_not_returned(
 def test_a_heartbeat_whose_pages_go_to_storage_is_no_progress(bytes_: int, verdict: str) -> None:
     """Two beats between the looks, or three, each written and counted again."""
     assert judged(rank(0, "main:10 step:44 keep_alive", io_bytes=bytes_)).verdict == verdict
+
+
+def test_the_beats_of_a_process_that_is_about_to_end_are_no_work() -> None:
+    """Its threads were counted apart at the first look; at the last one its stack is gone, and its heartbeat."""
+    sleeps = rank(0, "main:10 step:44 keep_alive", io_bytes=13_336)
+    first, last = (
+        dataclasses.replace(
+            look,
+            main_io_bytes=bytes_,
+            threads=tuple(dataclasses.replace(thread, frames=stack, io_bytes=bytes_) for thread in look.threads),
+        )
+        for look, bytes_, stack in zip(
+            sleeps.samples, (0, 8_464), (sleeps.samples[0].threads[0].frames, ()), strict=True
+        )
+    )
+    ends = dataclasses.replace(sleeps, samples=(first, last))
+    assert motion.moved_bytes(ends, doing(ends)) == 0
+    assert motion.moved_bytes(dataclasses.replace(ends, beat=None), doing(ends)) > 0
 
 
 @pytest.mark.parametrize("look", [{"cpu_s": 0.5}, {"last": "main load:7 parse"}, {"io_bytes": 40_000}])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from triage_evidence import compared, evidence, frames, group, rank
+from triage_evidence import compared, evidence, frames, group, process, rank
 from waiting import until
 
 from harness.triage.collect import locks, proc
@@ -162,6 +162,17 @@ def test_without_recorders_who_waits_for_a_lock_is_said(works: bool, verdict: st
     looked = triage(seen, None)
     assert looked.verdict == verdict
     assert ("cache.lock" in looked.reason) is not works
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_holder_of_the_job_is_nothing_that_an_earlier_job_left(own: bool) -> None:
+    holder = process(77, "process", "main:5 build")
+    waiter = process(78, "process", "main:9 build", ppid=77)
+    lock = dataclasses.replace(HOLDER, host=waiter.host, waiters=(waiter.pid,))
+    seen = evidence(waiter, *([holder] if own else []), source="live", stall_s=0.0, locks=(lock,))
+    verdict = triage(seen, None)
+    assert "cache.lock" in verdict.reason and verdict.triage is not None
+    assert any("earlier job" in step for step in verdict.triage.next) is not own
 
 
 LEFT_OVER = dataclasses.replace(HOLDER, tries=20, idle=True, abandoned=True, spent_s=0.02)

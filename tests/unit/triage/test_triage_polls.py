@@ -150,6 +150,13 @@ def test_of_ranks_that_poll_that_which_looks_for_something_is_said_to_wait(file:
     assert verdict.verdict == "INSUFFICIENT" and bool(re.search(r"rank 1\b.* waits?\b", verdict.reason)) is waits
 
 
+@pytest.mark.parametrize(("line", "looks"), [(UNTIL, True), (ATTEMPTS, True), (ROUNDS, False)])
+def test_a_loop_of_rounds_that_sleeps_is_not_said_to_look_for_anything(file: str, line: int, looks: bool) -> None:
+    verdict = judged(standing(rank(1, "main", world=2), at(file, line), wchan="hrtimer_nanosleep"))
+    assert verdict.triage is not None
+    assert any("looks for" in text for text in (*verdict.missing, *verdict.triage.next)) is looks
+
+
 @pytest.mark.parametrize("line", [KEPT, ONCE])
 def test_a_rank_that_looks_for_nothing_is_named(file: str, line: int) -> None:
     verdict = judged(standing(rank(1, "main", world=2), at(file, line), wchan="hrtimer_nanosleep"))
