@@ -258,10 +258,12 @@ def _refuse_empty_words(command: Any) -> None:
 
 
 def _nonempty(further: Any, context: Any, parameter: Any, value: Any) -> Any:
+    of_option = parameter.param_type_name == "option"
+    if of_option and further is not None:  # it may know what to give instead
+        further(context, parameter, value)
     source = context.get_parameter_source(parameter.name)
     words = value if isinstance(value, (list, tuple)) else [value]
     if source is not None and source.name == "COMMANDLINE" and "" in words:
-        of_option = parameter.param_type_name == "option"
         what = f"the option {parameter.opts[0]}" if of_option else f"the argument {parameter.name!r}"
         raise BadInput(f"{what} is empty: is a variable not set?", fix=f"{context.command_path} --help")
     return further(context, parameter, value) if further is not None else value

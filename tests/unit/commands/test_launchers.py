@@ -464,7 +464,7 @@ def test_the_watch_of_a_node_serves_its_evidence_at_its_own_address(
 @pytest.mark.parametrize(
     ("environ", "told"),
     [
-        ({}, "RLHF_HARNESS_TOKEN is not set; fix: export RLHF_HARNESS_TOKEN="),
+        ({}, "RLHF_HARNESS_TOKEN is not set; fix: read -r RLHF_HARNESS_TOKEN < FILE"),
         ({"WATCH_PORT": "abc"}, "WATCH_PORT is 'abc'; fix: WATCH_PORT=7700"),
         ({"WATCH_PORT": "65534"}, "WATCH_PORT is '65534'; fix: WATCH_PORT=7700"),
     ],

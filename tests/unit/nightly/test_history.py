@@ -245,7 +245,7 @@ def test_a_history_that_is_none_is_one_sentence(
     [
         ("missing.db", "there is no history missing.db"),
         (".", "the history . is a directory"),
-        ("", "the history . is a directory"),
+        ("", "the option --history is empty"),
         ("mysql://user:geheim@host/x", "a history is a file or postgresql"),
         ("postgresql://user:geheim@127.0.0.1:9/x", "postgresql+psycopg://127.0.0.1:9/x: connection failed"),
     ],
