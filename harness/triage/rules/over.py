@@ -120,7 +120,7 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
             *_phase(by_key[first], how),
             *(_memory(case.evidence.peaks) if killed else []),
             *_afterwards(case, {key: how for key, how in bad.items() if key not in firsts}),
-            f"it ended{_ago(case)}; no evidence of a stall was taken before",
+            _untaken(case),
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
@@ -128,6 +128,11 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
             Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
+
+
+def _untaken(case: Case) -> str:
+    """A sentence on when the run ended, and that nothing says whether it stood still before."""
+    return f"it ended{_ago(case)}; no evidence of a stall was taken before"
 
 
 def _after_early_end(case: Case, bad: dict[str, str]) -> Ruling | None:
@@ -154,7 +159,7 @@ def _after_early_end(case: Case, bad: dict[str, str]) -> Ruling | None:
             f"{name} (pid {by_key[first].pid} on {by_key[first].host}) ended in good order, {before}{done}",
             *_branches(lost),
             *_afterwards(case, bad),
-            f"it ended{_ago(case)}; no evidence of a stall was taken before",
+            _untaken(case),
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
