@@ -328,7 +328,8 @@ def test_settings_inside_a_script_are_neither_passed_nor_refused(tmp_path: Path,
     items = look([word.replace("SCRIPT", str(file)) for word in command], "verl", {})
     [told] = [one for one in items if one.check != "framework-version"]
     assert isinstance(told, Unchecked) and told.check == "framework-settings"
-    assert told.reason.endswith("examined when the job starts") and told.fix.startswith("harness record --framework verl -- ")
+    assert told.reason.endswith("examined when the job starts")
+    assert told.fix.startswith("harness record --framework verl -- ")
 
 
 @pytest.mark.parametrize("words", [["openrlhf.cli.train_sft", "--ds.param_dtype", "fp16"], ["src/train_ppo_ray.py"]])
