@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.subjects.log_probabilities.observed_clusters import student
+from harness.parity.facts.probabilities import student_limit
 from harness.recordings.store import Recording
 from probes.format import mapping, number, whole
 from reports.model import PhaseMemory
@@ -89,7 +89,7 @@ def growth(process_series: Held, series: int) -> Growth | None:
 
 def _bound(rises: np.ndarray, alpha: float) -> float:
     """Return what the mean of these rises exceeds by chance with probability `alpha`, if there is no growth."""
-    return student(alpha, len(rises) - 1) * float(rises.std(ddof=1)) / math.sqrt(len(rises))
+    return student_limit(alpha, len(rises) - 1) * float(rises.std(ddof=1)) / math.sqrt(len(rises))
 
 
 def recorded(recording: Recording) -> list[Held]:

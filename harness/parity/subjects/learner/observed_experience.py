@@ -22,7 +22,8 @@ from harness.parity.facts.align import Grid, Match, around, equal_rows, first_di
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Counts
 from harness.parity.facts.evidence_builder import EvidenceBuilder, items_of
-from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, prompts, student
+from harness.parity.facts.probabilities import student_limit
+from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, prompts
 from harness.parity.subjects.log_probabilities.observed_systematic import ALLOWED_BIAS, FALSE_ALARM
 from harness.parity.subjects.precision.observed_floor import EPSILON, RESOLUTION
 from harness.parity.subjects.recording.observed_missing_steps import COLUMNS, note_experience
@@ -217,7 +218,7 @@ def note_means(e: EvidenceBuilder) -> None:
         if name in _LOGPROBS:
             bound += ALLOWED_BIAS * float(table[:, _SQUARE].sum() / count)
         # All tests share one error rate (Bonferroni); each is two-sided, with Student's t over the prompts.
-        critical = student(FALSE_ALARM / len(sums) / 2, mean.clusters - 1)
+        critical = student_limit(FALSE_ALARM / len(sums) / 2, mean.clusters - 1)
         if key in e.first or not abs(mean.value) - bound > critical * mean.error:
             continue
         context = f"on the same tokens: {name} of {where} is {figure(mean.value)} higher in the candidate on average, "

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from harness.parity.causes.family import Seen
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, DivergenceKey, Kind, keys
@@ -24,6 +23,7 @@ from harness.parity.facts.explanation import (
 )
 from harness.parity.facts.history import later_steps, right_before
 from harness.parity.facts.odd_one import engines_compared
+from harness.parity.facts.probabilities import binomial_limit
 from harness.parity.subjects.learner.causes import TRAINER, scored_wrongly
 from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
 from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
@@ -152,7 +152,7 @@ def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
     """
     if not e.tolerance.half:
         return np.zeros(len(compared))
-    likely = stats.binom.isf(FALSE_OUTLIERS, compared, e.tolerance.share.most)
+    likely = binomial_limit(FALSE_OUTLIERS, compared, e.tolerance.share.most)
     return np.asarray((compared >= 2 * CLEAR) * np.minimum(likely, 1.0))
 
 

@@ -9,10 +9,8 @@ use Student's t with G-1 degrees of freedom.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
-from scipy import special
 
 from harness.recordings.tables import Table
 
@@ -53,12 +51,6 @@ class Clusters:
         totals = np.zeros((len(keys), rows.shape[1]))
         np.add.at(totals, place, rows)
         return totals
-
-
-@lru_cache(maxsize=4096)  # every step of a run needs the same few
-def student(tail: float, free: int) -> float:
-    """Return the value that Student's t with `free` degrees of freedom exceeds with probability `tail`."""
-    return -float(special.stdtrit(free, tail))
 
 
 @dataclass(frozen=True)

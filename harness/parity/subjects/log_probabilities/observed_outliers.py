@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from harness.parity.facts.align import Grid
+from harness.parity.facts.probabilities import negative_binomial_limit
 from reports.model import Place
 from reports.text import figure
 
@@ -61,7 +61,9 @@ class Share:
         """
         most = math.ceil(max(self.most, OUTLIERS) * tokens)
         if self.of:
-            clumps = stats.nbinom.isf(FALSE_OUTLIERS, self.seen / CLUMPED + 0.5, self.of / (self.of + max(tokens, 1)))
+            clumps = negative_binomial_limit(
+                FALSE_OUTLIERS, self.seen / CLUMPED + 0.5, self.of / (self.of + max(tokens, 1))
+            )
             most = min(most, math.ceil(CLUMPED * clumps))
         return max(FEWEST_OUTLIERS, most)
 

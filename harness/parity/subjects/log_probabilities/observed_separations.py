@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
+from harness.parity.facts.probabilities import normal_quantile
 from harness.parity.subjects.log_probabilities.observed_properties import PROPERTIES, Property, Reads, StepTokens
 
 FEWEST = 5  # tokens, or samples, on either side of an exact separation; fewer may stand there by chance
@@ -245,7 +246,7 @@ def _ratio(trait: Property, counted: PropertySums, flags: int) -> Iterator[Separ
     variance = float(slope @ counted.moments @ slope)
     if variance <= 0:  # one sample, or samples that are all alike: their spread is unknown
         return
-    error = math.sqrt(variance) * stats.norm.isf((1 - CONFIDENCE) / 2 / flags)
+    error = math.sqrt(variance) * -normal_quantile((1 - CONFIDENCE) / 2 / flags)
     times = (having_differing / having) / (without_differing / without)
     low, high = float(times * np.exp(-error)), float(times * np.exp(error))
     if low >= TWICE:

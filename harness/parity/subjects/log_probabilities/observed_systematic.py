@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.parity.facts.divergence import Kind
-from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, student
+from harness.parity.facts.probabilities import student_limit
+from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean
 from harness.parity.subjects.log_probabilities.observed_metrics import LABELS
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.precision.observed_floor import EPSILON, HEADROOM, LARGEST_SCALE, RESOLUTION, Tolerance
@@ -231,8 +232,8 @@ def _test(what: str, where: str, step: int, table: np.ndarray, error_rate: float
     count = tokens.sum()
     free = max(1, len(table) - 1)
     # Tokens of a prompt depend on each other, so clusters count, by Student's t. Each test is two-sided.
-    critical = student(error_rate / 2, free)
-    reach = critical + student(1 - POWER, free)
+    critical = student_limit(error_rate / 2, free)
+    reach = critical + student_limit(1 - POWER, free)
     rounding = bool(table[:, _ROUNDING].any())
     unit = float(table[:, _ROUNDING if rounding else _SIZE].sum() / count)
     unit_of = "the learner's own rounding" if rounding else "mean |Δ|"

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from harness.parity.facts.align import Match
 from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
+from harness.parity.facts.probabilities import poisson_from
 from harness.parity.subjects.engines.observed import engines
 from harness.parity.subjects.native_sampler.observed import Collisions, NativeStage
 from harness.parity.subjects.native_sampler.observed_samples import Samples, tables
@@ -56,7 +56,7 @@ def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, stage: N
         clones += sum(count for count in counts if count > 1)
     scored = bool(np.isfinite(samples.likelihood).any())
     side.collisions = Collisions(equal, expected, clones)
-    if not scored or not equal or float(stats.poisson.sf(equal - 1, expected)) >= COLLISION:
+    if not scored or not equal or poisson_from(equal, expected) >= COLLISION:
         return False
     if samples.fits and 2 * equal <= pairs:
         stage.add(
@@ -169,7 +169,7 @@ class _DrawnTwice:
     @property
     def state(self) -> str:
         """Return whether the sampler repeats itself, as a word."""
-        chance = float(stats.poisson.sf(self.equal - 1, self.expected)) if self.equal else 1.0
+        chance = poisson_from(self.equal, self.expected)
         if self.compared and self.equal >= HONOURED * self.compared and chance <= CHANCE:
             return "repeated"
         if not self.compared - self.expected >= FEWEST:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder
+from harness.parity.facts.probabilities import normal_above, uniformity
 from harness.parity.subjects.native_sampler.observed import NativeStage, Statistic, Tests
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens, tables
 from reports.model import Place
@@ -62,11 +62,11 @@ def sampler_tests(e: EvidenceBuilder, side: RecordedSide, samples: Samples) -> T
     reading = _reading(e, parts) if parts else None
     if reading is None or not len(reading.mass):
         return {}
-    uniform = stats.kstest(np.clip(reading.mass, 0.0, 1.0), "uniform")
-    surprisal = reading.off, 2 * float(stats.norm.sf(abs(reading.off)))
+    mass = uniformity(np.clip(reading.mass, 0.0, 1.0))
+    surprisal = reading.off, 2 * float(normal_above(abs(reading.off)))
     return {
         Statistic.of_sampler(side.name, name): {"statistic": float(statistic), "p": float(p)}
-        for name, (statistic, p) in {"surprisal": surprisal, "mass": (uniform.statistic, uniform.pvalue)}.items()
+        for name, (statistic, p) in {"surprisal": surprisal, "mass": mass}.items()
     }
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from harness.parity.facts.probabilities import normal_above, normal_quantile, student_above
 from harness.parity.subjects.native_sampler.observed import FINISH, MARGIN, OUT_OF_REACH, Statistic, Tests
 
 PERMUTATIONS = 1999  # the smallest p is 1/2000, where permutations decide; `p_value` handles smaller ones
@@ -93,7 +93,7 @@ def p_value(statistics: np.ndarray, apart: np.ndarray) -> dict[str, float]:
     errors = float((off[spread > 0] / spread[spread > 0]).max(initial=0.0))
     p = extreme / len(statistics)
     if extreme == 1:
-        p = min(p, 2 * float(stats.norm.sf(errors)) * apart.shape[1])
+        p = min(p, 2 * float(normal_above(errors)) * apart.shape[1])
     return {"statistic": float(statistics[0]), "p": float(p), "errors": errors}
 
 
@@ -125,11 +125,11 @@ class Equivalence:
         """Return the probability of showing equality at this level with these samples, if there is no difference."""
         if self.error == 0.0:
             return 1.0
-        return max(0.0, 2 * float(stats.norm.cdf(self.margin / self.error - _z(level))) - 1)
+        return max(0.0, 2 * float(normal_above(_z(level) - self.margin / self.error)) - 1)
 
     def enough(self, level: float) -> int:
         """Return the samples a side with which that probability is `POWER`."""
-        return self._samples(self.margin / (_z(level) + float(stats.norm.ppf((1 + POWER) / 2))))
+        return self._samples(self.margin / (_z(level) + normal_quantile((1 + POWER) / 2)))
 
     def needed(self, level: float, alpha: float) -> int:
         """Return the samples a side that decide with probability `POWER` if the difference is the measured one.
@@ -137,7 +137,7 @@ class Equivalence:
         To decide is to show equality at `level`, or a difference at `alpha` of a two-sided test, whichever takes fewer
         samples.
         """
-        z, apart = float(stats.norm.ppf(POWER)), abs(self.difference)
+        z, apart = normal_quantile(POWER), abs(self.difference)
         return min(self._samples((self.margin - apart) / (_z(level) + z)), self._samples(apart / (_z(alpha / 2) + z)))
 
     def _samples(self, error: float) -> int:
@@ -148,7 +148,7 @@ class Equivalence:
 
 
 def _z(level: float) -> float:
-    return float(stats.norm.isf(level))
+    return -normal_quantile(level)
 
 
 def equivalence(
@@ -183,10 +183,10 @@ def equivalence(
     # The larger p of the two one-sided tests. Without spread every difference counts.
     p = float(difference != 0.0)
     if error > 0:
-        p = float(stats.t.sf((margin * spread - abs(difference)) / error, freedom))
+        p = student_above((margin * spread - abs(difference)) / error, freedom)
     return Equivalence(difference, error, margin * spread, spread, p, samples)
 
 
 def quantile_sum(alpha: float, family: int) -> float:
     """Return z of a two-sided test at alpha / family plus z of `POWER`: the detectable effect in standard errors."""
-    return _z(alpha / (2 * family)) + float(stats.norm.ppf(POWER))
+    return _z(alpha / (2 * family)) + normal_quantile(POWER)

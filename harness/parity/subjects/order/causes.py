@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.proof import either
@@ -170,6 +168,9 @@ def _agreeing_tokens(sources: list[Source]) -> int:
 
 def _matched(sources: list[Source]) -> int:
     """Return how many samples can have an owner each of their own: the largest matching of samples to owners."""
+    from scipy.sparse import csr_array  # heavy, and few recordings have such samples
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
     owners = sorted({owner for source in sources for owner in source.owners})
     if not owners:
         return 0

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from harness.parity.facts.align import Match, equal_rows, shared
+from harness.parity.facts.probabilities import binomial_from, poisson_limit
 from harness.parity.subjects.log_probabilities.observed_outliers import (
     EXTREME,
     EXTREME_HALF,
@@ -156,7 +156,7 @@ def implausible(flips: int, tokens: int, cap: float, temperature: float) -> bool
     each of two logits flips a token with probability 2 cap / T at most.
     """
     rate = min(1.0, 2.0 * cap / max(temperature, 1e-6))
-    return flips > 0 and float(stats.binom.sf(flips - 1, tokens, rate)) < IMPLAUSIBLE
+    return flips > 0 and binomial_from(flips, tokens, rate) < IMPLAUSIBLE
 
 
 def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool = True) -> EngineFloor:
@@ -411,7 +411,7 @@ class Tolerance:
         """Return how many choices such tokens reverse at most; there are more with a probability of
         `FALSE_OUTLIERS`.
         """
-        return int(stats.poisson.isf(FALSE_OUTLIERS, self.turned * tokens))
+        return poisson_limit(FALSE_OUTLIERS, self.turned * tokens)
 
     @staticmethod
     def of(

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from scipy import stats
 
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, best, differences
 from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, scored_otherwise, when
+from harness.parity.facts.probabilities import all_among
 from harness.parity.interventions.situation import Situation, Tried, improves
 from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from reports.model import Cause, Proof
@@ -71,7 +71,7 @@ def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray,
     wrong &= comparable
     if (wrong & ~warm).any() or wrong.sum() < FEWEST or cold.sum() < FEWEST:
         return None
-    chance = stats.hypergeom.sf(wrong.sum() - 1, warm.sum() + cold.sum(), warm.sum(), wrong.sum())
+    chance = all_among(int(warm.sum()), int(warm.sum() + cold.sum()), int(wrong.sum()))
     if chance > CHANCE:
         return None
     # Where the first sample of each prompt fills the cache for the others, a fault of all but the first looks the same.

@@ -18,9 +18,9 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from scipy import stats
 
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.probabilities import binomial_from, poisson_from
 from harness.parity.subjects.log_probabilities.observed_metrics import SIZEABLE, Mismatch
 from harness.parity.subjects.native_sampler.observed import NativeResult
 from harness.parity.subjects.weights.observed_sync import LEAST_PROOF
@@ -60,7 +60,7 @@ def equality(mismatch: Mismatch) -> str:
         if tokens >= FEWEST and identical > MOST_ALIKE * tokens:
             return f"in step {step}"
     tokens, identical = mismatch.identical_likely
-    by_chance = float(stats.binom.sf(identical - 1, tokens, ALIKE_LIKELY))
+    by_chance = binomial_from(identical, tokens, ALIKE_LIKELY)
     if identical > MOST_ALIKE_LIKELY * tokens and by_chance < CHANCE:
         return f"in {identical:,} of {tokens:,} likely tokens"
     return ""
@@ -94,7 +94,7 @@ def _of_the_other_engine(e: Evidence) -> Iterator[str]:
     native = e.native
     if native is not None and native.identical and not _seeds_tell(native):
         expected = native.identical_expected
-        if float(stats.poisson.sf(native.identical - 1, expected)) < CHANCE:
+        if poisson_from(native.identical, expected) < CHANCE:
             yield (
                 f"{native.identical} samples of the native stage are the same in both runs, of two engines whose "
                 f"samplers share no randomness: {expected:.2g} would be by chance"

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import stats
 
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.proof import either
@@ -20,6 +19,7 @@ from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, when
+from harness.parity.facts.probabilities import binomial_from
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.engines.observed import engines, routed
@@ -125,7 +125,7 @@ class Clones:
         # Independent groups with unequal probabilities are alike at most as often as groups with equal ones
         # (Hoeffding).
         rate = min(1.0, self.expected / max(1, self.groups))
-        chance = float(stats.binom.sf(self.equal_groups - 1, self.groups, rate))
+        chance = binomial_from(self.equal_groups, self.groups, rate)
         return self.equal_groups > self.expected + 1 and chance < CHANCE
 
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from scipy import stats
-
 from harness.parity.causes.family import CauseFamily, Seen
 from harness.parity.causes.proof import live
+from harness.parity.facts.probabilities import binomial_from
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 
@@ -47,7 +46,7 @@ def excluded(passed: int, other_choices: int, compared: int, wide: int, likely: 
     if other_choices or not 0 < passed <= MOST * compared:
         return ()
     tests = ((wide, Seen.ANY_MARGIN), (likely, Seen.LIKELY_TOKENS))
-    exclusions = tuple(what for count, what in tests if float(stats.binom.sf(count - 1, passed, ALLOWED)) < ALPHA)
+    exclusions = tuple(what for count, what in tests if binomial_from(count, passed, ALLOWED) < ALPHA)
     return (*exclusions, Seen.SECOND_BEST) if len(exclusions) == len(tests) and chance < math.log(ALPHA) else ()
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, student
+from harness.parity.facts.probabilities import student_limit
+from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean
 from harness.parity.subjects.log_probabilities.observed_systematic import FALSE_ALARM, RUN
 
 # Least correlation of the log-probabilities before and after an update. Measured: 0.96 at a learning rate of 1e-3,
@@ -161,7 +162,7 @@ def _side(updates: Updates, error_rate: float) -> InUse:
 
 
 def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> list[Nearer]:
-    critical = student(error_rate / 2, max(1, len(table) - 1))
+    critical = student_limit(error_rate / 2, max(1, len(table) - 1))
     share = table[:, [_SQUARE]], table[:, _SQUARE] / 2 - table[:, _PRODUCT]
     means = [Mean.of(table, table[:, 1]), Mean.of(table, table[:, 2]), Mean.of(*share)]
     return [Nearer(name, where, step, mean, critical) for name, mean in zip(READINGS, means, strict=True)]
