@@ -95,6 +95,15 @@ def limited(frames: Sequence[Frame], *, timed: bool) -> bool:
 
 
 @dataclass(frozen=True)
+class _Step:
+    """What a part of a handler awaits: objects of asyncio, functions of the file that it runs, a sleep."""
+
+    objects: frozenset[str] = frozenset()
+    calls: tuple[str, ...] = ()
+    slept_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class _Program:
     """One file of a server. `routes`: path -> name of its handler. `functions` by name, each of which is unique."""
 
@@ -102,6 +111,7 @@ class _Program:
     functions: dict[str, Function]
     routes: dict[str, str]
     objects: frozenset[str]  # names of locks, conditions and events that the file makes once
+    instances: frozenset[str]  # names of objects of its own classes that it makes once
 
     @staticmethod
     @lru_cache(maxsize=16)
@@ -118,46 +128,61 @@ class _Program:
             if isinstance(functions.get(_last(call.func)), ast.AsyncFunctionDef) and id(call) not in awaited:
                 return None
         routes = {path: handler for path, handler in _registered(tree) if handler in functions}
-        return _Program(tree, functions, routes, _made_once(tree))
+        classes = frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        return _Program(tree, functions, routes, _made_once(tree, _OBJECTS), _made_once(tree, classes))
 
     def awaited(self, handler: str, waited_s: float) -> set[str] | None:
         """The objects of which a handler may await one; None if it may await anything else. Sleeps that are over after
         `waited_s` are none of it."""
         names: set[str] = set()
-        slept_s, visited, queue = 0.0, 0, [(handler, 1.0)]
-        while queue:
-            name, rounds = queue.pop()
-            visited += 1
-            if visited > MOST_CALLS:
-                return None
-            for node, times in _own(self.functions[name], rounds):
-                if isinstance(node, (ast.AsyncFor, ast.Yield, ast.YieldFrom)):
+        slept_s, queue = 0.0, [(handler, 1.0)]
+        for _ in range(MOST_CALLS):
+            if not queue:
+                return names if slept_s < waited_s else None
+            name, outer = queue.pop()
+            for node, rounds in _own(self.functions[name], outer):
+                step = self._step(node, self.functions[name])
+                if step is None:
                     return None
-                awaiting = [item.context_expr for item in node.items] if isinstance(node, ast.AsyncWith) else []
-                if any(_last(each) not in self.objects or isinstance(each, ast.Call) for each in awaiting):
-                    return None
-                names |= {_last(each) for each in awaiting}
-                if not isinstance(node, (ast.Await, ast.Call)):
-                    continue
-                call = node.value if isinstance(node, ast.Await) else node
-                target = _last(call.func) if isinstance(call, ast.Call) else ""
-                if isinstance(node, ast.Call):
-                    if isinstance(self.functions.get(target), ast.FunctionDef):
-                        queue.append((target, times))
-                    continue
-                if target in self.functions:
-                    queue.append((target, times))
-                elif (seconds := _slept_s(call)) is not None:
-                    slept_s += seconds * times
-                elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                    receiver = _last(call.func.value)
-                    if target in _WAITS and receiver in self.objects:
-                        names.add(receiver)
-                    elif not (target in _READ_ALREADY and receiver in _parameters(self.functions[name])):
-                        return None
-                else:
-                    return None
-        return names if slept_s < waited_s else None
+                names |= step.objects
+                slept_s += step.slept_s * rounds if step.slept_s else 0.0
+                queue += [(function, rounds) for function in step.calls]
+        return None
+
+    def _step(self, node: ast.AST, function: Function) -> _Step | None:
+        """What a node of a function awaits; None if that is not known."""
+        if isinstance(node, (ast.AsyncFor, ast.Yield, ast.YieldFrom)):
+            return None
+        if isinstance(node, ast.AsyncWith):
+            entered = frozenset(_last(item.context_expr) for item in node.items)
+            return _Step(entered) if entered <= self.objects else None
+        if isinstance(node, ast.Await):
+            return self._awaited(node.value, function)
+        called = self._called(node.func) if isinstance(node, ast.Call) else None
+        return _Step(calls=(called.name,)) if isinstance(called, ast.FunctionDef) else _Step()
+
+    def _awaited(self, call: ast.expr, function: Function) -> _Step | None:
+        if not isinstance(call, ast.Call):
+            return None
+        if isinstance(called := self._called(call.func), ast.AsyncFunctionDef):
+            return _Step(calls=(called.name,))
+        if (seconds := _slept_s(call)) is not None:
+            return _Step(slept_s=seconds)
+        receiver, method = _last(getattr(call.func, "value", call.func)), _last(call.func)
+        if method in _WAITS and receiver in self.objects:
+            return _Step(frozenset({receiver}))
+        return _Step() if method in _READ_ALREADY and receiver in _parameters(function) else None
+
+    def _called(self, function: ast.expr) -> Function | None:
+        """The function of the file that a call runs: by its name, or as a method of `self` or of the one object that
+        the file makes of its class."""
+        its = self.functions.get(_last(function))
+        if its is None or not isinstance(function, (ast.Name, ast.Attribute)):
+            return None
+        is_method = its.args.args[:1] != [] and its.args.args[0].arg == "self"
+        if isinstance(function, ast.Name):
+            return None if is_method else its
+        return its if is_method and _last(function.value) in ("self", *self.instances) else None
 
     def users(self, name: str, server: Sequence[Frame]) -> set[str] | None:
         """The handlers in which something is brought to an object, itself or in what they call; None if anything else
@@ -273,8 +298,8 @@ def _registered(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield paths[0], handlers[0]
 
 
-def _made_once(tree: ast.Module) -> frozenset[str]:
-    """The names that a file binds once, to a new lock, condition or event of asyncio."""
+def _made_once(tree: ast.Module, makers: frozenset[str]) -> frozenset[str]:
+    """The names that a file binds once, to the result of a call of one of these."""
     made: list[str] = []
     bound: list[str] = []
     for node in ast.walk(tree):
@@ -285,7 +310,7 @@ def _made_once(tree: ast.Module) -> frozenset[str]:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 made += [_last(name) for name, value in source.pairs(target, node.value)
-                         if isinstance(value, ast.Call) and ast.unparse(value.func) in _OBJECTS]  # fmt: skip
+                         if isinstance(value, ast.Call) and ast.unparse(value.func) in makers]  # fmt: skip
     return frozenset(name for name in made if bound.count(name) == 1)
 
 

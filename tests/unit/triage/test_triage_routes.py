@@ -153,6 +153,9 @@ HEALTHY = {
     "its handler sleeps in many rounds": (("range(4)", "range(4000)"),),
     "its handler awaits a thread": ((LOAD, LOAD + "        await asyncio.to_thread(copy)\n"),),
     "its handler awaits another server": ((LOAD, LOAD + "        await session.get(OTHER)\n"),),
+    "its handler awaits a method with the name of a function": ((LOAD, LOAD + "        await session.post(OTHER)\n"),),
+    "its handler awaits what it was not seen to make": ((LOAD, LOAD + "        await pending\n"),),
+    "its handler reads from somebody": ((LOAD, LOAD + "        async for part in source:\n            use(part)\n"),),
     "its handler has a time limit": (("await awake.wait()", "await asyncio.wait_for(awake.wait(), 60)"),),
     "a block of its handler has a time limit": (
         ("            await asyncio.sleep(0.1)\n",
