@@ -45,6 +45,8 @@ def keys(server: Sequence[Frame], pending: Sequence[str], waited_s: float) -> Ke
     program = _Program.of(tree) if tree is not None else None
     if program is None or any(route not in program.routes for route in pending):
         return None
+    if not program.passes_on():
+        return None
     handlers = tuple(dict.fromkeys(program.routes[route] for route in pending))
     awaited: set[str] = set()
     for handler in handlers:
@@ -72,7 +74,7 @@ def asks_behind(frames: Sequence[Frame], route: str) -> Frame | None:
         body = source.function_of(frame)
         behind = [text for text in texts if body is not None and source.holds(body, text.lineno)
                   and text.lineno > frame.line]  # fmt: skip
-        registered = [path for path, _ in _registered(tree) if path.endswith(route)] if tree is not None else []
+        registered = [path for path, *_ in _registered(tree) if path.endswith(route)] if tree is not None else []
         if behind and len(texts) == len(behind) + len(registered):
             return Frame(frame.function, frame.file, behind[0].lineno)
     return None
@@ -116,7 +118,8 @@ class _Program:
     @staticmethod
     @lru_cache(maxsize=16)
     def of(tree: ast.Module) -> _Program | None:
-        """None if two functions have one name, or a coroutine is started without being awaited where it is called."""
+        """None if two functions, or two handlers of a path, have one name, a coroutine is started without being
+        awaited where it is called, or something that awaits runs before a handler."""
         definitions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         functions = {node.name: node for node in definitions if not node.name.startswith("__")}
         if len(functions) != len([node for node in definitions if not node.name.startswith("__")]):
@@ -127,7 +130,12 @@ class _Program:
                 awaited |= {id(argument) for argument in call.args}
             if isinstance(functions.get(_last(call.func)), ast.AsyncFunctionDef) and id(call) not in awaited:
                 return None
-        routes = {path: handler for path, handler in _registered(tree) if handler in functions}
+        if "middleware" in ast.unparse(tree).lower() or "Depends(" in ast.unparse(tree):
+            return None  # what runs before a handler may await anything
+        routes: dict[str, str] = {}
+        for path, handler, _ in _registered(tree):
+            if handler not in functions or routes.setdefault(path, handler) != handler:
+                return None
         classes = frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
         return _Program(tree, functions, routes, _made_once(tree, _OBJECTS), _made_once(tree, classes))
 
@@ -148,6 +156,23 @@ class _Program:
                 slept_s += step.slept_s * rounds if step.slept_s else 0.0
                 queue += [(function, rounds) for function in step.calls]
         return None
+
+    def passes_on(self) -> bool:
+        """Whether every coroutine of the file that no handler runs awaits nothing but what it is given and an entry of
+        a table, as an application does that calls the handlers."""
+        reached, queue = set(), list(self.routes.values())
+        while queue:
+            if (name := queue.pop()) not in reached:
+                reached.add(name)
+                calls = [node for node, _ in _own(self.functions[name], 1.0) if isinstance(node, ast.Call)]
+                queue += [called.name for call in calls if (called := self._called(call.func)) is not None]
+        return all(
+            not isinstance(node, (ast.AsyncFor, ast.AsyncWith))
+            and not (isinstance(node, ast.Await) and not _is_given(node.value, function))
+            for name, function in self.functions.items()
+            if name not in reached and isinstance(function, ast.AsyncFunctionDef)
+            for node, _ in _own(function, 1.0)
+        )
 
     def _step(self, node: ast.AST, function: Function) -> _Step | None:
         """What a node of a function awaits; None if that is not known."""
@@ -194,8 +219,11 @@ class _Program:
         if any(id(mention) not in used for mention in mentions):
             return None  # it is passed on, under another name say
         users, queue, visited = set(), [], set()
-        for function in {self._around(node) for node in _bringing(self.tree, name)}:
-            if function is None:
+        made = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+        for node in _bringing(self.tree, name):
+            if any(source.holds(its, node.lineno) for its in made):
+                continue  # the object is new there
+            if (function := self._around(node)) is None:
                 return None
             queue.append(function)
         while queue:
@@ -203,23 +231,22 @@ class _Program:
             if function in visited:
                 continue
             visited.add(function)
-            if function in self.routes.values():
+            callers, is_handler = self._callers(function), function in self.routes.values()
+            if is_handler:
                 users.add(function)
-            elif self._is_past(function, name, server):
-                continue
-            elif not (callers := self._callers(function)):
-                return None
-            else:
-                if None in callers:
+            if None in callers or not (callers or is_handler):
+                if not self._is_past(function, name, server):
                     return None
-                queue += [caller for caller in callers if caller]
+                continue
+            queue += [caller for caller in callers if caller]
         return users
 
     def _callers(self, function: str) -> set[str | None]:
         """The functions that call one; None among them where it is called by the module, or used without a call."""
         called = {id(node.func) for node in ast.walk(self.tree) if isinstance(node, ast.Call)}
+        registered = {id(node) for _, _, node in _registered(self.tree)}
         uses = [node for node in ast.walk(self.tree) if isinstance(node, (ast.Name, ast.Attribute))
-                and _last(node) == function]  # fmt: skip
+                and _last(node) == function and id(node) not in registered]  # fmt: skip
         return {self._around(node) if id(node) in called else None for node in uses}
 
     def _is_past(self, function: str, name: str, server: Sequence[Frame]) -> bool:
@@ -279,8 +306,14 @@ def _parameters(function: Function) -> set[str]:
     return {argument.arg for argument in function.args.args}
 
 
-def _registered(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The routes of a file, each with its handler: of a table, a call such as `add_post` or `Route`, or a decorator."""
+def _is_given(call: ast.expr, function: Function) -> bool:
+    called = call.func if isinstance(call, ast.Call) else None
+    return isinstance(called, ast.Subscript) or (isinstance(called, ast.Name) and called.id in _parameters(function))
+
+
+def _registered(tree: ast.Module) -> Iterator[tuple[str, str, ast.expr]]:
+    """The routes of a file, each with the name of its handler and where it stands: of a table, a call such as
+    `add_post` or `Route`, or a decorator."""
     names = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
     for node in ast.walk(tree):
         pairs: list[tuple[list[ast.expr], list[ast.expr]]] = []
@@ -293,9 +326,9 @@ def _registered(tree: ast.Module) -> Iterator[tuple[str, str]]:
             pairs = [(call.args, [ast.Name(node.name, ast.Load())]) for call in calls]
         for texts, values in pairs:
             paths = [text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str)]
-            handlers = [_last(value) for value in values if _last(value) in names]
+            handlers = [value for value in values if _last(value) in names]
             if len(paths) == len(handlers) == 1 and paths[0].startswith("/"):
-                yield paths[0], handlers[0]
+                yield paths[0], _last(handlers[0]), handlers[0]
 
 
 def _made_once(tree: ast.Module, makers: frozenset[str]) -> frozenset[str]:

@@ -114,6 +114,11 @@ CLASS = (
      'def server():\n    engine = Engine()\n    app.add_routes([web.post("/draw", engine.draw), web.post("/freeze", '
      'engine.freeze),\n        web.post("/load", engine.load), web.post("/thaw", engine.thaw)])\n    serve(app)\n'),
 )  # fmt: skip
+TABLE = (
+    ("    serve(routes)\n", "    async def app(scope, receive, send):\n        await routes[scope]()\n"
+     "        await send(b'')\n\n    serve(app)\n"),
+)  # fmt: skip
+AWAKE_AT_FIRST = (*CLASS, ("asyncio.Event()\n", "asyncio.Event()\n        self.awake.set()\n"))
 CONDITION = (
     ("asyncio.Lock()", "asyncio.Condition()"),
     ("        async with gate:\n            await asyncio.sleep(0.1)\n", "        await enter()\n"),
@@ -127,9 +132,11 @@ DECORATED = tuple(
 NO_TABLE = ('    routes = {"/draw": draw, "/freeze": freeze, "/load": load, "/thaw": thaw}\n', "")
 
 
-@pytest.mark.parametrize("changes", [CLASS, CONDITION, (*DECORATED, NO_TABLE), (("timeout=3600", "data=b''"),)])
+@pytest.mark.parametrize(
+    "changes", [CLASS, AWAKE_AT_FIRST, TABLE, CONDITION, (*DECORATED, NO_TABLE), (("timeout=3600", "data=b''"),)]
+)
 def test_it_is_named_whatever_its_structure(tmp_path: Path, changes: tuple[tuple[str, str], ...]) -> None:
-    processes = job(tmp_path / "engine.py", *changes, served="serve(app" if changes is CLASS else "serve(")
+    processes = job(tmp_path / "engine.py", *changes, served="serve(")
     assert [culprit.pid for culprit in judged(processes).triage.culprits] == [30]  # type: ignore[union-attr]
 
 
@@ -171,6 +178,16 @@ HEALTHY = {
     "the client does not let it go on": (('    post("/thaw")\n', ""),),
     "somebody else lets it go on": (("def rank", 'def watch():\n    post("/thaw")\n\ndef rank'),),
     "a loop of the server lets it go on": (("    serve(", "    while True:\n        awake.set()\n        serve("),),
+    "a function beside the handlers lets it go on": (
+        ("    serve(", "    async def warm(app):\n        await thaw(None)\n"
+         "    app.on_startup.append(warm)\n    serve("),
+    ),
+    "something before the handlers awaits": (
+        ("    serve(", "    async def app(scope):\n        await asyncio.sleep(60)\n"
+         "        await routes[scope]()\n    serve("),
+    ),
+    "a library awaits before the handlers": (("    serve(", "    app.add_middleware(Limits)\n    serve("),),
+    "a path has two handlers": (("    serve(", '    app.add_get("/load", freeze)\n    serve('),),
     "two functions have one name": (("def post(", "def thaw():\n    pass\n\ndef post("),),
     "its handler is not in the file": (('"/load": load', '"/load": library.handle'),),
 }  # fmt: skip
