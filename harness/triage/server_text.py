@@ -19,6 +19,7 @@ from harness.triage.evidence import Frame
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 LONG_S = 600.0  # NCCL's default timeout in torch, after which those who wait fail
+MOST_NODES = 50_000  # of the syntax tree of a file: about 6,000 lines, of which one function is followed in 0.1 s
 MOST_CALLS = 100  # functions that are followed from one handler
 _OBJECTS = frozenset({"asyncio.Event", "asyncio.Condition", "asyncio.Lock"})
 _WAITS = frozenset({"wait", "wait_for", "acquire"})
@@ -120,6 +121,8 @@ class _Program:
     def of(tree: ast.Module) -> _Program | None:
         """None if two functions, or two handlers of a path, have one name, a coroutine is started without being
         awaited where it is called, or something that awaits runs before a handler."""
+        if sum(1 for _ in ast.walk(tree)) > MOST_NODES:
+            return None
         definitions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         functions = {node.name: node for node in definitions if not node.name.startswith("__")}
         if len(functions) != len([node for node in definitions if not node.name.startswith("__")]):
@@ -130,7 +133,8 @@ class _Program:
                 awaited |= {id(argument) for argument in call.args}
             if isinstance(functions.get(_last(call.func)), ast.AsyncFunctionDef) and id(call) not in awaited:
                 return None
-        if "middleware" in ast.unparse(tree).lower() or "Depends(" in ast.unparse(tree):
+        words = {_last(node).lower() for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute))}
+        if "depends" in words or any("middleware" in word for word in words):
             return None  # what runs before a handler may await anything
         routes: dict[str, str] = {}
         for path, handler, _ in _registered(tree):
@@ -231,6 +235,8 @@ class _Program:
             if function in visited:
                 continue
             visited.add(function)
+            if len(visited) > MOST_CALLS:
+                return None
             callers, is_handler = self._callers(function), function in self.routes.values()
             if is_handler:
                 users.add(function)
