@@ -271,6 +271,8 @@ class Process:
     sought: tuple[str, ...] = ()
     feeder: int = 0  # the one other process on its host that can write to the pipe that it polls; 0: several or none
     shared: tuple[str, ...] = ()  # files of shared memory that it and another process of its job have mapped
+    # Those of `shared` that it read or wrote within half a second while it polled; empty if nobody asked the kernel.
+    touched: tuple[str, ...] = ()
     logged_threads: tuple[LostThread, ...] = ()  # threads whose end its log tells, where no probe of ours is in it
 
     @property

@@ -26,6 +26,7 @@ MAX_DEPTH = 12  # names and calls that are followed from one place
 MAX_SOUGHT = 8  # addresses and files of one process
 MAX_VISITED = 200  # calls that are looked at in one loop
 _URL = re.compile(r"(?:https?|tcp|redis|wss?|grpc)://(?:[^/\0@]*@)?(\[[^\]\0]+\]|[^/:\0]+):(\d+)(?=[/?#]|$)")
+_ROUTE = re.compile(r"(?:https?://[^/]*|\0+)?(/\w[\w./-]*)")
 _HOST = re.compile(r"[\w.-]+|\[[\da-fA-F:]+\]")
 # Functions and methods that look at a file or a folder.
 _LOOKS = frozenset({
@@ -65,6 +66,24 @@ def sought(frames: Sequence[Frame], start: Start) -> tuple[str, ...]:
         return ()
     reader = _Reader(start)
     return tuple(dict.fromkeys(reader.looked_at(loop, scope)))[:MAX_SOUGHT]
+
+
+def route(frames: Sequence[Frame]) -> str:
+    """The path of the address that the calls ask for in which these frames of the user's code stand: "/generate".
+
+    `frames` are innermost first. Empty if the text does not tell exactly one.
+    """
+    mine = [frame for frame in frames if users(frame)]
+    for at, frame in enumerate(mine):
+        if (scope := _scope_of(mine[at:])) is None:
+            continue
+        reader = _Reader(Start())
+        calls = (call for call in _of(ast.Call, scope.body) if source.holds(call, frame.line))
+        values = (reader.value(argument, scope) for call in calls for argument in call.args)
+        paths = {match[1] for value in values if (match := _ROUTE.fullmatch(value))}
+        if paths:
+            return paths.pop() if len(paths) == 1 else ""
+    return ""
 
 
 def _scope_of(frames: Sequence[Frame], depth: int = 0) -> _Scope | None:

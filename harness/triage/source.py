@@ -422,7 +422,7 @@ def sole_locks(file: str) -> frozenset[str]:
         for node in (tree.body if tree is not None else ())
         if isinstance(node, ast.Assign)
         for target in node.targets
-        for name, value in _pairs(target, node.value)
+        for name, value in pairs(target, node.value)
         if isinstance(name, ast.Name) and isinstance(value, ast.Call) and ast.unparse(value.func) in _NEW_LOCKS
     }
     released = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "release"}
@@ -432,7 +432,7 @@ def sole_locks(file: str) -> frozenset[str]:
 _NEW_LOCKS = frozenset({"threading.Lock", "threading.RLock", "Lock", "RLock"})
 
 
-def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+def pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     """A target of an assignment with its value; of a tuple of names each with its own."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         return list(zip(target.elts, value.elts, strict=True))

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ AT_LEAST_S = 0.05  # seconds that every source is given, even after the deadline
 # in its world has no number without its journal and shows as "actor (host:pid)" (seen once at a load of 12).
 JOURNALS_S = 2.0
 MAKERS_S = 0.5  # seconds between two looks at the makers of files
+TOUCHED_S = 0.5  # seconds in which a loop that polls shared memory reads it; such loops sleep 1 to 100 ms
 _STREAMS = {1: "stdout", 2: "stderr"}
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
 
@@ -204,6 +206,7 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
     _join_pipes(drafts, terms, notes)
     files = _read_sources(drafts, terms, notes)
     maker_work = bounded.start("makers of files", makers.look, host, files, MAKERS_S)
+    memory_work = bounded.start("polled memory", _touched, drafts)
     recordings = _recordings(histories, terms, notes)
     for pid, draft in drafts.items():
         if (host, pid) in recordings:
@@ -211,6 +214,8 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
     gpu_states, gpu_note = _result(cards, terms, ((), ""), notes)
     notes += [gpu_note] if gpu_note else []
     answers = _ras(host, drafts, terms, notes)
+    for pid, its in _result(memory_work, terms, {}, notes).items():
+        drafts[pid].touched = its
     parts: Sequence[Evidence] = ()
     if elsewhere:
         parts, silent = _result(elsewhere, later, ((), {}), notes)
@@ -318,6 +323,15 @@ def _sought(threads: Mapping[int, Sequence[Thread]]) -> dict[int, tuple[str, ...
             start = Start(proc.environment(pid), proc.arguments(pid), os.readlink(PROC / str(pid) / "cwd"))
             things[pid] = tuple(map(redaction.text, sought(main.frames, start))) if main is not None else ()
     return things
+
+
+def _touched(drafts: Mapping[int, Draft]) -> dict[int, tuple[str, ...]]:
+    """Pid -> the shared memory that a process polls which shares several files of it: they tell for whom it waits."""
+    several = {pid: draft.shared for pid, draft in drafts.items()
+               if len(draft.shared) > 1 and any(look.timed for look in draft.samples)}  # fmt: skip
+    with ThreadPoolExecutor(max(1, len(several))) as pool:
+        looks = {pid: pool.submit(proc.touched_memory, pid, names, TOUCHED_S) for pid, names in several.items()}
+    return {pid: look.result() for pid, look in looks.items()}
 
 
 def _recordings(

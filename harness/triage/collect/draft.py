@@ -32,6 +32,7 @@ class Draft:
         self.loops: tuple[EventLoop, ...] = ()
         self.sought: tuple[str, ...] = ()
         self.shared: tuple[str, ...] = ()
+        self.touched: tuple[str, ...] = ()
         self.logged_threads: tuple[LostThread, ...] = ()
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
@@ -128,6 +129,7 @@ class Draft:
             sought=self.sought,
             feeder=self.feeder,
             shared=self.shared,
+            touched=self.touched,
             logged_threads=self.logged_threads,
         )
 

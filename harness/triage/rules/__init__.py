@@ -42,6 +42,7 @@ from harness.triage.rules import (
     ras,
     ray_lists,
     resources,
+    routes,
     tasks,
 )
 from harness.triage.rules import groups as groups
@@ -83,6 +84,7 @@ RULES: tuple[Rule, ...] = (
     makers.at_work,  # K7
     pauses.fresh,  # INSUFFICIENT
     tasks.owed,  # K4
+    routes.closed,  # K4
     makers.stopped,  # K4, K9
     resources.starved,  # K14
     nodes.between,  # K12, or INSUFFICIENT

@@ -44,7 +44,7 @@ def undecided(case: Case) -> Ruling | None:
         return _lost(case, idle, [wait.waiter for wait in case.graph.waits if wait.target in keys])
     for poller in open_polls(case):
         if workers := _share_with(case, poller):
-            return _lost(case, workers, [poller.key], f" in a loop, {polled_at(poller.loop)}")
+            return _lost(case, workers, [poller.key], poller)
     if full := [end for end in ends if fills(end)]:
         who = case.names(writer.key for writer in full)
         return Ruling(
@@ -164,8 +164,22 @@ def _seeks(poller: Subject) -> bool:
 
 
 def _share_with(case: Case, poller: Subject) -> list[Subject]:
-    """The idle workers that share memory with a process that polls: each waits for what the other one writes."""
-    return [each for each in _partners(case, poller) if each.doing.idle and each.doing.within("scheduler")]
+    """The idle workers that share memory with a process that polls: each waits for what the other one writes. If it is
+    known which memory it polls, only those that share that."""
+    return [
+        each
+        for each in _partners(case, poller)
+        if each.doing.idle and each.doing.within("scheduler") and (_polled_of(poller, each) or not _touched(poller))
+    ]
+
+
+def _touched(subject: Subject) -> tuple[str, ...]:
+    return subject.process.touched if subject.process is not None else ()
+
+
+def _polled_of(poller: Subject, partner: Subject) -> tuple[str, ...]:
+    """The memory that a process polls and that another one has mapped as well."""
+    return tuple(name for name in _touched(poller) if partner.process and name in partner.process.shared)
 
 
 def _partners(case: Case, poller: Subject) -> list[Subject]:
@@ -185,19 +199,24 @@ def _host_of(subject: Subject) -> str:
     return subject.process.host if subject.process is not None else ""
 
 
-def _lost(case: Case, idle: list[Subject], asking: list[str], how: str = "") -> Ruling:
-    """INSUFFICIENT: processes wait for an answer of workers that wait for orders. `how`: how they wait, in words."""
+def _lost(case: Case, idle: list[Subject], asking: list[str], poller: Subject | None = None) -> Ruling:
+    """INSUFFICIENT: processes wait for an answer of workers that wait for orders. `poller`: the one that polls memory
+    which it shares with them."""
+    how = " in a loop" if poller is not None else ""
     keys = [worker.key for worker in idle]
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(dict.fromkeys(asking))} waits{how} for an answer of {case.names(keys)}, which wait for orders",
+        f"{case.names(dict.fromkeys(asking))} waits{how} for an answer of {case.names(keys)}, which "
+        f"wait{'' if len(keys) > 1 else 's'} for orders",
         evidence=tuple(
-            f"{worker.label} has mapped {', '.join(worker.process.shared[:MOST_READERS])}"
+            f"{poller.label} reads {', '.join(polled)} again and again, which {worker.label} has mapped"
+            if (polled := _polled_of(poller, worker))
+            else f"{worker.label} has mapped {', '.join(worker.process.shared[:MOST_READERS])}"
             for worker in idle[:MOST_READERS]
-            if how and worker.process
+            if poller is not None and worker.process
         ),
         missing=tuple(f"the last order and answer of {worker.label}" for worker in idle[:8]),
-        place=case.waited_in(keys) or case.subject(asking[0]).frame,
+        place=polled_at(poller.loop) if poller is not None else case.waited_in(keys) or case.subject(asking[0]).frame,
         next=("number orders and answers, and give each read a timeout: an order or an answer was lost",),
     )
 

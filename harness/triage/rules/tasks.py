@@ -87,7 +87,7 @@ def owed(case: Case) -> Ruling | None:
     for subject in case.sinks():
         tasks, process = Awaiting.of(subject.process), subject.process
         pairs = tasks.owed()
-        if process is None or not pairs or process.peers or _threads(process):
+        if process is None or not pairs or process.peers or threads_beside(process):
             continue
         if any(task.awaits != "connections" for task in tasks.open()) or any(loop.left_out for loop in tasks.loops):
             continue
@@ -113,7 +113,7 @@ def _hung(subject: Subject, reason: str, why: str, task: Task, advice: str) -> R
 
 def _alone(case: Case, process: Process, tasks: Awaiting) -> bool:
     """Whether nothing but its own tasks wakes the one loop of a process, which its main thread runs."""
-    if len(tasks.loops) != 1 or not tasks.whole or not tasks.own or _threads(process):
+    if len(tasks.loops) != 1 or not tasks.whole or not tasks.own or threads_beside(process):
         return False
     [loop] = tasks.loops
     if loop.tid != process.pid or loop.later or loop.ready or loop.descriptors:
@@ -132,10 +132,10 @@ def _calls(loop: EventLoop) -> bool:
     return loop.ready > 0 or any(not call.file or users(call) or _OBJECTS.search(call.file) for call in calls)
 
 
-def _threads(process: Process) -> bool:
+def threads_beside(process: Process | None) -> bool:
     """Whether a thread beside the main one may end the wait of a task. A library's may as well, by a callback of the
     user's that is in no stack yet; a worker of a pool that waits for its next call may not."""
-    threads = process.samples[-1].threads if process.samples else ()
+    threads = process.samples[-1].threads if process is not None and process.samples else ()
     return any(not (thread.main or ours(thread) or _rests(thread)) for thread in threads)
 
 

@@ -245,7 +245,7 @@ POLLS = (
     *(Hang(f"ring-{phase}", "", summary, _program("shared_ring"), ("--phase", phase, "--stall", "{stall}"),
            verdict=verdict, reason=reason)
       for phase, summary, verdict, reason in (
-          ("lost", "an answer of one of two workers is lost in shared memory that is polled: nobody is provable",
+          ("lost", "the answer of one of two workers is lost in shared memory that is polled: nobody is provable",
            "INSUFFICIENT", "in a loop"),
           ("idle", "an engine without requests, whose workers poll for orders", "HEALTHY", ""),
       )),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,3 +158,36 @@ def test_only_a_lock_of_its_own_memory_and_its_only_thread_prove_that_nothing_wa
         (tmp_path / "70" / "task" / tid / "comm").write_text(f"{name}\n")
     (tmp_path / "70" / "syscall").write_text(f"{call} 0x0 0x0 0x7f 0x7f")
     assert channels.locked_alone(70, beat=72) is alone
+
+
+POLLS = """
+import mmap, sys, time
+files = [open(name, "r+b") for name in sys.argv[1:]]
+maps = [mmap.mmap(file.fileno(), 4096) for file in files]
+for its in maps: its[0] = 0
+print(flush=True)
+while not maps[1][0]: time.sleep(0.001)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="this kernel marks no pages")
+def test_the_shared_memory_that_a_process_polls_is_told_from_what_it_only_has_mapped() -> None:
+    names = [f"/dev/shm/harness-test-{os.getpid()}-{number}" for number in range(3)]
+    for name in names:
+        Path(name).write_bytes(bytes(4096))
+    child = subprocess.Popen([sys.executable, "-c", POLLS, *names], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline()
+        assert proc.shared_memory(child.pid) == set(names)
+        assert proc.touched_memory(child.pid, names, 0.3) == (names[1],)
+        assert proc.touched_memory(child.pid, names[:1], 0.0) == ()
+    finally:
+        child.kill()
+        child.wait()
+        for name in names:
+            Path(name).unlink()
+
+
+def test_what_a_process_that_is_gone_touches_is_not_known() -> None:
+    assert proc.touched_memory(2**22, ["/dev/shm/x"], 0.0) == ()

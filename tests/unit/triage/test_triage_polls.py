@@ -268,6 +268,35 @@ def test_a_core_that_polls_memory_of_idle_workers_waits_for_their_answer(file: s
     ]
 
 
+TWO_RINGS = ("/dev/shm/psm_1", "/dev/shm/psm_2")
+
+
+@pytest.mark.parametrize(
+    ("touched", "missing"),
+    [((), {"first", "other"}), (TWO_RINGS, {"first", "other"}), (("/dev/shm/psm_2",), {"other"})],
+)
+def test_the_memory_that_a_core_polls_tells_whose_answer_is_missing(
+    file: str, touched: tuple[str, ...], missing: set[str]
+) -> None:
+    core = process(40, "core", "main", shared=TWO_RINGS, touched=touched)
+    core = woken(standing(core, at(file, UNTIL), wchan="hrtimer_nanosleep"))
+    workers = [process(50, "first", "worker_busy_loop", ppid=40, shared=TWO_RINGS[:1]),
+               process(51, "other", "worker_busy_loop", ppid=40, shared=TWO_RINGS[1:])]  # fmt: skip
+    verdict = triage(evidence(core, *workers), None)
+    assert verdict.verdict == "INSUFFICIENT" and not named(verdict)
+    answers = [words.partition("answer of ")[2] for words in verdict.missing if "answer of" in words]
+    assert {words.split()[0] for words in answers} == missing
+
+
+def test_memory_that_no_idle_worker_shares_tells_of_no_answer(file: str) -> None:
+    core = process(40, "core", "main", shared=TWO_RINGS, touched=("/dev/shm/psm_2",))
+    core = woken(standing(core, at(file, UNTIL), wchan="hrtimer_nanosleep"))
+    workers = [process(50, "first", "worker_busy_loop", ppid=40, shared=TWO_RINGS[:1]),
+               process(51, "other", "main:3 plan:7", ppid=40, shared=TWO_RINGS[1:])]  # fmt: skip
+    verdict = triage(evidence(core, *workers), None)
+    assert not named(verdict) and not any("answer of" in words for words in verdict.missing)
+
+
 @pytest.mark.parametrize(
     ("stack", "verdict"), [("main requests queue.get", "HEALTHY"), ("main:3 plan:7", "INSUFFICIENT")]
 )
