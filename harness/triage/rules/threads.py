@@ -16,7 +16,7 @@ from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
-from harness.triage.rules.lock_rings import proven
+from harness.triage.rules.lock_rings import IN_ONE_ORDER, MOST_NAMED, proven
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
 
@@ -168,12 +168,12 @@ def with_crossed_locks(case: Case, ruling: Ruling) -> Ruling:
     named = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
     for subject in named or [subject for subject in case.live() if not subject.progress]:
         if places := crossed(subject.process):
-            at = " and ".join(place.partition(" in ")[0] for place in places[:2])
+            at = " and ".join(place.partition(" in ")[0] for place in places[:MOST_NAMED])
             wait = "wait" if proven(subject.process) else "seem to wait"
             return replace(
                 ruling,
                 reason=f"{subject.label}: its threads {wait} for each other's locks at {at}",
-                next=(f"take these locks in the same order in every thread: {' and '.join(places)}", *ruling.next),
+                next=(IN_ONE_ORDER.format(places=" and ".join(places)), *ruling.next),
             )
     return ruling
 

@@ -95,6 +95,7 @@ def test_threads_that_keep_what_each_other_needs_hang(tmp_path: Path) -> None:
     assert verdict.verdict == "HUNG" and verdict.triage is not None
     assert [party.pid for party in verdict.triage.culprits] == [100]
     assert "deadlock.py:8 and deadlock.py:14" in verdict.reason and "locks" in verdict.triage.next[0]
+    assert verdict.triage.hang == "K6"
 
 
 @pytest.mark.parametrize(
