@@ -150,13 +150,15 @@ def _calls(thread: Thread, caller: Doing) -> bool:
 
 
 def crossed(process: Process | None) -> list[str]:
-    """Where threads of a process wait for each other's locks, by the text; empty if none do."""
+    """Where threads of a process wait for each other's locks, by the text; empty if none do, or one of them gives
+    up."""
     threads = process.samples[-1].threads if process is not None and process.samples else ()
     for thread in threads:
         waiting = next((frame for frame in thread.frames if users(frame)), None)
         visited, _, at = _kept(threads, waiting)
-        if at in visited and len(visited) > 1:
-            return [describe(frame) for frame in visited[visited.index(at) :]]
+        ring = visited[visited.index(at) :] if at in visited else []
+        if len(visited) > 1 and ring and not any(map(source.gives_up, ring)):
+            return [describe(frame) for frame in ring]
     return []
 
 
@@ -193,7 +195,8 @@ def _kept(threads: Sequence[Thread], waiting: Frame | None) -> tuple[list[Frame]
         visited.append(at)
         thread, frame = kept[0]
         at = next((each for each in thread.frames if users(each)), None)
-        texts.append(f"waits for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")
+        waits = "waits, with a time limit," if source.gives_up(visited[-1]) else "waits"
+        texts.append(f"{waits} for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")
     return visited, texts, at
 
 

@@ -118,6 +118,24 @@ def test_threads_that_may_go_on_do_not_hang(tmp_path: Path, job: dict[str, objec
     assert verdict.verdict != "HUNG" and verdict.triage is not None and not verdict.triage.culprits, verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("take", "ends"),
+    [
+        ("if b.acquire():", False),
+        ("if b.acquire(timeout=-1):", False),
+        ("while not b.acquire(timeout=9):", False),
+        ("if b.acquire(timeout=9):", True),
+        ("if b.acquire(True, limit):", True),
+        ("if b.acquire(blocking=False):", True),
+    ],
+)
+def test_a_wait_that_ends_by_itself_makes_no_ring_of_threads(tmp_path: Path, take: str, ends: bool) -> None:
+    verdict = judge.triage(evidence(deadlocked(tmp_path, ("with b:\n            work", f"{take}\n            work"))))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
+    assert ("deadlock.py:8 and deadlock.py:14" in verdict.reason) is not ends, verdict.reason
+    assert any("same order" in step for step in verdict.triage.next) is not ends
+
+
 def test_threads_behind_one_gate_are_not_in_both_locks_at_once(tmp_path: Path) -> None:
     """Two looks at threads that take turns may show both inside, a moment apart."""
     gated = PROGRAM.replace(LOCKS, GATE).replace("    with a:\n        with b", "    with gate, a:\n        with b")
