@@ -26,7 +26,7 @@ from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
 from harness.triage.rules import RULES, Case, Ruling, over, stragglers, threads
-from harness.triage.rules.ruling import Live, Watching, brief
+from harness.triage.rules.ruling import Live, Native, Watching, brief
 from harness.triage.stacks import main_stack
 from reports.headline import MOST, fits
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
@@ -259,6 +259,7 @@ def _steps(case: Case, ruling: Ruling, afterwards: str) -> list[str]:
     """What to try; `afterwards` comes first, and in place of what needs a process that lives."""
     useless = Watching if case.evidence.is_watched else ()
     useful = [step for step in ruling.next if step and not isinstance(step, useless)]
+    useful.sort(key=lambda step: isinstance(step, Native))
     steps = [step for step in useful if not (afterwards and isinstance(step, Live))]
     first = [afterwards] if len(steps) < len(useful) else []
     return [*first, *(_filled(case, ruling, step) for step in steps)]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
-from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling, Watching
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Native, Ruling, Watching
 from harness.triage.rules.threads import for_whom
 from harness.triage.rules.untested import MOMENT_S, bereft, unnamed, untested
 
@@ -205,7 +205,7 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
         evidence=tuple(holes),
         missing=tuple(holes),
         next=(
-            Live(f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else ""),
+            Native.dump("what its thread is blocked on", pids[0]) if pids else "",
             case.attach(),
             NAME_WHO_IS_ASKED
             if case.evidence.is_watched

@@ -69,6 +69,13 @@ def test_py_spy_is_given_with_its_path_where_the_shell_does_not_find_it(monkeypa
         assert spies and all(step.startswith(begin) for step in spies)
 
 
+def test_a_stack_of_c_is_tried_last() -> None:
+    late = rank(0, "main:10 wait:44", state="S", stale_s=60.0, gil=True)
+    advice = steps(job(late))
+    assert len(advice) > 1 and ["--native" in step for step in advice] == [*(False,) * (len(advice) - 1), True]
+    assert "train.py:44" in advice[0]
+
+
 @pytest.mark.parametrize(("source", "attaches"), [("live", True), ("watch", False)])
 def test_a_job_that_hangs_now_and_is_not_watched_can_be_attached_to(source: str, attaches: bool) -> None:
     alone = dataclasses.replace(process(9, "process", "main:10 queue.get"), beat=None, ppid=1)
