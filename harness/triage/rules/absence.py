@@ -52,7 +52,7 @@ def left_loop(case: Case) -> Ruling | None:
     how = {
         key: f"has left the loop at line {line}" if line else "is through with its work" for key, line in past.items()
     }
-    why_past = {key: f"{words}, and is {case.subject(key).state()}" for key, words in how.items()}
+    why_past = {key: f"{words}: {case.subject(key).state()}" for key, words in how.items()}
     return trip(why_past, case, case.waited_in(past), how=next(iter(how.values())))
 
 

@@ -259,7 +259,7 @@ def undecided(case: Case) -> Ruling | None:
     if not its_links:
         return None
     link, makers = its_links[0], list(dict.fromkeys(each.label for each in its_links))
-    states = (f"{each.label} is {each.subject.state()}" for each in its_links if each.subject is not None)
+    states = (f"{each.label}: {each.subject.state()}" for each in its_links if each.subject is not None)
     return Ruling(
         "INSUFFICIENT",
         f"{link.poller.label} waits in a loop for what {makers[0]} may make, {polled_at(link.poller.loop)}",
@@ -278,7 +278,7 @@ def _hung(case: Case, culprit: Subject, poller: Subject, why: str, evidence: str
     looks = polled_at(poller.loop)
     return Ruling(
         "HUNG",
-        f"{culprit.label} {'is ' if culprit.blocked else ''}{headline}",
+        f"{culprit.label}{':' if culprit.blocked else ''} {headline}",
         "K9" if culprit.blocked else "K4",
         {culprit.key: why},
         place=looks,
