@@ -538,6 +538,16 @@ class Evidence:
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared
 
     @property
+    def never_met(self) -> list[Process]:
+        """The processes of which nothing but the pid is known: a user named it, and it was not there."""
+        return [
+            process
+            for process in self.processes
+            if {look.state for look in process.samples} == {"gone"}
+            and not (process.command or process.beat or process.journal or process.rank is not None)
+        ]
+
+    @property
     def is_watched(self) -> bool:
         """Whether a watch took it, or a look at processes that a watch has: then no advice is to watch them."""
         return self.watched or self.source == "watch" or any(process.beat for process in self.processes)

@@ -62,14 +62,14 @@ def triage(
     case = Case(evidence, comparison if ruling is None else None, graph)
     ruling = stragglers.with_lateness(case, ruling or _ask(case))
     ruling = threads.with_crossed_locks(case, threads.with_lost_threads(case, ruling))
-    reason, below = _headline(ruling)
+    reason, below = _headline(ruling, evidence)
     missing = _missing(evidence, comparison, graph, ruling)
     verdict = Verdict(
         kind="triage",
         verdict=ruling.verdict,
         exit_code=TRIAGE_EXIT_CODES[ruling.verdict],
         reason=reason,
-        evidence=[*below, *ruling.evidence, *threads.lines(case, ruling), *_between(case)],
+        evidence=[*below, *_never_met(evidence), *ruling.evidence, *threads.lines(case, ruling), *_between(case)],
         findings=_findings(evidence, comparison),
         missing=missing,
         coverage=_coverage(evidence, comparison, graph),
@@ -297,8 +297,15 @@ def _party(subject: Subject, why: str, frame: str = "") -> Party:
     )
 
 
-def _headline(ruling: Ruling) -> tuple[str, list[str]]:
-    """The reason, and nothing below it; of a longer reason its first fact, cut to a headline, with the whole below."""
+def _headline(ruling: Ruling, evidence: Evidence) -> tuple[str, list[str]]:
+    """The reason, and nothing below it; of a longer reason its first fact, cut to a headline, with the whole below.
+
+    HEALTHY is about those that were met, so it names who was not.
+    """
+    if ruling.verdict == "HEALTHY" and (absent := [process.pid for process in evidence.never_met]):
+        more = f" and {len(absent) - 1} more are" if len(absent) > 1 else " is"
+        whole = f"{ruling.reason}; process {absent[0]}{more} not here"
+        return (whole if fits(ruling.verdict, whole) else ruling.reason), []
     first_fact = brief(ruling.reason.partition("; ")[0], MOST - 2)
     return (ruling.reason, []) if fits(ruling.verdict, ruling.reason) else (first_fact, [ruling.reason])
 
@@ -314,7 +321,8 @@ def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ru
         more = f" and {unseen - 8} more" if unseen > 8 else ""
         lines.append(f"nothing from rank {', '.join(map(str, first))}{more}")
     for process in evidence.processes:
-        name = f"rank {process.rank}" if process.rank is not None else process.role or process.key
+        plain = process.role in ("", "process")
+        name = f"rank {process.rank}" if process.rank is not None else process.key if plain else process.role
         if not (subject := graph.subjects[process.key]).alone:
             name = subject.label
         lines += [f"{name}: {note}" for note in process.notes]
@@ -322,6 +330,11 @@ def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ru
     lines = list(dict.fromkeys(lines))
     hidden = len(lines) - MAX_MISSING
     return lines[:MAX_MISSING] + ([f"{hidden} more"] if hidden > 0 else [])
+
+
+def _never_met(evidence: Evidence) -> list[str]:
+    """Say which of the processes that a user has named are not there: the verdict is about the others."""
+    return [note for process in evidence.never_met for note in process.notes]
 
 
 def _logged_beside(evidence: Evidence, ruling: Ruling) -> list[str]:
