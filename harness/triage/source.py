@@ -310,6 +310,12 @@ def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
     return max(loops, key=lambda loop: loop.lineno) if loops else None
 
 
+def condition(frame: Frame) -> str:
+    """The text of the condition while which the innermost loop around a frame goes on; empty if it has none."""
+    loop = innermost_loop(frame)
+    return "" if not isinstance(loop, ast.While) or isinstance(loop.test, ast.Constant) else ast.unparse(loop.test)
+
+
 _READS = frozenset({"read", "read1", "readinto", "readline", "readlines", "recv"})
 _OF_SIGNALS = frozenset({"set_wakeup_fd", "sigaction", "signal"})  # their handlers may write to a pipe of the process
 

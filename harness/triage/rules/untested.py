@@ -52,9 +52,13 @@ def untested(case: Case) -> list[str]:
         gaps.append(f"nothing is known of {len(ranks) - 8} more ranks")
     if case.comparison and not any(subject.process for subject in case.graph.subjects.values()):
         gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # only dumps are there
-    gaps += [f"{subject.label} waits in a loop, {polled_at(subject.loop)}, and nothing says for whom"
-              for subject in open_polls(case)]  # fmt: skip
+    gaps += map(in_a_loop, open_polls(case))
     return [*gaps, *(f"{subject.label} {_wait_text(subject)}" for subject in unnamed(case))]
+
+
+def in_a_loop(poller: Subject) -> str:
+    """Say in words that a process polls."""
+    return f"{poller.label} waits in a loop, {polled_at(poller.loop)}, and nothing says for whom"
 
 
 def bereft(case: Case) -> tuple[list[Subject], list[Subject]]:

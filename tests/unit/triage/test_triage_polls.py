@@ -142,6 +142,21 @@ def test_a_rank_that_others_wait_for_is_not_said_to_wait(file: str, line: int) -
     assert "rank 1" in verdict.reason and not re.search(r"rank 1\b.* waits?\b", verdict.reason)
 
 
+@pytest.mark.parametrize("sought", [("/data/ready",), ()])
+def test_a_program_that_polls_alone_is_named_with_its_place_and_what_it_looks_for(
+    file: str, sought: tuple[str, ...]
+) -> None:
+    look = {"wchan": "hrtimer_nanosleep"}
+    alone = between(standing(process(9, "process", "main"), at(file, UNTIL), **look), switches=3, **look)
+    verdict = triage(evidence(dataclasses.replace(alone, sought=sought, beat=None), stall_s=0.0, source="live"))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
+    assert "train.py:4" in verdict.reason and verdict.triage.place == "train.py:4 in until"
+    if sought:
+        assert "/data/ready" in verdict.reason and "/data/ready" in verdict.triage.next[0]
+    else:
+        assert any("not path.exists()" in line for line in verdict.evidence)
+
+
 @pytest.mark.parametrize(("line", "waits"), [(UNTIL, True), (ROUNDS, False)])
 def test_of_ranks_that_poll_that_which_looks_for_something_is_said_to_wait(file: str, line: int, waits: bool) -> None:
     """Nobody waits for rank 1, and rank 0 waits for nobody who is known."""
