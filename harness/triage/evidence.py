@@ -385,6 +385,16 @@ class Maker:
 
 
 @dataclass(frozen=True)
+class Starter:
+    """A Python program that started a process of the evidence, and was not looked at itself."""
+
+    host: str
+    pid: int
+    child: int  # pid of the process that it started
+    command: str = ""  # argv, secrets taken out
+
+
+@dataclass(frozen=True)
 class RayDemand:
     """What `ray status` says is asked for: the resources of one request, and how many requests, in Ray's words."""
 
@@ -526,6 +536,7 @@ class Evidence:
     unreached: dict[str, Silence] = field(default_factory=dict)  # by the address of the watch
     locks: tuple[FileLock, ...] = ()  # of files, whoever holds them
     makers: tuple[Maker, ...] = ()  # of files for which processes of the job look
+    starters: tuple[Starter, ...] = ()  # whose children alone were looked at
     errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines
     ray_demands: tuple[RayDemand, ...] = ()  # of `ray status` that was pasted
     log_ends: tuple[LogEnd, ...] = ()  # of logs that were pasted, the rarest first

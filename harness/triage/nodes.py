@@ -52,6 +52,7 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         gpus=_distinct(part.gpus for part in all_parts),
         locks=_distinct(part.locks for part in all_parts),
         makers=_distinct(part.makers for part in all_parts),
+        starters=_distinct(part.starters for part in all_parts),
         ras={host: answer for part in all_parts for host, answer in part.ras.items()},
         dumps=_dumps(parts, common),
         expected_world=_largest_world(all_parts),
@@ -263,7 +264,8 @@ def _reach(part: Evidence, other: Evidence) -> bool:
             return True
         if pids & {(process.host, pid) for pid in (process.ppid, process.writer, process.reader, process.feeder)}:
             return True
-    return any((owner.host, owner.pid) in pids for owner in (*part.makers, *part.locks))
+    owners = [(maker.host, maker.pid) for maker in part.makers] + [(lock.host, lock.pid) for lock in part.locks]
+    return not pids.isdisjoint(owners)
 
 
 def _job(path: Path, part: Evidence) -> str:
