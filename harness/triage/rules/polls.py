@@ -12,6 +12,7 @@ from harness.triage import source, stacks
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.polling import woke
+from harness.triage.places import users
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
@@ -147,9 +148,9 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
 
 
 def _conditions(pollers: Sequence[Subject]) -> list[str]:
-    """While what the loops of those go on of which nothing more is known, by their text."""
+    """While what the user's loops go on of which nothing more is known, by their text."""
     unread = [poller for poller in pollers[:MOST_READERS] if not (poller.process and poller.process.sought)]
-    conditions = [(poller, source.condition(poller.loop[0])) for poller in unread]
+    conditions = [(poller, source.condition(poller.loop[0])) for poller in unread if users(poller.loop[0])]
     return [f"{poller.label} repeats its loop while `{brief(text)}`" for poller, text in conditions if text]
 
 
