@@ -330,9 +330,9 @@ def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ru
         more = f" and {unseen - 8} more" if unseen > 8 else ""
         lines.append(f"nothing from rank {', '.join(map(str, first))}{more}")
     for process in evidence.processes:
-        plain = process.role in ("", "process")
-        name = f"rank {process.rank}" if process.rank is not None else process.key if plain else process.role
-        if not (subject := graph.subjects[process.key]).alone:
+        subject = graph.subjects[process.key]
+        name = f"rank {process.rank}" if process.rank is not None else process.role
+        if name in ("", "process") or not subject.alone:
             name = subject.label
         lines += [f"{name}: {note}" for note in process.notes]
     lines += [*evidence.notes, *(_logged_beside(evidence, ruling) if comparison else ())]

@@ -120,7 +120,7 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     else:
         reason = f"{who} sleep{'' if several else 's'} in a loop, {place}: at work or waiting, nothing says which"
     locked = locked_files(case, named) if any(map(tries_to_lock, named)) else ()
-    unmade = [f"{poller.label} looks for {what}; no process is seen that makes it" for poller, what in sought]
+    unmade = [f"{poller.label} looks for {what}; no process is seen that {_makes(what)} it" for poller, what in sought]
     # A loop of rounds that only sleeps looks for nothing.
     rounds = all(source.loop_around(poller.loop[0]) is source.Loop.ROUNDS for poller in named)
     looks = bool(locked or unmade) or not rounds
@@ -138,13 +138,18 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
         next=(
             "end whoever holds the lock of its file, if that is no part of this job"
             if locked
-            else f"look for the process that makes {thing or f'what {place} looks for'}: whether it lives, and the end "
-            "of its log",
+            else f"look for the process that {_makes(thing)} {thing or f'what {place} looks for'}: whether it lives, "
+            "and the end of its log",
             "give the loop a limit, and say in its error what has not come",
         )
         if looks
         else (Live(f"{case.again()}   # in a minute: whether it still sleeps"), f"read at {place} what it sleeps for"),
     )
+
+
+def _makes(thing: str) -> str:
+    """What the process does for which a poll waits: of an address it serves, a file it makes."""
+    return "serves" if thing and not thing.startswith("/") else "makes"
 
 
 def _conditions(pollers: Sequence[Subject]) -> list[str]:
