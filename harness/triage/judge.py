@@ -266,9 +266,9 @@ def before_end(evidence: Evidence, directory: PurePath) -> Verdict:
 def _steps(case: Case, ruling: Ruling, afterwards: str) -> list[str]:
     """What to try; `afterwards` comes first, and in place of what needs a process that lives."""
     useless = Watching if case.evidence.is_watched else ()
-    starters = _unseen_starters(case.evidence) if ruling.verdict in ("HEALTHY", "INSUFFICIENT") else []
-    whole = [Live(f"harness triage {starter.pid}   # the job whose child this is") for starter in starters[:1]]
-    useful = [*whole, *(step for step in ruling.next if step and not isinstance(step, useless))]
+    starters = _unseen_starters(case.evidence, ruling)
+    parent = [Live(f"harness triage {starter.pid}   # the job whose child this is") for starter in starters[:1]]
+    useful = [*parent, *(step for step in ruling.next if step and not isinstance(step, useless))]
     useful.sort(key=lambda step: isinstance(step, Native))
     steps = [step for step in useful if not (afterwards and isinstance(step, Live))]
     first = [afterwards] if len(steps) < len(useful) else []
@@ -312,9 +312,9 @@ def _headline(ruling: Ruling, evidence: Evidence) -> tuple[str, list[str]]:
 
     HEALTHY is about those that were met, so it names who was not.
     """
-    if ruling.verdict == "HEALTHY" and (left_out := _left_out(evidence)):
-        whole = f"{ruling.reason}; {left_out}"
-        return (whole if fits(ruling.verdict, whole) else ruling.reason), []
+    if ruling.verdict == "HEALTHY" and (left_out := _left_out(evidence, ruling)):
+        longer = f"{ruling.reason}; {left_out}"
+        return (longer if fits(ruling.verdict, longer) else ruling.reason), []
     first_fact = brief(ruling.reason.partition("; ")[0], MOST - 2)
     return (ruling.reason, []) if fits(ruling.verdict, ruling.reason) else (first_fact, [ruling.reason])
 
@@ -341,27 +341,28 @@ def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ru
     return lines[:MAX_MISSING] + ([f"{hidden} more"] if hidden > 0 else [])
 
 
-def _left_out(evidence: Evidence) -> str:
+def _left_out(evidence: Evidence, ruling: Ruling) -> str:
     """Which process of the job was not looked at, in few words; empty if none is known."""
     if absent := [process.pid for process in evidence.never_met]:
         more = f" and {len(absent) - 1} more are" if len(absent) > 1 else " is"
         return f"process {absent[0]}{more} not here"
-    starters = _unseen_starters(evidence)
+    starters = _unseen_starters(evidence, ruling)
     return f"its parent {starters[0].pid} was not looked at" if starters else ""
 
 
-def _unseen_starters(evidence: Evidence) -> list[Starter]:
-    """Programs whose children alone are in the evidence."""
+def _unseen_starters(evidence: Evidence, ruling: Ruling) -> list[Starter]:
+    """Programs whose children alone are in the evidence; none where a process is proven to hang, or to be slow."""
+    if ruling.verdict not in ("HEALTHY", "INSUFFICIENT"):
+        return []
     keys = {process.key for process in evidence.processes}
     return [starter for starter in evidence.starters if f"{starter.host}:{starter.pid}" not in keys]
 
 
 def _children_alone(case: Case, ruling: Ruling) -> list[str]:
-    """Say of children that alone were looked at whose they are. A process that is proven to hang needs no other."""
-    starters = _unseen_starters(case.evidence) if ruling.verdict in ("HEALTHY", "INSUFFICIENT") else []
+    """Say of children that alone were looked at whose they are."""
     return [
         f"{case.names([key])} is a child of process {starter.pid} ({brief(starter.command)}), which was not looked at"
-        for starter in starters[:MAX_STARTERS]
+        for starter in _unseen_starters(case.evidence, ruling)[:MAX_STARTERS]
         if (key := f"{starter.host}:{starter.child}") in case.graph.subjects
     ]
 

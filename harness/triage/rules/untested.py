@@ -213,4 +213,6 @@ def _wait_text(node: Subject) -> str:
         return awaited
     where = f" ({node.doing.frame})" if node.doing.frame else ""
     waits = "waits, with a time limit," if all(look.timed for look in node.process.samples) else "waits"
-    return f"{waits} for {_awaited(node.doing, node.process.samples[-1].wchan)}{where}, and nothing says who has to come"
+    return (
+        f"{waits} for {_awaited(node.doing, node.process.samples[-1].wchan)}{where}, and nothing says who has to come"
+    )
