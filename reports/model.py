@@ -372,10 +372,11 @@ HANGS = {
     ),
     "K6": HangKind(
         "control-plane cycle",
-        "a ring of ray.get, HTTP or engine requests; or a child that is joined before its full pipe is read",
-        "nobody, since it is a cycle, or the process that joins too soon",
+        "a ring of ray.get, HTTP or engine requests; threads or asyncio tasks of one process that wait for each "
+        "other's locks or results; or a child that is joined before its full pipe is read",
+        "nobody, since it is a cycle; the process whose threads or tasks they are; or the one that joins too soon",
         "break one call of the cycle: make it asynchronous, give the callee a thread of its own (Ray: "
-        "max_concurrency), or read a child's pipe before it is joined",
+        "max_concurrency), take locks in one order everywhere, or read a child's pipe before it is joined",
     ),
     "K7": HangKind(
         "slow, not hung",

@@ -140,15 +140,34 @@ def _answers() -> Iterator[MutableSequence[Any]]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def _heartbeats() -> Iterator[MutableSequence[Any]]:
+    """The heartbeats that were made in this process since the list was last cleared."""
+    from probes.heartbeat import Heartbeat
+
+    made: list[Heartbeat] = []
+    begin = Heartbeat.__init__
+
+    @functools.wraps(begin)
+    def noted(heart: Heartbeat, *args: Any, **options: Any) -> None:
+        made.append(heart)
+        begin(heart, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Heartbeat, "__init__", noted)
+        yield made
+
+
 @pytest.fixture(autouse=True)
 def _whatever_a_test_is_about(
-    monkeypatch: pytest.MonkeyPatch, _fixes: Any, _answers: MutableSequence[Any]
+    monkeypatch: pytest.MonkeyPatch, _fixes: Any, _answers: MutableSequence[Any], _heartbeats: MutableSequence[Any]
 ) -> Iterator[None]:
     """What holds in every test; in one fixture, since three cost thousands of small tests seconds.
 
     What a test teaches the scrubber to withhold ends with it: a value of one test may be a word of another. Every
     answer that the harness makes begins with a line of few words, and `harness explain` knows all that it names.
-    Every fix that is made for the first time is read as tests/support/printed_judge.py reads it.
+    Every fix that is made for the first time is read as tests/support/printed_judge.py reads it. A heartbeat that a
+    test leaves open ends with it: by its file a later test would take this process for one that is watched.
     """
     import headlines
 
@@ -160,6 +179,9 @@ def _whatever_a_test_is_about(
     redaction._harmless.clear()
     _answers.clear()
     yield
+    while _heartbeats:
+        if (heart := _heartbeats.pop()).__dict__.get("_fd", -1) >= 0:
+            heart.close()
     faults = _fixes.faults()
     assert not headlines.too_long(_answers), f"first lines of more than {headlines.headline.MOST} words"
     assert not headlines.unexplained(_answers), "the family of these causes lists no such detail"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,8 +20,8 @@ from harness.triage.remote import token
 from reports.model import UNDECIDED
 
 if TYPE_CHECKING:
-    from harness.triage.watch import Stall
-    from harness.triage.watch.watched_command import OnStall
+    from harness.triage.watch import Serving, Stall
+    from harness.triage.watch.watched_command import OnStall, WatchOptions
     from reports.model import Verdict
 
 
@@ -104,70 +105,101 @@ def watch(
     Example:
       harness watch --stall 5m -- torchrun --nproc-per-node 8 train.py
     """
+    from harness.triage.watch import Limits
+    from harness.triage.watch.watched_command import WatchOptions
+
+    options = WatchOptions(
+        stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, slow=slow, say=say,
+        show=_shown_on_stderr(on_stall, format, attached=pid is not None), limits=Limits(keep, size(keep_size)),
+    )  # fmt: skip
+    if pid is not None:
+        _refuse_beside_pid(pid, started=bool(command or serve), slow=slow)
+        raise typer.Exit(_attach(pid, options, on_verdict))
+    raise typer.Exit(_run(command or [], options, on_verdict, _serving(serve, serve_after, token_file)))
+
+
+def _shown_on_stderr(on_stall: OnStall, format: str, *, attached: bool) -> Callable[[Stall], None]:
+    """What prints a stall for the user. `attached`: the watch saw nothing of the job between its looks."""
+
+    def show(stall: Stall) -> None:
+        looked = f"a stall: nothing has moved for {stall.seconds:.0f} s of looking"
+        watched = f"a stall, {stall.seconds:.0f} s after the last progress"
+        say(f"{looked if attached else watched}; evidence: {stall.evidence}")
+        show_aside(_with_code_of_watch(stall.verdict, on_stall, format), format)
+
+    return show
+
+
+def _refuse_beside_pid(pid: int, *, started: bool, slow: bool) -> None:
+    """Raise BadInput for what a watch cannot do with a job that runs already. `started`: there is a command as well, or
+    evidence is to be served."""
+    if started:
+        raise BadInput("--pid attaches to a running job: it takes neither a command nor --serve",
+                       fix=f"harness watch --pid {pid}")  # fmt: skip
+    if slow:
+        raise BadInput("--slow reads the flight recorders of a job, which a watch has from its start only",
+                       fix="   # or from its start: harness watch --slow -- COMMAND", instead="--slow")  # fmt: skip
+
+
+def _serving(serve: str, serve_after: str, token_file: str) -> Serving | None:
+    """The server of evidence that was asked for; None without `serve`, the address."""
+    if not serve:
+        if token_file:
+            raise BadInput("--token-file is about evidence that is served, and --serve is not given", fix="--serve 0")
+        return None
+    from harness.triage.remote.serve import Server
+    from harness.triage.watch import Serving
+
+    serving = Serving(Server(serve, token.read(token_file, make=True)), seconds(serve_after, "--serve-after"))
+    where = "this host only; --serve HOST:PORT for others" if serving.server.local else "whoever has the token"
+    say(f"evidence is served at {serving.server.url} to {where}")
+    return serving
+
+
+@contextlib.contextmanager
+def _handed_on(on_verdict: str) -> Iterator[Callable[[Verdict], None]]:
+    """What hands each verdict on to the user's command, if there is one; at the end it waits for that command."""
+    if not on_verdict:
+        yield lambda verdict: None
+        return
+    from harness.triage.watch.notices import Notices
+
+    notices = Notices(on_verdict, say)
+    yield notices.put
+    notices.close()
+
+
+def _attach(pid: int, options: WatchOptions, on_verdict: str) -> int:
+    from harness.triage.watch.attached import attach
+
+    with _handed_on(on_verdict) as hand_on:
+        return attach(pid, dataclasses.replace(options, on_verdict=hand_on)).exit_code
+
+
+def _run(command: list[str], options: WatchOptions, on_verdict: str, serving: Serving | None) -> int:
+    """Run a command under the watch, say how it ended, and return the exit code."""
     from harness.frameworks.configured import Configured
     from harness.frameworks.detection import detect, recognised
     from harness.frameworks.record import finished
-    from harness.triage.watch import Limits
     from harness.triage.watch import watch as run
-    from harness.triage.watch.attached import attach
-    from harness.triage.watch.notices import Notices
-    from harness.triage.watch.watched_command import WatchOptions, hang_of, words_of
+    from harness.triage.watch.watched_command import hang_of, words_of
 
-    limits = Limits(keep, size(keep_size))
-
-    def show(stall: Stall) -> None:
-        attached = f"a stall: nothing has moved for {stall.seconds:.0f} s of looking"
-        started = f"a stall, {stall.seconds:.0f} s after the last progress"
-        say(f"{started if pid is None else attached}; evidence: {stall.evidence}")
-        show_aside(_with_code_of_watch(stall.verdict, on_stall, format), format)
-
-    notices = Notices(on_verdict, say) if on_verdict else None
-    hand_on = notices.put if notices else (lambda verdict: None)
-    if pid is not None:
-        if command or serve:
-            raise BadInput("--pid attaches to a running job: it takes neither a command nor --serve",
-                           fix=f"harness watch --pid {pid}")  # fmt: skip
-        if slow:
-            raise BadInput("--slow reads the flight recorders of a job, which a watch has from its start only",
-                           fix="   # or from its start: harness watch --slow -- COMMAND", instead="--slow")  # fmt: skip
-        options = WatchOptions(
-            stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
-            on_verdict=hand_on, limits=limits,
-        )  # fmt: skip
-        code = attach(pid, options).exit_code
-        if notices:
-            notices.close()
-        raise typer.Exit(code)
-    command = command or []
     # A job of a known framework gets its hooks too: their spans say what a process was at. `record` asks more of it.
     job = detect(command, matches[0].name) if len(matches := recognised(command)) == 1 else None
-    serving = None
-    if token_file and not serve:
-        raise BadInput("--token-file is about evidence that is served, and --serve is not given", fix="--serve 0")
-    if serve:
-        from harness.triage.remote import serve as remote
-        from harness.triage.watch import Serving
-
-        serving = Serving(
-            remote.Server(serve, token.read(token_file, make=True)), seconds(serve_after, "--serve-after")
-        )
-        where = "this host only; --serve HOST:PORT for others" if serving.server.local else "whoever has the token"
-        say(f"evidence is served at {serving.server.url} to {where}")
-    result = run(
-        command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
-        limits=limits, serving=serving, environ={**os.environ, **job.variables()} if job else None,
-        beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
-        indexed=job is not None, on_verdict=hand_on, slow=slow,
-    )  # fmt: skip
-    if notices:
-        notices.close()
+    with _handed_on(on_verdict) as hand_on:
+        result = run(
+            command, options, serving=serving, on_verdict=hand_on,
+            environ={**os.environ, **job.variables()} if job else None,
+            beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
+            indexed=job is not None,
+        )  # fmt: skip
     if ended := words_of(result):
         say(ended)
     if job and result.directory:
         finished(job, result.directory, result.exit_code, say)
-    if hang := hang_of(result, Path(out) if out else None):
+    if hang := hang_of(result, options.out):
         say(hang)
-    raise typer.Exit(result.exit_code)
+    return result.exit_code
 
 
 def _with_code_of_watch(verdict: Verdict, on_stall: OnStall, format: str) -> Verdict:

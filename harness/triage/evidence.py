@@ -387,6 +387,16 @@ class Maker:
 
 
 @dataclass(frozen=True)
+class Starter:
+    """A Python program that started a process of the evidence, and was not looked at itself."""
+
+    host: str
+    pid: int
+    child: int  # pid of the process that it started
+    command: str = ""  # argv, secrets taken out
+
+
+@dataclass(frozen=True)
 class RayDemand:
     """What `ray status` says is asked for: the resources of one request, and how many requests, in Ray's words."""
 
@@ -528,6 +538,7 @@ class Evidence:
     unreached: dict[str, Silence] = field(default_factory=dict)  # by the address of the watch
     locks: tuple[FileLock, ...] = ()  # of files, whoever holds them
     makers: tuple[Maker, ...] = ()  # of files for which processes of the job look
+    starters: tuple[Starter, ...] = ()  # whose children alone were looked at
     errors: tuple[LogError, ...] = ()  # in logs that were pasted, in the order of their lines
     ray_demands: tuple[RayDemand, ...] = ()  # of `ray status` that was pasted
     log_ends: tuple[LogEnd, ...] = ()  # of logs that were pasted, the rarest first
@@ -538,6 +549,16 @@ class Evidence:
     command_exit_code: int | None = None  # of the command that was watched, if it ended and the watch saw how
     watched: bool = False  # its processes run, or ran, under a watch; see `is_watched`
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared
+
+    @property
+    def never_met(self) -> list[Process]:
+        """The processes of which nothing but the pid is known: a user named it, and it was not there."""
+        return [
+            process
+            for process in self.processes
+            if {look.state for look in process.samples} == {"gone"}
+            and not (process.command or process.beat or process.journal or process.rank is not None)
+        ]
 
     @property
     def is_watched(self) -> bool:

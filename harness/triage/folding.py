@@ -49,6 +49,7 @@ class Folded:
 
 _MAIN = "MainThread"
 UNNAMED = "without a name"
+MOST_NAMED = 4  # processes without a stack in one note
 NATIVE = "native"  # what a thread does that has no frame of Python, where nothing is known of its calls
 
 
@@ -64,7 +65,21 @@ def fold(evidence: Evidence) -> Folded:
             grouped.setdefault((_name(thread), thread.frames), []).append((process, thread))
     stacks = [_folded(pairs) for pairs in grouped.values()]
     stacks.sort(key=lambda stack: (not stack.main, stack.threads, stack.ranks[:1], stack.thread))
-    return Folded(stacked_processes, stacks, list(evidence.notes))
+    return Folded(stacked_processes, stacks, [*_without_stacks(evidence), *evidence.notes])
+
+
+def _without_stacks(evidence: Evidence) -> list[str]:
+    """Of which processes there is no stack, and why: those for the same reason in one line."""
+    keys_by_reason: dict[str, list[str]] = {}
+    for process in evidence.processes:
+        if not any(thread.frames for look in process.samples for thread in look.threads):
+            reason = next(iter(process.notes), "nothing says why")
+            keys_by_reason.setdefault(reason, []).append(process.key)
+    lines = []
+    for reason, keys in keys_by_reason.items():
+        more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+        lines.append(f"no stack of {', '.join(keys[:MOST_NAMED])}{more}: {reason}")
+    return lines
 
 
 def _folded(pairs: Iterable[tuple[Process, Thread]]) -> FoldedStack:

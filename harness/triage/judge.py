@@ -18,7 +18,7 @@ from pathlib import PurePath
 from harness import extras
 from harness.triage.collect.proc import OTHER_USER
 from harness.triage.collect.stacks import NO_ANSWER, NO_PY_SPY, TOO_BUSY, program
-from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, PASTED, Evidence
+from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, PASTED, Evidence, Starter
 from harness.triage.flight.model import Comparison
 from harness.triage.graph import Graph, Subject, build
 from harness.triage.graph.edges import title
@@ -26,7 +26,7 @@ from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
 from harness.triage.rules import RULES, Case, Ruling, over, stragglers, threads
-from harness.triage.rules.ruling import Live, Watching, brief
+from harness.triage.rules.ruling import Live, Native, Watching, brief
 from harness.triage.stacks import main_stack
 from reports.headline import MOST, fits
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
@@ -36,6 +36,7 @@ MAX_MISSING = 32  # lines of missing evidence in a verdict; a last line counts t
 MAX_STACKS = 64  # processes with a stack in the verdict, the parties first; the evidence has all of them
 LONG_LOOK_S = 5.0  # seconds from the first look to the last; two looks are 1.5 s apart, on a busy host up to 4 s
 MAX_MOVED = 8  # processes that moved in a long look, named in the verdict
+MAX_STARTERS = 4  # programs that started what was looked at, and were not looked at themselves
 MAX_PATHS = 8  # directories of nodes that are shown; the command that reproduces the verdict has all
 
 
@@ -62,14 +63,21 @@ def triage(
     case = Case(evidence, comparison if ruling is None else None, graph)
     ruling = stragglers.with_lateness(case, ruling or _ask(case))
     ruling = threads.with_crossed_locks(case, threads.with_lost_threads(case, ruling))
-    reason, below = _headline(ruling)
+    reason, below = _headline(ruling, evidence)
     missing = _missing(evidence, comparison, graph, ruling)
     verdict = Verdict(
         kind="triage",
         verdict=ruling.verdict,
         exit_code=TRIAGE_EXIT_CODES[ruling.verdict],
         reason=reason,
-        evidence=[*below, *ruling.evidence, *threads.lines(case, ruling), *_between(case)],
+        evidence=[
+            *below,
+            *_never_met(evidence),
+            *_children_alone(case, ruling),
+            *ruling.evidence,
+            *threads.lines(case, ruling),
+            *_between(case),
+        ],
         findings=_findings(evidence, comparison),
         missing=missing,
         coverage=_coverage(evidence, comparison, graph),
@@ -258,7 +266,10 @@ def before_end(evidence: Evidence, directory: PurePath) -> Verdict:
 def _steps(case: Case, ruling: Ruling, afterwards: str) -> list[str]:
     """What to try; `afterwards` comes first, and in place of what needs a process that lives."""
     useless = Watching if case.evidence.is_watched else ()
-    useful = [step for step in ruling.next if step and not isinstance(step, useless)]
+    starters = _unseen_starters(case.evidence, ruling)
+    parent = [Live(f"harness triage {starter.pid}   # the job whose child this is") for starter in starters[:1]]
+    useful = [*parent, *(step for step in ruling.next if step and not isinstance(step, useless))]
+    useful.sort(key=lambda step: isinstance(step, Native))
     steps = [step for step in useful if not (afterwards and isinstance(step, Live))]
     first = [afterwards] if len(steps) < len(useful) else []
     return [*first, *(_filled(case, ruling, step) for step in steps)]
@@ -296,8 +307,14 @@ def _party(subject: Subject, why: str, frame: str = "") -> Party:
     )
 
 
-def _headline(ruling: Ruling) -> tuple[str, list[str]]:
-    """The reason, and nothing below it; of a longer reason its first fact, cut to a headline, with the whole below."""
+def _headline(ruling: Ruling, evidence: Evidence) -> tuple[str, list[str]]:
+    """The reason, and nothing below it; of a longer reason its first fact, cut to a headline, with the whole below.
+
+    HEALTHY is about those that were met, so it names who was not.
+    """
+    if ruling.verdict == "HEALTHY" and (left_out := _left_out(evidence, ruling)):
+        longer = f"{ruling.reason}; {left_out}"
+        return (longer if fits(ruling.verdict, longer) else ruling.reason), []
     first_fact = brief(ruling.reason.partition("; ")[0], MOST - 2)
     return (ruling.reason, []) if fits(ruling.verdict, ruling.reason) else (first_fact, [ruling.reason])
 
@@ -313,14 +330,46 @@ def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ru
         more = f" and {unseen - 8} more" if unseen > 8 else ""
         lines.append(f"nothing from rank {', '.join(map(str, first))}{more}")
     for process in evidence.processes:
-        name = f"rank {process.rank}" if process.rank is not None else process.role or process.key
-        if not (subject := graph.subjects[process.key]).alone:
+        subject = graph.subjects[process.key]
+        name = f"rank {process.rank}" if process.rank is not None else process.role
+        if name in ("", "process") or not subject.alone:
             name = subject.label
         lines += [f"{name}: {note}" for note in process.notes]
     lines += [*evidence.notes, *(_logged_beside(evidence, ruling) if comparison else ())]
     lines = list(dict.fromkeys(lines))
     hidden = len(lines) - MAX_MISSING
     return lines[:MAX_MISSING] + ([f"{hidden} more"] if hidden > 0 else [])
+
+
+def _left_out(evidence: Evidence, ruling: Ruling) -> str:
+    """Which process of the job was not looked at, in few words; empty if none is known."""
+    if absent := [process.pid for process in evidence.never_met]:
+        more = f" and {len(absent) - 1} more are" if len(absent) > 1 else " is"
+        return f"process {absent[0]}{more} not here"
+    starters = _unseen_starters(evidence, ruling)
+    return f"its parent {starters[0].pid} was not looked at" if starters else ""
+
+
+def _unseen_starters(evidence: Evidence, ruling: Ruling) -> list[Starter]:
+    """Programs whose children alone are in the evidence; none where a process is proven to hang, or to be slow."""
+    if ruling.verdict not in ("HEALTHY", "INSUFFICIENT"):
+        return []
+    keys = {process.key for process in evidence.processes}
+    return [starter for starter in evidence.starters if f"{starter.host}:{starter.pid}" not in keys]
+
+
+def _children_alone(case: Case, ruling: Ruling) -> list[str]:
+    """Say of children that alone were looked at whose they are."""
+    return [
+        f"{case.names([key])} is a child of process {starter.pid} ({brief(starter.command)}), which was not looked at"
+        for starter in _unseen_starters(case.evidence, ruling)[:MAX_STARTERS]
+        if (key := f"{starter.host}:{starter.child}") in case.graph.subjects
+    ]
+
+
+def _never_met(evidence: Evidence) -> list[str]:
+    """Say which of the processes that a user has named are not there: the verdict is about the others."""
+    return [note for process in evidence.never_met for note in process.notes]
 
 
 def _logged_beside(evidence: Evidence, ruling: Ruling) -> list[str]:

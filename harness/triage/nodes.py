@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ from harness.triage.graph.worlds import met_at
 from harness.triage.recorders import nanoseconds
 from probes import limits
 
+MOST_WORDS = 7  # of the command that names a job
 T = TypeVar("T")
 World = tuple[tuple[str, ...], str, int]  # (where its ranks meet, empty if unknown; engine; size)
 
@@ -51,6 +52,7 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         gpus=_distinct(part.gpus for part in all_parts),
         locks=_distinct(part.locks for part in all_parts),
         makers=_distinct(part.makers for part in all_parts),
+        starters=_distinct(part.starters for part in all_parts),
         ras={host: answer for part in all_parts for host, answer in part.ras.items()},
         dumps=_dumps(parts, common),
         expected_world=_largest_world(all_parts),
@@ -199,18 +201,80 @@ def _latest_look(parts: Mapping[Path, Evidence]) -> str:
 
 
 def _refuse_two_jobs(first_path: Path, first: Evidence, second_path: Path, second: Evidence) -> None:
-    """Raise BadInput for two jobs: worlds of one kind that met at different addresses, have worked, and lack ranks.
+    """Raise BadInput where two directories are of two jobs."""
+    if not (why := _two_jobs(first, second)):
+        return
+    apart = "; ".join(shlex.join(["harness", "triage", str(path)]) for path in (first_path, second_path))
+    raise BadInput(f"{_job(first_path, first)} and {_job(second_path, second)} are two jobs: {why}", fix=apart)
 
-    While they are still forming, a different address is a fault inside one job (K5).
+
+def _two_jobs(first: Evidence, second: Evidence) -> str:
+    """How two directories show that they are of two jobs, in words; empty where they may be of one.
+
+    A job has one world of each kind, unless it has several engines. While a world is still forming, a different address
+    is a fault inside one job (K5). Processes of one host that belong together are linked: see `_linked`.
     """
-    for (world, ranks), (its, peer_ranks) in _pairs(worlds(first), worlds(second)):
-        meets_elsewhere = bool(world[0] and its[0]) and world[0] != its[0] and world[1:] == its[1:]
-        if meets_elsewhere and len(ranks) < world[2] > len(peer_ranks) and _worked(ranks) and _worked(peer_ranks):
-            raise BadInput(
-                f"{first_path} and {second_path} are of two jobs: their ranks meet at {':'.join(world[0])} and at "
-                f"{':'.join(its[0])}",
-                fix=f"harness triage {shlex.quote(str(first_path))}",
-            )
+    pairs = list(_pairs(worlds(first), worlds(second)))
+    for (world, ranks), (its, peer_ranks) in pairs:
+        if not (world[0] and its[0]) or world[0] == its[0]:
+            continue
+        parts = world[1:] == its[1:] and len(ranks) < world[2] > len(peer_ranks)
+        wholes = _launched_here(world, ranks) and _launched_here(its, peer_ranks) and not _linked(first, second)
+        if (parts and _worked(ranks) and _worked(peer_ranks)) or wholes:
+            return f"their ranks meet at {':'.join(world[0])} and at {':'.join(its[0])}"
+    hosts = {process.host for part in (first, second) for process in part.processes}
+    forming = any(len(ranks) < world[2] for pair in pairs for world, ranks in pair)
+    if len(hosts) > 1 or not (first.processes and second.processes) or forming or _linked(first, second):
+        return ""
+    return f"both ran on {hosts.pop()}, and nothing that was seen connects them"
+
+
+def _launched_here(world: World, ranks: Mapping[int, Process]) -> bool:
+    """Whether a launcher started a whole world on one host."""
+    size = str(world[2])
+    return len(ranks) == world[2] and all(rank.environ.get("LOCAL_WORLD_SIZE") == size for rank in ranks.values())
+
+
+def _linked(first: Evidence, second: Evidence) -> bool:
+    """Whether something connects the processes of two directories: a process of both, a place where ranks meet, a Ray
+    cluster, memory, a connection, or a file that a process of one makes for the other."""
+    if first.ray_nodes and second.ray_nodes:
+        return True
+    if any(_reach(part, other) for part, other in ((first, second), (second, first))):
+        return True
+    links = (
+        lambda process: [process.key],
+        lambda process: filter(None, [met_at(process)]),
+        lambda process: process.shared,
+    )
+    return any(not {*_each(link, first)}.isdisjoint(_each(link, second)) for link in links)
+
+
+def _each(link: Callable[[Process], Iterable[Hashable]], part: Evidence) -> Iterator[Hashable]:
+    return chain.from_iterable(map(link, part.processes))
+
+
+def _reach(part: Evidence, other: Evidence) -> bool:
+    """Whether a process of one directory is connected to another's, asks for its address, has it as a parent or at the
+    end of a pipe, or looks for a file that it makes."""
+    ports = {address.rpartition(":")[2] for process in other.processes for address in process.listening}
+    pids = {(process.host, process.pid) for process in other.processes}
+    for process in part.processes:
+        if any(address.rpartition(":")[2] in ports for address in (*process.peers, *process.asked, *process.sought)):
+            return True
+        if pids & {(process.host, pid) for pid in (process.ppid, process.writer, process.reader, process.feeder)}:
+            return True
+    owners = [(maker.host, maker.pid) for maker in part.makers] + [(lock.host, lock.pid) for lock in part.locks]
+    return not pids.isdisjoint(owners)
+
+
+def _job(path: Path, part: Evidence) -> str:
+    """A directory and the command of its job, in words."""
+    pids = {process.pid for process in part.processes}
+    commands = [process.command for process in part.processes if process.command and process.ppid not in pids]
+    words = commands[0].split() if commands else []
+    command = " ".join(words[:MOST_WORDS]) + (" …" if len(words) > MOST_WORDS else "")
+    return f"{path} ({command})" if command else str(path)
 
 
 def _pairs(

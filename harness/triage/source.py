@@ -1,9 +1,9 @@
 """What the source text says about the place where a process stands, if the file can be read here.
 
-Twenty questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
+Each question is answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
 asks for the rank, in a loop without an end, in a loop that repeats until something has come, in a loop that continues
 after an error, or behind a loop that contains another line? Does its function hand something on, or ask if processes
-have ended? Does the line wait for a device, take a lock, or sleep, and for how long?
+have ended? Does the line wait for a device, take a lock, with a time limit or without, or sleep, and for how long?
 Is it inside a `with` of that lock? Does it wait for the notification of a condition, or make it later? Does its loop
 put something somewhere in each round, look only at objects of its own process, sleep somewhere, or go on to something
 else behind the line? Does another function bring what the line waits for, and which objects does a thread alone fill?
@@ -310,6 +310,12 @@ def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
     return max(loops, key=lambda loop: loop.lineno) if loops else None
 
 
+def condition(frame: Frame) -> str:
+    """The text of the condition while which the innermost loop around a frame goes on; empty if it has none."""
+    loop = innermost_loop(frame)
+    return "" if not isinstance(loop, ast.While) or isinstance(loop.test, ast.Constant) else ast.unparse(loop.test)
+
+
 _READS = frozenset({"read", "read1", "readinto", "readline", "readlines", "recv"})
 _OF_SIGNALS = frozenset({"set_wakeup_fd", "sigaction", "signal"})  # their handlers may write to a pipe of the process
 
@@ -372,10 +378,38 @@ def lock_of(frame: Frame) -> str:
     for node in ast.walk(body) if body is not None else ():
         if isinstance(node, ast.With) and (items := [its for its in node.items if holds(its.context_expr, frame.line)]):
             return ast.unparse(items[0].context_expr)
-        acquires = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "acquire"
-        if acquires and holds(node, frame.line):
-            return ast.unparse(node.func.value)  # type: ignore[attr-defined]
+        if (owner := _acquired(node)) is not None and holds(node, frame.line):
+            return ast.unparse(owner)
     return ""
+
+
+def _acquired(node: ast.AST) -> ast.expr | None:
+    """The lock of a call of `acquire`; None for anything else."""
+    acquires = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "acquire"
+    return node.func.value if acquires else None  # type: ignore[attr-defined]
+
+
+def gives_up(frame: Frame) -> bool:
+    """Whether the line of a frame takes a lock by an `acquire` that waits for a limited time, and does not only begin
+    it anew for ever."""
+    body = function_of(frame)
+    calls = [node for node in ast.walk(body) if _acquired(node) and holds(node, frame.line)] if body is not None else []
+    if not any(isinstance(call, ast.Call) and _has_limit(call) for call in calls):
+        return False
+    loop = innermost_loop(frame)
+    if not isinstance(loop, ast.While):
+        return True
+    left = any(isinstance(node, (ast.Break, ast.Return, ast.Raise)) for part in loop.body for node in ast.walk(part))
+    again = isinstance(loop.test, ast.Constant) or any(map(_acquired, ast.walk(loop.test)))
+    return left or not again
+
+
+def _has_limit(acquire: ast.Call) -> bool:
+    """Whether a call of `acquire(blocking, timeout)` ends although nobody releases the lock."""
+    arguments = dict(zip(("blocking", "timeout"), acquire.args, strict=False))
+    arguments |= {word.arg: word.value for word in acquire.keywords if word.arg}
+    blocks = ast.unparse(arguments["blocking"]) not in ("False", "0") if "blocking" in arguments else True
+    return not blocks or ("timeout" in arguments and ast.unparse(arguments["timeout"]) not in ("-1", "None"))
 
 
 def keeps_lock(frame: Frame, lock: str) -> bool:

@@ -235,6 +235,7 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         gpus=gpu_states,
         locks=_result(file_lock_work, terms, (), notes),
         makers=_result(maker_work, terms, (), notes),
+        starters=local_cast.starters,
         ras=answers,
         notes=tuple(notes),
     )

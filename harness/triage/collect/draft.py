@@ -160,6 +160,10 @@ class Draft:
         return "driver" if role == "process" and is_driver else role
 
 
+# Of a pid that a user has named, and that left nothing of itself.
+NOT_HERE = "no process {pid} is on this host: it has ended, or runs elsewhere"
+
+
 def absent(local_cast: Cast, recordings: Mapping[tuple[str, int], Recording]) -> Iterator[Process]:
     """Yield processes that the scope or the watch directory names and that are not on this host: ended, or
     elsewhere."""
@@ -174,7 +178,8 @@ def absent(local_cast: Cast, recordings: Mapping[tuple[str, int], Recording]) ->
         draft.doing, draft.recording = "", recordings.get((host, pid))
         if host == local_cast.host:
             draft.samples.append(Sample(0.0, "gone"))
-            draft.notes.append(f"process {pid} has ended")
+            recorded = draft.pulse is not None or draft.recording is not None
+            draft.notes.append(f"process {pid} has ended" if recorded else NOT_HERE.format(pid=pid))
             if draft.recording is not None and draft.recording.opened_ns:  # it began shortly before that
                 age_s = max(0.0, (time.monotonic_ns() - draft.recording.opened_ns) / 1e9)
                 ticks, ppid = draft.recording.start_ticks, draft.recording.ppid

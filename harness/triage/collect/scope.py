@@ -8,14 +8,15 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.cluster.ray_start import FIND_GCS
 from harness.errors import BadInput
 from harness.other_paths import free_path
-from harness.triage.collect import beats, connections, job, journals, proc, ray, roles
+from harness.triage.collect import beats, connections, job, journals, proc, ray, redact, roles
+from harness.triage.evidence import Starter
 from probes.format import EVENTS
 from probes.identity import WATCH
 from scenarios.ports import refused, speaks_http
@@ -51,6 +52,7 @@ class Cast:
     journals: Mapping[tuple[str, int], list[Path]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     clock_set_s: float = 0.0  # seconds by which this host's wall clock was set while the job ran
+    starters: tuple[Starter, ...] = ()
 
     def clocks(self, now_ns: int) -> dict[str, int]:
         """Host -> its monotonic clock: `now_ns` for this host, the time of its last beat for another."""
@@ -119,7 +121,22 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
         journals=written,
         notes=tuple(notes),
         clock_set_s=set_s,
+        starters=tuple(_starters(host, scope.roots, {*pids, *exclude}, table)),
     )
+
+
+def _starters(host: str, roots: Sequence[int], looked_at: set[int], table: Mapping[int, int]) -> Iterator[Starter]:
+    """Yield the Python programs that started one of these, and that are neither looked at nor run this process."""
+    ours = {*job.ancestors(os.getpid(), table), os.getpid()}
+    for root in roots:
+        parent = table.get(root, 0)
+        if parent in looked_at or parent in ours or not _runs_python(parent) or job.is_foreign(parent):
+            continue
+        yield Starter(host, parent, root, redact.command(proc.arguments(parent)))
+
+
+def _runs_python(pid: int) -> bool:
+    return pid > 1 and os.path.basename(next(iter(proc.arguments(pid)), "")).startswith("python")
 
 
 def may_live(scope: Scope) -> bool:

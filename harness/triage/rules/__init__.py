@@ -67,8 +67,8 @@ RULES: tuple[Rule, ...] = (
     processes.unwritten,  # K4
     pools.lost,  # K4
     forks.locked,  # K4
-    lock_rings.ring,  # K4
-    tasks.ring,  # K4
+    lock_rings.ring,  # K6
+    tasks.ring,  # K6
     tasks.unfilled,  # K4
     builds.locked,  # K9
     engines.transition,  # K8

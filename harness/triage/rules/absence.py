@@ -15,7 +15,7 @@ from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Ruling, Watching, brief
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
 from harness.triage.stacks import EVENT_LOOP, user_frame
 
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
@@ -28,7 +28,7 @@ _AFTER_AN_ERROR = (
     _STAND,
     "let a failed rank end: torchrun and Ray then end the others",
 )
-_LATE_DEVICE = ("nvidia-smi; dmesg | grep -i xid", Live("py-spy dump --native --pid PID   # where the rank stands"))
+_LATE_DEVICE = ("nvidia-smi; dmesg | grep -i xid", Native.dump("where the rank stands"))
 _WITHOUT_AN_ERROR = (_STAND, "read its code there, and the end of its log: what it waits for")
 
 
@@ -52,7 +52,7 @@ def left_loop(case: Case) -> Ruling | None:
     how = {
         key: f"has left the loop at line {line}" if line else "is through with its work" for key, line in past.items()
     }
-    why_past = {key: f"{words}, and is {case.subject(key).state()}" for key, words in how.items()}
+    why_past = {key: f"{words}: {case.subject(key).state()}" for key, words in how.items()}
     return trip(why_past, case, case.waited_in(past), how=next(iter(how.values())))
 
 
@@ -156,7 +156,7 @@ def device(case: Case) -> Ruling | None:
         "K9",
         why,
         place=case.waited_in(why) or first.state(),
-        next=_LATE_DEVICE[::-1] if called else _LATE_DEVICE,
+        next=_LATE_DEVICE,
     )
 
 
@@ -264,10 +264,7 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
             NAME_WHO_IS_ASKED
             if case.evidence.is_watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
-            Live(
-                f"py-spy dump --native --pid {pid if children else 'PID'}   # what it waits for in C; in a container "
-                "it takes --cap-add SYS_PTRACE"
-            ),
+            Native.dump("what it waits for in C", pid if children else "PID"),
         ),
     )
 

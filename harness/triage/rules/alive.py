@@ -149,7 +149,7 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
         ):
             continue
         if (each.polls or each.doing.kind in _PENDING or woke(its)) and not (each.blocked or failed(its)):
-            return f"its child {its.pid} is {each.state()}"
+            return f"its child {its.pid}: {each.state()}"
     return ""
 
 

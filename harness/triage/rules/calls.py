@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.triage.graph.calls import reads
-from harness.triage.rules.ruling import Case, Live, Ruling
+from harness.triage.rules.ruling import Case, Native, Ruling
 
 CONTROL = frozenset({"ray", "http", "engine", "process", "lock"})
 
@@ -62,5 +62,5 @@ def read_ring(case: Case) -> Ruling | None:
         ),
         place="pipe",
         missing=("who else may write: native threads, signal handlers, processes of other containers",),
-        next=(LOST, Live("py-spy dump --native --pid PID   # of each: whether a thread of native code works")),
+        next=(LOST, Native.dump("of each: whether a thread of native code works")),
     )

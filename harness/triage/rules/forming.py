@@ -143,7 +143,7 @@ def _alone(case: Case, joining: list[Subject], targets: list[Subject], place: st
     if case.sinks() or not any(set(keys) & set(ring) for ring in case.graph.cycles):
         return None
     reason = (
-        f"waits there, and the others do not come: {case.names(target.key for target in targets)} {targets[0].state()}"
+        f"waits there, and the others do not come; {case.names(target.key for target in targets)}: {targets[0].state()}"
     )
     is_minority = len(joining) < len(targets)
     return Ruling(

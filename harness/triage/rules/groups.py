@@ -294,7 +294,7 @@ def _out_of_step(case: Case, waits: list[Wait]) -> Ruling | None:
         else:
             continue
         [key] = past if len(past) == 1 else inside
-        return trip({key: f"{how}, {contrast}, and is {case.subject(key).state()}"}, case, wait.place, how=how)
+        return trip({key: f"{how}, {contrast}: {case.subject(key).state()}"}, case, wait.place, how=how)
     return None
 
 

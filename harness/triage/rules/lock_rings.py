@@ -19,6 +19,9 @@ from harness.triage.places import users
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import describe
 
+MOST_NAMED = 2  # places in a headline
+IN_ONE_ORDER = "take these locks in the same order in every thread: {places}"
+
 
 @dataclass(frozen=True)
 class _Wait:
@@ -31,19 +34,21 @@ class _Wait:
 
 
 def ring(case: Case) -> Ruling | None:
-    """K4: threads of a process wait for each other's locks, and no other thread of it runs code of the user's."""
+    """K6: threads of a process wait for each other's locks, and no other thread of it runs code of the user's."""
     for subject in case.live():
         frames = proven(subject.process) if not subject.progress else ()
         if frames and (_main_waits(subject, frames) or subject.key in case.awaited()):
             places = [describe(frame) for frame in frames]
             why = f"its threads wait for each other's locks at {' and '.join(places)}: each keeps what the other needs"
+            at = " and ".join(place.partition(" in ")[0] for place in places[:MOST_NAMED])
             return Ruling(
                 "HUNG",
-                f"{subject.label}: its threads wait for each other's locks",
-                "K4",
+                f"{subject.label}: its threads wait for each other's locks at {at}",
+                "K6",
                 {subject.key: why},
                 place=places[0],
                 frames={subject.key: places[0]},
+                next=(IN_ONE_ORDER.format(places=" and ".join(places)),),
             )
     return None
 

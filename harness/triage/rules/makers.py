@@ -17,7 +17,7 @@ from harness.triage.graph.motion import TIMERS, handlers, spent_s, works
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.places import users
 from harness.triage.rules.pauses import slow_because
-from harness.triage.rules.polls import pollers
+from harness.triage.rules.polls import open_polls, pollers
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
 from harness.triage.stacks import ours
 
@@ -254,12 +254,14 @@ def _fed(case: Case, link: Link) -> bool:
 
 
 def undecided(case: Case) -> Ruling | None:
-    """INSUFFICIENT: a process looks for something, and nothing says whether its maker goes on."""
-    its_links = [link for poller in pollers(case) for link in links(case, poller)]
+    """INSUFFICIENT: a process looks for something, and nothing says whether its maker goes on; also where nobody waits
+    for that process."""
+    polling = pollers(case) or ([] if case.graph.stuck() else open_polls(case))
+    its_links = [link for poller in polling for link in links(case, poller)]
     if not its_links:
         return None
     link, makers = its_links[0], list(dict.fromkeys(each.label for each in its_links))
-    states = (f"{each.label} is {each.subject.state()}" for each in its_links if each.subject is not None)
+    states = (f"{each.label}: {each.subject.state()}" for each in its_links if each.subject is not None)
     return Ruling(
         "INSUFFICIENT",
         f"{link.poller.label} waits in a loop for what {makers[0]} may make, {polled_at(link.poller.loop)}",
@@ -278,7 +280,7 @@ def _hung(case: Case, culprit: Subject, poller: Subject, why: str, evidence: str
     looks = polled_at(poller.loop)
     return Ruling(
         "HUNG",
-        f"{culprit.label} {'is ' if culprit.blocked else ''}{headline}",
+        f"{culprit.label}{':' if culprit.blocked else ''} {headline}",
         "K9" if culprit.blocked else "K4",
         {culprit.key: why},
         place=looks,

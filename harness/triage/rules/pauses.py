@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
-from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling, Watching
+from harness.triage.rules.polls import open_polls, polling
+from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Native, Ruling, Watching
 from harness.triage.rules.threads import for_whom
-from harness.triage.rules.untested import MOMENT_S, bereft, unnamed, untested
+from harness.triage.rules.untested import MOMENT_S, bereft, in_a_loop, unnamed, untested
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
 # need not be named yet.
 FRESH_S = 10.0
 LONG_S = THRESHOLD_S  # a wait this old is long: as long as `harness watch` waits before it looks
 MOST_SEEN = 4  # processes whose work the verdict describes
+
+_NEXT_RUN = Watching("for the next run: harness watch -- COMMAND, which sees every rank and says when one stops")
 
 
 def debugger(case: Case) -> Ruling | None:
@@ -196,8 +200,18 @@ def _bereft(case: Case, dead: Sequence[Subject], resting: Sequence[Subject]) -> 
 
 
 def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
-    """INSUFFICIENT: nothing that was seen is pending, and not everything was seen."""
-    stand = unnamed(case)
+    """INSUFFICIENT: nothing that was seen is pending, and not everything was seen. Processes that poll are named with
+    what they look for."""
+    stand, open_pollers = unnamed(case), open_polls(case)
+    if open_pollers and not stand:
+        ruling = polling(case, open_pollers)
+        others = tuple(hole for hole in holes if hole not in map(in_a_loop, open_pollers))
+        return replace(
+            ruling,
+            evidence=(*ruling.evidence, *others),
+            missing=(*ruling.missing, *others),
+            next=(*ruling.next, case.attach(), _NEXT_RUN),
+        )
     pids = [subject.process.pid for subject in stand if subject.process]
     return Ruling(
         "INSUFFICIENT",
@@ -205,10 +219,8 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
         evidence=tuple(holes),
         missing=tuple(holes),
         next=(
-            Live(f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else ""),
+            Native.dump("what its thread is blocked on", pids[0]) if pids else "",
             case.attach(),
-            NAME_WHO_IS_ASKED
-            if case.evidence.is_watched
-            else "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",
+            NAME_WHO_IS_ASKED if case.evidence.is_watched else _NEXT_RUN,
         ),
     )

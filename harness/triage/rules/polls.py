@@ -12,6 +12,7 @@ from harness.triage import source, stacks
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.polling import woke
+from harness.triage.places import users
 from harness.triage.rules.pipes import fills
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
@@ -110,21 +111,23 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     waiting = [poller for poller in pollers if poller.key not in awaited and _seeks(poller)]
     named = waiting or pollers
     place = polled_at(named[0].loop)
+    sought = [(poller, thing) for poller in named if poller.process for thing in poller.process.sought]
+    thing = sought[0][1] if len({thing for _, thing in sought}) == 1 else ""
     who, several = case.names(poller.key for poller in named), len(named) > 1
     if waiting:
-        reason = f"{who} wait{'' if several else 's'} in a loop, {place}, and nothing says for whom"
+        whom = f"for {thing}" if thing else "and nothing says for whom"
+        reason = f"{who} wait{'' if several else 's'} in a loop, {place}, {whom}"
     else:
         reason = f"{who} sleep{'' if several else 's'} in a loop, {place}: at work or waiting, nothing says which"
     locked = locked_files(case, named) if any(map(tries_to_lock, named)) else ()
-    unmade = [f"{poller.label} looks for {thing}; no process is seen that makes it"
-              for poller in named if poller.process for thing in poller.process.sought]  # fmt: skip
+    unmade = [f"{poller.label} looks for {what}; no process is seen that {_makes(what)} it" for poller, what in sought]
     # A loop of rounds that only sleeps looks for nothing.
     rounds = all(source.loop_around(poller.loop[0]) is source.Loop.ROUNDS for poller in named)
     looks = bool(locked or unmade) or not rounds
     return Ruling(
         "INSUFFICIENT",
         reason,
-        evidence=(*locked, *unmade[:MOST_READERS]),
+        evidence=(*locked, *unmade[:MOST_READERS], *_conditions(named)),
         missing=tuple(
             f"who makes what {poller.label} looks for in {polled_at(poller.loop)}"
             if looks
@@ -135,12 +138,25 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
         next=(
             "end whoever holds the lock of its file, if that is no part of this job"
             if locked
-            else f"look for the process that makes what {place} looks for: whether it lives, and the end of its log",
+            else f"look for the process that {_makes(thing)} {thing or f'what {place} looks for'}: whether it lives, "
+            "and the end of its log",
             "give the loop a limit, and say in its error what has not come",
         )
         if looks
         else (Live(f"{case.again()}   # in a minute: whether it still sleeps"), f"read at {place} what it sleeps for"),
     )
+
+
+def _makes(thing: str) -> str:
+    """What the process does for which a poll waits: of an address it serves, a file it makes."""
+    return "serves" if thing and not thing.startswith("/") else "makes"
+
+
+def _conditions(pollers: Sequence[Subject]) -> list[str]:
+    """While what the user's loops go on of which nothing more is known, by their text."""
+    unread = [poller for poller in pollers[:MOST_READERS] if not (poller.process and poller.process.sought)]
+    conditions = [(poller, source.condition(poller.loop[0])) for poller in unread if users(poller.loop[0])]
+    return [f"{poller.label} repeats its loop while `{brief(text)}`" for poller, text in conditions if text]
 
 
 def tries_to_lock(subject: Subject) -> bool:

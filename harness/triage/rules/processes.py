@@ -9,9 +9,10 @@ from harness.triage.echoes import OUT_OF_MEMORY, is_echo, name_of
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject, calls
 from harness.triage.graph.edges import superseded
+from harness.triage.graph.subjects import Blocked
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
-from harness.triage.rules.ruling import Case, Live, Ruling, brief
+from harness.triage.rules.ruling import Case, Live, Native, Ruling, brief
 
 BROUGHT_DOWN = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGABRT)  # by a launcher or a watchdog, after a peer's end
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
@@ -34,12 +35,6 @@ def blocked(case: Case) -> Ruling | None:
         return None
     where = case.waited_in(keys)
     reason = f"{case.names(keys)}: {first}"
-    pids = " ".join(str(subject.process.pid) for subject in blocked_subjects if subject.process)
-    steps = {
-        "stop": Live(f"kill -CONT {pids}   # and find out who stopped it"),
-        "sleep": "look at storage: dmesg, the mount of the file in its stack",
-        "lock": Live(f"py-spy dump --native --pid {pids.split(' ')[0]}   # the C call that keeps the interpreter lock"),
-    }
     return Ruling(
         "HUNG",
         reason,
@@ -47,8 +42,19 @@ def blocked(case: Case) -> Ruling | None:
         {subject.key: str(subject.blocked) for subject in blocked_subjects},
         place=where or str(first),
         evidence=(*_of_whom(case, blocked_subjects), *((f"others wait in {where}",) if where else ())),
-        next=(steps[first.by], "the network is not to blame"),
+        next=(*_to_free(blocked_subjects, first), "the network is not to blame"),
     )
+
+
+def _to_free(blocked_subjects: list[Subject], first: Blocked) -> tuple[str, ...]:
+    """What to do about processes that are held, by what holds the first of them."""
+    pids = [str(subject.process.pid) for subject in blocked_subjects if subject.process]
+    if first.by == "stop":
+        return (Live(f"kill -CONT {' '.join(pids)}   # and find out who stopped it"),)
+    if first.by == "sleep":
+        return ("look at storage: dmesg, the mount of the file in its stack",)
+    called = f"read what is called at {at}: it keeps the interpreter lock" if (at := blocked_subjects[0].frame) else ""
+    return called, Native.dump("the C call that keeps the interpreter lock", *pids[:1])
 
 
 def _of_whom(case: Case, blocked_subjects: list[Subject]) -> tuple[str, ...]:

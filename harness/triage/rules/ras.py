@@ -96,7 +96,7 @@ def live(case: Case) -> Ruling | None:
         "HUNG",
         f"{case.names(subject.key for subject in idle)} launched fewer collectives than the others, by NCCL RAS",
         "K4",
-        {subject.key: f"is {subject.state()}; {facts[0]}" for subject in idle},
+        {subject.key: f"{subject.state()}; {facts[0]}" for subject in idle},
         place=case.waited_in(subject.key for subject in idle),
         evidence=facts[:MAX_LINES],
         next=(_STACK, "read its code there: what it waits for"),

@@ -190,7 +190,7 @@ def _holders(case: Case, lacking: Mapping[str, float]) -> list[Holder]:
 
 def _described(case: Case, holder: Holder) -> str:
     subject = case.graph.subjects.get(holder.key)
-    state = f"; it is {subject.state()}" if subject is not None and subject.process else ""
+    state = f": {subject.state()}" if subject is not None and subject.process else ""
     return f"{holder.label}{f' ({holder.key})' if holder.key else ''} holds {_words(holder.amounts)}{state}"
 
 

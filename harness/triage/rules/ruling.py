@@ -29,6 +29,17 @@ class Live(str):
     __slots__ = ()
 
 
+class Native(Live):
+    """A piece of advice to look at stacks of C: py-spy stops the process for it and needs the right to trace, which a
+    container lacks. It comes after all that always works."""
+
+    __slots__ = ()
+
+    @classmethod
+    def dump(cls, what: str, pid: int | str = "PID") -> Native:
+        return cls(f"py-spy dump --native --pid {pid}   # {what}; in a container it takes --cap-add SYS_PTRACE")
+
+
 class Watching(str):
     """A piece of advice to watch a job or its next run: it is of no use where the evidence is a watch's."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from harness.triage.evidence import Evidence
 from harness.triage.flight.model import Comparison
 from harness.triage.graph.edges import Names
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling, Watching
 from harness.triage.slow import Ranking, counters, rank_groups
 from reports.model import Lateness
 
@@ -40,8 +40,9 @@ def with_lateness(case: Case, ruling: Ruling) -> Ruling:
         place=ranking.slow[0].group,
         evidence=(*lines, f"at this look: {ruling.reason}"),
         next=(
-            *(f"see where its time goes: py-spy top --pid {pid}" for pid in pids[:1]),
-            "for the next run: harness watch --slow -- COMMAND, which says who stays slow",
+            *(Live(f"see where its time goes: py-spy top --pid {pid}") for pid in pids[:1]),
+            *(Live(f"{case.again()}   # in a minute: whether the same rank comes last again") for _ in pids[:1]),
+            Watching("for the next run: harness watch --slow -- COMMAND, which says who stays slow"),
         ),
         lateness=ranking.rows,
     )

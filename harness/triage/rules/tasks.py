@@ -1,4 +1,4 @@
-"""Rules about tasks of an event loop that wait for each other, or for what no task is left to do (K4).
+"""Rules about tasks of an event loop that wait for each other (K6), or for what no task is left to do (K4).
 
 They need the probe in the process: from outside a task that waits is not seen. What a connection, a thread, a child or
 a timer may still bring is never called a hang.
@@ -22,27 +22,32 @@ _WAITS = re.compile(r"/(threading|queue)\.py$")
 _OBJECTS = re.compile(r"/asyncio/(locks|queues)\.py$")
 MAX_TOLD = 4  # tasks in the reason of one process
 _LOCKS = "take these locks in the same order in every task, or release one before the other is awaited"
+_RESULTS = "let one of these tasks go on without the result of the other: pass on a value, not the task that makes it"
 _DIED = "await the tasks that others depend on, as asyncio.TaskGroup does, so that their errors end the program"
 _TIMEOUT = "give each awaited call a timeout: asyncio.timeout"
 
 
 def ring(case: Case) -> Ruling | None:
-    """K4: tasks of a process wait for each other's locks and results, and somebody waits for what they do."""
+    """K6: tasks of a process wait for each other's locks and results, and somebody waits for what they do."""
     for subject in case.live():
         tasks = Awaiting.of(subject.process)
         for members in tasks.rings():
             if _matters(case, subject, tasks, members):
-                itself = len(members) == 1
-                why = f"{'; '.join(map(words, members[:MAX_TOLD]))}: " + (
-                    "it keeps that lock itself" if itself else "each keeps what the one before it awaits")  # fmt: skip
-                return _hung(
-                    subject,
-                    f"a task of {case.names([subject.key])} waits for itself at {place(members[0])}" if itself else
-                    f"{len(members)} tasks of {case.names([subject.key])} wait for each other at "
-                    f"{' and '.join(dict.fromkeys(map(_line, members[:2])))}",
-                    why, members[0], _LOCKS,
-                )  # fmt: skip
+                return _ring(case, subject, members)
     return None
+
+
+def _ring(case: Case, subject: Subject, members: list[Task]) -> Ruling:
+    locked, owner = any(task.awaits == "lock" for task in members), case.names([subject.key])
+    if len(members) == 1:
+        reason = f"a task of {owner} waits for itself at {place(members[0])}"
+        why = "it keeps that lock itself" if locked else "it waits for its own result"
+    else:
+        places = " and ".join(dict.fromkeys(map(_line, members[:2])))
+        reason = f"{len(members)} tasks of {owner} wait for each other at {places}"
+        why = "each keeps what the one before it awaits" if locked else "each awaits the result of the next one"
+    why = f"{'; '.join(map(words, members[:MAX_TOLD]))}: {why}"
+    return _hung("K6", subject, reason, why, members[0], _LOCKS if locked else _RESULTS)
 
 
 def _matters(case: Case, subject: Subject, tasks: Awaiting, members: list[Task]) -> bool:
@@ -71,7 +76,7 @@ def unfilled(case: Case) -> Ruling | None:
             why = f"{'; '.join(told)}: no task of it is left that could end this"
             of = f", whose task {lost[0].name} died: {brief(lost[0].error)}" if lost else ""
             reason = f"{case.names([subject.key])} waits for a task of its own{of}"
-            return _hung(subject, reason, why, main, _DIED if lost else _TIMEOUT)
+            return _hung("K4", subject, reason, why, main, _DIED if lost else _TIMEOUT)
     return None
 
 
@@ -101,13 +106,13 @@ def owed(case: Case) -> Ruling | None:
         why = (f"{words(waiter)}; {words(keeper)}, and owes the other what it awaits: of all that is seen, nobody is "
                "left to go on first")  # fmt: skip
         reason = f"{case.names([subject.key])}: its task at {_line(waiter)} waits for the one at {_line(keeper)}"
-        return _hung(subject, reason, why, waiter, _TIMEOUT)
+        return _hung("K4", subject, reason, why, waiter, _TIMEOUT)
     return None
 
 
-def _hung(subject: Subject, reason: str, why: str, task: Task, advice: str) -> Ruling:
+def _hung(kind: str, subject: Subject, reason: str, why: str, task: Task, advice: str) -> Ruling:
     return Ruling(
-        "HUNG", reason, "K4", {subject.key: why}, place=place(task), frames={subject.key: place(task)}, next=(advice,)
+        "HUNG", reason, kind, {subject.key: why}, place=place(task), frames={subject.key: place(task)}, next=(advice,)
     )
 
 

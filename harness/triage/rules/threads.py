@@ -16,7 +16,7 @@ from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
-from harness.triage.rules.lock_rings import proven
+from harness.triage.rules.lock_rings import IN_ONE_ORDER, MOST_NAMED, proven
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
 
@@ -150,13 +150,15 @@ def _calls(thread: Thread, caller: Doing) -> bool:
 
 
 def crossed(process: Process | None) -> list[str]:
-    """Where threads of a process wait for each other's locks, by the text; empty if none do."""
+    """Where threads of a process wait for each other's locks, by the text; empty if none do, or one of them gives
+    up."""
     threads = process.samples[-1].threads if process is not None and process.samples else ()
     for thread in threads:
         waiting = next((frame for frame in thread.frames if users(frame)), None)
         visited, _, at = _kept(threads, waiting)
-        if at in visited and len(visited) > 1:
-            return [describe(frame) for frame in visited[visited.index(at) :]]
+        ring = visited[visited.index(at) :] if at in visited else []
+        if len(visited) > 1 and ring and not any(map(source.gives_up, ring)):
+            return [describe(frame) for frame in ring]
     return []
 
 
@@ -168,12 +170,12 @@ def with_crossed_locks(case: Case, ruling: Ruling) -> Ruling:
     named = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
     for subject in named or [subject for subject in case.live() if not subject.progress]:
         if places := crossed(subject.process):
-            at = " and ".join(place.partition(" in ")[0] for place in places[:2])
+            at = " and ".join(place.partition(" in ")[0] for place in places[:MOST_NAMED])
             wait = "wait" if proven(subject.process) else "seem to wait"
             return replace(
                 ruling,
                 reason=f"{subject.label}: its threads {wait} for each other's locks at {at}",
-                next=(f"take these locks in the same order in every thread: {' and '.join(places)}", *ruling.next),
+                next=(IN_ONE_ORDER.format(places=" and ".join(places)), *ruling.next),
             )
     return ruling
 
@@ -193,7 +195,8 @@ def _kept(threads: Sequence[Thread], waiting: Frame | None) -> tuple[list[Frame]
         visited.append(at)
         thread, frame = kept[0]
         at = next((each for each in thread.frames if users(each)), None)
-        texts.append(f"waits for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")
+        waits = "waits, with a time limit," if source.gives_up(visited[-1]) else "waits"
+        texts.append(f"{waits} for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")
     return visited, texts, at
 
 

@@ -52,9 +52,13 @@ def untested(case: Case) -> list[str]:
         gaps.append(f"nothing is known of {len(ranks) - 8} more ranks")
     if case.comparison and not any(subject.process for subject in case.graph.subjects.values()):
         gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # only dumps are there
-    gaps += [f"{subject.label} waits in a loop, {polled_at(subject.loop)}, and nothing says for whom"
-              for subject in open_polls(case)]  # fmt: skip
+    gaps += map(in_a_loop, open_polls(case))
     return [*gaps, *(f"{subject.label} {_wait_text(subject)}" for subject in unnamed(case))]
+
+
+def in_a_loop(poller: Subject) -> str:
+    """Say in words that a process polls."""
+    return f"{poller.label} waits in a loop, {polled_at(poller.loop)}, and nothing says for whom"
 
 
 def bereft(case: Case) -> tuple[list[Subject], list[Subject]]:
@@ -208,4 +212,7 @@ def _wait_text(node: Subject) -> str:
     if awaited := inside(node.process):
         return awaited
     where = f" ({node.doing.frame})" if node.doing.frame else ""
-    return f"waits for {_awaited(node.doing, node.process.samples[-1].wchan)}{where}, and nothing says who has to come"
+    waits = "waits, with a time limit," if all(look.timed for look in node.process.samples) else "waits"
+    return (
+        f"{waits} for {_awaited(node.doing, node.process.samples[-1].wchan)}{where}, and nothing says who has to come"
+    )

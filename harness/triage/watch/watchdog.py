@@ -100,10 +100,12 @@ class Watchdog:
         self.slowness: Slowness | None = None  # set by a caller who also wants to know who stays slow
         self._slow_due_s = means.clock() + stall_s
         self._exit_code: int | None = None  # of the command, when it has ended
+        self.ended_well: Callable[[], bool] = lambda: False  # whether the command has ended, with 0
         self.ending = False  # the command has been asked to end
         self.ends = False  # the caller ends a job whose hang is confirmed, so that advice about its processes is late
         self._confirms = False  # the look that confirms a hang is under way
         self._still_s, self._collecting = 0.0, threading.Lock()
+        self._unresolved = False  # the user was told of a standstill, and of nothing that followed
         if absent := missing():
             self._once(absent)
 
@@ -158,12 +160,15 @@ class Watchdog:
         if self._calm < CALM:
             return False
         self.tell("the job goes on again")
+        self._unresolved = False
         return True
 
     def over(self, exit_code: int) -> None:
         """Take note that the command has ended. A standstill that nothing calls a hang, and that was followed by a good
-        end, was none: what was published of it says so."""
+        end, was none: what was published of it says so, and what is said of it last."""
         self._exit_code = exit_code
+        if self._unresolved and not exit_code:
+            self.tell("the command went on since, and ended well")
         if exit_code or self.verdict is None or not stood_still(self.verdict):
             return
         self.verdict = ended_well(self.verdict)
@@ -218,11 +223,14 @@ class Watchdog:
         if not previous_kind or verdict.verdict == "HUNG" or (previous_kind != "HUNG" and verdict.verdict != "HEALTHY"):
             self.verdict = verdict  # a program that ends looks healthy; that does not replace what was shown before
         if verdict.verdict == "HUNG":
-            self._hung, self._stuck, self._calm = True, suspicion.keys, 0
+            self._hung, self._stuck, self._calm, self._unresolved = True, suspicion.keys, 0, True
             self.retention.keep(folder, verdict, subject="hung", displayed=True)
             self.retention.publish(verdict)
             self.on_verdict(verdict)
             return Stall(verdict, folder, suspicion.still_s + self._clock() - began)
+        if self.ended_well():  # while it was looked at: there is nothing left to tell
+            self.retention.discard(folder)
+            return None
         self._not_hung(verdict, suspicion, folder)
         self._later()
         return None
@@ -281,12 +289,14 @@ class Watchdog:
             waited = f"nothing has progressed for {suspicion.still_s:.0f} s"
             # Repeated at growing intervals, but not for ever: an endless loop looks like a long computation.
             is_shown = self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
+            self._unresolved = self._unresolved or is_shown
             self.retention.keep(folder, verdict, subject=f"slow {slow}", displayed=is_shown)
             if is_shown:
                 self.on_verdict(verdict)
         else:
             line = f"nothing has progressed in {who}: {verdict.reason} (evidence: {folder})"
             is_shown = self._once(line, key=f"unclear {names[:4]}")
+            self._unresolved = self._unresolved or is_shown
             self.retention.keep(folder, verdict, subject=f"unclear {names[:4]}", displayed=is_shown)
             if is_shown:
                 self.retention.publish(verdict)

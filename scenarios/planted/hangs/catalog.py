@@ -344,20 +344,20 @@ ASYNC = tuple(
 )  # fmt: skip
 
 TASKS = tuple(
-    Hang(f"tasks-{phase}", {"HUNG": "K4", "SLOW": "K7"}.get(verdict, ""), summary, _program("async_tasks"),
+    Hang(f"tasks-{phase}", kind, summary, _program("async_tasks"),
          ("--phase", phase, "--stall", "{stall}"), 2, culprits=frozenset(culprits), verdict=verdict, frame=frame)
-    for phase, summary, culprits, verdict, frame in (
-        ("locks", "two tasks of rank 0 take two locks in opposite orders", (0,), "HUNG", "use"),
-        ("result", "a task of rank 0 keeps a lock and awaits a task that wants it", (0,), "HUNG", ""),
-        ("died", "the task that fills a queue of rank 0 has died", (0,), "HUNG", "died"),
-        ("writer", "a server's update waits for a request that waits for what comes after it", ("engine",), "HUNG",
-         "update"),
-        ("asked", "two requests, awaited by tasks of rank 0, take two locks in opposite orders", ("engine",),
+    for phase, kind, summary, culprits, verdict, frame in (
+        ("locks", "K6", "two tasks of rank 0 take two locks in opposite orders", (0,), "HUNG", "use"),
+        ("result", "K6", "a task of rank 0 keeps a lock and awaits a task that wants it", (0,), "HUNG", ""),
+        ("died", "K4", "the task that fills a queue of rank 0 has died", (0,), "HUNG", "died"),
+        ("writer", "K4", "a server's update waits for a request that waits for what comes after it", ("engine",),
+         "HUNG", "update"),
+        ("asked", "K6", "two requests, awaited by tasks of rank 0, take two locks in opposite orders", ("engine",),
          "HUNG", "use"),
-        ("idle", "a server of asyncio idles while the ranks rest", (), "HEALTHY", ""),
-        ("sleeper", "a task of rank 0 sleeps again and again", (), "SLOW", ""),
-        ("empty", "a task of rank 0 waits for an item whose producer sleeps", (), "INSUFFICIENT", ""),
-        ("outside", "a request waits for an event that a process beside the job asks for", (), "INSUFFICIENT", ""),
+        ("idle", "", "a server of asyncio idles while the ranks rest", (), "HEALTHY", ""),
+        ("sleeper", "K7", "a task of rank 0 sleeps again and again", (), "SLOW", ""),
+        ("empty", "", "a task of rank 0 waits for an item whose producer sleeps", (), "INSUFFICIENT", ""),
+        ("outside", "", "a request waits for an event that a process beside the job asks for", (), "INSUFFICIENT", ""),
     )
 )  # fmt: skip
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
+from triage_evidence import evidence, process
 
 from harness import cli
 from harness.triage import pasted
+from harness.triage.collect import draft, scope
 from harness.triage.folding import fold
+from harness.triage.judge import triage
 
 WAIT = (
     "    all_reduce (torch/distributed/distributed_c10d.py:3252)\n    step (train.py:{0})\n    <module> (train.py:60)\n"
@@ -45,6 +49,22 @@ def test_without_a_stack_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "notes.txt").write_text("nothing")
     assert cli.main(["stacks", str(tmp_path / "notes.txt")]) == 2
     assert "fix:" in capsys.readouterr().err
+
+
+def test_a_process_that_is_not_there_is_named_beside_those_that_are(tmp_path: Path) -> None:
+    [gone] = draft.absent(scope.Cast("node0", (), ended=(4_199_999,)), {})
+    ranks = pasted.evidence([job(tmp_path, 12, 12)])
+    assert ranks is not None and not any("no stack" in note for note in fold(ranks).notes)
+    both = dataclasses.replace(ranks, processes=(*ranks.processes, gone))
+    assert any("4199999" in note for note in fold(both).notes)
+
+
+def test_a_verdict_names_a_process_that_is_not_there() -> None:
+    [gone] = draft.absent(scope.Cast("node0", (), ended=(4_199_999,)), {})
+    sleeper = process(9, "process", "main:10 sleep")
+    alone, both = triage(evidence(sleeper, stall_s=0.0)), triage(evidence(sleeper, gone, stall_s=0.0))
+    assert (alone.verdict, both.verdict) == ("HEALTHY", "HEALTHY") and "4199999" not in alone.to_json()
+    assert "4199999" in both.reason and "4199999" in both.evidence[0]
 
 
 def test_threads_without_python_are_native_and_need_no_name(tmp_path: Path) -> None:

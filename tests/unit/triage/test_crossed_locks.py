@@ -95,6 +95,7 @@ def test_threads_that_keep_what_each_other_needs_hang(tmp_path: Path) -> None:
     assert verdict.verdict == "HUNG" and verdict.triage is not None
     assert [party.pid for party in verdict.triage.culprits] == [100]
     assert "deadlock.py:8 and deadlock.py:14" in verdict.reason and "locks" in verdict.triage.next[0]
+    assert verdict.triage.hang == "K6"
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,24 @@ def test_threads_that_may_go_on_do_not_hang(tmp_path: Path, job: dict[str, objec
     changes = job.pop("changes", ())
     verdict = judge.triage(evidence(deadlocked(tmp_path, *changes, **job)))  # type: ignore[misc, arg-type]
     assert verdict.verdict != "HUNG" and verdict.triage is not None and not verdict.triage.culprits, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("take", "ends"),
+    [
+        ("if b.acquire():", False),
+        ("if b.acquire(timeout=-1):", False),
+        ("while not b.acquire(timeout=9):", False),
+        ("if b.acquire(timeout=9):", True),
+        ("if b.acquire(True, limit):", True),
+        ("if b.acquire(blocking=False):", True),
+    ],
+)
+def test_a_wait_that_ends_by_itself_makes_no_ring_of_threads(tmp_path: Path, take: str, ends: bool) -> None:
+    verdict = judge.triage(evidence(deadlocked(tmp_path, ("with b:\n            work", f"{take}\n            work"))))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
+    assert ("deadlock.py:8 and deadlock.py:14" in verdict.reason) is not ends, verdict.reason
+    assert any("same order" in step for step in verdict.triage.next) is not ends
 
 
 def test_threads_behind_one_gate_are_not_in_both_locks_at_once(tmp_path: Path) -> None:

@@ -69,6 +69,22 @@ def test_py_spy_is_given_with_its_path_where_the_shell_does_not_find_it(monkeypa
         assert spies and all(step.startswith(begin) for step in spies)
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_wait_that_ends_by_itself_is_told_as_one(timed: bool) -> None:
+    alone = dataclasses.replace(process(9, "process", "main:10 lock.wait"), beat=None)
+    looks = tuple(dataclasses.replace(look, timed=timed) for look in alone.samples)
+    verdict = triage(evidence(dataclasses.replace(alone, samples=looks), source="live", stall_s=0.0))
+    assert verdict.verdict == "INSUFFICIENT"
+    assert any("with a time limit" in line for line in verdict.evidence) is timed
+
+
+def test_a_stack_of_c_is_tried_last() -> None:
+    late = rank(0, "main:10 wait:44", state="S", stale_s=60.0, gil=True)
+    advice = steps(job(late))
+    assert len(advice) > 1 and ["--native" in step for step in advice] == [*(False,) * (len(advice) - 1), True]
+    assert "train.py:44" in advice[0]
+
+
 @pytest.mark.parametrize(("source", "attaches"), [("live", True), ("watch", False)])
 def test_a_job_that_hangs_now_and_is_not_watched_can_be_attached_to(source: str, attaches: bool) -> None:
     alone = dataclasses.replace(process(9, "process", "main:10 queue.get"), beat=None, ppid=1)

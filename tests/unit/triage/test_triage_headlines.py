@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 from triage_evidence import compared, evidence, group, rank
 
+from harness.triage import judge
 from harness.triage.evidence import Beat, Call, Evidence, Journal, Process
 from harness.triage.flight.model import Collective, Comparison
 from harness.triage.graph import build
@@ -80,3 +83,13 @@ def test_who_only_sleeps_is_looked_at_before_its_log() -> None:
         verdict.triage.next[0].rpartition("/")[2].startswith("py-spy dump --pid 103 ")
         and "log" in verdict.triage.next[1]
     )
+
+
+STATES = re.compile(r"\bis (?:a )?\{[^{}]*\bstate\(\)\}")
+
+
+def test_no_sentence_says_that_somebody_is_a_state() -> None:
+    """A state begins with a verb, with the kind of a wait or with who keeps a lock: after a colon each of them reads
+    well, after "is" few do."""
+    rules = Path(judge.__file__).parent.rglob("*.py")
+    assert {path.name: STATES.findall(path.read_text()) for path in rules if STATES.search(path.read_text())} == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -10,11 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from triage_evidence import evidence, process
 from waiting import until
 
 from harness.errors import BadInput
-from harness.triage.collect import live, proc, roles
+from harness.triage import judge
+from harness.triage.collect import live, proc, roles, scope
 from harness.triage.collect.roles import LAST_WORDS
+from harness.triage.evidence import Starter
 from harness.triage.watch.stderr_tail import PROGRAM
 
 TORCH = "MASTER_ADDR=127.0.0.1 MASTER_PORT={0} WORLD_SIZE=2 RANK={1}"
@@ -164,3 +168,34 @@ def test_processes_of_two_watches_are_looked_at_without_either(start: Start, tmp
         (tmp_path / name / "beats").mkdir(parents=True)
     line = " & ".join(f"RLHF_HARNESS_WATCH={tmp_path / name} sleep 3005" for name in ("a", "b"))
     assert live(str(start("sh", "-c", f"{line} & wait", processes=3))).directory is None
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["/usr/bin/python3", "main.py"], True),
+        (["bash", "run.sh"], False),
+        (["/venv/bin/python", "/venv/bin/harness", "watch"], False),
+    ],
+)
+def test_a_child_that_is_looked_at_alone_has_a_starter(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], named: bool
+) -> None:
+    monkeypatch.setattr(scope.proc, "arguments", lambda pid: command if pid == 40 else ["python", "worker.py"])
+    table = {40: 1, 41: 40, 42: 40}
+    starters = [*scope._starters("node0", (41,), {41}, table)]
+    assert [(each.pid, each.child, each.command) for each in starters] == (
+        [(40, 41, " ".join(command))] if named else []
+    )
+    assert not [*scope._starters("node0", (41,), {40, 41}, table)], "it is looked at as well"
+
+
+def test_a_verdict_on_a_child_alone_says_whose_it_is() -> None:
+    child = dataclasses.replace(process(41, "process", "main:10 sleep"), ppid=40, beat=None)
+    starter = Starter("node0", 40, 41, "python main.py")
+    alone = judge.triage(evidence(child, stall_s=0.0, source="live", starters=(starter,)))
+    assert alone.verdict == "HEALTHY" and "40" in alone.reason and "python main.py" in alone.evidence[0]
+    assert alone.triage is not None and alone.triage.next[0].startswith("harness triage 40 ")
+    parent = dataclasses.replace(process(40, "process", "main:10 sleep"), beat=None)
+    both = judge.triage(evidence(parent, child, stall_s=0.0, source="live", starters=(starter,)))
+    assert "main.py" not in both.to_json()

@@ -296,8 +296,56 @@ def test_one_host_twice(job: Callable[..., Cluster]) -> None:
 
 
 def test_two_jobs(job: Callable[..., Cluster]) -> None:
-    with pytest.raises(BadInput, match=r"a:29500 and at a:29501$"):
+    with pytest.raises(BadInput, match=r"two jobs: .*a:29500 and at a:29501$"):
         triage(job().node("a"), job("other", port="29501").node("b"))
+
+
+def folder(path: Path, *processes: Process, **more: object) -> Path:
+    path.mkdir(parents=True)
+    directory.write(Evidence(str(path), "watch", TAKEN, 30.0, processes, **more), path)  # type: ignore[arg-type]
+    return path
+
+
+def program(pid: int, name: str, host: str = "a", **more: object) -> Process:
+    one = make.process(pid, "process", "main:10 queue.get")
+    return dataclasses.replace(one, host=host, ppid=1, command=f"python {name}", environ={}, **more)
+
+
+def whole_world(port: str, host: str, **more: object) -> list[Process]:
+    environ = {"MASTER_ADDR": host, "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [make.rank(number, WAIT, world=2, environ={**environ, "RANK": str(number)}) for number in range(2)]
+    return [dataclasses.replace(one, host=host, **more) for one in ranks]
+
+
+SERVER = {"listening": ("127.0.0.1:8000",)}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "apart"),
+    [
+        pytest.param([program(7, "a.py")], [program(8, "b.py")], True, id="two programs of one host"),
+        pytest.param([program(7, "a.py")], [program(8, "b.py", host="b")], False, id="of two hosts"),
+        pytest.param([program(7, "a.py", **SERVER)], [program(8, "b.py", peers=("127.0.0.1:8000",))], False,
+                     id="a connection"),
+        pytest.param([program(7, "a.py", **SERVER)], [program(8, "b.py", sought=("127.0.0.1:8000",))], False,
+                     id="a server that is looked for"),
+        pytest.param([program(7, "a.py")], [program(8, "b.py", writer=7)], False, id="a pipe"),
+        pytest.param(whole_world("29500", "a"), whole_world("29501", "b"), True, id="two worlds"),
+        pytest.param(whole_world("29500", "a", **SERVER), whole_world("29501", "b", peers=("a:8000",)), False,
+                     id="two worlds of one job"),
+    ],
+)  # fmt: skip
+def test_two_jobs_are_refused_by_name_and_parts_of_one_are_not(
+    tmp_path: Path, first: list[Process], second: list[Process], apart: bool
+) -> None:
+    folders = folder(tmp_path / "one", *first), folder(tmp_path / "two", *second)
+    if not apart:
+        assert triage(*folders).coverage["processes"] == len(first) + len(second)
+        return
+    with pytest.raises(BadInput, match="two jobs") as refused:
+        triage(*folders)
+    assert all(str(each) in refused.value.message for each in folders)
+    assert str(refused.value.fix).split("; ") == [f"harness triage {each}" for each in folders]
 
 
 def test_an_older_attempt(job: Callable[..., Cluster]) -> None:

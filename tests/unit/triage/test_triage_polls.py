@@ -15,7 +15,7 @@ from triage_evidence import compared, evidence, frames, group, process, rank
 
 from harness.triage import source
 from harness.triage.collect import channels, connections, traffic
-from harness.triage.evidence import Beat, Frame, Process
+from harness.triage.evidence import Beat, Frame, Maker, Process
 from harness.triage.judge import triage
 from harness.triage.source import Loop
 from reports.model import Verdict
@@ -140,6 +140,31 @@ def test_a_rank_that_others_wait_for_is_not_said_to_wait(file: str, line: int) -
     """A loop that sleeps may be its work."""
     verdict = judged(standing(rank(1, "main", world=2), at(file, line), wchan="hrtimer_nanosleep"))
     assert "rank 1" in verdict.reason and not re.search(r"rank 1\b.* waits?\b", verdict.reason)
+
+
+@pytest.mark.parametrize("sought", [("/data/ready",), ()])
+def test_a_program_that_polls_alone_is_named_with_its_place_and_what_it_looks_for(
+    file: str, sought: tuple[str, ...]
+) -> None:
+    look = {"wchan": "hrtimer_nanosleep"}
+    alone = between(standing(process(9, "process", "main"), at(file, UNTIL), **look), switches=3, **look)
+    verdict = triage(evidence(dataclasses.replace(alone, sought=sought, beat=None), stall_s=0.0, source="live"))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
+    assert "train.py:4" in verdict.reason and verdict.triage.place == "train.py:4 in until"
+    if sought:
+        assert "/data/ready" in verdict.reason and "/data/ready" in verdict.triage.next[0]
+    else:
+        assert any("not path.exists()" in line for line in verdict.evidence)
+
+
+def test_who_may_make_what_a_program_alone_looks_for_is_named(file: str) -> None:
+    look = {"wchan": "hrtimer_nanosleep"}
+    alone = between(standing(process(9, "process", "main"), at(file, UNTIL), **look), switches=3, **look)
+    alone = dataclasses.replace(alone, sought=("/data/ready",), beat=None)
+    maker = Maker(alone.host, "/data/ready", 77, "bash make.sh", "writes it", exact=True)
+    answer = triage(evidence(alone, stall_s=0.0, source="live", makers=(maker,)))
+    assert answer.verdict == "INSUFFICIENT" and "77" in answer.reason
+    assert not any("no process is seen" in line for line in answer.evidence)
 
 
 @pytest.mark.parametrize(("line", "waits"), [(UNTIL, True), (ROUNDS, False)])

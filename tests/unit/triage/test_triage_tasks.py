@@ -62,7 +62,13 @@ def named(verdict: Verdict) -> list[int | None]:
 def test_a_ring_of_tasks_is_a_hang_of_its_process_with_the_place(tasks: tuple[Task, ...], awaited: bool) -> None:
     verdict = late(*tasks, awaited=awaited)
     assert (verdict.verdict, named(verdict)) == ("HUNG", [0])
-    assert verdict.triage is not None and verdict.triage.hang == "K4" and "serve.py" in verdict.triage.place
+    assert verdict.triage is not None and verdict.triage.hang == "K6" and "serve.py" in verdict.triage.place
+
+
+def test_tasks_that_await_each_others_results_are_a_cycle_without_a_lock() -> None:
+    verdict = late(main(targets=(1,)), task(1, "task", targets=(2,)), task(2, "task", targets=(1,)))
+    assert (verdict.verdict, named(verdict)) == ("HUNG", [0]) and verdict.triage is not None
+    assert verdict.triage.hang == "K6" and not any("lock" in step for step in verdict.triage.next)
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,21 @@ def test_at_a_stall_who_came_late_decides_nothing() -> None:
     at_a_stall, looked_at = (triage(evidence(*seen, stall_s=stall_s), compare(flights)) for stall_s in (30.0, 0.0))
     assert (at_a_stall.verdict, looked_at.verdict) == ("HEALTHY", "SLOW")
     assert slow_ranks(at_a_stall) == slow_ranks(looked_at) == {1}
+
+
+@pytest.mark.parametrize("source", ["live", "watch"])
+def test_what_is_advised_about_a_straggler_works_in_its_job(source: str) -> None:
+    """A job that is watched cannot be told to watch, and one that lives can be looked at again."""
+    job = SlowJob(4, 30, later([2], 0.3))
+    seen = [replace(rank(number, world=4, progress_s=0.5), **_unwatched(source)) for number in range(4)]
+    flights = {seen[number].key: flight for number, flight in enumerate(job.flights().values())}
+    verdict = triage(evidence(*seen, source=source, stall_s=0.0), compare(flights))
+    assert slow_ranks(verdict) == {2} and verdict.triage is not None
+    steps = verdict.triage.next
+    assert any(step.startswith("harness triage 100 101 102 103 ") for step in steps), steps
+    assert any("harness watch" in step for step in steps) is (source == "live")
+    assert not any("harness" in step for step in judged(job.flights()).triage.next if "harness watch" not in step)
+
+
+def _unwatched(source: str) -> dict[str, None]:
+    return {} if source == "watch" else {"beat": None}

@@ -133,6 +133,27 @@ def test_a_good_end_replaces_what_was_published_though_the_last_look_was_another
     assert written.triage is not None and not written.triage.next  # nothing is left to look at
 
 
+@pytest.mark.parametrize("says", ["SLOW", "INSUFFICIENT", "HUNG"])
+def test_the_last_word_on_a_job_that_ended_well_is_no_standstill(tmp_path: Path, says: str) -> None:
+    job, failed = Job(tmp_path / "well", says), Job(tmp_path / "failed", says)
+    for each in (job, failed):
+        each.run(30)
+    told = len(job.lines)
+    failed.dog.over(1)
+    job.dog.over(0)
+    assert len(failed.lines) == told, "a job that failed may have failed for its standstill"
+    assert job.lines[told:] == ["the command went on since, and ended well"]
+
+
+@pytest.mark.parametrize("says", ["HEALTHY", "SLOW"])
+def test_nothing_is_told_of_a_job_that_ended_well_while_it_was_looked_at(tmp_path: Path, says: str) -> None:
+    job = Job(tmp_path, says)
+    job.dog.ended_well = lambda: True
+    job.run(30)
+    job.dog.over(0)
+    assert job.looks and job.lines == [] and not [*(tmp_path / "evidence").iterdir()]
+
+
 def test_slow_is_said_and_looked_at_ever_less_often(tmp_path: Path) -> None:
     job = Job(tmp_path, "SLOW")
     assert job.run(200) == []
