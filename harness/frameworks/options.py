@@ -115,25 +115,32 @@ def against(options: Iterable[Option], parser: Parser, version: str) -> Iterator
         if option.name == "help":
             continue
         meant = [name for name in parser.names if name.startswith(option.name)]  # argparse accepts prefixes
-        if option.name not in parser.names and len(meant) != 1:
+        if option.name in parser.names:
+            outcome = _form(option, parser.names[option.name], version)
+        elif len(meant) == 1:
+            outcome = _form(option, parser.names[meant[0]], version)
+        elif parser.unknown:
+            outcome = Unseen(f"whether {parser.where} takes --{option.name} is not known: {parser.unknown}")
+        else:
             near = f": it may be {listed(meant)}" if meant else nearest(option.name, parser.names)
-            what = f"{parser.where} has no such option{near}"
-            if parser.unknown:
-                yield Unseen(f"whether {parser.where} takes --{option.name} is not known: {parser.unknown}")
-            else:
-                yield Problem("error", f"{version} does not know --{option.name}", what, _ENDS, _FIX)
-            continue
-        wanted, what = parser.names[option.name if option.name in parser.names else meant[0]], ""
-        if SHELL.search(option.value):
-            if wanted == "0" and not option.bare:
-                yield Unseen(f"--{option.name} takes no value, and {option.value} may be one or more options")
-            continue
-        if wanted == "0" and not option.bare:
-            what = f"it takes no value: --{option.name} alone switches, and {option.value!r} is refused"
-        elif wanted in ("1", "+") and option.bare:
-            what = "a value has to stand behind it"
-        if what:
-            yield Problem("error", f"{version} does not take --{option.name}", what, _ENDS, _FIX)
+            outcome = refused(version, f"--{option.name}", f"{parser.where} has no such option{near}", _ENDS)
+        if outcome is not None:
+            yield outcome
+
+
+def _form(option: Option, words: str, version: str) -> Outcome | None:
+    """What is wrong with an option's value; None if nothing is. `words`: how many follow it, as in `Parser.names`."""
+    if SHELL.search(option.value):
+        unclear = words == "0" and not option.bare
+        what = f"--{option.name} takes no value, and {option.value} may be one or more options"
+        return Unseen(what) if unclear else None
+    if words == "0" and not option.bare:
+        what = f"it takes no value: --{option.name} alone switches, and {option.value!r} is refused"
+    elif words in ("1", "+") and option.bare:
+        what = "a value has to stand behind it"
+    else:
+        return None
+    return Problem("error", f"{version} does not take --{option.name}", what, _ENDS, _FIX)
 
 
 def refused(version: str, option_text: str, what: str, why: str) -> Problem:

@@ -124,7 +124,7 @@ def _dtype_beside_vllm(settings: Settings) -> Outcome:
     if model == "bfloat16":
         return Fine(_SAME_DTYPE)
     # accelerate's setting applies where the trainer's own are off.
-    if why := settings.unknown.get(MIXED):
+    if why := settings.unknown.get(MIXED, ""):
         return Unseen(why)
     mixed = settings.get(MIXED, "no")
     if mixed in ("bf16", "fp16"):
