@@ -24,8 +24,12 @@ MOST_NAMES, MOST_LETTERS = 8, 60  # limits for lists of unread names: a recordin
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     """Return the verdict's `coverage` (docs/reference/verdicts.md)."""
-    native = None if e.native is None or e.native.skipped else e.native
-    lifted_modes = ["lifted"] if e.lifted is not None and not e.lifted.skipped else []
+    native = e.compared_native
+    modes = [mode_name(e)]
+    if e.lifted is not None and not e.lifted.skipped:
+        modes.append("lifted")
+    if native is not None:
+        modes.append("native")
     facts = {
         "steps": len(e.steps),
         "steps_not_compared": len(e.unjudged_steps),
@@ -41,7 +45,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "native_draws": len(native.looks) if native is not None else None,
         "native": e.native.covered if e.native is not None else NOT_RUN,
         "lifted": e.lifted.covered if e.lifted is not None else None,
-        "modes": [mode_name(e), *lifted_modes, *(["native"] if native is not None else [])],
+        "modes": modes,
         "replaced": sorted({part for side in e.sides for part in _replaced(side)}),
         "cap_set_by_user": e.cap,
     }

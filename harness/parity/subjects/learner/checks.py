@@ -42,7 +42,7 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
         finding = Finding("experience shapes", text, effect(e))
         return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **details)
     # Nothing differs. That is ruled out only where shapes of every judged step were recorded.
-    absent = [step for step in e.steps if step not in e.unjudged_steps and step not in recorded]
+    absent = [step for step in e.judged_steps if step not in recorded]
     if absent and trains(e):
         text = f"no shapes of an experience batch in step {absent[0]} of both runs; {skew_text}"
         return outcome(name, "not tested", text, number=number, **details)

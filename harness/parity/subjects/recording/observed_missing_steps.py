@@ -47,7 +47,7 @@ def gaps(e: Evidence, check: str) -> list[str]:
         steps = {
             step: pair for step, pair in e.completeness.by_step.get(what, {}).items() if step not in e.unjudged_steps
         }
-        is_required = what in _OWN and not any(side.recording.records.manifest.framework for side in e.sides)
+        is_required = what in _OWN and not e.of_a_framework
         if not (is_required or what in e.completeness.odd_columns) and not any(any(pair) for pair in steps.values()):
             continue
         lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
