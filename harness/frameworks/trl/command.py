@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,18 +52,32 @@ answer(options=found, classes=taken)
 """
 
 
+class _Form(enum.Enum):
+    """How TRL is started."""
+
+    SCRIPT = enum.auto()  # a Python script, which makes a parser of its own
+    MODULE = enum.auto()  # `python -m trl.scripts.NAME`
+    COMMAND = enum.auto()  # `trl NAME`, which passes what it does not know to accelerate
+
+    @staticmethod
+    def of(start: Start) -> _Form:
+        if start.entry.endswith(".py"):
+            return _Form.SCRIPT
+        return _Form.MODULE if start.entry.startswith("trl.scripts.") else _Form.COMMAND
+
+
 def examine(start: Start, installed: Installation | None) -> Examined:
     """The settings of a command. Its options are checked against the installed parser if one of TRL's own scripts
     starts."""
-    script = start.entry.endswith(".py")
-    source = _source(start.entry) if script else ""
+    form = _Form.of(start)
+    source = _source(start.entry) if form is _Form.SCRIPT else ""
     options = list(dashed(start.arguments, hyphens=True))
     option_values, unknown = values(options)
     read = settings(start.entry, source) if source else Script()
     reasons = [read.unread, from_shell(start.arguments)]
-    if script and not source:
+    if form is _Form.SCRIPT and not source:
         reasons.append(f"settings come from {start.entry}, which is not read")
-    files = _files(start, script, source, options, read)
+    files = _files(start, source, options, read)
     unread = next(filter(None, [*reasons, *files.reasons]), "")
     followed, places = _followed(start.entry, options, read)
     for name, text in read.computed.items():
@@ -70,10 +85,9 @@ def examine(start: Start, installed: Installation | None) -> Examined:
             unknown[name] = f"{name} is {text}, which only the script knows"
     for name in [switch for switch in option_values if switch.startswith("no_")]:  # turns off a switch that is on
         option_values[name.removeprefix("no_")] = False
-    through = not script and not start.entry.startswith("trl.scripts.")  # the `trl` command, which asks accelerate
     package = installed.source("trl") if installed else None
-    launch = launched(start, through, source, package, files.variables)
-    if through:
+    launch = launched(start, form is _Form.COMMAND, source, package, files.variables)
+    if form is _Form.COMMAND:
         for name in ("num_processes", "num_machines", "mixed_precision"):
             option_values.pop(name, None)  # accelerate's, which `launch` holds
     unsure = {**launch.unknown, **_unsure(start, source, unread)}
@@ -141,12 +155,13 @@ class _Files:
         return {key: value for settings in self.settings.values() for key, value in settings.items()}
 
 
-def _files(start: Start, script: bool, source: str, options: Sequence[Option], read: Script) -> _Files:
+def _files(start: Start, source: str, options: Sequence[Option], read: Script) -> _Files:
     """Read the files. A setting that differs from the script's own becomes a computed one of `read`."""
     by_file: dict[str, dict[str, object]] = {}
     variables, reasons = dict(start.variables), []
+    unread = _Form.of(start) is _Form.SCRIPT and "parse_args_and_config" not in source
     for file in (option.value for option in options if option.name == "config"):
-        if SHELL.search(file) or (script and "parse_args_and_config" not in source):
+        if unread or SHELL.search(file):
             reasons.append(f"settings come from {file}, which is not read")
             continue
         file_settings, why = mapping(file)
@@ -201,25 +216,31 @@ def _judged(
     if "unsloth" in replaced:
         yield Unseen(replaced)
         return
-    version, is_trl_command = called("trl", installed), not start.entry.endswith(".py")
-    module = start.entry.startswith("trl.scripts.")
-    name = start.entry.rpartition(".")[2] if module else next(iter(start.arguments), "") if is_trl_command else ""
-    if not is_trl_command and not read.calls:
+    version, form = called("trl", installed), _Form.of(start)
+    if form is _Form.SCRIPT and not read.calls:
         yield Unseen(f"{start.entry} makes a parser of its own, which refuses what it does not know when it starts")
         return
-    # The `trl` command passes what it does not know to accelerate; `python -m trl.scripts.NAME` does not.
-    through = is_trl_command and not module
-    answer = installed.query(_PARSERS, name.replace("-", "_"), "1" if through else "", *sorted(read.calls))
+    name = ""
+    if form is _Form.MODULE:
+        name = start.entry.rpartition(".")[2]
+    elif form is _Form.COMMAND:
+        name = next(iter(start.arguments), "")
+    accelerated = "1" if form is _Form.COMMAND else ""
+    answer = installed.query(_PARSERS, name.replace("-", "_"), accelerated, *sorted(read.calls))
     if "unknown" in answer:
         yield Unseen(str(answer["unknown"]))
         return
-    parser = Parser.of(f"trl {name}", answer["options"], hyphens=True)
-    problems: list[Outcome] = []
-    if is_trl_command:
-        problems += against([option for option in options if option.name != "config"], parser, version)
-        problems += _unknown_keys(by_file, parser, version, dropped=module)
-    problems += _unknown_arguments(read.calls, answer["classes"], version)
+    problems = list(_unknown_arguments(read.calls, answer["classes"], version))
+    counted = f"{len(read.calls)} configurations"
+    if form is not _Form.SCRIPT:
+        parser = Parser.of(f"trl {name}", answer["options"], hyphens=True)
+        own_options = [option for option in options if option.name != "config"]
+        problems = [
+            *against(own_options, parser, version),
+            *_unknown_keys(by_file, parser, version, dropped=form is _Form.MODULE),
+            *problems,
+        ]
+        counted = f"{len(options)} options"
     yield from problems
     if not problems:
-        counted = f"{len(options)} options" if is_trl_command else f"{len(read.calls)} configurations"
         yield Fine(f"{' and '.join([counted, *map(os.path.basename, by_file)])} are as {version} takes them")
