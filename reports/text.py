@@ -107,6 +107,16 @@ def part_of(part: int, whole: int, noun: str) -> str:
     return f"{part:,} of {counted(whole, noun)}"
 
 
+def first_of(names: Sequence[object], most: int) -> str:
+    """Return the first names of a list, and how many more there are: `a, b and 3 more`."""
+    return ", ".join(map(str, names[:most])) + and_more(len(names) - most)
+
+
+def and_more(count: int) -> str:
+    """Return ` and 3 more`; empty where there are no more."""
+    return f" and {count} more" if count > 0 else ""
+
+
 def listed(ranks: Sequence[int]) -> str:
     """Return the first eight, and how many there are."""
     return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")

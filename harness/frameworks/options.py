@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from harness.doctor.outcome import Outcome, Problem, Unseen
 from harness.frameworks.installed import Installation
 from harness.frameworks.settings import SHELL, parsed
+from reports.text import first_of
 
 _DASHED = re.compile(r"--?[A-Za-z]")  # other words are values, such as negative numbers
 _SHOWN = 4  # names that one sentence shows
@@ -122,7 +123,7 @@ def against(options: Iterable[Option], parser: Parser, version: str) -> Iterator
         elif parser.unknown:
             outcome = Unseen(f"whether {parser.where} takes --{option.name} is not known: {parser.unknown}")
         else:
-            near = f": it may be {listed(meant)}" if meant else nearest(option.name, parser.names)
+            near = f": it may be {first_of(meant, _SHOWN)}" if meant else nearest(option.name, parser.names)
             outcome = refused(version, f"--{option.name}", f"{parser.where} has no such option{near}", _ENDS)
         if outcome is not None:
             yield outcome
@@ -151,11 +152,6 @@ def refused(version: str, option_text: str, what: str, why: str) -> Problem:
 def called(name: str, installed: Installation | None) -> str:
     """The name and version of a framework, for the beginning of a sentence."""
     return f"{name} {installed.version if installed else ''}".strip()
-
-
-def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from probes.format import EVENTS, LIFTED
 from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import IN_PART, Finding
+from reports.text import first_of
 from scenarios.settings import Scenario
 
 # Settings without which it is unknown how many steps and samples a run should have.
@@ -162,8 +163,7 @@ def _paths(settings: Mapping[str, Any], above: str = "") -> set[str]:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(name[:MOST_LETTERS] for name in names[:MOST_NAMES]) + more
+    return first_of([name[:MOST_LETTERS] for name in names], MOST_NAMES)
 
 
 def _between(e: Evidence) -> list[str]:
@@ -174,8 +174,7 @@ def _between(e: Evidence) -> list[str]:
         (e.completeness.prompts_unknown, "prompts were not recorded"),
     ):
         if unknown_steps:
-            more = f" and {len(unknown_steps) - 1} more" if len(unknown_steps) > 1 else ""
-            sentences.append(f"{what} (step {unknown_steps[0]}{more})")
+            sentences.append(f"{what} (step {first_of(unknown_steps, 1)})")
     for count, what in (
         (
             e.counts.not_reached,

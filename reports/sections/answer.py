@@ -9,7 +9,7 @@ from probes.format import SIDES
 from reports.headline import fits
 from reports.model import UNDECIDED, Cause, Verdict
 from reports.sections import parity, triage
-from reports.text import clean, show_apart
+from reports.text import clean, first_of, show_apart
 
 if TYPE_CHECKING:
     from reports.doctor_model import Report
@@ -113,8 +113,7 @@ def _triage(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.triage is None:
         return []
     culprits, cycle = triage.culprits(verdict.triage), triage.cycle(verdict.triage)
-    who = ", ".join(f"{row.who} {row.process}".strip() for row in culprits[:3])
-    who += f" and {len(culprits) - 3} more" if len(culprits) > 3 else ""
+    who = first_of([f"{row.who} {row.process}".strip() for row in culprits], 3)
     circle = f"a cycle: {' waits for '.join(step.waiter for step in [*cycle, *cycle[:1]][:5])}" if cycle else ""
     frame = next((row.frame for row in culprits if row.frame), "")
     try_first = verdict.triage.next[0] if verdict.triage.next else ""

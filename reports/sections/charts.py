@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from probes.format import SIDES, number
 from reports.model import Parity
 from reports.sections.svg import RC, ROLES, StyleSheet
-from reports.text import clean, show
+from reports.text import clean, first_of, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -271,7 +271,7 @@ class _Book:
             empty = all(step in item.absent for item in lines if step in item.nonfinite)
             steps_by_reason.setdefault(nan if empty else "not finite", []).append(step)
         notes = "; ".join(
-            [*filter(None, [note]), *(f"{word} at step {_listed(at)}" for word, at in steps_by_reason.items())]
+            [*filter(None, [note]), *(f"{word} at step {first_of(at, 8)}" for word, at in steps_by_reason.items())]
         )
         if not any(item.drawable for item in lines):
             return Chart(title, "", notes) if off_scale_steps else None
@@ -297,10 +297,6 @@ class _Book:
             if self.mark is not None and self.mark >= 0:
                 ax.axvline(self.mark, color=ROLES["mark"], linewidth=1.0, linestyle=(0, (1, 2)))
         return figure
-
-
-def _listed(steps: list[str]) -> str:
-    return ", ".join(steps[:8]) + (f" and {len(steps) - 8} more" if len(steps) > 8 else "")
 
 
 def _title(name: str) -> str:

@@ -21,7 +21,7 @@ from harness.parity.subjects.precision.observed_floor import EPSILON
 from harness.parity.subjects.ranks.observed import ANSWERS, Ranks, Share, Updates
 from harness.recordings.tables import Rows, Table
 from probes import weights
-from reports.text import counted
+from reports.text import counted, first_of
 
 SAME = 1e-5  # relative difference of advantages computed again from float32 columns, like other such means
 LISTED = 3  # parameters that are named; further ones are counted
@@ -147,8 +147,7 @@ def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
         reason = _instead(tuple(group), own_sums[at], used[at], float(allowed[update, place]), off[at])
         reasons.setdefault(reason, []).append(rank_updates[0].parameters[place])
     for (ranks, how), names in reasons.items():
-        listed_names = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
-        text = f"update {update} of step {step}, gradient of {listed_names} of the {role}: {how}"
+        text = f"update {update} of step {step}, gradient of {first_of(names, LISTED)} of the {role}: {how}"
         yield RankFault(What.GRADIENT, role, ranks, (step,), text)
 
 

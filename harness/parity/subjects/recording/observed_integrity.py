@@ -14,7 +14,7 @@ from harness.parity.subjects.recording.observed_promises import unkept_promises
 from harness.recordings.records.values import parameters
 from harness.recordings.store import Recording
 from probes.format import INDEX, number
-from reports.text import part_of
+from reports.text import first_of, part_of
 from scenarios.settings import Sampling
 
 
@@ -152,8 +152,7 @@ def _absent_steps(e: Evidence, side: Side) -> Iterator[str]:
         return
     absent = sorted(_expected_steps(e) - recorded)
     if absent:
-        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        yield f"the {side.name} recorded no rollouts of step {absent[0]}{more}"
+        yield f"the {side.name} recorded no rollouts of step {first_of(absent, 1)}"
     rollout = side.recording.records.settings.rollout
     promised = (rollout.prompts_per_step or 0) * (rollout.samples_per_prompt or 0) * len(recorded)
     if side.counts.samples < promised:
@@ -201,8 +200,7 @@ def absent_processes(e: Evidence) -> list[str]:
         for role, size in sorted(ranks_of_role.items()):
             absent = [rank for rank in range(size) if (role, rank) not in processes]
             if absent:
-                more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-                problems.append(f"the {name} has no record of its {role} (rank {absent[0]}{more})")
+                problems.append(f"the {name} has no record of its {role} (rank {first_of(absent, 1)})")
     return problems
 
 
