@@ -28,10 +28,9 @@ from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept, Meanin
 from harness.frameworks.spec import Framework
 from harness.frameworks.spec import names as framework_names
 from probes import redaction
-from reports.doctor_model import Hazard, Severity
+from reports.doctor_model import Hazard
 from scenarios.engines import native_arguments, registry
 from scenarios.engines.canonical import BY_NAME
-from scenarios.engines.native import Native
 
 CHECK = "same-settings"
 MEANT = "same-meaning"
@@ -359,54 +358,30 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """Compare arguments that are passed directly to the engines, by what they mean in each."""
     if not command_a.framework.engine_kwargs:
         return
-    sides = [_EngineArguments.of(command, command_a.framework.engine_kwargs) for command in (command_a, command_b)]
-    for name in BY_NAME:
-        if not any(side.gives(name) for side in sides):
-            continue
-        if len({_plain(side.value(name)) for side in sides}) > 1:
-            severity: Severity = "error" if BY_NAME[name].results else "warning"
-            concept = Concept(severity, BY_NAME[name].trap or _ANY.does)
-            yield _differs(concept, f"{name} of the engine", *(side.stated(name) for side in sides))
+    sides = [_engine_arguments(command, command.framework.engine_kwargs) for command in (command_a, command_b)]
+    for name, parameter in BY_NAME.items():
+        if any(side.gives(name) for side in sides) and len({_plain(side.value(name)) for side in sides}) > 1:
+            concept = Concept("error" if parameter.results else "warning", parameter.trap or _ANY.does)
+            yield _differs(concept, f"{name} of the engine", *(_stated(side, name) for side in sides))
     if command_a.engine == command_b.engine and sides[0].values == sides[1].values:
         return
-    for side in filter(_EngineArguments.unknown, sides):
-        yield Unseen(
-            f"{', '.join(side.unknown())} of {side.command.engine} in {side.command.name}: what it is elsewhere is not "
-            "known here"
-        )
+    for side in sides:
+        if unnamed := side.unnamed():
+            yield side.unseen(unnamed)
 
 
-@dataclass(frozen=True)
-class _EngineArguments:
-    """The arguments that a command passes directly to its engine. `table`: the engine's argument of each canonical
-    name.
-    """
+def _engine_arguments(command: Told, prefix: str) -> servers.EngineArguments:
+    """The arguments that a command passes directly to its engine."""
+    begin = f"{prefix}.{command.engine}."
+    values = {name.removeprefix(begin): value for name, value in command.settings.values.items()
+              if name.startswith(begin) and value is not None}  # fmt: skip
+    table = native_arguments.table("engine", command.engine)
+    return servers.EngineArguments(command.name, command.engine, values, table)
 
-    command: Told
-    values: Mapping[str, Any]
-    table: Mapping[str, Native]
 
-    @staticmethod
-    def of(command: Told, prefix: str) -> _EngineArguments:
-        begin = f"{prefix}.{command.engine}."
-        values = {name.removeprefix(begin): value for name, value in command.settings.values.items()
-                  if name.startswith(begin) and value is not None}  # fmt: skip
-        return _EngineArguments(command, values, native_arguments.table("engine", command.engine))
-
-    def gives(self, name: str) -> bool:
-        """Whether the command sets the canonical parameter."""
-        return name in self.table and self.table[name].name in self.values
-
-    def value(self, name: str) -> Any:
-        return self.table[name].value_in(self.values) if name in self.table else None
-
-    def stated(self, name: str) -> str:
-        argument = self.table[name].name if name in self.table else "no argument"
-        return f"{self.command.name}: {argument}, which is {name} {_scrubbed(self.value(name))}"
-
-    def unknown(self) -> list[str]:
-        """Return the arguments that have no canonical name."""
-        return [name for name in self.values if name not in {argument.name for argument in self.table.values()}]
+def _stated(side: servers.EngineArguments, name: str) -> str:
+    argument = side.table[name].name if name in side.table else "no argument"
+    return f"{side.name}: {argument}, which is {name} {_scrubbed(side.value(name))}"
 
 
 def _variables(command_a: Told, command_b: Told) -> Iterator[Outcome]:

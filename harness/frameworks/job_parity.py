@@ -137,10 +137,14 @@ def plan(
     refuse(its, seed=options.seed, coupled=options.coupled)
     refuse_unhooked(job, placed, environ)
     # Check the engines before looking for installations: nobody should install a framework that cannot run the engine.
-    wanted = [check_pair(its, backend, command) for backend in (baseline, candidate)]
-    pair = zip(SIDES, (baseline, candidate), wanted, strict=True)
-    sides = [_side(name, backend, want, job, command, options, environ) for name, backend, want in pair]
-    return job, sides[0], sides[1]
+    for backend in (baseline, candidate):
+        check_pair(its, backend, command)
+    baseline_name, candidate_name = SIDES
+    return (
+        job,
+        _side(baseline_name, baseline, job, command, options, environ),
+        _side(candidate_name, candidate, job, command, options, environ),
+    )
 
 
 def _with_own_python(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
@@ -149,11 +153,10 @@ def _with_own_python(command: Sequence[str], environ: Mapping[str, str]) -> list
 
 
 def _side(
-    name: str, backend: str, wanted: envs.Backend, job: Job, command: Sequence[str], options: JobOptions,
-    environ: Mapping[str, str],
-) -> Side:  # fmt: skip
+    name: str, backend: str, job: Job, command: Sequence[str], options: JobOptions, environ: Mapping[str, str]
+) -> Side:
     """One side, with the interpreter of its backend where that names an environment or a version."""
-    its = job.framework
+    its, wanted = job.framework, envs.parse(backend)
     python = version = ""
     if wanted.environment or wanted.version:
         environment = envs.resolve(backend, create=False)
@@ -169,7 +172,10 @@ def _side(
             fix=f"{python} -m pip install {its.adapter.distribution}",
         )
     words, variables = steered(its, words, variables, seed=options.seed, coupled=options.coupled)
-    return Side(name, backend, wanted.engine, tuple(words), variables, python, version)
+    return Side(
+        name=name, backend=backend, engine=wanted.engine, command=tuple(words), environ=variables, python=python,
+        version=version,
+    )  # fmt: skip
 
 
 def check_pair(framework: Framework, backend: str, command: Sequence[str] = ("COMMAND",)) -> envs.Backend:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -185,57 +185,65 @@ def _native(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
 
 
 @dataclass(frozen=True)
-class _Side:
-    """A server, and its engine's arguments by canonical name."""
+class EngineArguments:
+    """What a command gives its engine.
 
-    server: Server
+    `name`: of the command. `values`: by the engine's own names. `table`: the engine's argument of each canonical name.
+    """
+
+    name: str
+    engine: str
+    values: Mapping[str, Any]
     table: Mapping[str, Native]
 
-    def gives(self, name: str) -> bool:
-        """Whether the command has the argument of a canonical parameter."""
-        return name in self.table and self.table[name].name in self.server.arguments
+    def gives(self, parameter: str) -> bool:
+        """Whether the command sets a canonical parameter."""
+        return parameter in self.table and self.table[parameter].name in self.values
 
-    def value(self, name: str) -> Any:
+    def value(self, parameter: str) -> Any:
         """The value of a canonical parameter; None where the engine has no such argument, or the value is not known."""
-        return self.table[name].value_in(self.server.arguments) if name in self.table else None
+        return self.table[parameter].value_in(self.values) if parameter in self.table else None
 
-    def written(self, name: str, value: Any) -> Any:
+    def written(self, parameter: str, value: Any) -> Any:
         """What this engine is to be given for a canonical value; None where it has no such argument or the value is not
         known."""
-        return None if value is None or name not in self.table else self.table[name].write(value)
+        return None if value is None or parameter not in self.table else self.table[parameter].write(value)
 
-    def is_given(self, name: str, word: Any) -> bool:
+    def is_given(self, parameter: str, word: Any) -> bool:
         """Whether the command gives the argument this value, in the engine's own form."""
-        return word is not None and self.server.arguments.get(self.table[name].name) == word
+        return word is not None and self.values.get(self.table[parameter].name) == word
+
+    def unnamed(self, aside: Container[str] = ()) -> list[str]:
+        """Arguments that have no canonical name."""
+        names = {argument.name for argument in self.table.values()}
+        return [name for name in self.values if name not in names and name not in aside]
+
+    def unseen(self, arguments: Sequence[str]) -> Unseen:
+        where = f"{', '.join(arguments)} of {self.engine} in {self.name}"
+        return Unseen(f"{where}: what it is elsewhere is not known here")
 
 
 def _canonical(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
-    sides = [_Side(server, _table(server.engine)) for server in (server_a, server_b)]
+    sides = [EngineArguments(server.name, server.engine, server.arguments, _table(server.engine))
+             for server in (server_a, server_b)]  # fmt: skip
     for name in _PARAMETERS:
         if any(side.gives(name) for side in sides):
             yield _parameter(name, *sides)
     for side in sides:
-        meant = {argument.name for argument in side.table.values()} | _ASIDE
-        if others := sorted({*side.server.arguments} - meant):
-            yield Unseen(
-                f"{', '.join(others)} of {side.server.engine} in {side.server.name}: what it is elsewhere is not known "
-                "here"
-            )
+        if others := sorted(side.unnamed(aside=_ASIDE)):
+            yield side.unseen(others)
 
 
-def _parameter(name: str, side_a: _Side, side_b: _Side) -> Problem | None:
+def _parameter(name: str, side_a: EngineArguments, side_b: EngineArguments) -> Problem | None:
     """What differs in one canonical parameter of two engines; None where both are given the same."""
     value_a, value_b = side_a.value(name), side_b.value(name)
     # SGLang keeps tokens of its context for itself: what our mapping writes for the other's value is alike, too.
     word_a, word_b = side_a.written(name, value_b), side_b.written(name, value_a)
     if value_a == value_b or side_a.is_given(name, word_a) or side_b.is_given(name, word_b):
         return None
-    stated = f"{side_a.server.name}: {name} {value_a}; {side_b.server.name}: {name} {value_b}"
-    fixes = [
-        f"{_option(side.table[name].name, word)} in {side.server.name}"
-        for side, word in ((side_a, word_a), (side_b, word_b))
-        if word is not None
-    ]
+    stated = f"{side_a.name}: {name} {value_a}; {side_b.name}: {name} {value_b}"
+    fixes = [f"{_option(side.table[name].name, word)} in {side.name}"
+             for side, word in ((side_a, word_a), (side_b, word_b)) if word is not None]  # fmt: skip
     return _differs(name, name, stated, trap=True, fix=", or ".join(fixes))
 
 
