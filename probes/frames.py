@@ -179,6 +179,8 @@ def encode_frame(
         at += view.nbytes + gap
         return start, len(view)
 
+    # The payload: the numbers of each array, then its offsets, each padded to eight bytes so that readers may take them
+    # as views.
     for name, item in arrays.items():
         if not isinstance(item, (Flat, Ragged)):
             raise TypeError(f"array {name!r} is {type(item).__name__}: wrap it in Flat.of or Ragged.of")
@@ -193,6 +195,7 @@ def encode_frame(
         top["run"] = run
     header = encode_json(top).encode("ascii")
     header += b" " * (-len(header) % 8)
+    # The lengths have a checksum of their own: a reader that seeks by them must not follow a damaged one.
     lengths = struct.pack("<4sIQ", MAGIC, len(header), at)
     check = zlib.crc32(header)
     for part in parts:

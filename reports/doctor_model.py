@@ -108,15 +108,15 @@ class Report:
         of_one = [item for item in errors if len(item.where) == 1 and item.where[0].startswith("command ")]
         between = [item for item in self.hazards if item not in of_one]
         makes, may, nothing = (sum(item.severity == name for item in between) for name in SEVERITIES)
-        failing = list(dict.fromkeys(item.where[0] for item in of_one))
-        parts = [
-            f"{makes} setting{'s make' if makes > 1 else ' makes'} them other runs" if makes else "",
-            f"{may} may" if may else "",
-            f"{nothing} {'change' if nothing > 1 else 'changes'} nothing" if nothing else "",
-            f"{len(self.unchecked):,} not compared" if self.unchecked else "",
-            f"{' and '.join(failing)} will fail" if failing else "",
-        ]
-        return ", ".join(filter(None, parts)) or "no setting differs"
+        failing = dict.fromkeys(item.where[0] for item in of_one)
+        parts = {
+            f"{makes} setting{'s make' if makes > 1 else ' makes'} them other runs": makes,
+            f"{may} may": may,
+            f"{nothing} {'change' if nothing > 1 else 'changes'} nothing": nothing,
+            f"{len(self.unchecked):,} not compared": len(self.unchecked),
+            f"{' and '.join(failing)} will fail": len(failing),
+        }
+        return ", ".join(part for part, count in parts.items() if count) or "no setting differs"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values without secrets, with the exit code and the reason that follow from them."""

@@ -613,20 +613,32 @@ class Verdict:
         return "; ".join([self.reason, *self.evidence])
 
     @property
+    def runs(self) -> list[RunSummary]:
+        """Return the runs that were compared; none of a hang, or where nothing could be compared."""
+        return self.parity.runs if self.parity else []
+
+    @property
+    def checks(self) -> list[Check]:
+        return self.parity.checks if self.parity else []
+
+    @property
+    def first_divergence(self) -> Place | None:
+        return self.parity.first_divergence if self.parity else None
+
+    @property
     def reservations(self) -> list[Reservation]:
         """Return what a passing verdict leaves open, the gravest kind first; [] for any other verdict."""
         if self.verdict not in PASSES:
             return []
         warnings = [item for item in self.findings if item.reserves]
         settings = [f"{item.cause or item.name} ({item.where})" for item in warnings if item.about == "setting"]
-        checks = self.parity.checks if self.parity else []
         kinds: dict[Reserved, list[str]] = {
             "setting": list(dict.fromkeys(settings)),  # counted once even if two checks find it
             "scenario": [item.name for item in warnings if item.about == "scenario"],
             "recording": [item.where for item in warnings if item.about == "recording"],
             "warning": [item.name for item in warnings if not item.about],
-            "untested": [check.name for check in checks if check.state == "not tested"],
-            "undecided": [check.name for check in checks if check.state == "undecided"],
+            "untested": [check.name for check in self.checks if check.state == "not tested"],
+            "undecided": [check.name for check in self.checks if check.state == "undecided"],
         }
         return [Reservation(kind, items) for kind, items in kinds.items() if items]
 

@@ -54,26 +54,31 @@ def show(value: Any, digits: int = 4, group: bool = False) -> str:
     `digits`: significant digits of a float. `group`: thousands separators in integers too. Floats always have them;
     an integer may be a seed, a token id or a port.
     """
-    if value is None:
-        return NONE
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a number of NumPy or torch
         value = value.item()
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return f"{value:,}" if group else str(value)
-    if isinstance(value, float):
-        return _float(value, digits)
-    if isinstance(value, str):
-        return clean(value) if value else '""'
-    if isinstance(value, dict):
-        return ", ".join(f"{clean(key)}={show(item, digits, group)}" for key, item in value.items()) or "none"
-    if isinstance(value, (set, frozenset)):
-        value = sorted(value, key=str)
-    if isinstance(value, (list, tuple)):
-        texts = [show(item, digits, group) for item in value]
-        return ("; " if any(", " in text for text in texts) else ", ").join(texts) or "none"
+    match value:
+        case None:
+            return NONE
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return f"{value:,}" if group else str(value)
+        case float():
+            return _float(value, digits)
+        case str():
+            return clean(value) if value else '""'
+        case dict():
+            return ", ".join(f"{clean(key)}={show(item, digits, group)}" for key, item in value.items()) or "none"
+        case set() | frozenset():
+            return _joined([show(item, digits, group) for item in sorted(value, key=str)])
+        case list() | tuple():
+            return _joined([show(item, digits, group) for item in value])
     return clean(value)
+
+
+def _joined(texts: list[str]) -> str:
+    """Return items on one line, apart by semicolons where an item has a comma itself."""
+    return ("; " if any(", " in text for text in texts) else ", ").join(texts) or "none"
 
 
 def _float(value: float, digits: int) -> str:
@@ -100,6 +105,16 @@ def counted(number: int, noun: str) -> str:
 def part_of(part: int, whole: int, noun: str) -> str:
     """Return `7,971 of 8,801 samples`. `noun`: in the singular."""
     return f"{part:,} of {counted(whole, noun)}"
+
+
+def first_of(names: Sequence[object], most: int) -> str:
+    """Return the first names of a list, and how many more there are: `a, b and 3 more`."""
+    return ", ".join(map(str, names[:most])) + and_more(len(names) - most)
+
+
+def and_more(count: int) -> str:
+    """Return ` and 3 more`; empty where there are no more."""
+    return f" and {count} more" if count > 0 else ""
 
 
 def listed(ranks: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from scenarios.engines.engine_interface import Request, SyncGroup, SyncReport
@@ -102,33 +103,34 @@ class Fleet:
 
     def _drawn(self, method: str, requests: list[Request], **kwargs: Any) -> Gathered:
         """Let each engine draw its part, and return the answers in the order of `requests`."""
-        parts: dict[int, list[int]] = {}
+        places_of: dict[int, list[int]] = {}  # engine -> places of its requests
         for place, request in enumerate(requests):
             number = engine_of(request.sample, self._per_prompt, len(self.members))
-            parts.setdefault(number, []).append(place)
-        futures = [
-            self.members[number].submit(method, [requests[place] for place in places], **kwargs)
-            for number, places in parts.items()
-        ]
+            places_of.setdefault(number, []).append(place)
+        futures = []
+        for number, places in places_of.items():
+            part = [requests[place] for place in places]
+            futures.append(self.members[number].submit(method, part, **kwargs))
+        merge = _in_order if method in ("floor", "native") else _rollout
+        return Gathered(futures, partial(merge, list(places_of.values())))
 
-        def ordered(answers: list[list[Any]]) -> list[Any]:
-            rows = [row for answer in answers for row in answer]
-            places = [place for part in parts.values() for place in part]
-            if any(len(answer) != len(part) for answer, part in zip(answers, parts.values(), strict=True)):
-                return rows  # samples are missing or duplicated: the trainer checks their numbers
-            return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
 
-        def merge(answers: list[Any]) -> Any:
-            if method in ("floor", "native"):
-                return ordered(answers)
-            return RolloutResult(
-                ordered([answer.completions for answer in answers]),
-                ordered([answer.used for answer in answers]),
-                max(answer.rounds for answer in answers),
-                sum(answer.uncompared for answer in answers),
-            )
+def _in_order(places_of_engines: list[list[int]], answers: list[list[Any]]) -> list[Any]:
+    """Return the rows of all engines in the order of the requests."""
+    rows = [row for answer in answers for row in answer]
+    if list(map(len, answers)) != list(map(len, places_of_engines)):
+        return rows  # samples are missing or duplicated: the trainer checks their numbers
+    places = [place for places in places_of_engines for place in places]
+    return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
 
-        return Gathered(futures, merge)
+
+def _rollout(places_of_engines: list[list[int]], answers: list[RolloutResult]) -> RolloutResult:
+    return RolloutResult(
+        _in_order(places_of_engines, [answer.completions for answer in answers]),
+        _in_order(places_of_engines, [answer.used for answer in answers]),
+        max(answer.rounds for answer in answers),
+        sum(answer.uncompared for answer in answers),
+    )
 
 
 def _first(answers: list[Any]) -> Any:
@@ -142,19 +144,20 @@ def _reports(reports: list[SyncReport]) -> SyncReport:
     report are left out.
     """
     reported_names = set.intersection(*(set(report.received) for report in reports))
-    loaded = [report.loaded for report in reports if report.loaded is not None]
     received = {name: value for name, value in reports[0].received.items() if name in reported_names}
     for report in reports[1:]:
         received |= {name: report.received[name] for name in reported_names if report.received[name] != received[name]}
+    loaded = [report.loaded for report in reports if report.loaded is not None]
+    misloaded = [
+        dataclasses.replace(tensor, engine=number)
+        for number, report in enumerate(reports)
+        for tensor in report.misloaded
+    ]
     return SyncReport(
         all(report.ok for report in reports),
         "; ".join(dict.fromkeys(report.message for report in reports if report.message)),
         max(report.seconds for report in reports),
         received,
         min(loaded) if len(loaded) == len(reports) else None,
-        tuple(
-            dataclasses.replace(tensor, engine=number)
-            for number, report in enumerate(reports)
-            for tensor in report.misloaded
-        ),
+        tuple(misloaded),
     )

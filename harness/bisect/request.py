@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.bisect.bisect_options import BisectOptions
+from harness.bisect.job_command import Command
+from harness.cli import parsed
 from harness.command_options import command_line, command_options, options_of
 from harness.errors import BadInput, closest
+from harness.frameworks.detection import of
+from harness.frameworks.job_parity import check_pair
 from harness.nightly.observation import COUNTS, METRICS, NATIVE, group_and_name, metric
+from harness.parity.runs.run import check_parity
+from harness.parity.runs.run_options import ParityOptions
 from reports.bisect_model import Over
 from scenarios.engines import registry
 
@@ -107,62 +113,71 @@ class Request(BisectOptions):
                 fix="   # or without --metric",
                 instead="--cause",
             )
-        metric_names, native = (*METRICS, *COUNTS), [metric("native", name) for name in NATIVE]
-        if self.metric and self.metric not in native and group_and_name(self.metric)[1] not in metric_names:
-            raise BadInput(
-                f"there is no metric {self.metric!r} (there are: {', '.join([*metric_names, *native])})",
-                fix="--metric max_delta_logprob",
-            )
+        if self.metric:
+            _check_metric(self.metric)
         if self.cause:
             _check_cause(self.cause)
 
     def _check_over(self) -> None:
-        over, needed = self.over, []
-        strange: dict[str, object] = {"--run": self.run, "--build": self.build, "--framework": self.framework}
-        if over == "commits":
-            needed = [(_EITHER, self.run or self.against)]
-            strange = {"--good": self.good, "--bad": self.bad, "--framework": self.framework}
-            if self.run:
-                strange |= {"--against": self.against, "--build": self.build, "--": self.options}
-        elif over == "settings":
-            needed = [("--good", self.good), ("--bad", self.bad)]
-            if self.framework:
-                del strange["--framework"]
-                needed += [("a backend before them, with --framework", self.what), ("--against", self.against)]
-        else:
-            needed = [("--against", self.against)]
+        """Raise BadInput for options that do not belong to this kind of bisection, or that contradict each other."""
+        if self.over == "releases":
             self.ends()
-        for name, value in needed:
+        for name, value in self._needed():
             if not value:
-                against = f"--against {registry.names()[0]}"
-                lacking = {
-                    "--against": against,
-                    "--good": "--good a.toml",
-                    "--bad": "--bad b.toml",
-                    _EITHER: f"--run COMMAND   # or {against}",
-                }
-                fix = lacking.get(name) or f"harness bisect {self._example()}"
-                raise BadInput(f"a bisection over {over} needs {name}", fix=fix)
-        for name, excluded in strange.items():
-            if excluded:
-                beside = " with --run" if self.run and over == "commits" else ""
-                raise BadInput(f"{name} does not apply to a bisection over {over}{beside}", fix="", instead=name)
+                raise BadInput(f"a bisection over {self.over} needs {name}", fix=self._fix_for(name))
+        for name, value in self._foreign().items():
+            if value:
+                beside = " with --run" if self.run and self.over == "commits" else ""
+                message = f"{name} does not apply to a bisection over {self.over}{beside}"
+                raise BadInput(message, fix="", instead=name)
         if self.framework:
             self._check_job()
         if not self.run:
-            alone = over == "settings" and not self.against
-            parsed_options = check_options(self.options, "run" if alone else "parity", own_scenario=over == "settings")
-            if over == "commits":
-                self.engine_and_ends()
-            if over != "settings":
-                self._check_comparison(parsed_options)
+            self._check_options()
+
+    def _needed(self) -> list[tuple[str, object]]:
+        """(Name, value) of what this kind of bisection cannot do without."""
+        if self.over == "commits":
+            return [(_EITHER, self.run or self.against)]
+        if self.over == "releases":
+            return [("--against", self.against)]
+        ends: list[tuple[str, object]] = [("--good", self.good), ("--bad", self.bad)]
+        if self.framework:
+            ends += [("a backend before them, with --framework", self.what), ("--against", self.against)]
+        return ends
+
+    def _foreign(self) -> dict[str, object]:
+        """Option -> its value, of those that this kind of bisection does not take."""
+        if self.over == "commits":
+            foreign: dict[str, object] = {"--good": self.good, "--bad": self.bad, "--framework": self.framework}
+            if self.run:
+                foreign |= {"--against": self.against, "--build": self.build, "--": self.options}
+            return foreign
+        foreign = {"--run": self.run, "--build": self.build}
+        return foreign if self.over == "settings" else foreign | {"--framework": self.framework}
+
+    def _fix_for(self, name: str) -> str:
+        against = f"--against {registry.names()[0]}"
+        fixes = {
+            "--against": against,
+            "--good": "--good a.toml",
+            "--bad": "--bad b.toml",
+            _EITHER: f"--run COMMAND   # or {against}",
+        }
+        return fixes.get(name) or f"harness bisect {self._example()}"
+
+    def _check_options(self) -> None:
+        """Refuse what a comparison would refuse. Raises BadInput."""
+        alone = self.over == "settings" and not self.against
+        command = "run" if alone else "parity"
+        parsed_options = check_options(self.options, command, own_scenario=self.over == "settings")
+        if self.over == "commits":
+            self.engine_and_ends()
+        if self.over != "settings":
+            self._check_comparison(parsed_options)
 
     def _check_job(self) -> None:
         """Raise BadInput for a command that is not one of the framework, and for an engine that it does not support."""
-        from harness.bisect.jobs import Command
-        from harness.frameworks.detection import of
-        from harness.frameworks.job_parity import check_pair
-
         for text in (self.good, self.bad):
             command = Command.read(text)
             framework = of([word for part in command.parts.values() for word in part], self.framework)
@@ -171,9 +186,6 @@ class Request(BisectOptions):
 
     def _check_comparison(self, parsed_options: dict[str, Any]) -> None:
         """Refuse what every comparison of releases or commits would refuse. Raises BadInput."""
-        from harness.parity.runs.run import check_parity
-        from harness.parity.runs.run_options import ParityOptions
-
         check_parity(self.against, self.what.partition("@")[0], options_of(ParityOptions, parsed_options))
 
 
@@ -183,8 +195,6 @@ def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -
     Raises BadInput for options that the command would reject, and for those that the bisection sets for each
     comparison.
     """
-    from harness.cli import parsed
-
     try:
         context = parsed(command, [*(["ppo-tiny"] if command == "run" else ["hf", "hf"]), *options])
     except BadInput as error:
@@ -199,8 +209,17 @@ def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -
     return dict(context.params)
 
 
+def _check_metric(name: str) -> None:
+    metric_names, native = (*METRICS, *COUNTS), [metric("native", each) for each in NATIVE]
+    if name not in native and group_and_name(name)[1] not in metric_names:
+        raise BadInput(
+            f"there is no metric {name!r} (there are: {', '.join([*metric_names, *native])})",
+            fix="--metric max_delta_logprob",
+        )
+
+
 def _check_cause(name: str) -> None:
-    from harness.parity.causes.registry import families
+    from harness.parity.causes.registry import families  # the judge's libraries, which most requests do not need
 
     if name.partition("(")[0] not in families():
         raise BadInput(f"there is no cause {name!r}{closest(name, families())}", fix="harness explain   # lists them")

@@ -76,19 +76,28 @@ class End:
             pair = f"; it is a pair: give {sides}" if (path / "baseline" / "run.json").is_file() else ""
             raise BadInput(f"{location} is neither a scenario (.toml) nor a run directory (run.json){pair}", fix=ENDS)
         try:
-            run = Run(path, strict=False)
-            variables: dict[str, dict[str, str]] = {}
-            for event in run.events(kind="open"):
-                variables.setdefault(str(event.get("role")), {}).update(event.get("env") or {})
+            return End._recorded(path)
         except FormatError as error:
             raise BadInput(str(error), fix=ENDS) from error
-        scenario, environment = run.manifest.get("scenario"), run.manifest.get("environment") or {}
+
+    @staticmethod
+    def _recorded(path: Path) -> End:
+        run = Run(path, strict=False)
+        variables: dict[str, dict[str, str]] = {}
+        for event in run.events(kind="open"):
+            variables.setdefault(str(event.get("role")), {}).update(event.get("env") or {})
+        scenario = run.manifest.get("scenario")
         if not isinstance(scenario, dict) or not scenario:
             raise BadInput(f"{path / 'run.json'} has no scenario: the harness cannot make this run again", fix=ENDS)
+        packages = run.manifest.get("packages") or {}
         return End(
-            path, config.validate(scenario, where=str(path / "run.json")), True, _backend(environment), variables,
-            {str(name): str(version) for name, version in (run.manifest.get("packages") or {}).items()},
-        )  # fmt: skip
+            path,
+            config.validate(scenario, where=str(path / "run.json")),
+            recorded=True,
+            backend=_backend(run.manifest.get("environment") or {}),
+            variables=variables,
+            packages={str(name): str(version) for name, version in packages.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -200,20 +209,21 @@ def differences(good: End, bad: End, *, backends: bool) -> tuple[list[Difference
         for name in good_leaves
         if good_leaves[name] != bad_leaves[name]
     ]
+    if not (good.recorded and bad.recorded):
+        return triable, ()
     notes = []
-    if good.recorded and bad.recorded:
-        if backends and good.backend != bad.backend:
-            triable.append(Difference("backend", "", good.backend, bad.backend))
-        for name, (before, after) in _variables(good, bad).items():
-            if WITHHELD in f"{before}{after}":
-                notes.append(f"{name} differs and was withheld from the recordings: it cannot be tried")
-            else:
-                triable.append(Difference("variable", name, before, after))
-        for name in sorted({*good.packages, *bad.packages}):
-            before, after = good.packages.get(name), bad.packages.get(name)
-            if before != after:
-                change = f"{name} {_value_text(before)} → {_value_text(after)}"
-                notes.append(f"{change} of the learner: not tried, the learner runs with what is installed here")
+    if backends and good.backend != bad.backend:
+        triable.append(Difference("backend", "", good.backend, bad.backend))
+    for name, (before, after) in _variables(good, bad).items():
+        if WITHHELD in f"{before}{after}":
+            notes.append(f"{name} differs and was withheld from the recordings: it cannot be tried")
+        else:
+            triable.append(Difference("variable", name, before, after))
+    for name in sorted({*good.packages, *bad.packages}):
+        before, after = good.packages.get(name), bad.packages.get(name)
+        if before != after:
+            change = f"{name} {_value_text(before)} → {_value_text(after)}"
+            notes.append(f"{change} of the learner: not tried, the learner runs with what is installed here")
     return triable, tuple(notes)
 
 

@@ -13,7 +13,7 @@ from harness.envs import interpreter, recipe
 from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
 from harness.envs.install import CommandFailed, run
-from harness.envs.interpreter import Driver
+from harness.envs.interpreter import Driver, Interpreter
 from harness.envs.progress import Progress, Silent
 from harness.errors import EnvironmentUnusable
 
@@ -45,46 +45,48 @@ def check(environment: Environment, *, generate: bool = True, progress: Progress
     The imports take 10 to 40 s, and generation with `generate` about the same again.
     """
     progress = progress or Silent()
-    rebuild = environment.fix
     progress.step("asking the interpreter")
     try:
         facts = interpreter.inspect(environment.python)
     except EnvironmentUnusable as error:
-        return [Check("interpreter", "failed", error.message, rebuild)]
-    driver = Driver.here()
-    version, ray = facts.versions.get(environment.engine, ""), facts.versions.get("ray", "")
-
-    def compared(name: str, good: bool, measured: str, fix: str = rebuild) -> Check:
-        return Check(name, "ok", measured) if good else Check(name, "failed", measured, fix)
-
-    checks = [
-        compared("python", facts.minor == driver.minor, f"{facts.python} (driver {driver.python})"),
-        compared(
-            "ray",
-            ray == driver.ray,
-            f"{ray or 'absent'} (driver {driver.ray})",
-            rebuild if environment.owned else f"{environment.python} -m pip install ray=={driver.ray}",
-        ),
-        compared(
-            environment.engine,
-            bool(version) and version == environment.version,
-            (version or "absent") + ("" if version == environment.version else f" (was {environment.version})"),
-        ),
-        Check("torch", "ok", f"{facts.versions.get('torch')} ({'CUDA ' + facts.cuda if facts.cuda else 'CPU'})"),
-        compared("shims", facts.shims == environment.shims, ", ".join(facts.shims) or "none"),
-    ]
+        return [Check("interpreter", "failed", error.message, environment.fix)]
+    checks = _versions(environment, facts)
     progress.step(f"importing {environment.engine}")
-    started = time.monotonic()
-    writes = {} if environment.owned else {"PYTHONDONTWRITEBYTECODE": "1"}
-    plan = recipe.load(environment.engine, environment.device)
-    failure = interpreter.import_failure(environment.python, plan.imports, {**environment.env, **writes})
-    checks.append(compared("import", not failure, failure or f"{time.monotonic() - started:.1f} s"))
+    checks.append(_import(environment))
     if not generate:
         return [*checks, Check("generation", "not run", "--no-generate")]
     if any(item.outcome == "failed" for item in checks):
         return [*checks, Check("generation", "not run", "the checks above failed")]
     progress.step("one prompt through the engine")
-    return [*checks, _generation(environment, rebuild)]
+    return [*checks, _generation(environment)]
+
+
+def _compared(name: str, good: bool, measured: str, fix: str) -> Check:
+    return Check(name, "ok", measured) if good else Check(name, "failed", measured, fix)
+
+
+def _versions(environment: Environment, facts: Interpreter) -> list[Check]:
+    """What is installed, against the driver's own and against what was there when the environment was made."""
+    driver, rebuild = Driver.here(), environment.fix
+    version, ray = facts.versions.get(environment.engine, ""), facts.versions.get("ray", "")
+    ray_fix = rebuild if environment.owned else f"{environment.python} -m pip install ray=={driver.ray}"
+    as_made = version == environment.version
+    engine_text = (version or "absent") + ("" if as_made else f" (was {environment.version})")
+    return [
+        _compared("python", facts.minor == driver.minor, f"{facts.python} (driver {driver.python})", rebuild),
+        _compared("ray", ray == driver.ray, f"{ray or 'absent'} (driver {driver.ray})", ray_fix),
+        _compared(environment.engine, bool(version) and as_made, engine_text, rebuild),
+        Check("torch", "ok", f"{facts.versions.get('torch')} ({'CUDA ' + facts.cuda if facts.cuda else 'CPU'})"),
+        _compared("shims", facts.shims == environment.shims, ", ".join(facts.shims) or "none", rebuild),
+    ]
+
+
+def _import(environment: Environment) -> Check:
+    started = time.monotonic()
+    writes = {} if environment.owned else {"PYTHONDONTWRITEBYTECODE": "1"}
+    plan = recipe.load(environment.engine, environment.device)
+    failure = interpreter.import_failure(environment.python, plan.imports, {**environment.env, **writes})
+    return _compared("import", not failure, failure or f"{time.monotonic() - started:.1f} s", environment.fix)
 
 
 def smoke_command(environment: Environment) -> tuple[list[str], dict[str, str]]:
@@ -96,7 +98,8 @@ def smoke_command(environment: Environment) -> tuple[list[str], dict[str, str]]:
     return argv, interpreter.clean(os.environ, **variables)
 
 
-def _generation(environment: Environment, rebuild: str) -> Check:
+def _generation(environment: Environment) -> Check:
+    rebuild = environment.fix
     argv, variables = smoke_command(environment)
     lines: list[str] = []
     try:

@@ -34,34 +34,42 @@ def parse(backend: str) -> Backend:
     """Parse a backend. Raises BadInput for an unknown engine or a malformed rest, with the valid names."""
     engine, at, selector = backend.partition("@")
     spec = registry.find(engine)
-    if spec is None and (reason := registry.refusal(engine)):
-        raise BadInput(reason, fix="update or uninstall the package of that plug-in")
     if spec is None:
-        apart = registry.alternatives(registry.names(embedded=False))
-        near = difflib.get_close_matches(engine.lower(), registry.names(), n=1)
-        raise BadInput(
-            f"there is no backend {backend!r}: {', '.join(registry.names())}; {apart} also with @ENVIRONMENT or "
-            f"@VERSION (environments: {', '.join(item.name for item in environment.all_environments()) or 'none yet'})"
-            f"{closest(engine.lower(), registry.names())}",
-            fix=f"{near[0]}{at}{selector}" if near else "harness env list",
-            instead=backend if near else "",
-        )
+        raise _unknown(backend)
     if spec.embedded and at:
         raise BadInput(
             f"backend {backend!r}: {engine} runs in the harness's own environment and takes no @",
             fix=engine,
             instead=backend,
         )
-    if at and not selector:
+    if not at:
+        return Backend(engine)
+    if not selector:
         raise BadInput(
             f"backend {backend!r}: an environment or a version is missing after the @", fix=engine, instead=backend
         )
-    if at and recipe.is_version(selector):
+    if recipe.is_version(selector):
         return Backend(engine, version=selector)
-    if at and not environment.is_name(selector):
+    if not environment.is_name(selector):
         message = f"backend {backend!r}: {selector!r} names neither an environment nor a version"
         raise BadInput(message, fix=engine, instead=backend)
     return Backend(engine, environment=selector)
+
+
+def _unknown(backend: str) -> BadInput:
+    """The error for a backend whose engine does not exist, or whose plug-in was refused."""
+    engine, at, selector = backend.partition("@")
+    if reason := registry.refusal(engine):
+        return BadInput(reason, fix="update or uninstall the package of that plug-in")
+    names = registry.names()
+    environments = ", ".join(item.name for item in environment.all_environments()) or "none yet"
+    near = difflib.get_close_matches(engine.lower(), names, n=1)
+    return BadInput(
+        f"there is no backend {backend!r}: {', '.join(names)}; {registry.alternatives(registry.names(embedded=False))} "
+        f"also with @ENVIRONMENT or @VERSION (environments: {environments}){closest(engine.lower(), names)}",
+        fix=f"{near[0]}{at}{selector}" if near else "harness env list",
+        instead=backend if near else "",
+    )
 
 
 def resolve(backend: str, *, create: bool = True) -> Environment:

@@ -13,7 +13,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
@@ -28,10 +28,9 @@ from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept, Meanin
 from harness.frameworks.spec import Framework
 from harness.frameworks.spec import names as framework_names
 from probes import redaction
-from reports.doctor_model import Hazard, Severity
+from reports.doctor_model import Hazard
 from scenarios.engines import native_arguments, registry
 from scenarios.engines.canonical import BY_NAME
-from scenarios.engines.native import Native
 
 CHECK = "same-settings"
 MEANT = "same-meaning"
@@ -175,30 +174,19 @@ def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     if command_a.framework is not command_b.framework:
         yield from _concepts(command_a, command_b)
         return
-    equal_count, names = (
-        0,
-        sorted(
-            {
-                *command_a.settings.values,
-                *command_b.settings.values,
-                *command_a.settings.unknown,
-                *command_b.settings.unknown,
-            }
-        ),
-    )
+    engine_arguments = f"{command_a.framework.engine_kwargs}." if command_a.framework.engine_kwargs else None
+    a, b = command_a.settings, command_b.settings
+    names = sorted({*a.values, *b.values, *a.unknown, *b.unknown})
+    equal_count = 0
     for name in names:
+        concept = _concept(command_a.framework, name)
         why = _why_unknown(command_a, command_b, name)
-        if why is None:
+        if why is None or (not why and _has_equal_value(command_a, command_b, name)):
             equal_count += 1
-        elif why and _concept(command_a.framework, name) is not _NOTHING:
+        elif why and concept is not _NOTHING:
             yield Unseen(why)
-        elif why:
-            continue
-        elif _has_equal_value(command_a, command_b, name):
-            equal_count += 1
-        elif not (command_a.framework.engine_kwargs and name.startswith(f"{command_a.framework.engine_kwargs}.")):
-            stated = (command_a.stated(name), command_b.stated(name))
-            yield _differs(_concept(command_a.framework, name), name, *stated, engine=command_b.engine)
+        elif not why and not (engine_arguments and name.startswith(engine_arguments)):
+            yield _differs(concept, name, command_a.stated(name), command_b.stated(name), engine=command_b.engine)
     yield from _unread(command_a, command_b)
     yield from _kwargs(command_a, command_b)
     yield Fine(f"{equal_count} settings are alike")
@@ -248,23 +236,22 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         "settings are compared by what they mean: those that only one of the two has are not",
         "compare two commands of one framework, if you can",
     )  # fmt: skip
-    sides = {side.name: _by_concept(side) for side in (command_a, command_b)}
+    concepts_a, concepts_b = _by_concept(command_a), _by_concept(command_b)
     equal_count, lacking = 0, []
     for title, concept in CONCEPTS.items():
-        pair = [sides[side.name].get(title) for side in (command_a, command_b)]
-        if not any(pair):
+        entry_a, entry_b = concepts_a.get(title, _ABSENT), concepts_b.get(title, _ABSENT)
+        if entry_a is _ABSENT and entry_b is _ABSENT:
             continue
-        values = [None if entry is None else entry[1] for entry in pair]
-        stated = [f"{side.name}: {'no ' + title if entry is None else entry[0] + f', {title} {_scrubbed(entry[1])}'}"
-                  for side, entry in zip((command_a, command_b), pair, strict=True)]  # fmt: skip
-        if any(value is None for value in values) and not any(entry and entry[2] for entry in pair):
-            lacking.append(title)
-        elif any(value is None for value in values):
+        stated = [f"{side.name}: {entry.stated(title)}" for side, entry in ((command_a, entry_a), (command_b, entry_b))]
+        if entry_a.value is not None and entry_b.value is not None:
+            if _plain(entry_a.value) == _plain(entry_b.value):
+                equal_count += 1
+            else:
+                yield _differs(concept, title, *stated, engine=command_b.engine)
+        elif entry_a.is_set or entry_b.is_set:
             yield Unseen(f"{title}: {'; '.join(stated)}: one of the two is not known")
-        elif _plain(values[0]) == _plain(values[1]):
-            equal_count += 1
         else:
-            yield _differs(concept, title, *stated, engine=command_b.engine)
+            lacking.append(title)
     if lacking:
         yield Unseen(f"{', '.join(lacking)}: neither command gives it, and what one of the two has is not known")
     yield from _of_one_framework(command_a, command_b)
@@ -287,22 +274,34 @@ def _of_one_framework(*commands: Told) -> Iterator[Outcome]:
             )
 
 
-def _by_concept(side: Told) -> dict[str, tuple[str, Any, bool]]:
-    """Concept -> (the setting in words, its value in the concept's unit, whether the command or one of its files sets
-    it).
+@dataclass(frozen=True)
+class _Entry:
+    """What a command has of a concept. `setting`: in words; empty without one. `value`: in the concept's unit; None if
+    it is not known. `is_set`: whether the command or one of its files sets it."""
 
-    The value is None if it is not known.
-    """
-    entries: dict[str, tuple[str, Any, bool]] = {}
+    setting: str = ""
+    value: Any = None
+    is_set: bool = False
+
+    def stated(self, title: str) -> str:
+        return f"{self.setting}, {title} {_scrubbed(self.value)}" if self.setting else f"no {title}"
+
+
+_ABSENT = _Entry()
+
+
+def _by_concept(side: Told) -> dict[str, _Entry]:
+    settings = side.settings
+    entries: dict[str, _Entry] = {}
     for name, meaning in side.framework.meanings.items():
-        if name in side.settings.unknown:
-            entries[meaning.concept] = (name, None, True)
-        elif name in side.settings.values:
-            entries[meaning.concept] = (side.stated(name).removeprefix(f"{side.name}: "),
-                                      meaning.read(side.settings.values[name], side.settings), True)  # fmt: skip
+        if name in settings.unknown:
+            entries[meaning.concept] = _Entry(name, None, is_set=True)
+        elif name in settings.values:
+            setting = side.stated(name).removeprefix(f"{side.name}: ")
+            entries[meaning.concept] = _Entry(setting, meaning.read(settings.values[name], settings), is_set=True)
         elif meaning.default is not None and meaning.concept not in entries:
-            value = None if side.settings.unread else meaning.read(meaning.default, side.settings)
-            entries[meaning.concept] = (f"{name} by default", value, False)
+            value = None if settings.unread else meaning.read(meaning.default, settings)
+            entries[meaning.concept] = _Entry(f"{name} by default", value)
     return entries
 
 
@@ -314,10 +313,7 @@ def _set_in_command(side: Told) -> list[str]:
 def _unread(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """Report settings that may be in places that were not read."""
     for side in (command_a, command_b):
-        if (
-            side.settings.unread
-            and side.settings.unread != (command_b if side is command_a else command_a).settings.unread
-        ):
+        if side.settings.unread and command_a.settings.unread != command_b.settings.unread:
             yield Unseen(f"command {side.name}: {side.settings.unread}")
 
 
@@ -362,64 +358,43 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """Compare arguments that are passed directly to the engines, by what they mean in each."""
     if not command_a.framework.engine_kwargs:
         return
-    sides = [_EngineArguments.of(command, command_a.framework.engine_kwargs) for command in (command_a, command_b)]
-    for name in BY_NAME:
-        if not any(side.gives(name) for side in sides):
-            continue
-        if len({_plain(side.value(name)) for side in sides}) > 1:
-            severity: Severity = "error" if BY_NAME[name].results else "warning"
-            concept = Concept(severity, BY_NAME[name].trap or _ANY.does)
-            yield _differs(concept, f"{name} of the engine", *(side.stated(name) for side in sides))
+    sides = [_engine_arguments(command, command.framework.engine_kwargs) for command in (command_a, command_b)]
+    for name, parameter in BY_NAME.items():
+        if any(side.gives(name) for side in sides) and len({_plain(side.value(name)) for side in sides}) > 1:
+            concept = Concept("error" if parameter.results else "warning", parameter.trap or _ANY.does)
+            yield _differs(concept, f"{name} of the engine", *(_stated(side, name) for side in sides))
     if command_a.engine == command_b.engine and sides[0].values == sides[1].values:
         return
-    for side in filter(_EngineArguments.unknown, sides):
-        yield Unseen(
-            f"{', '.join(side.unknown())} of {side.command.engine} in {side.command.name}: what it is elsewhere is not "
-            "known here"
-        )
+    for side in sides:
+        if unnamed := side.unnamed():
+            yield side.unseen(unnamed)
 
 
-@dataclass(frozen=True)
-class _EngineArguments:
-    """The arguments that a command passes directly to its engine. `table`: the engine's argument of each canonical
-    name.
-    """
+def _engine_arguments(command: Told, prefix: str) -> servers.EngineArguments:
+    """The arguments that a command passes directly to its engine."""
+    begin = f"{prefix}.{command.engine}."
+    values = {name.removeprefix(begin): value for name, value in command.settings.values.items()
+              if name.startswith(begin) and value is not None}  # fmt: skip
+    table = native_arguments.table("engine", command.engine)
+    return servers.EngineArguments(command.name, command.engine, values, table)
 
-    command: Told
-    values: Mapping[str, Any]
-    table: Mapping[str, Native]
 
-    @staticmethod
-    def of(command: Told, prefix: str) -> _EngineArguments:
-        begin = f"{prefix}.{command.engine}."
-        values = {name.removeprefix(begin): value for name, value in command.settings.values.items()
-                  if name.startswith(begin) and value is not None}  # fmt: skip
-        return _EngineArguments(command, values, native_arguments.table("engine", command.engine))
-
-    def gives(self, name: str) -> bool:
-        """Whether the command sets the canonical parameter."""
-        return name in self.table and self.table[name].name in self.values
-
-    def value(self, name: str) -> Any:
-        return self.table[name].value_in(self.values) if name in self.table else None
-
-    def stated(self, name: str) -> str:
-        argument = self.table[name].name if name in self.table else "no argument"
-        return f"{self.command.name}: {argument}, which is {name} {_scrubbed(self.value(name))}"
-
-    def unknown(self) -> list[str]:
-        """Return the arguments that have no canonical name."""
-        return [name for name in self.values if name not in {argument.name for argument in self.table.values()}]
+def _stated(side: servers.EngineArguments, name: str) -> str:
+    argument = side.table[name].name if name in side.table else "no argument"
+    return f"{side.name}: {argument}, which is {name} {_scrubbed(side.value(name))}"
 
 
 def _variables(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     first, second = command_a.variables, command_b.variables
     for name in sorted({*first, *second}):
         if first.get(name) != second.get(name):
-            stated = [f"{side.name}: {redaction.arguments([f'{name}={mine[name]}'])[0] if name in mine else 'not set'}"
-                     for side, mine in ((command_a, first), (command_b, second))]  # fmt: skip
-            fix = f"set {name} alike for both commands"
-            yield Problem("warning", f"the variable {name} differs", "; ".join(stated), _ANY.does, fix)
+            stated = f"A: {_variable(name, first)}; B: {_variable(name, second)}"
+            yield Problem("warning", f"the variable {name} differs", stated, _ANY.does,
+                          f"set {name} alike for both commands")  # fmt: skip
+
+
+def _variable(name: str, variables: Mapping[str, str]) -> str:
+    return redaction.arguments([f"{name}={variables[name]}"])[0] if name in variables else "not set"
 
 
 def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
@@ -430,32 +405,10 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     if command_a.engine == command_b.engine:
         yield Fine(f"both draw with {command_a.engine}")
         return
-    # Each side's own values are judged in both engines: equal values differ only if the engines interpret them
-    # differently.
-    for side, other_side in ((command_a, command_b), (command_b, command_a)):
-        asked_sampling = {name: BY_NAME[name].default for name in _SAMPLING}
-        entries = _by_concept(side)
-        for name, concept in _SAMPLING.items():
-            entry = entries.get(concept)
-            asked_sampling[name] = asked_sampling[name] if entry is None or entry[1] is None else entry[1]
-        try:
-            unlike, elsewhere = (
-                native_arguments.unlike(side.engine, asked_sampling),
-                native_arguments.unlike(other_side.engine, asked_sampling),
-            )
-        except TypeError:  # a value that is not a number
-            continue
-        for name, meaning in unlike.items():
-            if elsewhere.get(name) != meaning:
-                yield Problem(
-                    "warning", f"{name} means another thing in {_title(side.engine)}",
-                    f"{side.name}: {_title(side.engine)} takes it as {meaning}",
-                    f"equal settings draw from another distribution than {_title(other_side.engine)}'s",
-                    "use only one of the filters, or harness parity --mode coupled",
-                )  # fmt: skip
-    notes = [f"{_title(side.engine)}: {native_arguments.table('engine', side.engine)['max_model_len'].note}"
-             for side in (command_a, command_b)
-             if "max_model_len" in native_arguments.table("engine", side.engine)]  # fmt: skip
+    yield from _read_differently(command_a, command_b.engine)
+    yield from _read_differently(command_b, command_a.engine)
+    tables = [(_title(side.engine), native_arguments.table("engine", side.engine)) for side in (command_a, command_b)]
+    notes = [f"{title}: {table['max_model_len'].note}" for title, table in tables if "max_model_len" in table]
     if len(notes) > 1:
         yield Problem(
             "info",
@@ -467,44 +420,64 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     yield from _left_out(command_a, command_b)
 
 
+def _read_differently(side: Told, other_engine: str) -> Iterator[Problem]:
+    """Yield sampling parameters that mean another thing in this side's engine than in the other's.
+
+    The side's own values are judged in both engines: equal values differ only if the engines interpret them
+    differently.
+    """
+    entries = _by_concept(side)
+    asked_sampling = {name: BY_NAME[name].default for name in _SAMPLING}
+    for name, concept in _SAMPLING.items():
+        value = entries.get(concept, _ABSENT).value
+        if value is not None:
+            asked_sampling[name] = value
+    try:
+        unlike = native_arguments.unlike(side.engine, asked_sampling)
+        elsewhere = native_arguments.unlike(other_engine, asked_sampling)
+    except TypeError:  # a value that is not a number
+        return
+    for name, meaning in unlike.items():
+        if elsewhere.get(name) != meaning:
+            yield Problem(
+                "warning", f"{name} means another thing in {_title(side.engine)}",
+                f"{side.name}: {_title(side.engine)} takes it as {meaning}",
+                f"equal settings draw from another distribution than {_title(other_engine)}'s",
+                "use only one of the filters, or harness parity --mode coupled",
+            )  # fmt: skip
+
+
 def _left_out(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """Report what engines do without an argument, if they do different things."""
+    engine_a, engine_b = command_a.engine, command_b.engine
     for name, parameter in BY_NAME.items():
-        arguments = [native_arguments.table(parameter.part, side.engine).get(name) for side in (command_a, command_b)]
-        first, second = arguments
-        if first is None or second is None or not parameter.results or first.default == second.default:
+        first = native_arguments.table(parameter.part, engine_a).get(name)
+        second = native_arguments.table(parameter.part, engine_b).get(name)
+        if first is None or second is None or not parameter.results:
             continue
-        if first.note == second.note:
+        if first.default == second.default or first.note == second.note:
             continue
-        stated = [f"{_title(side.engine)}: {argument.name} {argument.note}"
-                  for side, argument in zip((command_a, command_b), (first, second), strict=True)]  # fmt: skip
+        stated = f"{_title(engine_a)}: {first.name} {first.note}; {_title(engine_b)}: {second.name} {second.note}"
         yield Problem(
-            "info", f"the engines have another {parameter.concept} where none is given", "; ".join(stated),
+            "info", f"the engines have another {parameter.concept} where none is given", stated,
             parameter.trap or _ANY.does, f"set {parameter.concept} in both commands",
         )  # fmt: skip
 
 
 def _trapped(command_a: Told, command_b: Told) -> list[Item]:
     """Traps that only one of the commands has: they make a difference although no setting differs."""
-    hazards = {side.name: [item for item in trapped(side.framework, side.settings, side.version)
-                         if isinstance(item, Hazard)] for side in (command_a, command_b)}  # fmt: skip
-    only: list[Item] = []
-    for side, other_side in ((command_a, command_b), (command_b, command_a)):
-        elsewhere = {(item.check, item.what) for item in hazards[other_side.name]}
-        only += [
-            Hazard(
-                check=item.check,
-                severity=item.severity,
-                what=item.what,
-                where=(f"command {side.name}",),
-                measured=item.measured,
-                why=item.why,
-                fix=item.fix,
-            )
-            for item in hazards[side.name]
-            if (item.check, item.what) not in elsewhere
-        ]
-    return only
+    hazards_a, hazards_b = _hazards(command_a), _hazards(command_b)
+    return [*_only_in(command_a, hazards_a, hazards_b), *_only_in(command_b, hazards_b, hazards_a)]
+
+
+def _hazards(side: Told) -> list[Hazard]:
+    return [item for item in trapped(side.framework, side.settings, side.version) if isinstance(item, Hazard)]
+
+
+def _only_in(side: Told, hazards: list[Hazard], others: list[Hazard]) -> list[Hazard]:
+    elsewhere = {(item.check, item.what) for item in others}
+    where = (f"command {side.name}",)
+    return [replace(item, where=where) for item in hazards if (item.check, item.what) not in elsewhere]
 
 
 def _title(engine: str) -> str:

@@ -14,6 +14,7 @@ import dataclasses
 import os
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +97,15 @@ class JobOptions:
     repeat: Repeat | None = None
     strict: bool = False
 
+    @property
+    def data_seed(self) -> int | None:
+        """The seed of the prompts' order: with coupled sampling that of the samples, since both need equal prompts."""
+        return self.seed if self.coupled is None else self.coupled
+
+    @property
+    def second_runs(self) -> Repeat:
+        return self.repeat or ("none" if self.coupled is None else "baseline")
+
 
 def plan(
     baseline: str,
@@ -113,7 +123,7 @@ def plan(
         framework = "verl" if options.framework == AUTO else options.framework
         fix = f"--framework {framework} -- python train.py   # the command of the job"
         raise BadInput("there is no command to run twice", fix=fix)
-    placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
+    placed = _with_own_python(command, environ)
     engines = {envs.parse(backend).engine for backend in (baseline, candidate)}
     fitting = [framework.name for framework in frameworks().values() if engines <= {*framework.engines}]
     if not fitting and options.framework == AUTO and not recognised(placed):
@@ -126,38 +136,46 @@ def plan(
     its = job.framework
     refuse(its, seed=options.seed, coupled=options.coupled)
     refuse_unhooked(job, placed, environ)
-    sides = []
     # Check the engines before looking for installations: nobody should install a framework that cannot run the engine.
-    checked = [
-        (side, backend, check_pair(its, backend, command))
-        for side, backend in zip(SIDES, (baseline, candidate), strict=True)
-    ]
-    for side, backend, wanted in checked:
-        words = _with_engine(list(command), its.switch, wanted.engine)
-        environment = envs.resolve(backend, create=False) if wanted.environment or wanted.version else None
-        python = environment.python if environment else ""
-        words, variables = _with_python(words, python, dict(environ), backend)
-        if python and not ask(python, its.adapter, environ).version:
-            raise BadInput(
-                f"{python} of {backend} has no {its.adapter.distribution}",
-                fix=f"{python} -m pip install {its.adapter.distribution}",
-            )
-        if not python:
-            refuse_absent(job, placed, environ)
-        words, variables = steered(its, words, variables, seed=options.seed, coupled=options.coupled)
-        version = environment.version if environment else ""
-        sides.append(
-            Side(
-                name=side,
-                backend=backend,
-                engine=wanted.engine,
-                command=tuple(words),
-                environ=variables,
-                python=python,
-                version=version,
-            )
+    for backend in (baseline, candidate):
+        check_pair(its, backend, command)
+    baseline_name, candidate_name = SIDES
+    return (
+        job,
+        _side(baseline_name, baseline, job, command, options, environ),
+        _side(candidate_name, candidate, job, command, options, environ),
+    )
+
+
+def _with_own_python(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """The command with its own interpreter where one of a side may stand."""
+    return [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
+
+
+def _side(
+    name: str, backend: str, job: Job, command: Sequence[str], options: JobOptions, environ: Mapping[str, str]
+) -> Side:
+    """One side, with the interpreter of its backend where that names an environment or a version."""
+    its, wanted = job.framework, envs.parse(backend)
+    python = version = ""
+    if wanted.environment or wanted.version:
+        environment = envs.resolve(backend, create=False)
+        python, version = environment.python, environment.version
+    words, variables = _with_python(
+        _with_engine(list(command), its.switch, wanted.engine), python, dict(environ), backend
+    )
+    if not python:
+        refuse_absent(job, _with_own_python(command, environ), environ)
+    elif not ask(python, its.adapter, environ).version:
+        raise BadInput(
+            f"{python} of {backend} has no {its.adapter.distribution}",
+            fix=f"{python} -m pip install {its.adapter.distribution}",
         )
-    return job, sides[0], sides[1]
+    words, variables = steered(its, words, variables, seed=options.seed, coupled=options.coupled)
+    return Side(
+        name=name, backend=backend, engine=wanted.engine, command=tuple(words), environ=variables, python=python,
+        version=version,
+    )  # fmt: skip
 
 
 def check_pair(framework: Framework, backend: str, command: Sequence[str] = ("COMMAND",)) -> envs.Backend:
@@ -215,53 +233,58 @@ def run_framework_parity(
             find_program(without_prefixes(command), os.environ)
         except CommandNotRun as error:  # its exit code is that of a command which the harness runs in its own place
             raise BadInput(error.message, fix=error.fix) from error
-    seed, coupled = options.seed, options.coupled
     job, baseline_side, candidate_side = plan(baseline, candidate, command, options)
-    its, name = job.framework, job.framework.name
-    data_seed = (seed if coupled is None else coupled) if its.seeds_prompts else None
+    its = job.framework
     # Both sides are checked before either runs, because a run may take hours.
+    data_seed = options.data_seed if its.seeds_prompts else None
     hazards = {side.name: _hazards(side, its, data_seed, say) for side in (baseline_side, candidate_side)}
     for side in (baseline_side, candidate_side):
         _refuse_what_breaks(side, hazards[side.name], say)
     runs = _Runs(its, options, say)
-    wanted = options.repeat or ("baseline" if coupled is not None else "none")
-    # If the first run fails, the second is not started: the pair cannot be judged any more.
-    with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:
+    with recording_in(options.out, f"parity-{its.name}-{baseline}-{candidate}") as folder:
+        # If the first run fails, the second is not started: the pair cannot be judged any more.
         failed = runs.record(baseline_side, folder / baseline_side.name)
         failed = failed or runs.record(candidate_side, folder / candidate_side.name)
         verdict = _verdict(folder, options.cap, failed=failed)
-        twice = {"none": [], "baseline": [baseline_side], "both": [baseline_side, candidate_side]}[wanted]
+        twice = {"none": [], "baseline": [baseline_side], "both": [baseline_side, candidate_side]}[options.second_runs]
         # The second runs come last, and only if their floor can still change the verdict.
         if twice and (failed or verdict.verdict == "CONFOUNDED"):
             say(f"no second run: the pair is {verdict.verdict} whatever it shows")
         elif twice:
-            broken = {side.name: runs.record(side, folder / f"{side.name}{AGAIN}") for side in twice}
-            again = {side: folder / f"{side}{AGAIN}" for side, failure in broken.items() if failure is None}
-            lost = [f"the {side}'s second run: {failure.why}" for side, failure in broken.items() if failure]
-            verdict = _verdict(folder, options.cap, again=again)
-            verdict = dataclasses.replace(verdict, missing=[*verdict.missing, *lost])
-    figures = runs.seconds | {"total_s": round(time.monotonic() - started, 1)}
-    drawn = {"seed": seed} if coupled is None else {"mode": "coupled", "seed": coupled}
-    rerun_command = command_line(
+            verdict = _with_floor(folder, runs, twice)
+    total = {"total_s": round(time.monotonic() - started, 1)}
+    traps = _traps(candidate_side, its, hazards[candidate_side.name], folder / candidate_side.name)
+    verdict = dataclasses.replace(
+        verdict,
+        figures=verdict.figures | runs.seconds | total,
+        reproduce=f"{_command_line(baseline, candidate, its, options)} -- {_quoted(command)}",
+        findings=[*verdict.findings, *traps],
+    )
+    return written(verdict.strict if options.strict else verdict, folder)
+
+
+def _with_floor(folder: Path, runs: _Runs, sides: list[Side]) -> Verdict:
+    """The verdict on the pair with a second run of these sides, which measures the floor."""
+    broken = {side.name: runs.record(side, folder / f"{side.name}{AGAIN}") for side in sides}
+    again = {name: folder / f"{name}{AGAIN}" for name, failure in broken.items() if failure is None}
+    lost = [f"the {name}'s second run: {failure.why}" for name, failure in broken.items() if failure]
+    verdict = _verdict(folder, runs.options.cap, again=again)
+    return dataclasses.replace(verdict, missing=[*verdict.missing, *lost])
+
+
+def _command_line(baseline: str, candidate: str, framework: Framework, options: JobOptions) -> str:
+    """The command line that repeats the comparison, up to the job's own command."""
+    return command_line(
         "parity",
         baseline,
         candidate,
-        framework=name,
+        framework=framework.name,
         cap=options.cap,
         repeat=options.repeat,
         strict=options.strict,
-        **drawn,
+        mode=None if options.coupled is None else "coupled",
+        seed=options.data_seed,
     )
-    verdict = dataclasses.replace(
-        verdict,
-        figures=verdict.figures | figures,
-        reproduce=f"{rerun_command} -- {_quoted(command)}",
-        findings=[
-            *verdict.findings,
-            *_traps(candidate_side, its, hazards[candidate_side.name], folder / candidate_side.name),
-        ],
-    )
-    return written(verdict.strict if options.strict else verdict, folder)
 
 
 @dataclass(frozen=True)
@@ -321,16 +344,14 @@ def _verdict(
     from harness.parity.answers import cut_short
     from harness.parity.verdict import judge
 
-    answer = cut_short(failed.why) if failed else None
-    if failed and answer and not (folder / "candidate" / "run.json").exists():
-        code = EXIT_CODES["INCONCLUSIVE"]
+    if failed is None:
+        return judge(folder / "baseline", folder / "candidate", native=False, cap=cap, again=again)
+    answer, code = cut_short(failed.why), EXIT_CODES["INCONCLUSIVE"]
+    if not (folder / "candidate" / "run.json").exists():
         return Verdict("parity", "INCONCLUSIVE", code, answer.reason, evidence=answer.evidence, fix=failed.fix)
-    verdict = judge(folder / "baseline", folder / "candidate", native=False, cap=cap, again=again)
-    if not failed or not answer:
-        return verdict
     return dataclasses.replace(
-        verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=answer.reason,
-        evidence=answer.evidence, fix=failed.fix,
+        judge(folder / "baseline", folder / "candidate", native=False, cap=cap, again=again),
+        verdict="INCONCLUSIVE", exit_code=code, reason=answer.reason, evidence=answer.evidence, fix=failed.fix,
     )  # fmt: skip
 
 
@@ -344,6 +365,10 @@ def _refuse_what_breaks(side: Side, hazards: list[Hazard], say: Callable[[str], 
             say(f"{side.backend}: {item.what}; {item.why}")
 
 
+def _trap_names(framework: Framework) -> set[str]:
+    return {trap.check for trap in (*framework.traps, *shared_traps(framework))}
+
+
 def _traps(side: Side, framework: Framework, hazards: list[Hazard], recorded: Path) -> list[Finding]:
     """Settings that make a difference without a fault of an engine, as findings of the verdict.
 
@@ -351,7 +376,7 @@ def _traps(side: Side, framework: Framework, hazards: list[Hazard], recorded: Pa
     """
     resolved = of_recording(framework, recorded)
     items = hazards if resolved is None else [item for item in resolved if isinstance(item, Hazard)]
-    traps = {trap.check for trap in (*framework.traps, *shared_traps(framework))}
+    traps = _trap_names(framework)
     return [
         Finding(item.check, f"{item.what} ({item.measured})", effect=item.why, severity="warning", where=side.name)
         for item in items
@@ -362,10 +387,10 @@ def _traps(side: Side, framework: Framework, hazards: list[Hazard], recorded: Pa
 def _hazards(side: Side, framework: Framework, seed: int | None, say: Callable[[str], None]) -> list[Hazard]:
     """What `harness doctor` says about the job. What cannot be checked before the start is reported, and refuses
     nothing."""
-    traps = {trap.check for trap in (*framework.traps, *shared_traps(framework))}
+    reported = {*_trap_names(framework), SETTINGS}
     items = look(side.command, framework.name, side.environ, seed=seed)
     for item in items:
-        if isinstance(item, Unchecked) and item.check in {*traps, SETTINGS}:
+        if isinstance(item, Unchecked) and item.check in reported:
             say(f"{side.backend}: {item.check} is not checked: {item.reason}")
     return [item for item in items if isinstance(item, Hazard)]
 
@@ -402,13 +427,8 @@ def _with_python(
 
 
 def _is(word: str, python: str, environ: Mapping[str, str]) -> bool:
-    import shutil
-
-    return (
-        bool(python)
-        and os.path.basename(word).startswith("python")
-        and shutil.which(word, path=environ.get("PATH")) == python
-    )
+    named_python = bool(python) and os.path.basename(word).startswith("python")
+    return named_python and shutil.which(word, path=environ.get("PATH")) == python
 
 
 def _another_engine(folder: Path, side: Side) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,14 @@ _SPLITS = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
+class _Written:
+    """An option of a launcher as it is written, and where."""
+
+    text: str
+    where: str
+
+
+@dataclass(frozen=True)
 class Launch:
     """What is known about a job's processes: settings, why others are not known, and where each is set.
 
@@ -105,66 +113,79 @@ def launched(
     none. `package`: of TRL, whose folder has the files that `--accelerate_config` names.
     """
     words = start.before
-    place = next((at for at, word in enumerate(words) if os.path.basename(word) in _LAUNCHERS), None)
+    place = _place_of(words, _LAUNCHERS)
     if accelerated is not None:
-        name, launcher, options = "accelerate", _ACCELERATE, list(_options((*words, *accelerated)))
-    elif place is None:
+        name, launcher, options = "accelerate", _ACCELERATE, _options((*words, *accelerated))
+    elif place is not None:
+        name = os.path.basename(words[place])
+        launcher, options = _LAUNCHERS[name], _options(words[place + 1 :])
+    else:
         parallel = _parallel(words)
         world = {PROCESSES: f"WORLD_SIZE is {environ['WORLD_SIZE']}"} if "WORLD_SIZE" in environ else {}
         return replace(parallel, unknown={**world, **parallel.unknown})
-    else:
-        name = os.path.basename(words[place])
-        launcher, options = _LAUNCHERS[name], list(_options(words[place + 1 :]))
-    texts: dict[str, tuple[str, str]] = {
-        each.name: (each.value or str(each.bare), f"{name} {word}, {_COMMAND}") for each, word in options
+    written = {
+        each.name: _Written(each.value or str(each.bare), f"{name} {word}, {_COMMAND}") for each, word in options
     }
-    accelerate_texts: dict[str, str] = {}
     trouble = ""
+    accelerate: dict[str, str] = {}
     if launcher is _ACCELERATE:
-        more, trouble = _accelerate_file(words, accelerated or (), environ, package)
-        texts = {**more, **texts}
-        accelerate_texts = {key: text for key, (text, _) in texts.items()}
-    if launcher.variables:
-        names = (launcher.processes, launcher.nodes)
-        inherited = {key: f"{launcher.variables}{key.upper()}" for key in names if key not in texts}
-        texts |= {key: (environ[variable], f"the variable {variable}") for key, variable in inherited.items()
-                  if variable in environ}  # fmt: skip
+        from_file, trouble = _accelerate_file(words, accelerated or (), environ, package)
+        written = {**from_file, **written}
+        accelerate = {key: item.text for key, item in written.items()}
+    written |= _from_variables(launcher, written, environ)
     if shell := next((word for word in words if SHELL.match(word)), ""):
         trouble = trouble or f"{start.entry} is started by {shell}, which only the shell knows"
-    made = _counted(launcher, name, texts, trouble)
+    made = _counted(launcher, name, written, trouble)
+    # The words that the `trl` command gives accelerate are the framework's own options too.
     counted_keys = {launcher.processes: PROCESSES, launcher.nodes: NODES}
-    others = {key: entry for key, entry in texts.items() if counted_keys.get(key) not in made.values}
-    others = {} if accelerated is not None else others  # its words are the framework's own options too
+    others = [key for key in written if counted_keys.get(key) not in made.values and accelerated is None]
     outer = _parallel(words[:place])
     return Launch(
-        {**{f"launch.{key}": text for key, (text, _) in others.items()}, **outer.values, **made.values},
+        {**{f"launch.{key}": written[key].text for key in others}, **outer.values, **made.values},
         made.unknown,
-        {**outer.places, **{f"launch.{key}": where for key, (_, where) in others.items()}, **made.places},
-        accelerate_texts,
+        {**outer.places, **{f"launch.{key}": written[key].where for key in others}, **made.places},
+        accelerate,
         trouble,
     )
 
 
-def _counted(launcher: _Launcher, name: str, texts: Mapping[str, tuple[str, str]], trouble: str) -> Launch:
+def _place_of(words: Sequence[str], programs: Container[str]) -> int | None:
+    """The place of the first word that names one of these programs; None without one."""
+    return next((at for at, word in enumerate(words) if os.path.basename(word) in programs), None)
+
+
+def _from_variables(
+    launcher: _Launcher, written: Mapping[str, _Written], environ: Mapping[str, str]
+) -> dict[str, _Written]:
+    """The two numbers that no option gives, from the variables that replace an option's default."""
+    values: dict[str, _Written] = {}
+    for key in (launcher.processes, launcher.nodes):
+        variable = f"{launcher.variables}{key.upper()}"
+        if launcher.variables and key not in written and variable in environ:
+            values[key] = _Written(environ[variable], f"the variable {variable}")
+    return values
+
+
+def _counted(launcher: _Launcher, name: str, written: Mapping[str, _Written], trouble: str) -> Launch:
     """The two numbers."""
-    values: dict[str, object] = {}
+    values: dict[str, int] = {}
     unknown: dict[str, str] = {}
     places: dict[str, str] = {}
-    hosts = ", ".join(f"--{key} {texts[key][0]}" for key in launcher.hosts if key in texts)
+    hosts = ", ".join(f"--{key} {written[key].text}" for key in launcher.hosts if key in written)
     several = f"{name} takes the processes that {hosts or 'the machine'} has"
     defaults = {launcher.nodes: ("" if hosts else "1"), launcher.processes: launcher.default}
     for setting, key in ((NODES, launcher.nodes), (PROCESSES, launcher.processes)):
-        text, where = texts.get(key, (defaults[key], f"{name}'s default"))
-        low, _, high = text.partition(":")  # torchrun's form of a number of nodes that may change
-        text = low if low == high else text
-        if text.isdigit() and (key in texts or not trouble):
-            values[setting], places[setting] = int(text), where
+        item = written.get(key, _Written(defaults[key], f"{name}'s default"))
+        low, _, high = item.text.partition(":")  # torchrun's form of a number of nodes that may change
+        text = low if low == high else item.text
+        if text.isdigit() and (key in written or not trouble):
+            values[setting], places[setting] = int(text), item.where
         elif text or trouble:
             unknown[setting] = trouble or f"{key} is {text}, which is no number"
         else:
             unknown[setting] = several
-    if launcher.total and PROCESSES in values and NODES in values:
-        each, rest = divmod(int(str(values[PROCESSES])), int(str(values[NODES])) or 1)
+    if launcher.total and {PROCESSES, NODES} <= values.keys():
+        each, rest = divmod(values[PROCESSES], values[NODES] or 1)
         if rest:
             unknown[PROCESSES] = f"{values.pop(PROCESSES)} processes are no whole number for each of {values[NODES]}"
         else:
@@ -174,16 +195,17 @@ def _counted(launcher: _Launcher, name: str, texts: Mapping[str, tuple[str, str]
 
 def _parallel(words: Sequence[str]) -> Launch:
     """What MPI or Slurm is told: its options as they are written, and no number."""
-    place = next((at for at, word in enumerate(words) if os.path.basename(word) in _PARALLEL), None)
+    place = _place_of(words, _PARALLEL)
     if place is None:
         return Launch()
     name = os.path.basename(words[place])
     end = next((at for at, word in enumerate(words) if at > place and "python" in os.path.basename(word)), len(words))
-    options = list(_options(words[place + 1 : end]))
-    names = _PARALLEL[name]
-    values = {f"launch.{name}.{names.get(each.name, each.name)}": each.value for each, _ in options}
+    values: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for each, word in _options(words[place + 1 : end]):
+        setting = f"launch.{name}.{_PARALLEL[name].get(each.name, each.name)}"
+        values[setting], places[setting] = each.value, f"{word}, {_COMMAND}"
     why = f"{name} decides how many there are: {' '.join(words[place:end])}"
-    places = {f"launch.{name}.{names.get(each.name, each.name)}": f"{word}, {_COMMAND}" for each, word in options}
     return Launch(values, {PROCESSES: why}, places)
 
 
@@ -207,8 +229,8 @@ def _options(words: Sequence[str]) -> Iterator[tuple[Option, str]]:
 
 def _accelerate_file(
     words: Sequence[str], accelerated: Sequence[str], environ: Mapping[str, str], package: Path | None
-) -> tuple[dict[str, tuple[str, str]], str]:
-    """(Setting of accelerate's file -> its value and where it is set, why it is not known).
+) -> tuple[dict[str, _Written], str]:
+    """(Setting of accelerate's file -> its value, why it is not known).
 
     Without a file, accelerate uses the one that `accelerate config` wrote.
     """
@@ -222,10 +244,13 @@ def _accelerate_file(
     if SHELL.search(file):
         return {}, f"settings come from {file}, which only the shell knows"
     file_settings, why = mapping(file) if file else ({}, "")
-    # YAML reads accelerate's `no` as false.
-    texts = {name: "no" if value is False else str(value).lower() if value is True else str(value)
-             for name, value in file_settings.items() if value is not None}  # fmt: skip
-    return {name: (text, f"{name} of {file}") for name, text in texts.items()}, why
+    switches = {False: "no", True: "true"}  # YAML reads accelerate's `no` as false
+    written: dict[str, _Written] = {}
+    for name, value in file_settings.items():
+        if value is not None:
+            text = switches[value] if isinstance(value, bool) else str(value)
+            written[name] = _Written(text, f"{name} of {file}")
+    return written, why
 
 
 def _defaults(environ: Mapping[str, str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from harness.doctor.outcome import Outcome, Problem, Unseen
 from harness.frameworks.installed import Installation
 from harness.frameworks.settings import SHELL, parsed
+from reports.text import first_of
 
 _DASHED = re.compile(r"--?[A-Za-z]")  # other words are values, such as negative numbers
 _SHOWN = 4  # names that one sentence shows
@@ -115,25 +116,32 @@ def against(options: Iterable[Option], parser: Parser, version: str) -> Iterator
         if option.name == "help":
             continue
         meant = [name for name in parser.names if name.startswith(option.name)]  # argparse accepts prefixes
-        if option.name not in parser.names and len(meant) != 1:
-            near = f": it may be {listed(meant)}" if meant else nearest(option.name, parser.names)
-            what = f"{parser.where} has no such option{near}"
-            if parser.unknown:
-                yield Unseen(f"whether {parser.where} takes --{option.name} is not known: {parser.unknown}")
-            else:
-                yield Problem("error", f"{version} does not know --{option.name}", what, _ENDS, _FIX)
-            continue
-        wanted, what = parser.names[option.name if option.name in parser.names else meant[0]], ""
-        if SHELL.search(option.value):
-            if wanted == "0" and not option.bare:
-                yield Unseen(f"--{option.name} takes no value, and {option.value} may be one or more options")
-            continue
-        if wanted == "0" and not option.bare:
-            what = f"it takes no value: --{option.name} alone switches, and {option.value!r} is refused"
-        elif wanted in ("1", "+") and option.bare:
-            what = "a value has to stand behind it"
-        if what:
-            yield Problem("error", f"{version} does not take --{option.name}", what, _ENDS, _FIX)
+        if option.name in parser.names:
+            outcome = _form(option, parser.names[option.name], version)
+        elif len(meant) == 1:
+            outcome = _form(option, parser.names[meant[0]], version)
+        elif parser.unknown:
+            outcome = Unseen(f"whether {parser.where} takes --{option.name} is not known: {parser.unknown}")
+        else:
+            near = f": it may be {first_of(meant, _SHOWN)}" if meant else nearest(option.name, parser.names)
+            outcome = refused(version, f"--{option.name}", f"{parser.where} has no such option{near}", _ENDS)
+        if outcome is not None:
+            yield outcome
+
+
+def _form(option: Option, words: str, version: str) -> Outcome | None:
+    """What is wrong with an option's value; None if nothing is. `words`: how many follow it, as in `Parser.names`."""
+    if SHELL.search(option.value):
+        unclear = words == "0" and not option.bare
+        what = f"--{option.name} takes no value, and {option.value} may be one or more options"
+        return Unseen(what) if unclear else None
+    if words == "0" and not option.bare:
+        what = f"it takes no value: --{option.name} alone switches, and {option.value!r} is refused"
+    elif words in ("1", "+") and option.bare:
+        what = "a value has to stand behind it"
+    else:
+        return None
+    return Problem("error", f"{version} does not take --{option.name}", what, _ENDS, _FIX)
 
 
 def refused(version: str, option_text: str, what: str, why: str) -> Problem:
@@ -144,11 +152,6 @@ def refused(version: str, option_text: str, what: str, why: str) -> Problem:
 def called(name: str, installed: Installation | None) -> str:
     """The name and version of a framework, for the beginning of a sentence."""
     return f"{name} {installed.version if installed else ''}".strip()
-
-
-def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -97,19 +97,24 @@ def _hooks(run: Run, adapter: Adapter) -> Hooks:
     hook_events = list(run.events("hooks"))
     version = next((str(event.get("version")) for event in hook_events if event.get("version")), "")
     fired = Counter(str(event["hook"]) for event in run.events("span") if event.get("hook"))
-    installed = {symbol for event in hook_events for symbol in event.get("installed") or ()}
-    moved = {
-        str(k): str(v) for event in hook_events for k, v in (event.get("moved") or {}).items() if k not in installed
+    moved: dict[str, str] = {}
+    for event in hook_events:
+        moved |= {str(symbol): str(why) for symbol, why in (event.get("moved") or {}).items()}
+    for event in hook_events:  # in another process its place was as the table says
+        for symbol in event.get("installed") or ():
+            moved.pop(symbol, None)
+    never = {
+        hook.symbol: hook.when
+        for hook in adapter.hooks_of(version)
+        if hook.symbol not in fired and hook.symbol not in moved
     }
-    adapter_hooks = adapter.hooks_of(version)
-    silent = (hook for hook in adapter_hooks if hook.symbol not in fired and hook.symbol not in moved)
     return Hooks(
         version=version,
         processes=len({event["pid"] for event in hook_events}),
         journals=len(run._journals),
         rollouts=any(True for _ in run.frames("rollout")),
         fired=dict(fired),
-        never={hook.symbol: hook.when for hook in silent},
+        never=never,
         moved={symbol: why for symbol, why in moved.items() if symbol not in fired},
         off={str(event.get("hook")): str(event.get("error")) for event in run.events("hook_off")},
     )
@@ -117,18 +122,13 @@ def _hooks(run: Run, adapter: Adapter) -> Hooks:
 
 def _process_fields(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:
     """The keys of run.json that only the processes know."""
-    fields: dict[str, Any] = {"framework": adapter.framework, "framework_version": hooks.version}
-    missing = dict(adapter.missing)
-    for event in run.events("configuration"):
-        scenario = {**(event.get("scenario") or {}), "framework": event.get("settings") or {}}
-        fields = {
-            **fields, "scenario": _merged(fields.get("scenario", {}), scenario), "backend": event.get("backend"),
-            "seeds": {**fields.get("seeds", {}), **(event.get("seeds") or {})}, "sampling_mode": event.get("mode"),
-        }  # fmt: skip
-        missing |= event.get("missing") or {}
-    resumed = [resume_event for resume_event in run.events("resume") if isinstance(resume_event.get("step"), int)]
-    if resumed:  # every rank records it
-        fields["resumed"] = {"step": resumed[0]["step"], "path": str(resumed[0].get("path") or "")}
+    configuration, missing = _configuration(run)
+    fields = {"framework": adapter.framework, "framework_version": hooks.version, **configuration}
+    for event in run.events("resume"):
+        if isinstance(event.get("step"), int):  # every rank records it
+            fields["resumed"] = {"step": event["step"], "path": str(event.get("path") or "")}
+            break
+    missing = {**adapter.missing, **missing}
     if "scenario" not in fields:
         missing["configuration"] = "no process recorded the resolved configuration"
     for symbol in hooks.silent:
@@ -139,13 +139,26 @@ def _process_fields(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:
     return {**fields, "missing": [f"{what}: {why}" for what, why in missing.items()], "hooks": hook_states}
 
 
+def _configuration(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
+    """(The keys of run.json about the resolved configuration, what is missing of it -> why), of all processes."""
+    fields: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    for event in run.events("configuration"):
+        scenario = {**(event.get("scenario") or {}), "framework": event.get("settings") or {}}
+        fields = {
+            "scenario": _merged(fields.get("scenario", {}), scenario), "backend": event.get("backend"),
+            "seeds": {**fields.get("seeds", {}), **(event.get("seeds") or {})}, "sampling_mode": event.get("mode"),
+        }  # fmt: skip
+        missing |= event.get("missing") or {}
+    return fields, missing
+
+
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Merge two configurations: each of several processes may know a part of it."""
     merged = dict(first)
     for key, value in second.items():
-        merged[key] = (
-            _merged(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
-        )
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
     return merged
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -68,25 +68,44 @@ class Server:
         return f"{self.name}: {redaction.arguments([f'--{argument}={self.arguments[argument]}'])[0]}"
 
 
-def read(name: str, command: Sequence[str]) -> Server | None:
-    """Return the server that a command starts; None for any other command."""
-    words = without_prefixes(command)
+@dataclass(frozen=True)
+class _Start:
+    """The words of a command that start an engine's server: `program` (the engine's own, or an interpreter), and what
+    the server is given."""
+
+    engine: str
+    program: str
+    arguments: list[str]
+
+
+def _server_start(words: list[str]) -> _Start | None:
+    """`vllm serve …`, `python -m sglang.launch_server …`; None where the words start no server."""
     for at, word in enumerate(words):
         for engine, process in ENGINES.items():
-            serves = os.path.basename(word) == engine and words[at + 1 : at + 2] == ["serve"]
-            module = bool(process.modules) and words[at - 1] == "-m" and word.startswith(process.modules)
-            if serves or module:
-                start = taken_apart(command, "$^", os.environ)
-                mine = {key: value for key, value in start.variables.items() if os.environ.get(key) != value}
-                given = words[at + 1 + serves :]
-                arguments, options = _arguments(engine, given), tuple(item.name for item in dashed(given, hyphens=True))
-                models = [str(arguments.pop(title)) for title in _MODEL if title in arguments]
-                version = _version(engine, words[at - 2] if module else word)
-                return Server(
-                    name=name, engine=engine, model="".join(models[:1]), arguments=arguments, options=options,
-                    variables=mine, version=version,
-                )  # fmt: skip
+            if os.path.basename(word) == engine and words[at + 1 : at + 2] == ["serve"]:
+                return _Start(engine, word, words[at + 2 :])
+            if process.modules and words[at - 1] == "-m" and word.startswith(process.modules):
+                return _Start(engine, words[at - 2], words[at + 1 :])
     return None
+
+
+def read(name: str, command: Sequence[str]) -> Server | None:
+    """Return the server that a command starts; None for any other command."""
+    start = _server_start(without_prefixes(command))
+    if start is None:
+        return None
+    variables = taken_apart(command, "$^", os.environ).variables
+    arguments = _arguments(start.engine, start.arguments)
+    models = [str(arguments.pop(title)) for title in _MODEL if title in arguments]
+    return Server(
+        name=name,
+        engine=start.engine,
+        model="".join(models[:1]),
+        arguments=arguments,
+        options=tuple(option.name for option in dashed(start.arguments, hyphens=True)),
+        variables={key: value for key, value in variables.items() if os.environ.get(key) != value},
+        version=_version(start.engine, start.program),
+    )
 
 
 def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
@@ -165,43 +184,73 @@ def _native(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
             yield _differs(argument, canonical.get(argument, ""), stated)
 
 
+@dataclass(frozen=True)
+class EngineArguments:
+    """What a command gives its engine.
+
+    `name`: of the command. `values`: by the engine's own names. `table`: the engine's argument of each canonical name.
+    """
+
+    name: str
+    engine: str
+    values: Mapping[str, Any]
+    table: Mapping[str, Native]
+
+    def gives(self, parameter: str) -> bool:
+        """Whether the command sets a canonical parameter."""
+        return parameter in self.table and self.table[parameter].name in self.values
+
+    def value(self, parameter: str) -> Any:
+        """The value of a canonical parameter; None where the engine has no such argument, or the value is not known."""
+        return self.table[parameter].value_in(self.values) if parameter in self.table else None
+
+    def written(self, parameter: str, value: Any) -> Any:
+        """What this engine is to be given for a canonical value; None where it has no such argument or the value is not
+        known."""
+        return None if value is None or parameter not in self.table else self.table[parameter].write(value)
+
+    def is_given(self, parameter: str, word: Any) -> bool:
+        """Whether the command gives the argument this value, in the engine's own form."""
+        return word is not None and self.values.get(self.table[parameter].name) == word
+
+    def unnamed(self, aside: Container[str] = ()) -> list[str]:
+        """Arguments that have no canonical name."""
+        names = {argument.name for argument in self.table.values()}
+        return [name for name in self.values if name not in names and name not in aside]
+
+    def unseen(self, arguments: Sequence[str]) -> Unseen:
+        where = f"{', '.join(arguments)} of {self.engine} in {self.name}"
+        return Unseen(f"{where}: what it is elsewhere is not known here")
+
+
 def _canonical(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
-    sides = [(side, _table(side.engine)) for side in (server_a, server_b)]
+    sides = [EngineArguments(server.name, server.engine, server.arguments, _table(server.engine))
+             for server in (server_a, server_b)]  # fmt: skip
     for name in _PARAMETERS:
-        if not any(name in table and table[name].name in side.arguments for side, table in sides):
-            continue
-        values = [table[name].value_in(side.arguments) if name in table else None for side, table in sides]
-        # SGLang keeps tokens of its context for itself: what our mapping writes for the other's value is alike, too.
-        written = [_written(table.get(name), other) for (_, table), other in zip(sides, values[::-1], strict=True)]
-        if values[0] == values[1] or any(
-            word is not None and side.arguments.get(table[name].name) == word
-            for (side, table), word in zip(sides, written, strict=True)
-        ):
-            yield None
-            continue
-        stated = "; ".join(f"{side.name}: {name} {value}" for (side, _), value in zip(sides, values, strict=True))
-        fixes = [
-            f"{_option(table[name].name, word)} in {side.name}"
-            for (side, table), word in zip(sides, written, strict=True)
-            if word is not None
-        ]
-        yield _differs(name, name, stated, trap=True, fix=", or ".join(fixes))
-    for side, table in sides:
-        meant = {argument.name for argument in table.values()} | _ASIDE
-        if others := sorted({*side.arguments} - meant):
-            yield Unseen(f"{', '.join(others)} of {side.engine} in {side.name}: what it is elsewhere is not known here")
+        if any(side.gives(name) for side in sides):
+            yield _parameter(name, *sides)
+    for side in sides:
+        if others := sorted(side.unnamed(aside=_ASIDE)):
+            yield side.unseen(others)
+
+
+def _parameter(name: str, side_a: EngineArguments, side_b: EngineArguments) -> Problem | None:
+    """What differs in one canonical parameter of two engines; None where both are given the same."""
+    value_a, value_b = side_a.value(name), side_b.value(name)
+    # SGLang keeps tokens of its context for itself: what our mapping writes for the other's value is alike, too.
+    word_a, word_b = side_a.written(name, value_b), side_b.written(name, value_a)
+    if value_a == value_b or side_a.is_given(name, word_a) or side_b.is_given(name, word_b):
+        return None
+    stated = f"{side_a.name}: {name} {value_a}; {side_b.name}: {name} {value_b}"
+    fixes = [f"{_option(side.table[name].name, word)} in {side.name}"
+             for side, word in ((side_a, word_a), (side_b, word_b)) if word is not None]  # fmt: skip
+    return _differs(name, name, stated, trap=True, fix=", or ".join(fixes))
 
 
 def _table(engine: str) -> dict[str, Native]:
     """The engine's arguments by canonical name, with those that no scenario sets."""
     arguments = {name: item.argument(engine) for name, item in _PARAMETERS.items() if item.part == "engine"}
     return {name: argument for name, argument in arguments.items() if argument is not None}
-
-
-def _written(argument: Native | None, value: Any) -> Any:
-    """What the engine is to be given for a canonical value; None where it has no such argument or the value is not
-    known."""
-    return None if argument is None or value is None else argument.write(value)
 
 
 def _option(name: str, value: Any) -> str:
@@ -214,13 +263,15 @@ def _option(name: str, value: Any) -> str:
 
 def _differs(argument: str, canonical: str, stated: str, *, trap: bool = False, fix: str = "") -> Problem:
     """The difference of one argument. `trap`: between two engines, which may not mean the same by it."""
+    what = f"{argument} differs"
+    if argument in _ASIDE:
+        return Problem("info", what, stated, "it bears on no number that is compared", "")
     parameter = _PARAMETERS.get(canonical)
-    results = parameter is not None and parameter.results
-    severity: Severity = "info" if argument in _ASIDE else "error" if results else "warning"
-    if severity == "info":
-        return Problem(severity, f"{argument} differs", stated, "it bears on no number that is compared", "")
-    does = parameter.trap if trap and parameter and parameter.trap else _COMPUTES if results else _DOES
-    return Problem(severity, f"{argument} differs", stated, does, fix or "write it alike in both commands")
+    severity: Severity = "error" if parameter and parameter.results else "warning"
+    does = _COMPUTES if severity == "error" else _DOES
+    if trap and parameter and parameter.trap:
+        does = parameter.trap
+    return Problem(severity, what, stated, does, fix or "write it alike in both commands")
 
 
 def _arguments(engine: str, words: Sequence[str]) -> dict[str, Any]:
@@ -231,24 +282,30 @@ def _arguments(engine: str, words: Sequence[str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     at = 0
     while at < len(words):
-        option, equals, value = words[at].partition("=")
+        word = words[at]
         at += 1
-        if not option.startswith("-"):
-            arguments.setdefault("model", option + equals + value)
+        if not word.startswith("-"):
+            arguments.setdefault("model", word)
             continue
-        if option[:2] in spellings and option not in spellings:  # -O3, -qawq
-            option, equals, value = option[:2], "=", option[2:] + equals + value
-        head, dot, key = option.partition(".")  # -cc.mode=3
-        name = spellings.get(head, head.lstrip("-").replace("-", "_")) + dot + key
+        name, equals, value = _option_parts(word, spellings)
         takes_value = name not in switches and not _SWITCH.fullmatch(name)
         if not equals and at < len(words) and takes_value and not _OPTION.match(words[at]):
-            value, equals = words[at], "="
+            value, equals = words[at], True
             at += 1
         if name.startswith("no_") and not equals:
             arguments[name.removeprefix("no_")] = False
         else:
             arguments[name] = _value(value) if equals else True
     return arguments
+
+
+def _option_parts(word: str, spellings: Mapping[str, str]) -> tuple[str, bool, str]:
+    """(Name of an option, whether its value is in the same word, that value). `spellings`: short form -> name."""
+    if word[:2] in spellings and word.partition("=")[0] not in spellings:  # -O3, -qawq
+        return spellings[word[:2]], True, word[2:]
+    option, equals, value = word.partition("=")
+    head, dot, key = option.partition(".")  # -cc.mode=3
+    return spellings.get(head, head.lstrip("-").replace("-", "_")) + dot + key, bool(equals), value
 
 
 def _value(text: str) -> Any:

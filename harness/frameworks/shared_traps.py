@@ -8,8 +8,8 @@ the learning rate).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.settings import Settings
@@ -29,29 +29,38 @@ def shared_traps(framework: Framework) -> tuple[Trap, ...]:
 
 def temperature(framework: Framework, settings: Settings) -> Iterator[Outcome]:
     """A temperature of 0 in the rollout: nothing is explored, and the samples of a group have one reward."""
-    name, value, why = _value(framework, settings, "temperature")
-    if why:
-        yield Unseen(why)
-    elif value is None or value > 0:
-        yield Fine("samples are drawn" if value is None else f"samples are drawn at temperature {value:g}")
+    setting = _Number.of(framework, settings, "temperature")
+    if setting.why_unknown:
+        yield Unseen(setting.why_unknown)
+    elif setting.value is None:
+        yield Fine("samples are drawn")
+    elif setting.value > 0:
+        yield Fine(f"samples are drawn at temperature {setting.value:g}")
     else:
-        _, size, unknown = _value(framework, settings, "samples a prompt")
-        group = not unknown and size is not None and size > 1 and not _has_critic(framework, settings)
-        effect = "its advantages are zero, and nothing learns" if group else "nothing is explored"
-        measured = f"{name}={value:g}" + (f", {size:g} samples a prompt" if group else "")
-        yield Problem(
-            "error" if group else "warning", "the rollout draws greedily", measured, f"{_GREEDY}; {effect}",
-            f"set {name} above 0, as 1.0",
-        )  # fmt: skip
+        yield _greedy(framework, settings, setting)
+
+
+def _greedy(framework: Framework, settings: Settings, temperature: _Number) -> Problem:
+    """The problem of greedy rollouts: an error where a group has several samples, and its mean is their baseline."""
+    size = _Number.of(framework, settings, "samples a prompt")
+    measured = f"{temperature.name}={temperature.value:g}"
+    severity: Severity = "warning"
+    effect = "nothing is explored"
+    if not size.why_unknown and size.value is not None and size.value > 1 and not _has_critic(framework, settings):
+        measured += f", {size.value:g} samples a prompt"
+        severity, effect = "error", "its advantages are zero, and nothing learns"
+    fix = f"set {temperature.name} above 0, as 1.0"
+    return Problem(severity, "the rollout draws greedily", measured, f"{_GREEDY}; {effect}", fix)
 
 
 def learning_rate(framework: Framework, settings: Settings) -> Iterator[Outcome]:
     """A learning rate of 0: every update leaves the weights as they are."""
     severities: dict[str, Severity] = {"actor": "error", "critic": "warning"}
     for role, severity in severities.items():
-        name, value, why = _value(framework, settings, f"learning rate of the {role}")
-        if why:
-            yield Unseen(why)
+        setting = _Number.of(framework, settings, f"learning rate of the {role}")
+        name, value = setting.name, setting.value
+        if setting.why_unknown:
+            yield Unseen(setting.why_unknown)
         elif value is not None and value <= 0:
             effect = f"no update changes the {role}'s weights, whatever the rewards are"
             yield Problem(
@@ -69,19 +78,31 @@ def _has_critic(framework: Framework, settings: Settings) -> bool:
     return False
 
 
-def _value(framework: Framework, settings: Settings, concept: str) -> tuple[str, float | None, str]:
-    """(Setting of a concept, its number, why it is not known). The number is None if the framework's default holds, or
-    if it has no such setting."""
-    names = [name for name, meaning in framework.meanings.items() if meaning.concept == concept]
-    why = next((settings.unknown[name] for name in names if name in settings.unknown), "")
-    given: list[tuple[str, Any]] = [(name, settings.values[name]) for name in names if settings.get(name) is not None]
-    if given:
-        name, value = given[0]
-        try:
-            return name, float(value), ""
-        except (TypeError, ValueError):
-            return name, None, f"{name} is {value}, which is no number"
-    default = next(
-        (framework.meanings[name].default for name in names if framework.meanings[name].default is not None), None
-    )
-    return (names[0] if names else ""), default, why or (settings.unread if names else "")
+@dataclass(frozen=True)
+class _Number:
+    """The number that a job has for a concept.
+
+    `name`: of the setting; empty if the framework has none for it. `value`: None if the framework does not say its
+    default. `why_unknown`: empty if the value is known.
+    """
+
+    name: str = ""
+    value: float | None = None
+    why_unknown: str = ""
+
+    @staticmethod
+    def of(framework: Framework, settings: Settings, concept: str) -> _Number:
+        meanings = {name: meaning for name, meaning in framework.meanings.items() if meaning.concept == concept}
+        for name in meanings:
+            value = settings.get(name)
+            if value is None:
+                continue
+            try:
+                return _Number(name, float(value))
+            except (TypeError, ValueError):
+                return _Number(name, None, f"{name} is {value}, which is no number")
+        if not meanings:
+            return _Number()
+        why = next((settings.unknown[name] for name in meanings if name in settings.unknown), settings.unread)
+        default = next((meaning.default for meaning in meanings.values() if meaning.default is not None), None)
+        return _Number(next(iter(meanings)), default, why)

@@ -44,19 +44,23 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
     try:
         with files_of.folder_or_nothing(out):
             for name, text in files.items():
-                shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
-                text = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
-                secret = _holds_secret([command, *_values(name, body)])
-                file = out / name
-                mode = file.stat().st_mode & 0o777 if file.exists() else files_of.FILE_MODE
-                files_of.write_whole(file, text.encode(), files_of.FILE_MODE if secret else mode)
-                print(out / name)
-                if secret:
-                    say(f"{out / name} holds a secret in clear, and only you may read it; fix: {_HIDDEN}")
+                _write_file(out / name, text, command)
     except OSError as error:
         why = error.strerror
         fix = f"{disk_of(out)}   # free some space, or --out DIR" if error.errno in FULL else "--out DIR"
         raise BadInput(f"{error.filename or out} cannot be written: {why}", fix=fix) from error
+
+
+def _write_file(file: Path, text: str, command: str) -> None:
+    body = text.removeprefix(SHEBANG)
+    shebang = SHEBANG if text.startswith(SHEBANG) else ""
+    secret = _holds_secret([command, *_values(file.name, body)])
+    mode = file.stat().st_mode & 0o777 if file.exists() else files_of.FILE_MODE
+    whole = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
+    files_of.write_whole(file, whole.encode(), files_of.FILE_MODE if secret else mode)
+    print(file)
+    if secret:
+        say(f"{file} holds a secret in clear, and only you may read it; fix: {_HIDDEN}")
 
 
 def _is_rendered(path: Path) -> bool:
@@ -84,12 +88,13 @@ def _holds_secret(value: Any) -> bool:
     """Whether a value holds a secret. Nested values are checked by themselves: a field named like a secret may hold a
     reference.
     """
-    parts = value.items() if isinstance(value, dict) else [*enumerate(value)]
-    nested = {name: part for name, part in parts if isinstance(part, dict | list)}
-    flat_parts = {
-        name: EXPANDED.sub("$X ", part) if isinstance(part, str) else part for name, part in parts if name not in nested
-    }
-    flat_values = (
-        flat_parts if isinstance(value, dict) else list(flat_parts.values())
-    )  # the words may be a command line
-    return redaction.scrub(flat_values) != flat_values or any(map(_holds_secret, nested.values()))
+    is_table = isinstance(value, dict)
+    flat: dict[Any, Any] = {}
+    for name, part in value.items() if is_table else enumerate(value):
+        if isinstance(part, dict | list):
+            if _holds_secret(part):
+                return True
+        else:
+            flat[name] = EXPANDED.sub("$X ", part) if isinstance(part, str) else part
+    flat_values = flat if is_table else list(flat.values())  # the words of a list may be a command line
+    return bool(redaction.scrub(flat_values) != flat_values)

@@ -52,29 +52,15 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render slurm --nodes 8 --time 12:00:00 -- torchrun --nnodes 8 train.py
     """
-    wrong = next(
-        (option for option in options.sbatch or () if not re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", option)), None
-    )
-    if wrong is not None:
-        raise BadInput(f"{wrong!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8", instead=wrong)
-    if options.local and options.record:
-        raise BadInput("harness record serves no evidence", fix="leave out --record, or --local")
-    reserved_option = next((option for option in options.sbatch or () if _name(option) in _OWN), None)
-    if reserved_option is not None:
-        message, fix = f"--sbatch={reserved_option}: the script sets it", _OWN[_name(reserved_option)]
-        raise BadInput(message, fix=fix, instead=reserved_option if fix.startswith("--") else "")
-    _node.refuse_relative("--local", options.local, "/tmp")
-    _node.refuse_early(options.time, _seconds(options.time), options.early, minutes="")
-    sbatch_options = [
-        f"--nodes={options.nodes}",
-        "--ntasks-per-node=1",
-        *([f"--time={options.time}"] if options.time else []),
-        *(options.sbatch or []),
-    ]
+    _refuse(options)
+    time_limit = [f"--time={options.time}"] if options.time else []
     directives = [
         f"--job-name={options.title}",
         "--output=%x-%j.log",
-        *sbatch_options,
+        f"--nodes={options.nodes}",
+        "--ntasks-per-node=1",
+        *time_limit,
+        *(options.sbatch or []),
         f"--signal=B:USR1@{options.early}",
     ]
     served = bool(options.local) and not options.ray  # a Ray cluster's first node sees all nodes
@@ -91,6 +77,21 @@ def command(context: typer.Context, options: Options) -> None:
         watch=_node.SERVE if served else "",
     )
     write({f"{options.title}.sbatch": script}, options.out, _job.command_line(context))
+
+
+def _refuse(options: Options) -> None:
+    """Raise BadInput for options that sbatch would refuse, or that the script sets itself."""
+    for option in options.sbatch or ():
+        if not re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", option):
+            raise BadInput(f"{option!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8", instead=option)
+    if options.local and options.record:
+        raise BadInput("harness record serves no evidence", fix="leave out --record, or --local")
+    for option in options.sbatch or ():
+        if fix := _OWN.get(_name(option)):
+            instead = option if fix.startswith("--") else ""
+            raise BadInput(f"--sbatch={option}: the script sets it", fix=fix, instead=instead)
+    _node.refuse_relative("--local", options.local, "/tmp")
+    _node.refuse_early(options.time, _seconds(options.time), options.early, minutes="")
 
 
 _OWN = {

@@ -91,6 +91,8 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     outcomes = with_origins(outcomes, explained, causes)
     outcomes += [(check, check.run(e)) for check in map(not_brought, explained.failed)]
     open_ = explain.remaining(explained, kinds)
+    # A fault outweighs doubts and open checks, since one run that is wrong in itself needs no more evidence. What rules
+    # out any verdict outweighs it: the fault may be one of the recording.
     if stop:
         verdict, answer = "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", stop[0])
     elif wrong:

@@ -15,6 +15,7 @@ from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from probes.format import EVENTS, LIFTED
 from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import IN_PART, Finding
+from reports.text import first_of
 from scenarios.settings import Scenario
 
 # Settings without which it is unknown how many steps and samples a run should have.
@@ -24,8 +25,12 @@ MOST_NAMES, MOST_LETTERS = 8, 60  # limits for lists of unread names: a recordin
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     """Return the verdict's `coverage` (docs/reference/verdicts.md)."""
-    native = None if e.native is None or e.native.skipped else e.native
-    lifted_modes = ["lifted"] if e.lifted is not None and not e.lifted.skipped else []
+    native = e.compared_native
+    modes = [mode_name(e)]
+    if e.lifted is not None and not e.lifted.skipped:
+        modes.append("lifted")
+    if native is not None:
+        modes.append("native")
     facts = {
         "steps": len(e.steps),
         "steps_not_compared": len(e.unjudged_steps),
@@ -41,7 +46,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "native_draws": len(native.looks) if native is not None else None,
         "native": e.native.covered if e.native is not None else NOT_RUN,
         "lifted": e.lifted.covered if e.lifted is not None else None,
-        "modes": [mode_name(e), *lifted_modes, *(["native"] if native is not None else [])],
+        "modes": modes,
         "replaced": sorted({part for side in e.sides for part in _replaced(side)}),
         "cap_set_by_user": e.cap,
     }
@@ -158,8 +163,7 @@ def _paths(settings: Mapping[str, Any], above: str = "") -> set[str]:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(name[:MOST_LETTERS] for name in names[:MOST_NAMES]) + more
+    return first_of([name[:MOST_LETTERS] for name in names], MOST_NAMES)
 
 
 def _between(e: Evidence) -> list[str]:
@@ -170,8 +174,7 @@ def _between(e: Evidence) -> list[str]:
         (e.completeness.prompts_unknown, "prompts were not recorded"),
     ):
         if unknown_steps:
-            more = f" and {len(unknown_steps) - 1} more" if len(unknown_steps) > 1 else ""
-            sentences.append(f"{what} (step {unknown_steps[0]}{more})")
+            sentences.append(f"{what} (step {first_of(unknown_steps, 1)})")
     for count, what in (
         (
             e.counts.not_reached,

@@ -227,6 +227,7 @@ def _decide(
     kinds: list[DivergenceKey],
     minimum: Minimum,
 ) -> Verdict:
+    # Causes first: a check whose difference a cause explains says so, and a cause that failed is a check of its own.
     explained = explain.explain(e, kinds)
     causes = explain.named(explained, kinds)
     outcomes = with_origins(outcomes, explained, causes)

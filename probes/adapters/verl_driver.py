@@ -71,16 +71,9 @@ def configured(call: Call) -> None:
         "data": data.get("seed"),
         "engine": rollout["seed"] if engine == "vllm" else engine_kwargs.get("random_seed"),
     }
-    missing = {}
-    if not rollout.get("calculate_log_probs"):
-        missing["logprob"] = "rollout.calculate_log_probs is off"
-    elif mode == "native" and processed(sampling, rollout, engine) and not comparable(sampling, engine):
-        missing["logprob"] = "verl asks its engines for log-probabilities after temperature, top-k and the like"
-        missing["logprob"] += " (recorded as processed_logprob)"
-    if (mode == "coupled" or reports_raw(rollout, engine)) and float(rollout["temperature"]) != 1.0:
-        missing["logprob"] = "verl's learner scores after the temperature, this engine reports what is before it"
     correction = config["algorithm"].get("rollout_correction") or {}
     call.job.memory["bypass"] = bool(correction.get("bypass_mode"))
+    missing = _missing_logprobs(rollout, sampling, engine, mode)
     if call.job.memory["bypass"]:
         missing["actor_logprob"] = "with rollout_correction.bypass_mode the learner takes its engine's"
     if not call.job.digests:
@@ -89,6 +82,19 @@ def configured(call: Call) -> None:
         missing["weights"] = f"the actor is sharded over {processes} processes: none of them holds its weights"
     call.configuration(scenario, _settings(config), backend=engine, seeds=seeds, mode=mode, missing=missing)
     call.recorder.environment()
+
+
+def _missing_logprobs(rollout: dict[str, Any], sampling: dict[str, Any], engine: str, mode: str) -> dict[str, str]:
+    """Why the engine's log-probabilities are not those that its learner computes; {} where they are."""
+    why = ""
+    if not rollout.get("calculate_log_probs"):
+        why = "rollout.calculate_log_probs is off"
+    elif mode == "native" and processed(sampling, rollout, engine) and not comparable(sampling, engine):
+        why = "verl asks its engines for log-probabilities after temperature, top-k and the like"
+        why += " (recorded as processed_logprob)"
+    if (mode == "coupled" or reports_raw(rollout, engine)) and float(rollout["temperature"]) != 1.0:
+        why = "verl's learner scores after the temperature, this engine reports what is before it"
+    return {"logprob": why} if why else {}
 
 
 def resuming(call: Call) -> None:

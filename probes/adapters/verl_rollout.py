@@ -91,9 +91,8 @@ def generated(call: Call) -> None:
     if "prompt_logprobs" in call.arguments["sampling_params"]:  # a teacher that scores the student's samples
         return
     version = (output.extra_fields or {}).get("global_steps")
-    last = turns[-1] if turns else None
-    # The engine continues an answer that it interrupted: the output grows, and no new turn begins.
-    if last is not None and last["reason"] in ("aborted", "abort") and prompt == last["prompt"] + last["output"]:
+    if turns and _continues(turns[-1], prompt):
+        last = turns[-1]
         last["output"] += made
         last["logprob"] = None if logprob is None or last["logprob"] is None else last["logprob"] + logprob
         last["reason"] = output.stop_reason or ""
@@ -109,6 +108,11 @@ def generated(call: Call) -> None:
         "prompt": prompt, "output": made, "logprob": logprob, "reason": output.stop_reason or "", "versions": {version},
         "coupled": coupled, "sampling": sampling, "request": requests[0] if requests else -1,
     })  # fmt: skip
+
+
+def _continues(turn: dict[str, Any], prompt: list[int]) -> bool:
+    """Whether an engine that interrupted its answer goes on with it: the output grows, and no new turn begins."""
+    return turn["reason"] in ("aborted", "abort") and prompt == turn["prompt"] + turn["output"]
 
 
 def finished(call: Call) -> None:

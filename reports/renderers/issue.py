@@ -78,8 +78,7 @@ def _issue(verdict: Verdict) -> list[str]:
 def _trackers(verdict: Verdict) -> list[Tracker]:
     """Return the trackers of the engines that the first cause blames; of both where it blames neither."""
     side = verdict.causes[0].party if verdict.causes else ""
-    runs = verdict.parity.runs if verdict.parity else []
-    blamed = [run for run in runs if run.side == side] or runs
+    blamed = [run for run in verdict.runs if run.side == side] or verdict.runs
     names = [run.backend for run in blamed]
     names += [party.engine for party in verdict.triage.culprits] if verdict.triage else []
     known_trackers = (TRACKERS.get(name.partition("@")[0].lower()) for name in names)
@@ -92,7 +91,7 @@ def _reproduction(verdict: Verdict) -> list[str]:
         return [*lines, "The command was not recorded.", ""]
     command = clean(verdict.reproduce)
     lines += [*fence(f"{_needs(command)}\n{command}"), ""]
-    place = verdict.parity.first_divergence if verdict.parity else None
+    place = verdict.first_divergence
     if place is not None and place.step >= 0 and command.startswith("harness parity") and "--steps" not in command:
         lines += [f"The first divergence is in step {place.step}: {code(f'--steps {place.step + 1}')} is enough.", ""]
     return lines
@@ -114,14 +113,13 @@ def _expected(verdict: Verdict) -> str:
 
 
 def _evidence(verdict: Verdict) -> list[str]:
-    body = verdict.parity
-    checks = [*parity.suspicions(body), *parity.other_checks(body)] if body else []
-    lines = [f"- {escape(check.name)}: {escape(check.evidence)}" for check in checks if check.state == "confirmed"][
-        :MOST_ROWS
-    ]
+    body, lines = verdict.parity, []
     if body:
-        compared = verdict.coverage.get("compared_tokens")
-        lines += [f"- compared: {escape(compared)} tokens; checks: {escape(parity.tally(checks))}"] if compared else []
+        checks = [*parity.suspicions(body), *parity.other_checks(body)]
+        confirmed = [check for check in checks if check.state == "confirmed"]
+        lines += [f"- {escape(check.name)}: {escape(check.evidence)}" for check in confirmed[:MOST_ROWS]]
+        if compared := verdict.coverage.get("compared_tokens"):
+            lines.append(f"- compared: {escape(compared)} tokens; checks: {escape(parity.tally(checks))}")
         lines += [f"- outside published limits: {escape(line)}" for line in parity.beyond_limits(verdict)]
     lines += [f"- missing: {escape(item)}" for item in verdict.missing[:MOST_ROWS]]
     lines = ["### Evidence", "", *lines, ""] if lines else []
@@ -131,10 +129,11 @@ def _evidence(verdict: Verdict) -> list[str]:
 
 def _environment(verdict: Verdict, trackers: list[Tracker]) -> list[str]:
     lines = ["### Environment", ""]
-    facts = {run.side: versions.of(run) for run in (verdict.parity.runs if verdict.parity else [])}
-    sides = {side: {fact.name: fact.value for fact in side_facts} for side, side_facts in facts.items() if side_facts}
-    names = list(dict.fromkeys(name for side in sides.values() for name in side))
-    rows = [[escape(name), *(code(side[name]) if name in side else "" for side in sides.values())] for name in names]
+    sides = {run.side: {fact.name: fact.value for fact in versions.of(run)} for run in verdict.runs}
+    sides = {side: values for side, values in sides.items() if values}
+    rows = []
+    for name in dict.fromkeys(name for values in sides.values() for name in values):
+        rows.append([escape(name), *(code(values[name]) if name in values else "" for values in sides.values())])
     lines += table(["", *map(escape, sides)], rows) if rows else ["No versions were recorded.", ""]
     if verdict.parity:
         lines += _settings(verdict.parity)

@@ -77,7 +77,7 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 def _sentences(title: str, sentences: list[str]) -> list[str]:
     """Return a list of sentences under their title; nothing without a sentence."""
-    return [f"### {title}", "", *(f"- {escape(sentence)}" for sentence in sentences), ""] if sentences else []
+    return _list(title, [f"- {escape(sentence)}" for sentence in sentences])
 
 
 def _cause(cause: Cause) -> list[str]:
@@ -128,7 +128,7 @@ def findings(title: str, items: list[Finding]) -> list[str]:
         where = f" ({escape(finding.where)})" if finding.where else ""
         effect = f" Effect: {escape(finding.effect)}" if finding.effect else ""
         lines.append(f"- <b>{escape(finding.name)}</b>{where}: {escape(finding.summary).rstrip('.')}.{effect}")
-    return [f"### {title}", "", *lines, ""] if lines else []
+    return _list(title, lines)
 
 
 def first_divergence(body: Parity) -> list[str]:
@@ -180,48 +180,50 @@ def _figures(verdict: Verdict) -> list[str]:
             for m in metrics
         ]
         lines += ["#### Metrics", "", *table(("", "metric", "value", "published limit", ""), rows4)]
-    if not lines:
-        return []
-    return ["<details><summary>Floor, coverage, metrics</summary>", "", *lines, "</details>", ""]
+    return _folded("Floor, coverage, metrics", lines) if lines else []
 
 
 def hang(body: Triage) -> list[str]:
     """Return culprits, cycle, victims and what to try; the processes are folded away."""
     lines: list[str] = []
-    rows = [
-        (escape(row.who), escape(row.role), code(row.process), escape(row.why), code(row.frame) if row.frame else "")
-        for row in triage.culprits(body)
-    ]
-    if rows:
-        lines += ["### Culprits", "", *table(("", "role", "process", "why", "frame"), rows)]
-    if steps := triage.cycle(body):
-        lines += ["### Cycle: everybody waits for the next one", ""]
-        lines += [
-            f"{number}. <b>{escape(step.waiter)}</b> waits for <b>{escape(step.target)}</b>: {escape(step.because)}"
-            for number, step in enumerate(steps, 1)
-        ]
-        lines += [""]
-    if groups := triage.victims(body):
-        lines += ["### Waiting: victims, not causes", ""]
-        lines += [*(f"- {escape(group.line)} ({escape(group.who)})" for group in groups), ""]
-    if body.next:
-        attempts = [f"{number}. {escape(step)}" for number, step in enumerate(body.next, 1)]
-        lines += ["### What to try", "", *attempts, ""]
-    processes = [
-        (escape(party), escape(label), code(key), escape(state)) for party, label, key, state in triage.processes(body)
-    ]
+    culprits = []
+    for row in triage.culprits(body):
+        frame = code(row.frame) if row.frame else ""
+        culprits.append((escape(row.who), escape(row.role), code(row.process), escape(row.why), frame))
+    if culprits:
+        lines += ["### Culprits", "", *table(("", "role", "process", "why", "frame"), culprits)]
+    steps = [f"<b>{escape(step.waiter)}</b> waits for <b>{escape(step.target)}</b>: {escape(step.because)}"
+             for step in triage.cycle(body)]  # fmt: skip
+    lines += _list("Cycle: everybody waits for the next one", _counted(steps))
+    lines += _list("Waiting: victims, not causes",
+                   [f"- {escape(group.line)} ({escape(group.who)})" for group in triage.victims(body)])  # fmt: skip
+    lines += _list("What to try", _counted(map(escape, body.next)))
+    processes = [(escape(party), escape(label), code(key), escape(state))
+                 for party, label, key, state in triage.processes(body)]  # fmt: skip
     if processes:
         more = triage.left_out(body)
-        lines += [f"<details><summary>Processes ({len(body.nodes)})</summary>", ""]
-        lines += table(("", "process", "host:pid", "state"), processes)
-        lines += [f"{more} more are in the JSON.", ""] if more else []
-        lines += ["</details>", ""]
-    if stacks := triage.stacks(body):
-        lines += ["<details><summary>Stacks, innermost frame first</summary>", ""]
-        for stack in stacks:
-            lines += [f"<b>{escape(stack.who)}</b>", "", *(f"- {code(frame)}" for frame in stack.frames), ""]
-        lines += ["</details>", ""]
+        in_json = [f"{more} more are in the JSON.", ""] if more else []
+        rows = table(("", "process", "host:pid", "state"), processes)
+        lines += _folded(f"Processes ({len(body.nodes)})", [*rows, *in_json])
+    stacks: list[str] = []
+    for stack in triage.stacks(body):
+        stacks += [f"<b>{escape(stack.who)}</b>", "", *(f"- {code(frame)}" for frame in stack.frames), ""]
+    if stacks:
+        lines += _folded("Stacks, innermost frame first", stacks)
     return lines
+
+
+def _list(title: str, items: list[str]) -> list[str]:
+    return [f"### {title}", "", *items, ""] if items else []
+
+
+def _counted(items: Iterable[str]) -> list[str]:
+    return [f"{number}. {item}" for number, item in enumerate(items, 1)]
+
+
+def _folded(summary: str, lines: Sequence[str]) -> list[str]:
+    """Return lines that a reader opens."""
+    return [f"<details><summary>{summary}</summary>", "", *lines, "</details>", ""]
 
 
 def _report(report: Report) -> list[str]:
@@ -250,8 +252,7 @@ def _report(report: Report) -> list[str]:
         lines.append("")
     if report.passed:
         rows = [(escape(item.check), escape(", ".join(item.where)), escape(item.measured)) for item in report.passed]
-        lines += ["<details><summary>Passed</summary>", "", *table(("check", "where", "measured"), rows)]
-        lines += ["</details>", ""]
+        lines += _folded("Passed", table(("check", "where", "measured"), rows))
     return lines
 
 

@@ -36,12 +36,11 @@ class OpenMetricsRenderer(Renderer):
 
 
 def _verdict(verdict: Verdict) -> list[tuple[str, str, list[Sample]]]:
-    runs = verdict.parity.runs if verdict.parity else []
     labels: dict[str, object] = {"kind": verdict.kind, "verdict": verdict.verdict}
-    labels |= {run.side or f"run{index}": run.backend for index, run in enumerate(runs)}
+    labels |= {run.side or f"run{index}": run.backend for index, run in enumerate(verdict.runs)}
     labels |= {"hang": verdict.triage.hang} if verdict.triage else {}
     body = verdict.parity
-    states = [check.state for check in body.checks] if body else []
+    states = [check.state for check in verdict.checks]
     return [
         ("verdict", "1: the verdict that the labels name", [(labels, 1.0)]),
         ("exit_code", "exit code of the command", [({}, verdict.exit_code)]),

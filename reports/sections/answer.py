@@ -9,7 +9,7 @@ from probes.format import SIDES
 from reports.headline import fits
 from reports.model import UNDECIDED, Cause, Verdict
 from reports.sections import parity, triage
-from reports.text import clean, show_apart
+from reports.text import clean, first_of, show_apart
 
 if TYPE_CHECKING:
     from reports.doctor_model import Report
@@ -45,16 +45,29 @@ class Answer:
 
 def of(subject: Verdict | Report) -> Answer:
     """Return the answer of a verdict or of a doctor's report."""
-    parts = _doctor(subject) if not isinstance(subject, Verdict) else _parity(subject) + _triage(subject)
-    title = triage.title(subject) if isinstance(subject, Verdict) else subject.verdict
-    reserved = isinstance(subject, Verdict) and bool(subject.reservations)
-    tone = "yellow" if reserved else TONES.get(subject.verdict, "red" if subject.exit_code else "green")
-    filled_parts = tuple((label, text) for label, text in parts if text)
-    reason, evidence = clean(subject.reason), tuple(map(clean, getattr(subject, "evidence", ())))
-    if in_part := getattr(subject, "in_part", ""):
-        is_short = fits(title, reason, in_part)
-        reason, evidence = (f"{reason}; {in_part}", evidence) if is_short else (reason, (in_part, *evidence))
-    return Answer(title, subject.exit_code, reason, evidence, filled_parts, tone)
+    if isinstance(subject, Verdict):
+        return _of_verdict(subject)
+    return Answer(
+        subject.verdict, subject.exit_code, clean(subject.reason), (), _filled(_doctor(subject)), _tone(subject)
+    )
+
+
+def _of_verdict(verdict: Verdict) -> Answer:
+    title, reason, evidence = triage.title(verdict), clean(verdict.reason), tuple(map(clean, verdict.evidence))
+    if verdict.in_part and fits(title, reason, verdict.in_part):
+        reason = f"{reason}; {verdict.in_part}"
+    elif verdict.in_part:
+        evidence = (verdict.in_part, *evidence)
+    tone = "yellow" if verdict.reservations else _tone(verdict)
+    return Answer(title, verdict.exit_code, reason, evidence, _filled(_parity(verdict) + _triage(verdict)), tone)
+
+
+def _filled(parts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((label, text) for label, text in parts if text)
+
+
+def _tone(subject: Verdict | Report) -> str:
+    return TONES.get(subject.verdict, "red" if subject.exit_code else "green")
 
 
 def coded(title: str, exit_code: int) -> str:
@@ -63,21 +76,19 @@ def coded(title: str, exit_code: int) -> str:
 
 
 def _parity(verdict: Verdict) -> list[tuple[str, str]]:
-    cause = verdict.causes[0] if verdict.causes else None
-    more = f"; {len(verdict.causes) - 1} more below" if len(verdict.causes) > 1 else ""
-    missing = verdict.missing[0] if verdict.verdict == "INCONCLUSIVE" and verdict.missing else ""
-    unequal = verdict.confounders[0] if verdict.verdict == "CONFOUNDED" and verdict.confounders else None
-    missing = "" if missing == verdict.reason else missing
-    fix = cause.fix if cause else clean(verdict.fix)
-    if unequal is not None:
-        fix = f"make {clean(unequal.name)} equal in both runs, then compare again"
-    return [
-        ("cause", f"{clean(cause.name)}, {_blame(cause)}{more}" if cause and cause.name else ""),
-        ("unequal", f"{clean(unequal.name)}: {clean(unequal.summary)}" if unequal else ""),
-        ("missing", clean(missing)),
-        ("first", first_place(verdict)),
-        ("fix", fix),
-    ]
+    parts = {"cause": "", "unequal": "", "missing": "", "first": first_place(verdict), "fix": clean(verdict.fix)}
+    if verdict.causes:
+        first, *more = verdict.causes
+        suffix = f"; {len(more)} more below" if more else ""
+        parts["cause"] = f"{clean(first.name)}, {_blame(first)}{suffix}" if first.name else ""
+        parts["fix"] = first.fix
+    if verdict.verdict == "CONFOUNDED" and verdict.confounders:
+        unequal = verdict.confounders[0]
+        parts["unequal"] = f"{clean(unequal.name)}: {clean(unequal.summary)}"
+        parts["fix"] = f"make {clean(unequal.name)} equal in both runs, then compare again"
+    if verdict.verdict == "INCONCLUSIVE" and verdict.missing and verdict.missing[0] != verdict.reason:
+        parts["missing"] = clean(verdict.missing[0])
+    return list(parts.items())
 
 
 def _blame(cause: Cause) -> str:
@@ -87,25 +98,22 @@ def _blame(cause: Cause) -> str:
 
 def first_place(verdict: Verdict) -> str:
     """Return where the runs first differ, on one line; empty where they do not."""
-    place = verdict.parity.first_divergence if verdict.parity else None
-    if place is None:
+    place = verdict.first_divergence
+    if verdict.parity is None or place is None:
         return ""
-    where = [f"{fact.name} {fact.value}" for fact in parity.place_facts(verdict.parity)[:5]] if verdict.parity else []
-    place_texts = [
-        text for text in where if not text.startswith("rank") and "–" not in text and "not per token" not in text
-    ]
+    facts = [f"{fact.name} {fact.value}" for fact in parity.place_facts(verdict.parity)[:5]]
+    where = [text for text in facts if not text.startswith("rank") and "–" not in text and "not per token" not in text]
     baseline, candidate = show_apart([place.baseline, place.candidate])
     sources = parity.sources(place, alone=verdict.kind == "audit")
     first, second = (f"in the {source}" if source in SIDES else source for source in sources)
-    return f"{', '.join(place_texts)}: {clean(place.field)} {baseline} {first}, {candidate} {second}"
+    return f"{', '.join(where)}: {clean(place.field)} {baseline} {first}, {candidate} {second}"
 
 
 def _triage(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.triage is None:
         return []
     culprits, cycle = triage.culprits(verdict.triage), triage.cycle(verdict.triage)
-    who = ", ".join(f"{row.who} {row.process}".strip() for row in culprits[:3])
-    who += f" and {len(culprits) - 3} more" if len(culprits) > 3 else ""
+    who = first_of([f"{row.who} {row.process}".strip() for row in culprits], 3)
     circle = f"a cycle: {' waits for '.join(step.waiter for step in [*cycle, *cycle[:1]][:5])}" if cycle else ""
     frame = next((row.frame for row in culprits if row.frame), "")
     try_first = verdict.triage.next[0] if verdict.triage.next else ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from probes.format import SIDES, number
 from reports.model import Parity
 from reports.sections.svg import RC, ROLES, StyleSheet
-from reports.text import clean, show
+from reports.text import clean, first_of, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PHASES = {"rollout": "p1", "experience": "p2", "train": "p3", "sync": "p4"}
 _LIMIT = 1e30  # beyond it an axis has no readable ticks
+_ZERO = 1e-30  # up to it a value is drawn as 0 on a logarithmic axis
 _TITLES = {
     "reward": "Reward",
     "kl": "KL to the reference, nats",
@@ -66,9 +67,18 @@ def line(series: dict[str, Any], name: str) -> Line:
     steps = [number(value) for value in series.get("step") or []]
     if len(steps) != len(values) or not all(abs(step) < 1e9 for step in steps):
         steps = [float(index) for index in range(len(values))]
-    off_scale_steps = [show(int(step)) for step, value in zip(steps, values, strict=True) if not abs(value) < _LIMIT]
-    absent = frozenset(show(int(step)) for step, value in zip(steps, values, strict=True) if math.isnan(value))
-    return Line(steps, [value if abs(value) < _LIMIT else math.nan for value in values], off_scale_steps, absent)
+    plotted: list[float] = []
+    off_scale: list[str] = []
+    absent: set[str] = set()
+    for step, value in zip(steps, values, strict=True):
+        if abs(value) < _LIMIT:
+            plotted.append(value)
+            continue
+        plotted.append(math.nan)
+        off_scale.append(show(int(step)))
+        if math.isnan(value):
+            absent.add(off_scale[-1])
+    return Line(steps, plotted, off_scale, frozenset(absent))
 
 
 def charts(parity: Parity, sheet: StyleSheet) -> list[Chart]:
@@ -136,7 +146,7 @@ class _Book:
         """Draw max and mean |Δ log-probability| on a logarithmic axis, with floor, tolerance and cap."""
         lines = {"p1": line(self.comparison, "max_delta_logprob"), "p2": line(self.comparison, "mean_delta_logprob")}
         bounds = {role: number(self.floor.get(key)) for role, key in _BOUNDS.items()}
-        bounds = {role: value for role, value in bounds.items() if 1e-30 < value < _LIMIT}
+        bounds = {role: value for role, value in bounds.items() if _ZERO < value < _LIMIT}
         legend = (
             ("line p1", "max"),
             ("line p2", "mean"),
@@ -145,7 +155,7 @@ class _Book:
         zeros = any(value == 0 for item in lines.values() for value in item.values)
 
         def draw(ax: Axes) -> None:
-            magnitudes = [abs(value) for item in lines.values() for value in item.values if abs(value) > 1e-30]
+            magnitudes = [abs(value) for item in lines.values() for value in item.values if abs(value) > _ZERO]
             magnitudes = [*magnitudes, *bounds.values()] or [1e-9, 1.0]
             ax.set_yscale("log")
             ax.set_ylim(min(magnitudes) / 3, max(magnitudes) * 3)
@@ -154,19 +164,7 @@ class _Book:
             for role, value in bounds.items():
                 ax.axhline(value, color=ROLES[role], linewidth=1.2, linestyle=_DASHES[role])
             for role, item in lines.items():
-                positive = [abs(value) if abs(value) > 1e-30 else math.nan for value in item.values]
-                _plot(ax, Line(item.steps, positive, []), role)
-                at = [step for step, value in zip(item.steps, item.values, strict=True) if abs(value) <= 1e-30]
-                ax.plot(
-                    at,
-                    [0.04] * len(at),
-                    transform=ax.get_xaxis_transform(),
-                    linestyle="",
-                    marker="o",
-                    markersize=4,
-                    markerfacecolor="none",
-                    markeredgecolor=ROLES[role],
-                )
+                _plot_logarithmic(ax, item, role)
 
         return self._chart(
             "|Δ log-probability| of equal tokens, nats",
@@ -273,7 +271,7 @@ class _Book:
             empty = all(step in item.absent for item in lines if step in item.nonfinite)
             steps_by_reason.setdefault(nan if empty else "not finite", []).append(step)
         notes = "; ".join(
-            [*filter(None, [note]), *(f"{word} at step {_listed(at)}" for word, at in steps_by_reason.items())]
+            [*filter(None, [note]), *(f"{word} at step {first_of(at, 8)}" for word, at in steps_by_reason.items())]
         )
         if not any(item.drawable for item in lines):
             return Chart(title, "", notes) if off_scale_steps else None
@@ -301,10 +299,6 @@ class _Book:
         return figure
 
 
-def _listed(steps: list[str]) -> str:
-    return ", ".join(steps[:8]) + (f" and {len(steps) - 8} more" if len(steps) > 8 else "")
-
-
 def _title(name: str) -> str:
     return clean(name).replace("_", " ").strip() or "unnamed series"
 
@@ -321,6 +315,23 @@ def _plot(ax: Axes, item: Line, role: str, thin: bool = False) -> None:
         zorder=3 if second else 2,
         marker="" if thin or len(item.values) > 60 else "o",
         markersize=3 if second else 4.5,
+    )
+
+
+def _plot_logarithmic(ax: Axes, item: Line, role: str) -> None:
+    """Draw the values of a line that have a logarithm, and a hollow mark at the foot of the axis for each zero."""
+    magnitudes = [abs(value) if abs(value) > _ZERO else math.nan for value in item.values]
+    _plot(ax, Line(item.steps, magnitudes, []), role)
+    zeros = [step for step, value in zip(item.steps, item.values, strict=True) if abs(value) <= _ZERO]
+    ax.plot(
+        zeros,
+        [0.04] * len(zeros),
+        transform=ax.get_xaxis_transform(),
+        linestyle="",
+        marker="o",
+        markersize=4,
+        markerfacecolor="none",
+        markeredgecolor=ROLES[role],
     )
 
 

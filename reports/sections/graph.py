@@ -27,26 +27,32 @@ def svg(triage: Triage) -> str:
     box = 20 + LETTER * max(6, *(min(LETTERS, len(clean(label))) for label, _ in nodes.values()))
     at = _circle(nodes, box) if triage.cycle else _columns(nodes, edges, box)
     width, height = max(x for x, _ in at.values()) + box / 2 + 2, max(y for _, y in at.values()) + TALL
-    parts = [f'<svg class="waits" width="{width:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
-             'xmlns="http://www.w3.org/2000/svg">'
-             "<title>who waits for whom</title><defs>"
-             '<marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-             '<path class="tip" d="M0,0 L8,4 L0,8 z"/></marker></defs>']  # fmt: skip
-    for waiter, target, layer in edges:
-        if waiter == target:
-            x, y = at[waiter]
-            parts.append(f'<path class="edge" marker-end="url(#tip)" d="M{x + box / 2 - 24:.0f},{y - TALL / 2:.0f} '
-                         f'c10,-30 40,-10 24,14"/>')  # fmt: skip
-            continue
-        (x1, y1), (x2, y2) = _border(at[waiter], at[target], box), _border(at[target], at[waiter], box)
-        parts.append(f'<line class="edge" marker-end="url(#tip)" x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" '
-                     f'y2="{y2:.0f}"><title>{_text(layer)}</title></line>')  # fmt: skip
-    for key, (label, party) in nodes.items():
-        x, y = at[key]
-        parts.append(f'<g class="node {party}"><rect x="{x - box / 2:.0f}" y="{y - TALL / 2:.0f}" width="{box:.0f}" '
-                     f'height="{TALL}" rx="4"/><text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{_text(label)}'
-                     "</text></g>")  # fmt: skip
-    return "".join([*parts, "</svg>"])
+    head = (f'<svg class="waits" width="{width:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
+            'xmlns="http://www.w3.org/2000/svg">'
+            "<title>who waits for whom</title><defs>"
+            '<marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+            '<path class="tip" d="M0,0 L8,4 L0,8 z"/></marker></defs>')  # fmt: skip
+    arrows = [_arrow(at[waiter], at[target], layer, box) for waiter, target, layer in edges]
+    boxes = [_box(at[key], label, party, box) for key, (label, party) in nodes.items()]
+    return "".join([head, *arrows, *boxes, "</svg>"])
+
+
+def _arrow(waiter: tuple[float, float], target: tuple[float, float], layer: str, box: float) -> str:
+    """Draw an arrow between two boxes, or a loop above the box of a process that waits for itself."""
+    if waiter == target:
+        x, y = waiter
+        return (f'<path class="edge" marker-end="url(#tip)" d="M{x + box / 2 - 24:.0f},{y - TALL / 2:.0f} '
+                'c10,-30 40,-10 24,14"/>')  # fmt: skip
+    (x1, y1), (x2, y2) = _border(waiter, target, box), _border(target, waiter, box)
+    return (f'<line class="edge" marker-end="url(#tip)" x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" '
+            f'y2="{y2:.0f}"><title>{_text(layer)}</title></line>')  # fmt: skip
+
+
+def _box(center: tuple[float, float], label: str, party: str, box: float) -> str:
+    x, y = center
+    return (f'<g class="node {party}"><rect x="{x - box / 2:.0f}" y="{y - TALL / 2:.0f}" width="{box:.0f}" '
+            f'height="{TALL}" rx="4"/><text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{_text(label)}'
+            "</text></g>")  # fmt: skip
 
 
 def _nodes_and_edges(triage: Triage) -> tuple[dict[str, tuple[str, str]], list[tuple[str, str, str]]]:
@@ -56,19 +62,19 @@ def _nodes_and_edges(triage: Triage) -> tuple[dict[str, tuple[str, str]], list[t
     nodes_by_key = {node.key: node for node in triage.nodes}
     waits = [wait for wait in triage.waits if {wait.waiter, wait.target} <= nodes_by_key.keys()]
     touched = dict.fromkeys(key for wait in waits for key in (wait.waiter, wait.target))
-    merged, labels = _merged(nodes_by_key, waits) if len(touched) > MOST else ({}, {})
+    # Each process is drawn under a name: its own, or that of its group of victims.
+    groups, labels = _merged(nodes_by_key, waits) if len(touched) > MOST else ({}, {})
+    names = {key: groups.get(key, key) for key in touched}
     nodes: dict[str, tuple[str, str]] = {}
-    for key in touched:
-        name = merged.get(key, key)
+    for key, name in names.items():
         nodes.setdefault(name, (labels.get(name, nodes_by_key[key].label), _party(nodes_by_key[key])))
     kept = set(list(nodes)[:MOST])
-    ends = ((merged.get(wait.waiter, wait.waiter), merged.get(wait.target, wait.target), wait.layer) for wait in waits)
-    # A group that waits for itself is several victims that wait for each other: no edge.
-    edges = [
-        (waiter, target, layer)
-        for waiter, target, layer in dict.fromkeys(ends)
-        if {waiter, target} <= kept and (waiter != target or waiter in nodes_by_key)
-    ]
+    edges = []
+    for edge in dict.fromkeys((names[wait.waiter], names[wait.target], wait.layer) for wait in waits):
+        waiter, target, _ = edge
+        within_group = waiter == target and waiter not in nodes_by_key  # victims that wait for each other: no edge
+        if {waiter, target} <= kept and not within_group:
+            edges.append(edge)
     used = {key for edge in edges for key in edge[:2]}
     return {key: value for key, value in nodes.items() if key in used}, edges
 
@@ -98,10 +104,13 @@ def _columns(
     between.
     """
     waiters, targets = {edge[0] for edge in edges}, {edge[1] for edge in edges}
-    places = ([key for key in nodes if key in waiters and key not in targets],
-              [key for key in nodes if key in waiters and key in targets],
-              [key for key in nodes if key not in waiters])  # fmt: skip
-    columns = [keys for keys in places if keys]
+    left: list[str] = []
+    middle: list[str] = []
+    right: list[str] = []
+    for key in nodes:
+        column = right if key not in waiters else middle if key in targets else left
+        column.append(key)
+    columns = [column for column in (left, middle, right) if column]
     rows = max(map(len, columns))
     if rows == 1 and len(columns) * (box + GAP) > PHONE:
         return _stacked([key for (key,) in columns], box)
@@ -109,7 +118,7 @@ def _columns(
     for number, keys in enumerate(columns):
         gap = rows * ROW / len(keys)
         # Boxes of a middle column would be crossed by arrows where rows coincide, so it is set lower.
-        shift = ROW / 2 if keys is places[1] else 0
+        shift = ROW / 2 if keys is middle else 0
         for row, key in enumerate(keys):
             at[key] = (2 + box / 2 + number * (box + GAP), TALL / 2 + 4 + gap * (row + 0.5) - ROW / 4 + shift)
     return at

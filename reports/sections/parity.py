@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from probes.format import number
@@ -119,20 +119,13 @@ def memory(runs: list[RunSummary]) -> tuple[list[str], list[tuple[str, ...]]]:
     A row has the role, the phase, then all runs' values of the first column, all of the second, and so on.
     """
     usage_by_run = [{(usage.role, usage.phase): usage for usage in run.memory} for run in runs]
+    usages = [usage for run in usage_by_run for usage in run.values()]
+    columns = [what for what in _MEMORY if any(getattr(usage, what) is not None for usage in usages)]
     places = dict.fromkeys(place for run in usage_by_run for place in run)
-    columns = [
-        what
-        for what in _MEMORY
-        if any(getattr(usage, what) is not None for run in usage_by_run for usage in run.values())
-    ]
-    rows = [
-        (
-            clean(role),
-            clean(phase),
-            *(_memory(run.get((role, phase)), what) for what in columns for run in usage_by_run),
-        )
-        for role, phase in sorted(places, key=lambda place: place[0])
-    ]
+    rows = []
+    for role, phase in sorted(places, key=lambda place: place[0]):
+        values = [_memory(run.get((role, phase)), what) for what in columns for run in usage_by_run]
+        rows.append((clean(role), clean(phase), *values))
     return [_MEMORY[what] for what in columns], rows
 
 
@@ -208,13 +201,13 @@ def proofs(cause: Cause) -> list[str]:
 
 
 def _proof(proof: Proof) -> str:
-    removed, total = proof.before - proof.after, number(proof.before)
-    word = "proven" if proof.removed >= PROVEN else "in part" if removed > 0 else "not proven"
-    amount = (
-        f"removed {figure(removed)} of {figure(total)} {clean(proof.unit)}"
-        if removed > 0
-        else (f"left {figure(proof.after)} of {figure(total)} {clean(proof.unit)}")
-    )
+    removed, unit = proof.before - proof.after, clean(proof.unit)
+    if removed > 0:
+        word = "proven" if proof.removed >= PROVEN else "in part"
+        amount = f"removed {figure(removed)} of {figure(number(proof.before))} {unit}"
+    else:
+        word = "proven" if proof.removed >= PROVEN else "not proven"
+        amount = f"left {figure(proof.after)} of {figure(number(proof.before))} {unit}"
     where = "live" if proof.on == "live engines" else "on the recordings"
     seconds = f", {show(round(proof.seconds, 2))} s" if proof.seconds else ""
     return f"{word}: {clean(proof.intervention)} {amount}, {where}{seconds}"
@@ -275,14 +268,12 @@ def fact_sections(verdict: Verdict) -> list[tuple[str, list[Fact]]]:
 
 def _floor(floor: dict[str, Any]) -> list[Fact]:
     """Return the floor with its unit behind each figure."""
-    plain_facts, unit = facts({key: value for key, value in floor.items() if key != "unit"}), floor.get("unit")
+    figures, unit = facts({key: value for key, value in floor.items() if key != "unit"}), floor.get("unit")
+    if not unit:
+        return figures
     return [
-        Fact(
-            fact.name,
-            fact.value if not unit or math.isnan(number(fact.value)) else f"{fact.value} {clean(unit)}",
-            fact.group,
-        )
-        for fact in plain_facts
+        fact if math.isnan(number(fact.value)) else replace(fact, value=f"{fact.value} {clean(unit)}")
+        for fact in figures
     ]
 
 
@@ -300,16 +291,9 @@ def place_facts(parity: Parity) -> list[Fact]:
         return []
     baseline, candidate = show_apart([place.baseline, place.candidate], digits=7)
     names = sources(place, alone=parity.alone)
-    divergence_facts = [
-        Fact(name, show(None if value == -1 else value))
-        for name, value in (
-            ("step", place.step),
-            ("phase", place.phase),
-            ("rank", place.rank),
-            ("sample", place.sample),
-        )
-    ]
-    divergence_facts += [
+    where = {"step": place.step, "phase": place.phase, "rank": place.rank, "sample": place.sample}
+    place_facts = [Fact(name, show(None if value == -1 else value)) for name, value in where.items()]
+    place_facts += [
         Fact("position", "not per token" if place.position == -1 else show(place.position)),
         Fact("field", show(place.field)),
         Fact(names[0], baseline),
@@ -317,27 +301,24 @@ def place_facts(parity: Parity) -> list[Fact]:
     ]
     if isinstance(place.baseline, float) and isinstance(place.candidate, float):
         difference = place.candidate - place.baseline
-        divergence_facts += [Fact("difference", show(difference))] if math.isfinite(difference) else []
+        if math.isfinite(difference):
+            place_facts.append(Fact("difference", show(difference)))
     if place.margin is not None:
-        divergence_facts.append(
-            Fact("margin", f"{show(place.margin)} nats between the learner's best two tokens there")
-        )
+        place_facts.append(Fact("margin", f"{show(place.margin)} nats between the learner's best two tokens there"))
     if place.context:
-        divergence_facts.append(Fact("context", clean(place.context)))
-    return divergence_facts
+        place_facts.append(Fact("context", clean(place.context)))
+    return place_facts
 
 
 def paths(verdict: Verdict) -> list[tuple[str, str]]:
     """Return where things are: the runs, then what the verdict names."""
-    runs = verdict.parity.runs if verdict.parity else []
-    run_paths = [(run.side, run.path) for run in runs if run.path and run.side not in verdict.paths]
+    run_paths = [(run.side, run.path) for run in verdict.runs if run.path and run.side not in verdict.paths]
     return [(clean(name), clean(path)) for name, path in [*run_paths, *verdict.paths.items()]]
 
 
 def backends(verdict: Verdict) -> str:
     """Return `vllm against sglang`, or the one backend; "" where no run is known."""
-    runs = verdict.parity.runs if verdict.parity else []
-    return " against ".join(clean(run.backend) for run in runs if run.backend)
+    return " against ".join(clean(run.backend) for run in verdict.runs if run.backend)
 
 
 def heading(verdict: Verdict) -> str:

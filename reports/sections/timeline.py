@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,10 +80,12 @@ def waits(triage: Triage) -> Timeline:
     """Return who waited for whom when the evidence was taken, which is the end of this timeline."""
     longest = max((float(wait.since_s or 0) for wait in triage.waits), default=0.0) or 1.0
     end = int(longest * 1e9)
-    names = {node.key: clean(node.label or node.key) for node in triage.nodes}
-    processes = {node.key: Process(f"{names[node.key]} ({clean(node.party)})") for node in triage.nodes}
+    names: dict[str, str] = {}
+    processes: dict[str, Process] = {}
     for node in triage.nodes:
-        processes[node.key].slices.append(Slice("phases", clean(node.state) or "seen", 0, end, {"key": node.key}))
+        names[node.key] = clean(node.label or node.key)
+        state = Slice("phases", clean(node.state) or "seen", 0, end, {"key": node.key})
+        processes[node.key] = Process(f"{names[node.key]} ({clean(node.party)})", [state])
     for wait in triage.waits[:MOST_POINTS]:
         dur = int(float(wait.since_s or longest) * 1e9)
         args = {"for": names.get(wait.target, wait.target), "layer": wait.layer, "group": wait.group, "seq": wait.seq}
@@ -222,27 +224,31 @@ def _stalls(seconds: set[int], side: str) -> Process:
 
 def _bounded(processes: list[Process]) -> int:
     """Keep the longest slices and the first points, and return how many were left out."""
-    slices, points = (sum(len(getattr(process, name)) for process in processes) for name in ("slices", "points"))
-    if slices > MOST_SLICES:
-        durations = [slice_.dur_ns for process in processes for slice_ in process.slices]
-        shortest = heapq.nlargest(MOST_SLICES, durations)[-1]
-        ties = MOST_SLICES - sum(dur > shortest for dur in durations)
-        for process in processes:
-            kept = []
-            for slice_ in process.slices:
-                tie = slice_.dur_ns == shortest and ties > 0
-                ties -= tie
-                kept += [slice_] if tie or slice_.dur_ns > shortest else []
-            process.slices = kept
-    if points > MOST_POINTS:
+    total = sum(len(process.slices) + len(process.points) for process in processes)
+    if sum(len(process.slices) for process in processes) > MOST_SLICES:
+        _keep_longest(processes)
+    if sum(len(process.points) for process in processes) > MOST_POINTS:
         for process in processes:
             process.points = process.points[: max(1, MOST_POINTS // len(processes))]
-    return slices + points - sum(len(process.slices) + len(process.points) for process in processes)
+    return total - sum(len(process.slices) + len(process.points) for process in processes)
+
+
+def _keep_longest(processes: list[Process]) -> None:
+    """Keep MOST_SLICES slices: all that are longer than the shortest kept one, and as many of its length as fit."""
+    durations = [slice_.dur_ns for process in processes for slice_ in process.slices]
+    shortest = heapq.nlargest(MOST_SLICES, durations)[-1]
+    ties = MOST_SLICES - sum(dur > shortest for dur in durations)
+    for process in processes:
+        kept = []
+        for slice_ in process.slices:
+            tie = slice_.dur_ns == shortest and ties > 0
+            ties -= tie
+            if tie or slice_.dur_ns > shortest:
+                kept.append(slice_)
+        process.slices = kept
 
 
 def _moved(process: Process, by: int) -> Process:
-    slices = [
-        Slice(slice_.track, slice_.name, slice_.start_ns + by, slice_.dur_ns, slice_.args) for slice_ in process.slices
-    ]
-    points = [Point(point.name, point.at_ns + by, point.values, point.args) for point in process.points]
+    slices = [replace(slice_, start_ns=slice_.start_ns + by) for slice_ in process.slices]
+    points = [replace(point, at_ns=point.at_ns + by) for point in process.points]
     return Process(process.name, slices, points)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reports.model import Party, Triage, Verdict, Wait
-from reports.text import clean
+from reports.text import clean, first_of
 
 _NO_PID = re.compile(r":(0|rank_\d+)$")  # in the key of a process
 SHOWN_NODES = 64  # a drawing or table of a thousand processes would be unreadable
@@ -97,7 +97,7 @@ def victims(triage: Triage) -> list[Victims]:
             names = [
                 name if name_counts[name := _who(party)] < 2 else f"{name} ({clean(party.key)})" for party in parties
             ]
-            who = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+            who = first_of(names, 6)
         rows.append(Victims(len(parties), noun, who, why))
     return sorted(rows, key=lambda group: -group.count)
 
@@ -111,7 +111,7 @@ def ranks(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
-    return ", ".join(texts[:12]) + (f" and {len(texts) - 12} more" if len(texts) > 12 else "")
+    return first_of(texts, 12)
 
 
 def cycle(triage: Triage) -> list[Step]:
@@ -146,10 +146,7 @@ def stacks(triage: Triage) -> list[Stack]:
     for node in sorted(triage.nodes, key=lambda node: order.get(node.party, 3)):
         if node.stack:
             labels_by_stack.setdefault(tuple(map(clean, node.stack)), []).append(clean(node.label))
-    return [
-        Stack(", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""), list(frames))
-        for frames, names in labels_by_stack.items()
-    ]
+    return [Stack(first_of(names, 6), list(frames)) for frames, names in labels_by_stack.items()]
 
 
 def left_out(triage: Triage) -> int:

@@ -162,8 +162,8 @@ def _otherwise(
 ) -> HeldOtherwise | None:
     """Return what is wrong with a tensor that every worker showed; None where each holds the learner's."""
     tensor = learned.tensor(name)
-    cuts, held_rows = [answer["cuts"].get(name) for answer in answers], [answer["rows"][name] for answer in answers]
-    kinds = [(cut, answer["dtypes"][name]) for cut, answer in zip(cuts, answers, strict=True)]
+    kinds = [(answer["cuts"].get(name), answer["dtypes"][name]) for answer in answers]
+    held_rows = [answer["rows"][name] for answer in answers]
     # Workers often hold the same part in the same type: take the learner's digests once for each such kind.
     learner_rows = {
         (cut, dtype): _own_rows(_part(tensor, cut), dtype, computing) for cut, dtype in dict.fromkeys(kinds)
@@ -175,12 +175,12 @@ def _otherwise(
     # A row counts once even if several workers hold parts of it.
     apart: set[int] = set()  # rows of the whole tensor
     for rank in wrong:
-        cut = cuts[rank]
+        cut, _ = kinds[rank]
         first = cut[1] if cut and cut[0] == 0 else 0
-        pairs = zip(expected_rows[rank], held_rows[rank], strict=True)
-        apart.update(at for at, (expected, held_row) in enumerate(pairs, start=first) if expected != held_row)
-    # Look for an explanation, the most specific one first: another rank's part, the same rows in another order,
-    # another tensor of the learner.
+        for at, rows in enumerate(zip(expected_rows[rank], held_rows[rank], strict=True), start=first):
+            if rows[0] != rows[1]:
+                apart.add(at)
+    # Look for an explanation, the most specific one first.
     how = _of_another_rank(wrong, expected_rows, held_rows)
     if not how and all(Counter(expected_rows[rank]) == Counter(held_rows[rank]) for rank in wrong):
         how = "its rows permuted"
@@ -254,19 +254,30 @@ def _expected(name: str, buffer: torch.Tensor, model: Any) -> torch.Tensor | Non
     last = name.rpartition(".")[2]
     if last.lstrip("_") in CACHE_SCALES and buffer.numel() == 1:
         return torch.ones_like(buffer)  # of an unquantized cache; other scales are parameters of a checkpoint
-    rotary = getattr(getattr(model, "model", None), "rotary_emb", None)
-    types = getattr(rotary, "rope_type", "default")
-    if rotary is not None and not {*(types.values() if isinstance(types, dict) else [types])} & {*UNKNOWN_ROTARY}:
-        # Made again, because a reference may have computed with other frequencies.
-        made = dict(type(rotary)(rotary.config).named_buffers(remove_duplicate=False))
-        if last in made and made[last].shape == buffer.shape:
-            return made[last].float().cpu().to(buffer.dtype)
-        frequencies = made["inv_freq"].float().cpu() if "inv_freq" in made else None
-        if frequencies is not None and last == "cos_sin_cache" and buffer.shape[1:] == (2 * len(frequencies),):
-            angles = torch.outer(torch.arange(len(buffer), dtype=torch.float32), frequencies)
-            scaling = float(getattr(rotary, "attention_scaling", 1.0))
-            return (torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling).to(buffer.dtype)
+    rotary = _rotary(last, buffer, model)
+    if rotary is not None:
+        return rotary
     same_name = None if model is None or "rotary" in name else dict(model.named_buffers()).get(name)
     if same_name is not None and same_name.shape == buffer.shape and same_name.is_floating_point():
         return same_name.detach().cpu().to(buffer.dtype)
     return None
+
+
+def _rotary(last: str, buffer: torch.Tensor, model: Any) -> torch.Tensor | None:
+    """Return what the model's rotary embedding has for a buffer of this name; None where it has none, or where its kind
+    is one that the configuration alone does not determine.
+    """
+    rotary = getattr(getattr(model, "model", None), "rotary_emb", None)
+    types = getattr(rotary, "rope_type", "default")
+    if rotary is None or {*(types.values() if isinstance(types, dict) else [types])} & {*UNKNOWN_ROTARY}:
+        return None
+    # Made again, because a reference may have computed with other frequencies.
+    made = dict(type(rotary)(rotary.config).named_buffers(remove_duplicate=False))
+    if last in made and made[last].shape == buffer.shape:
+        return made[last].float().cpu().to(buffer.dtype)
+    frequencies = made["inv_freq"].float().cpu() if "inv_freq" in made else None
+    if frequencies is None or last != "cos_sin_cache" or buffer.shape[1:] != (2 * len(frequencies),):
+        return None
+    angles = torch.outer(torch.arange(len(buffer), dtype=torch.float32), frequencies)
+    scaling = float(getattr(rotary, "attention_scaling", 1.0))
+    return (torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling).to(buffer.dtype)

@@ -7,7 +7,8 @@ So positions can be compared one to one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from scenarios.engines.engine_interface import Completion, Request
@@ -39,54 +40,52 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
     difference shows in the last compared token or in the finish reason.
     """
     drawn: dict[int, Completion] = {}
-    flips: dict[int, int] = {}
-    cut: list[Request] = []
+    flips: Counter[int] = Counter()
+    given_up: list[Request] = []
     pending = requests
     made = 0
     while pending and made < rounds:
         made += 1
         again: list[Request] = []
         for request, answer in zip(pending, generate(pending), strict=True):
-            before = drawn.get(request.sample)
-            completion = answer if before is None else _joined(before, answer)
-            drawn[request.sample] = completion
-            if request.sample not in guide:
-                continue
-            ids, _ = guide[request.sample]
-            start = request.offset
-            flip = next(
-                (
-                    t
-                    for t in range(start, min(len(ids), len(completion.output_ids)))
-                    if completion.output_ids[t] != ids[t]
-                ),
-                None,
-            )
+            sample, before = request.sample, drawn.get(request.sample)
+            completion = drawn[sample] = answer if before is None else _joined(before, answer)
+            ids, _ = guide.get(sample, ((), ""))
+            flip = _first_flip(completion.output_ids, ids, request.offset)
             if flip is None:
                 continue
             # Keep the differing token as the engine's choice, then let the engine continue from the guide's tokens.
             kept = flip + 1
-            drawn[request.sample] = replace(
+            drawn[sample] = replace(
                 completion,
                 output_ids=completion.output_ids[:kept],
                 logprobs=completion.logprobs[:kept],
                 finish_reason=completion.finish_reason if len(completion.output_ids) == kept else "flip",
             )
-            flips[request.sample] = flips.get(request.sample, 0) + 1
+            flips[sample] += 1
             # A flip at the last position leaves nothing to continue.
             if kept < min(len(ids), request.offset + request.max_tokens):
-                hopeless = flips[request.sample] >= max(MANY_FLIPS, DENSE * kept)
-                (cut if hopeless else again).append(
-                    replace(
-                        request,
-                        prompt_ids=request.prompt_ids[: len(request.prompt_ids) - request.offset] + ids[:kept],
-                        offset=kept,
-                        max_tokens=request.max_tokens + request.offset - kept,
-                    )
-                )
+                hopeless = flips[sample] >= max(MANY_FLIPS, DENSE * kept)
+                (given_up if hopeless else again).append(_continued(request, ids[:kept]))
         pending = again
-    uncompared = sum(len(guide[r.sample][0]) - len(drawn[r.sample].output_ids) for r in [*pending, *cut])
+    uncompared = sum(len(guide[r.sample][0]) - len(drawn[r.sample].output_ids) for r in [*pending, *given_up])
     return Guided([drawn[request.sample] for request in requests], made, uncompared)
+
+
+def _first_flip(output: Sequence[int], ids: Sequence[int], start: int) -> int | None:
+    """Return the first position from `start` on at which an output differs from its guide; None without one."""
+    return next((at for at in range(start, min(len(ids), len(output))) if output[at] != ids[at]), None)
+
+
+def _continued(request: Request, ids: tuple[int, ...]) -> Request:
+    """Return the request that goes on behind the first tokens of its guide."""
+    prompt = request.prompt_ids[: len(request.prompt_ids) - request.offset]  # without the guide's tokens of before
+    return replace(
+        request,
+        prompt_ids=prompt + ids,
+        offset=len(ids),
+        max_tokens=request.max_tokens + request.offset - len(ids),
+    )
 
 
 def _joined(before: Completion, after: Completion) -> Completion:

@@ -189,22 +189,12 @@ class Trainer:
 
     def _rollout(self, step: int, guide: Guide | None) -> tuple[list[Sample], list[str], int]:
         requests = [Request(sample, ids) for sample, ids in self.prompts.batch(step)]
-        numbers = [request.sample for request in requests]
-        parts = {
-            "tokens": np.array([token for r in requests for token in r.prompt_ids], np.int32),
-            "lengths": np.array([len(r.prompt_ids) for r in requests], np.int32),
-        }
-        digest = weights.combine(weights.digests(parts))
-        self._recorder.event("data", step=step, prompts=digest, samples=numbers)
+        self._record_prompts(step, requests)
         with self._recorder.span("rollout", step=step):
             answers = call(self._session, self._draw, requests, step=step, version=self.version, guide=guide)
         result = self._hooks.joined(answers)
         used, completions = result.used, result.completions
-        if [number for number, _, _ in used] != numbers:
-            raise EngineError("the engine answered other samples than those it was asked for, or in another order")
-        for number, ids, reason in used:
-            if not ids or reason not in ("stop", "length"):
-                raise EngineError(f"sample {number} of step {step} came back as {reason!r}; it cannot be trained on")
+        _check_answers(step, requests, used)
         drawn = {} if guide is None else {completion.sample: tuple(completion.output_ids) for completion in completions}
         samples = [
             Sample(r.sample, r.prompt_ids, tuple(ids), drawn.get(r.sample, ()))
@@ -220,6 +210,13 @@ class Trainer:
                 finish=completion.finish_reason, specials=self._specials, decode=self._tokenizer.decode,
             )  # fmt: skip
         return samples, [reason for _, _, reason in used], sum(c.cached_tokens for c in completions)
+
+    def _record_prompts(self, step: int, requests: list[Request]) -> None:
+        tokens = [token for request in requests for token in request.prompt_ids]
+        lengths = [len(request.prompt_ids) for request in requests]
+        parts = {"tokens": np.array(tokens, np.int32), "lengths": np.array(lengths, np.int32)}
+        digest = weights.combine(weights.digests(parts))
+        self._recorder.event("data", step=step, prompts=digest, samples=[request.sample for request in requests])
 
     def _experience(self, step: int, samples: list[Sample], finish: list[str]) -> Experience:
         # Submit everything before waiting for anything, so that the roles compute concurrently.
@@ -364,6 +361,15 @@ class Trainer:
 
     def _checkpoint_path(self) -> Path:
         return self.run_dir / "checkpoints" / f"step-{self.version}"
+
+
+def _check_answers(step: int, requests: list[Request], used: list[tuple[int, tuple[int, ...], str]]) -> None:
+    """Raise EngineError for answers that cannot be trained on. `used`: (sample, response ids, finish reason)."""
+    if [number for number, _, _ in used] != [request.sample for request in requests]:
+        raise EngineError("the engine answered other samples than those it was asked for, or in another order")
+    for number, ids, reason in used:
+        if not ids or reason not in ("stop", "length"):
+            raise EngineError(f"sample {number} of step {step} came back as {reason!r}; it cannot be trained on")
 
 
 def mini_batches(samples: int, epochs: int, size: int, seed: int, step: int) -> Iterator[list[int]]:

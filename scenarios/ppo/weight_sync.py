@@ -146,6 +146,7 @@ class WeightSync:
         all_meta: list[WeightMeta] = call(self._actor, "weight_meta")
         sent = [meta for meta in all_meta if meta.name not in omit]
         digests = {meta.name: meta.digest for meta in all_meta}
+        # First what the learner has: it stays in the recording if the sync never ends.
         recorder.weights(step=step, version=version, digests=digests, source="learner")
         started = time.perf_counter()
         try:
@@ -157,6 +158,7 @@ class WeightSync:
             raise
         seconds = time.perf_counter() - started
         loaded()
+        # The engine's report of what it received is its own word; its log-probabilities prove what it computes with.
         with recorder.span("proof", step=step, version=version):
             synced = self.prove(report, step)
         recorder.event(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.doctor.outcome import Fine, Outcome, Unseen
@@ -50,45 +52,61 @@ answer(options=found, classes=taken)
 """
 
 
+class _Form(enum.Enum):
+    """How TRL is started."""
+
+    SCRIPT = enum.auto()  # a Python script, which makes a parser of its own
+    MODULE = enum.auto()  # `python -m trl.scripts.NAME`
+    COMMAND = enum.auto()  # `trl NAME`, which passes what it does not know to accelerate
+
+    @staticmethod
+    def of(start: Start) -> _Form:
+        if start.entry.endswith(".py"):
+            return _Form.SCRIPT
+        return _Form.MODULE if start.entry.startswith("trl.scripts.") else _Form.COMMAND
+
+
 def examine(start: Start, installed: Installation | None) -> Examined:
     """The settings of a command. Its options are checked against the installed parser if one of TRL's own scripts
     starts."""
-    script = start.entry.endswith(".py")
-    source = _source(start.entry) if script else ""
+    form = _Form.of(start)
+    source = _source(start.entry) if form is _Form.SCRIPT else ""
     options = list(dashed(start.arguments, hyphens=True))
     option_values, unknown = values(options)
     read = settings(start.entry, source) if source else Script()
     reasons = [read.unread, from_shell(start.arguments)]
-    if script and not source:
+    if form is _Form.SCRIPT and not source:
         reasons.append(f"settings come from {start.entry}, which is not read")
-    keys, variables, more = _files(start, script, source, options, read)
-    reasons += more
-    filed = {**read.keywords, **{key: value for file_settings in keys.values() for key, value in file_settings.items()}}
+    files = _files(start, source, options, read)
+    unread = next(filter(None, [*reasons, *files.reasons]), "")
     followed, places = _followed(start.entry, options, read)
-    computed = {name: f"{name} is {text}, which only the script knows" for name, text in read.computed.items()
-                if name not in followed}  # fmt: skip
-    unknown |= {name: why for name, why in computed.items() if name not in option_values}
+    for name, text in read.computed.items():
+        if name not in followed and name not in option_values:
+            unknown[name] = f"{name} is {text}, which only the script knows"
     for name in [switch for switch in option_values if switch.startswith("no_")]:  # turns off a switch that is on
         option_values[name.removeprefix("no_")] = False
     package = installed.source("trl") if installed else None
-    through = not script and not start.entry.startswith("trl.scripts.")  # the `trl` command, which asks accelerate
-    launch = launched(start, through, source, package, variables)
-    unsure = dict(launch.unknown)
-    for name in ("num_processes", "num_machines", "mixed_precision") if through else ():
-        option_values.pop(name, None)  # accelerate's, which `launch` holds
+    launch = launched(start, form is _Form.COMMAND, source, package, files.variables)
+    if form is _Form.COMMAND:
+        for name in ("num_processes", "num_machines", "mixed_precision"):
+            option_values.pop(name, None)  # accelerate's, which `launch` holds
+    unsure = {**launch.unknown, **_unsure(start, source, unread)}
+    judged = tuple(_judged(start, options, files.settings, read, installed, unsure.get(TRAINER, "")))
+    all_values = {**followed, **read.keywords, **files.merged, **option_values, **launch.values}
+    places |= launch.places
+    return Examined(Settings(all_values, {**unknown, **unsure}, unread, files.variables, places=places), judged)
+
+
+def _unsure(start: Start, source: str, unread: str) -> dict[str, str]:
+    """Whether the trainer is GRPO's own, and the dtype of its model: what is not known -> why."""
+    unsure: dict[str, str] = {}
     if _UNSLOTH.search(source):
         unsure[TRAINER] = f"{start.entry} imports unsloth, which puts configurations of its own in the place of TRL's"
     elif "GRPOConfig" not in source and start.arguments[:1] != ("grpo",) and not start.entry.endswith(".grpo"):
-        first = next(filter(None, reasons), "")
-        unsure[TRAINER] = first or "the command does not show that it is a job of GRPO's"
+        unsure[TRAINER] = unread or "the command does not show that it is a job of GRPO's"
     if _LOADS.search(source):
         unsure[LOADED] = f"{start.entry} may load the model itself, in a dtype that is not known here"
-    judged = tuple(_judged(start, options, keys, read, installed, unsure.get(TRAINER, "")))
-    all_values = {**followed, **filed, **option_values, **launch.values}
-    unread = next(filter(None, reasons), "")
-    return Examined(
-        Settings(all_values, {**unknown, **unsure}, unread, variables, places={**places, **launch.places}), judged
-    )
+    return unsure
 
 
 def _followed(entry: str, options: Sequence[Option], read: Script) -> tuple[dict[str, object], dict[str, str]]:
@@ -120,38 +138,59 @@ def _source(entry: str) -> str:
         return ""
 
 
-def _files(
-    start: Start, script: bool, source: str, options: Sequence[Option], read: Script
-) -> tuple[dict[str, dict[str, object]], dict[str, str], list[str]]:
-    """For each `--config FILE`: (file -> its settings, the environment with the files' variables, why settings are
-    not read)."""
-    keys: dict[str, dict[str, object]] = {}
+@dataclass(frozen=True)
+class _Files:
+    """What the files of `--config FILE` say.
+
+    `settings`: file -> its settings. `variables`: the environment with the files' variables. `reasons`: why settings
+    are not read, where they are not.
+    """
+
+    settings: Mapping[str, Mapping[str, object]]
+    variables: Mapping[str, str]
+    reasons: Sequence[str]
+
+    @property
+    def merged(self) -> dict[str, object]:
+        return {key: value for settings in self.settings.values() for key, value in settings.items()}
+
+
+def _files(start: Start, source: str, options: Sequence[Option], read: Script) -> _Files:
+    """Read the files. A setting that differs from the script's own becomes a computed one of `read`."""
+    by_file: dict[str, dict[str, object]] = {}
     variables, reasons = dict(start.variables), []
+    unread = _Form.of(start) is _Form.SCRIPT and "parse_args_and_config" not in source
     for file in (option.value for option in options if option.name == "config"):
-        if SHELL.search(file) or (script and "parse_args_and_config" not in source):
+        if unread or SHELL.search(file):
             reasons.append(f"settings come from {file}, which is not read")
             continue
         file_settings, why = mapping(file)
-        reasons.append(why)
-        more = file_settings.pop("env", None)
-        variables |= {str(key): str(value) for key, value in more.items()} if isinstance(more, dict) else {}
+        if why:
+            reasons.append(why)
+            continue
+        environment = file_settings.pop("env", None)
+        if isinstance(environment, dict):
+            variables |= {str(key): str(value) for key, value in environment.items()}
         for key, value in file_settings.items():
             if key in read.keywords and read.keywords[key] != value:
                 read.computed[key] = f"{read.keywords[key]!r} in the script and {value!r} in {file}"
-        keys |= {} if why else {file: file_settings}
-    return keys, variables, reasons
+        by_file[file] = file_settings
+    return _Files(by_file, variables, reasons)
 
 
 def _unknown_keys(
-    keys: Mapping[str, Mapping[str, object]], parser: Parser, version: str, *, dropped: bool
+    settings_by_file: Mapping[str, Mapping[str, object]], parser: Parser, version: str, *, dropped: bool
 ) -> Iterator[Outcome]:
     """Yield keys of a file that are no options. `dropped`: the parser ignores them."""
-    for file, key in ((file, key) for file, names in keys.items() for key in names if key not in parser.names):
-        if dropped:
-            yield Unseen(f"{key} of {file} is no option of {parser.where}, which drops it")
-        else:
-            what = f"{parser.where} has no such option{nearest(key, parser.names)}"
-            yield refused(version, f"{key}: of {file}", what, "it ends the job before it starts")
+    for file, file_settings in settings_by_file.items():
+        for key in file_settings:
+            if key in parser.names:
+                continue
+            if dropped:
+                yield Unseen(f"{key} of {file} is no option of {parser.where}, which drops it")
+            else:
+                what = f"{parser.where} has no such option{nearest(key, parser.names)}"
+                yield refused(version, f"{key}: of {file}", what, "it ends the job before it starts")
 
 
 def _unknown_arguments(
@@ -159,13 +198,16 @@ def _unknown_arguments(
 ) -> Iterator[Outcome]:
     """Yield arguments of a script's own calls that the class does not have: they raise a TypeError there."""
     why = "the script ends with a TypeError where it builds its configuration"
-    for call, accepted in ((call, classes[call]) for call in calls if classes.get(call)):
-        for argument in (argument for argument in calls[call] if argument not in accepted):
-            yield refused(version, f"{argument}=…", f"{call} has no such argument{nearest(argument, accepted)}", why)
+    for call, arguments in calls.items():
+        accepted = classes.get(call, ())
+        for argument in arguments:
+            if accepted and argument not in accepted:
+                what = f"{call} has no such argument{nearest(argument, accepted)}"
+                yield refused(version, f"{argument}=…", what, why)
 
 
 def _judged(
-    start: Start, options: Sequence[Option], keys: Mapping[str, Mapping[str, object]], read: Script,
+    start: Start, options: Sequence[Option], by_file: Mapping[str, Mapping[str, object]], read: Script,
     installed: Installation | None, replaced: str,
 ) -> Iterator[Outcome]:  # fmt: skip
     """Options, keys of a file and arguments of a configuration class that the installed version does not accept."""
@@ -174,25 +216,31 @@ def _judged(
     if "unsloth" in replaced:
         yield Unseen(replaced)
         return
-    version, is_trl_command = called("trl", installed), not start.entry.endswith(".py")
-    module = start.entry.startswith("trl.scripts.")
-    name = start.entry.rpartition(".")[2] if module else next(iter(start.arguments), "") if is_trl_command else ""
-    if not is_trl_command and not read.calls:
+    version, form = called("trl", installed), _Form.of(start)
+    if form is _Form.SCRIPT and not read.calls:
         yield Unseen(f"{start.entry} makes a parser of its own, which refuses what it does not know when it starts")
         return
-    # The `trl` command passes what it does not know to accelerate; `python -m trl.scripts.NAME` does not.
-    through = is_trl_command and not module
-    answer = installed.query(_PARSERS, name.replace("-", "_"), "1" if through else "", *sorted(read.calls))
+    name = ""
+    if form is _Form.MODULE:
+        name = start.entry.rpartition(".")[2]
+    elif form is _Form.COMMAND:
+        name = next(iter(start.arguments), "")
+    accelerated = "1" if form is _Form.COMMAND else ""
+    answer = installed.query(_PARSERS, name.replace("-", "_"), accelerated, *sorted(read.calls))
     if "unknown" in answer:
         yield Unseen(str(answer["unknown"]))
         return
-    parser = Parser.of(f"trl {name}", answer["options"], hyphens=True)
-    problems: list[Outcome] = []
-    if is_trl_command:
-        problems += against([option for option in options if option.name != "config"], parser, version)
-        problems += _unknown_keys(keys, parser, version, dropped=module)
-    problems += _unknown_arguments(read.calls, answer["classes"], version)
+    problems = list(_unknown_arguments(read.calls, answer["classes"], version))
+    counted = f"{len(read.calls)} configurations"
+    if form is not _Form.SCRIPT:
+        parser = Parser.of(f"trl {name}", answer["options"], hyphens=True)
+        own_options = [option for option in options if option.name != "config"]
+        problems = [
+            *against(own_options, parser, version),
+            *_unknown_keys(by_file, parser, version, dropped=form is _Form.MODULE),
+            *problems,
+        ]
+        counted = f"{len(options)} options"
     yield from problems
     if not problems:
-        counted = f"{len(options)} options" if is_trl_command else f"{len(read.calls)} configurations"
-        yield Fine(f"{' and '.join([counted, *map(os.path.basename, keys)])} are as {version} takes them")
+        yield Fine(f"{' and '.join([counted, *map(os.path.basename, by_file)])} are as {version} takes them")

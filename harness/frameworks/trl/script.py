@@ -54,29 +54,48 @@ def settings(path: str, text: str) -> Script:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):  # of another Python version: the job itself will say so
         return Script(unread=f"{path} cannot be read as Python")
-    script, nodes = Script(), list(ast.walk(tree))
+    nodes = list(ast.walk(tree))
     calls = [(node, _name(node.func)) for node in nodes if isinstance(node, ast.Call)]
-    constants = _constants(tree, nodes)
+    script = Script(calls=_trl_calls(nodes, calls), unread=_why_unread(path, text, calls))
     for name in itertools.chain.from_iterable(map(_set_elsewhere, nodes)):
         script.computed.setdefault(name, f"set again in {path}")
-    imported = dict(itertools.chain.from_iterable(map(_imported, nodes)))
-    for call, name in calls:
-        if name.startswith("parse_") and name not in _FROM_WORDS:
-            script.unread = f"{path} takes its settings from {name}, which is not read"
-        of_trl = imported.get(name, name if _name(getattr(call.func, "value", call)) == "trl" else "")
-        if of_trl.endswith(("Config", "Arguments")):
-            script.calls.setdefault(of_trl, []).extend(argument.arg for argument in call.keywords if argument.arg)
-        if name.endswith("Config"):
-            for keyword in call.keywords:
-                _keyword(
-                    script,
-                    _written_out(keyword, constants),
-                    f"{path} gives {name} settings that are not written in the call",
-                )
-    if "args=" in text and not any(_configures(name) for _, name in calls):
-        script.unread = script.unread or f"{path} takes its configuration from elsewhere, which is not read"
+    constants = _constants(tree, nodes)
+    for keyword in _config_keywords(calls):
+        if keyword.arg is not None:
+            _take(script, keyword.arg, _written_out(keyword.value, constants))
     script.flows = _flows(nodes, calls, script)
     return script
+
+
+def _config_keywords(calls: list[tuple[ast.Call, str]]) -> list[ast.keyword]:
+    """The arguments of all calls of configuration classes; `arg` is None of `**settings`."""
+    return [keyword for call, name in calls if name.endswith("Config") for keyword in call.keywords]
+
+
+def _trl_calls(nodes: list[ast.AST], calls: list[tuple[ast.Call, str]]) -> dict[str, list[str]]:
+    """TRL's configuration classes -> the names of the arguments that the script gives them."""
+    imported = dict(itertools.chain.from_iterable(map(_imported, nodes)))
+    arguments: dict[str, list[str]] = {}
+    for call, name in calls:
+        of_module = name if _name(getattr(call.func, "value", call)) == "trl" else ""  # trl.GRPOConfig(…)
+        class_name = imported.get(name, of_module)
+        if class_name.endswith(("Config", "Arguments")):
+            arguments.setdefault(class_name, []).extend(keyword.arg for keyword in call.keywords if keyword.arg)
+    return arguments
+
+
+def _why_unread(path: str, text: str, calls: list[tuple[ast.Call, str]]) -> str:
+    """Why a setting that no call names may still not have its default; empty if it has."""
+    parsers = [name for _, name in calls if name.startswith("parse_") and name not in _FROM_WORDS]
+    if parsers:
+        return f"{path} takes its settings from {parsers[-1]}, which is not read"
+    for call, name in calls:
+        # `**settings` in a call cannot contain a name that the call also gives.
+        if name.endswith("Config") and any(keyword.arg is None for keyword in call.keywords):
+            return f"{path} gives {name} settings that are not written in the call"
+    if "args=" in text and not any(_configures(name) for _, name in calls):
+        return f"{path} takes its configuration from elsewhere, which is not read"
+    return ""
 
 
 def _flows(nodes: list[ast.AST], calls: list[tuple[ast.Call, str]], script: Script) -> dict[str, Flow]:
@@ -86,35 +105,40 @@ def _flows(nodes: list[ast.AST], calls: list[tuple[ast.Call, str]], script: Scri
     if not answer:
         return {}
     options = _options([call for call, name in calls if name == "add_argument"])
+    keywords = _config_keywords(calls)
+    times_given = Counter(keyword.arg for keyword in keywords)
     flows: dict[str, Flow] = {}
-    keywords = [keyword for call, name in calls if name.endswith("Config") for keyword in call.keywords]
     for keyword in keywords:
-        value = keyword.value
+        name, value = keyword.arg or "", keyword.value
         if not isinstance(value, ast.Attribute) or not _is_named(value.value, answer):
             continue
-        option, name = options.get(value.attr), keyword.arg or ""
-        alone = len([other for other in keywords if other.arg == name]) == 1 and value.attr not in script.computed
-        if option is not None and alone and script.computed.get(name) == ast.unparse(value):
-            flows[name] = Flow(value.attr, *option, value.lineno)
+        only_here = times_given[keyword.arg] == 1 and script.computed.get(name) == ast.unparse(value)
+        if value.attr in options and value.attr not in script.computed and only_here:
+            flows[name] = Flow(value.attr, *options[value.attr], value.lineno)
     return flows
 
 
 def _only_answer(nodes: list[ast.AST], calls: list[tuple[ast.Call, str]]) -> str:
     """The name of the answer of the only parser, which reads the command's words; empty where there are several, or
     where another function may set what it holds."""
-    parsers = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, "ArgumentParser")]
-    answers = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, "parse_args")]
+    assignments = [node for node in nodes if isinstance(node, ast.Assign)]
+    parsers = [line for line in assignments if _calls(line.value, "ArgumentParser")]
+    answers = [line for line in assignments if _calls(line.value, "parse_args")]
     if len(parsers) != 1 or len(answers) != 1:
         return ""
-    target, parsing = answers[0].targets[0], answers[0].value
-    if not isinstance(target, ast.Name) or not isinstance(parsing, ast.Call) or parsing.args or parsing.keywords:
-        return ""
-    stored = [
-        node for node in nodes if _is_named(node, target.id) and isinstance(getattr(node, "ctx", None), ast.Store)
-    ]
-    parameters = [node for node in nodes if isinstance(node, ast.arg) and node.arg == target.id]
-    handed_on = any(_is_named(argument, target.id) for call, _ in calls for argument in call.args)
-    return "" if len(stored) != 1 or parameters or handed_on else target.id
+    match answers[0]:
+        case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Call(args=[], keywords=[])):
+            handed_on = any(_is_named(argument, name) for call, _ in calls for argument in call.args)
+            return name if sum(_sets(node, name) for node in nodes) == 1 and not handed_on else ""
+    return ""
+
+
+def _sets(node: ast.AST, name: str) -> bool:
+    """Whether a node assigns a name, or is a parameter of this name."""
+    match node:
+        case ast.Name(id=bound, ctx=ast.Store()) | ast.arg(arg=bound):
+            return bound == name
+    return False
 
 
 def _is_named(node: ast.AST, name: str) -> bool:
@@ -128,24 +152,23 @@ def _calls(node: ast.AST, name: str) -> bool:
 def _options(calls: list[ast.Call]) -> dict[str, tuple[str, object]]:
     """Option with one long name and one word as its value -> (the type of the value, its default)."""
     options: dict[str, tuple[str, object]] = {}
-    seen: set[str] = set()
+    destinations: set[str] = set()  # a second option with the same destination leaves neither
     for call in calls:
-        words = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-        more = {keyword.arg or "**": keyword.value for keyword in call.keywords}
-        if isinstance(dest := more.get("dest"), ast.Constant):
+        arguments = {keyword.arg or "**": keyword.value for keyword in call.keywords}
+        if isinstance(dest := arguments.get("dest"), ast.Constant):
             options.pop(str(dest.value), None)
-            seen.add(str(dest.value))
-        kind = _name(more["type"]) if "type" in more else "str"
+            destinations.add(str(dest.value))
+        words = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
         if len(words) != 1 or not words[0].startswith("--"):
             continue
         name = words[0].removeprefix("--").replace("-", "_")
-        plain = not {*more} - {"type", "default", "help", "required"} and kind in ("int", "float", "str")
-        if name in seen:
+        kind = _name(arguments["type"]) if "type" in arguments else "str"
+        if name in destinations:
             options.pop(name, None)
-        elif plain:
-            default = more.get("default")
+        elif {*arguments} <= {"type", "default", "help", "required"} and kind in ("int", "float", "str"):
+            default = arguments.get("default")
             options[name] = (kind, default.value if isinstance(default, ast.Constant) else None)
-        seen.add(name)
+        destinations.add(name)
     return options
 
 
@@ -153,15 +176,18 @@ def _constants(tree: ast.Module, nodes: list[ast.AST]) -> dict[str, ast.expr]:
     """Name -> its number, text or switch, where the module's own level binds it and nothing else in the file does."""
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
         return {}  # which names these bind is in another file
-    bindings = Counter(itertools.chain.from_iterable(map(_bound, nodes)))
-    assigned = [
-        (target.id, line.value)
-        for line in tree.body
-        if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None
-        for target in (line.targets if isinstance(line, ast.Assign) else [line.target])
-        if isinstance(target, ast.Name)
-    ]
-    return {name: value for name, value in assigned if bindings[name] == 1 and _is_plain(value)}
+    times_bound = Counter(itertools.chain.from_iterable(map(_bound, nodes)))
+    assigned = itertools.chain.from_iterable(map(_assigned, tree.body))
+    return {name: value for name, value in assigned if times_bound[name] == 1 and _is_plain(value)}
+
+
+def _assigned(line: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (name, value) of each name that an assignment sets."""
+    match line:
+        case ast.Assign(targets=targets, value=value):
+            yield from ((target.id, value) for target in targets if isinstance(target, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            yield name, value
 
 
 def _is_plain(value: ast.expr) -> bool:
@@ -172,24 +198,22 @@ def _is_plain(value: ast.expr) -> bool:
 
 def _bound(node: ast.AST) -> Iterator[str]:
     """Yield the names that a node binds, in whichever scope."""
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        yield node.id
-    elif isinstance(node, ast.arg):
-        yield node.arg
-    elif isinstance(node, ast.alias):
-        yield (node.asname or node.name).split(".")[0]
-    elif isinstance(
-        node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar
-    ):
-        yield from filter(None, [node.name])
-    elif isinstance(node, ast.Global):
-        yield from node.names
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+            yield name
+        case ast.alias(name=module, asname=asname):
+            yield (asname or module).split(".")[0]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            yield name
+        case ast.Global(names=names):
+            yield from names
 
 
-def _written_out(keyword: ast.keyword, constants: dict[str, ast.expr]) -> ast.keyword:
-    """The argument with the value of a constant of the module in the place of its name."""
-    value = constants.get(keyword.value.id) if isinstance(keyword.value, ast.Name) else None
-    return keyword if value is None else ast.keyword(keyword.arg, value)
+def _written_out(value: ast.expr, constants: dict[str, ast.expr]) -> ast.expr:
+    """The value of a constant of the module in the place of its name; any other value as it is."""
+    return constants.get(value.id, value) if isinstance(value, ast.Name) else value
 
 
 def _configures(name: str) -> bool:
@@ -203,34 +227,32 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
 
 
-def _keyword(script: Script, keyword: ast.keyword, opaque: str) -> None:
-    if keyword.arg is None:  # **settings: they cannot contain a name that the call also gives
-        script.unread = script.unread or opaque
-        return
+def _take(script: Script, name: str, expression: ast.expr) -> None:
+    """Add a setting that a call gives."""
     try:
-        value = ast.literal_eval(keyword.value)
+        value = ast.literal_eval(expression)
     except (ValueError, TypeError):
-        script.computed[keyword.arg] = ast.unparse(keyword.value)
+        script.computed[name] = ast.unparse(expression)
         return
-    if script.keywords.setdefault(keyword.arg, value) != value:
-        script.computed[keyword.arg] = f"{script.keywords[keyword.arg]!r} here and {value!r} there"
+    if script.keywords.setdefault(name, value) != value:
+        script.computed[name] = f"{script.keywords[name]!r} here and {value!r} there"
 
 
 def _set_elsewhere(node: ast.AST) -> Iterator[str]:
-    """Yield settings that are set outside a configuration's call: `args.bf16 = …`, a subclass's defaults,
-    `replace(args, bf16=…)`."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            base_target = target.value if isinstance(target, ast.Subscript) else target
-            if isinstance(base_target, ast.Attribute):
-                yield base_target.attr
-    elif isinstance(node, ast.ClassDef) and any(_name(base).endswith("Config") for base in node.bases):
-        for line in node.body:
-            for assigned in [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", ()):
-                if isinstance(assigned, ast.Name):
-                    yield assigned.id
-    elif isinstance(node, ast.Call) and _name(node.func) in ("replace", "set_defaults"):
-        yield from (keyword.arg for keyword in node.keywords if keyword.arg)
+    """Yield settings that are set outside a configuration's call."""
+    match node:
+        case ast.Assign(targets=targets):  # args.bf16 = …, args.kwargs["x"] = …
+            for target in targets:
+                base_target = target.value if isinstance(target, ast.Subscript) else target
+                if isinstance(base_target, ast.Attribute):
+                    yield base_target.attr
+        case ast.ClassDef(bases=bases, body=body) if any(_name(base).endswith("Config") for base in bases):
+            for line in body:  # the defaults of a class derived from it
+                for target in [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", ()):
+                    if isinstance(target, ast.Name):
+                        yield target.id
+        case ast.Call() if _name(node.func) in ("replace", "set_defaults"):  # replace(args, bf16=…)
+            yield from (keyword.arg for keyword in node.keywords if keyword.arg)
 
 
 def _name(node: ast.AST) -> str:

@@ -27,8 +27,8 @@ def unhooked(start: Start, texts: Sequence[str], installed: Installation | None)
         module = installed.source(f"trl.scripts.{start.arguments[0].replace('-', '_')}")
         texts = [*texts, module.read_text(encoding="utf-8", errors="replace")] if module else texts
     trainers = sorted({name for text in texts for name in _used(text)})
-    reached = [_reaches(name, package.parent) for name in trainers]
-    return trainers[0] if reached and all(answer is False for answer in reached) else ""
+    missed = [name for name in trainers if _reaches(name, package.parent) is False]
+    return trainers[0] if missed == trainers and trainers else ""
 
 
 def _used(text: str) -> Iterator[str]:
@@ -37,15 +37,25 @@ def _used(text: str) -> Iterator[str]:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError):  # of another Python version: the job itself will say so
         return
-    imported = {
-        alias.asname or alias.name: alias.name
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "trl")
-        for alias in node.names
-    }
+    imported: dict[str, str] = {}
     for node in nodes:
-        used = [node.func] if isinstance(node, ast.Call) else node.bases if isinstance(node, ast.ClassDef) else []
-        yield from (name for name in (_trl_name(part, imported) for part in used) if name.endswith("Trainer"))
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "trl"):
+            imported |= {alias.asname or alias.name: alias.name for alias in node.names}
+    for node in nodes:
+        for expression in _used_as_classes(node):
+            name = _trl_name(expression, imported)
+            if name.endswith("Trainer"):
+                yield name
+
+
+def _used_as_classes(node: ast.AST) -> list[ast.expr]:
+    """What a node calls, or what its class inherits from."""
+    match node:
+        case ast.Call(func=called):
+            return [called]
+        case ast.ClassDef(bases=bases):
+            return bases
+    return []
 
 
 def _trl_name(expression: ast.expr, imported: Mapping[str, str]) -> str:

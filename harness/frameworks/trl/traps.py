@@ -19,6 +19,7 @@ _UNCHANGED: dict[str, tuple[object, ...]] = {
     "presence_penalty": (None, 0), "frequency_penalty": (None, 0), "logit_bias": (None, {}),
 }  # fmt: skip
 
+_SAME_DTYPE = "trainer and engine are not known to differ"
 _FIELDS = ("top_p", "top_k", "min_p", "repetition_penalty")  # those that GRPOConfig has itself
 
 
@@ -44,21 +45,17 @@ def group(settings: Settings) -> Iterator[Outcome]:
     """A seed among the generation arguments applies to every request."""
     generation_kwargs, size = settings.get("generation_kwargs", {}), settings.get("num_generations", 8)
     seeded = isinstance(generation_kwargs, dict) and "seed" in generation_kwargs
-    # One of the three is enough: no seed there, no vLLM, or groups of one. Otherwise all three have to be known.
-    fine = {"generation_kwargs": not seeded, "num_generations": size == 1, "use_vllm": not settings.on("use_vllm")}
-    why = {name: _unknown(settings, name) for name in fine}
-    settled = any(good and not why[name] for name, good in fine.items())
-    if not settled and any(why.values()):
-        yield Unseen(next(filter(None, why.values())))
-    elif not any(fine.values()):
-        yield Problem(
-            "error", "a seed in generation_kwargs makes all samples of a group the same",
-            f"generation_kwargs has seed {generation_kwargs['seed']}, num_generations is {size}",
-            "every request has one seed: a group has one answer, its advantages are zero, nothing learns",
-            "take seed out of generation_kwargs",
-        )  # fmt: skip
-    else:
-        yield Fine("no request carries the seed of its group")
+    yield _excuse(
+        "no request carries the seed of its group",
+        (not seeded, _unknown(settings, "generation_kwargs")),
+        (size == 1, _unknown(settings, "num_generations")),
+        (not settings.on("use_vllm"), _unknown(settings, "use_vllm")),
+    ) or Problem(
+        "error", "a seed in generation_kwargs makes all samples of a group the same",
+        f"generation_kwargs has seed {generation_kwargs['seed']}, num_generations is {size}",
+        "every request has one seed: a group has one answer, its advantages are zero, nothing learns",
+        "take seed out of generation_kwargs",
+    )  # fmt: skip
 
 
 def ratio(settings: Settings) -> Iterator[Outcome]:
@@ -72,27 +69,30 @@ def ratio(settings: Settings) -> Iterator[Outcome]:
     values = {name: overrides.get(name, settings.get(name)) for name in _UNCHANGED}
     changed = {name: value for name, value in values.items() if value not in _UNCHANGED[name]}
     unread = "" if overrides is generation_kwargs else f"generation_kwargs is {generation_kwargs}, which is not read"
-    fine = {
-        "use_vllm": not settings.on("use_vllm"),
-        "vllm_importance_sampling_correction": settings.get("vllm_importance_sampling_correction") is False,
-        "": not changed,
-    }
-    why = {
-        name: settings.why_unknown(name) if name else unread or settings.why_unknown(*_FIELDS, "generation_kwargs")
-        for name in fine
-    }
-    settled = any(good and not why[name] for name, good in fine.items())
-    if not settled and any(why.values()):
-        yield Unseen(next(filter(None, why.values())))
-    elif not any(fine.values()):
-        yield Problem(
-            "warning", "the importance ratio is biased: vLLM's log-probabilities are of fewer tokens",
-            f"use_vllm with {', '.join(f'{name}={value}' for name, value in changed.items())}",
-            "the trainer's are of all tokens, so with equal weights, too, no ratio is 1",
-            "set top_p=1.0, top_k=0 and no penalty, or vllm_importance_sampling_correction=False",
-        )  # fmt: skip
-    else:
-        yield Fine("the importance ratio is of log-probabilities of one distribution, or there is none")
+    correction = "vllm_importance_sampling_correction"
+    yield _excuse(
+        "the importance ratio is of log-probabilities of one distribution, or there is none",
+        (not settings.on("use_vllm"), settings.why_unknown("use_vllm")),
+        (settings.get(correction) is False, settings.why_unknown(correction)),
+        (not changed, unread or settings.why_unknown(*_FIELDS, "generation_kwargs")),
+    ) or Problem(
+        "warning", "the importance ratio is biased: vLLM's log-probabilities are of fewer tokens",
+        f"use_vllm with {', '.join(f'{name}={value}' for name, value in changed.items())}",
+        "the trainer's are of all tokens, so with equal weights, too, no ratio is 1",
+        "set top_p=1.0, top_k=0 and no penalty, or vllm_importance_sampling_correction=False",
+    )  # fmt: skip
+
+
+def _excuse(fine: str, *excuses: tuple[bool, str]) -> Outcome | None:
+    """Fine where an excuse holds, None where none does, Unseen where that is not known.
+
+    `excuses`: (whether it holds, why that is not known). One that is known to hold is enough; to say that none holds,
+    all have to be known.
+    """
+    reasons = [why for _, why in excuses if why]
+    if reasons and (True, "") not in excuses:
+        return Unseen(reasons[0])
+    return Fine(fine) if any(holds for holds, _ in excuses) else None
 
 
 def dtype(settings: Settings) -> Iterator[Outcome]:
@@ -101,35 +101,43 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
     TRL 1.16 loads it as float32 unless told otherwise (`create_model_from_path`), but still computes in bfloat16 unless
     `bf16` is off (`_BaseConfig`).
     """
-    used = settings.on("use_vllm")
-    why = settings.why_unknown("use_vllm") or (settings.why_unknown("bf16", "fp16") if used else "")
-    off = settings.get("bf16") is False and not settings.on("fp16")
+    if why := settings.why_unknown("use_vllm"):
+        yield Unseen(why)
+    elif settings.on("use_vllm"):
+        yield _dtype_beside_vllm(settings)
+    else:
+        yield Fine(_SAME_DTYPE)
+
+
+def _dtype_beside_vllm(settings: Settings) -> Outcome:
+    # Does the trainer compute in half precision, by its own settings or by its model's dtype?
+    if why := settings.why_unknown("bf16", "fp16"):
+        return Unseen(why)
+    if settings.get("bf16") is not False or settings.on("fp16"):
+        return Fine(_SAME_DTYPE)
+    if LOADED not in settings.values and (why := _unknown(settings, "model_init_kwargs", "dtype")):
+        return Unseen(why)
     init_kwargs = settings.get("model_init_kwargs", {})
     model_kwargs = init_kwargs if isinstance(init_kwargs, dict) else {}
-    model = model_kwargs.get("dtype") or model_kwargs.get("torch_dtype") or settings.get("dtype", "float32")
-    model = str(settings.get(LOADED, model)).removeprefix("torch.")
-    if used and off and not why and LOADED not in settings.values:
-        why = _unknown(settings, "model_init_kwargs", "dtype")
-    single = off and model != "bfloat16"
-    mixed = settings.get(MIXED, "no")  # accelerate's setting, which applies if bf16 and fp16 are off
-    if used and single and not why:
-        why = settings.unknown.get(MIXED, "")
-    if why:
-        yield Unseen(why)
-    elif used and single and mixed in ("bf16", "fp16"):
-        yield Fine(f"accelerate has the trainer compute in {mixed}, whatever its own settings say")
-    elif used and single and model != "float32":
-        yield Unseen(f"the trainer loads its model as {model}, and whether that is the engine's dtype is not known")
-    elif used and single and LOADED in settings.unknown:
-        yield Unseen(settings.unknown[LOADED])
-    elif used and single:
-        yield Problem(
-            "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
-            "log-probabilities of the two differ by bfloat16's rounding from the first token on",
-            "set bf16=True, or take a model saved in the dtype that both shall have",
-        )  # fmt: skip
-    else:
-        yield Fine("trainer and engine are not known to differ")
+    asked_dtype = model_kwargs.get("dtype") or model_kwargs.get("torch_dtype") or settings.get("dtype", "float32")
+    model = str(settings.get(LOADED, asked_dtype)).removeprefix("torch.")
+    if model == "bfloat16":
+        return Fine(_SAME_DTYPE)
+    # accelerate's setting applies where the trainer's own are off.
+    if why := settings.unknown.get(MIXED, ""):
+        return Unseen(why)
+    mixed = settings.get(MIXED, "no")
+    if mixed in ("bf16", "fp16"):
+        return Fine(f"accelerate has the trainer compute in {mixed}, whatever its own settings say")
+    if model != "float32":
+        return Unseen(f"the trainer loads its model as {model}, and whether that is the engine's dtype is not known")
+    if LOADED in settings.unknown:
+        return Unseen(settings.unknown[LOADED])
+    return Problem(
+        "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
+        "log-probabilities of the two differ by bfloat16's rounding from the first token on",
+        "set bf16=True, or take a model saved in the dtype that both shall have",
+    )  # fmt: skip
 
 
 def sizes(settings: Settings) -> Iterator[Outcome]:
@@ -143,35 +151,38 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
     if why := settings.unknown.get(TRAINER) or settings.why_unknown(*names):
         yield Unseen(why)
         return
-    size, each, batch, steps, accumulated = (
-        settings.get(name, default) for name, default in zip(names, (8, 8, None, None, 1), strict=True)
-    )
-    steps = accumulated if steps is None else steps
-    if not (isinstance(size, int) and isinstance(each, int) and isinstance(steps, int)) or size < 1:
+    size, each = settings.get("num_generations", 8), settings.get("per_device_train_batch_size", 8)
+    steps = settings.get("steps_per_generation", settings.get("gradient_accumulation_steps", 1))
+    if not all(isinstance(number, int) for number in (size, each, steps)) or size < 1:
         yield Unseen("a size is not a number here")
-        return
-    if size == 1:
+    elif size == 1:
         yield Problem(
             "error", "groups of one sample have no advantage", "num_generations=1",
             "GRPOConfig refuses it once every process has started", "set num_generations=2 or more",
         )  # fmt: skip
-        return
-    processes, unknown = launched_processes(settings)
-    if isinstance(batch, int):
-        total, batch_text = batch, f"generation_batch_size={batch}"
     else:
-        total = each * steps * (1 if unknown else processes)
+        yield _whole_groups(settings, size, each, steps)
+
+
+def _whole_groups(settings: Settings, size: int, each: int, steps: int) -> Outcome:
+    """Whether the generation batch holds whole groups of `size`; it is `each` a process × `steps` unless it is set."""
+    total = settings.get("generation_batch_size")
+    unknown = ""
+    if isinstance(total, int):
+        batch_text = f"generation_batch_size={total}"
+    else:
+        processes, unknown = launched_processes(settings)
         number_text = "some processes" if unknown else "1 process" if processes == 1 else f"{processes} processes"
         batch_text = f"{each} a process × {number_text} × {counted(steps, 'step')}"
+        total = each * steps * (1 if unknown else processes)
     if total % size == 0:
-        yield Fine(f"{batch_text} hold whole groups of {size}")
-    elif unknown and not isinstance(batch, int):
-        yield Unseen(f"{batch_text} hold whole groups of {size} with some numbers of processes only, and {unknown}")
-    else:
-        yield Problem(
-            "error", "the generation batch does not hold whole groups", f"{batch_text}, num_generations={size}",
-            "GRPOConfig refuses it once every process has started", f"make {total} a multiple of {size}",
-        )  # fmt: skip
+        return Fine(f"{batch_text} hold whole groups of {size}")
+    if unknown:
+        return Unseen(f"{batch_text} hold whole groups of {size} with some numbers of processes only, and {unknown}")
+    return Problem(
+        "error", "the generation batch does not hold whole groups", f"{batch_text}, num_generations={size}",
+        "GRPOConfig refuses it once every process has started", f"make {total} a multiple of {size}",
+    )  # fmt: skip
 
 
 def _unknown(settings: Settings, *names: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.settings import SHELL, Settings
@@ -34,30 +35,34 @@ def seed(settings: Settings) -> Iterator[Outcome]:
 
 def determinism(settings: Settings) -> Iterator[Outcome]:
     """With full_determinism verl's vLLM server gives every request the seed of its replica."""
-    group, name = settings.number(f"{ROLLOUT}.n", 1), settings.get(f"{ROLLOUT}.name", "vllm")
-    why = settings.why_unknown(f"{ROLLOUT}.full_determinism")
-    on = settings.on(f"{ROLLOUT}.full_determinism")
-    if not why and on:
-        why = settings.why_unknown(f"{ROLLOUT}.n") or (settings.why_unknown(f"{ROLLOUT}.name") if group != 1 else "")
-    if why:
+    if why := settings.why_unknown(f"{ROLLOUT}.full_determinism"):
         yield Unseen(why)
-    elif not on:
-        yield Fine("full_determinism is off")
-    elif group is None:
-        yield Unseen(f"{ROLLOUT}.n is not a number here")
-    elif group > 1 and name not in ("vllm", "sglang"):
-        yield Unseen(f"what verl gives {name} as a seed is not known here")
-    elif group > 1 and name == "vllm":
-        yield Problem(
-            "error", "full_determinism makes all samples of a group the same",
-            f"{ROLLOUT}.full_determinism=True with {ROLLOUT}.n={group}",
-            "every request of a replica gets one seed: a group has one answer, its advantages are zero, nothing learns",
-            f"set {ROLLOUT}.full_determinism=False in the job's command",
-        )  # fmt: skip
-    elif group > 1:
-        yield Fine("SGLang's requests get no seed of verl's")
+    elif settings.on(f"{ROLLOUT}.full_determinism"):
+        yield _seed_of_requests(settings)
     else:
-        yield Fine("one sample for each prompt")
+        yield Fine("full_determinism is off")
+
+
+def _seed_of_requests(settings: Settings) -> Outcome:
+    """What full_determinism does to the samples of a group."""
+    group, name = settings.number(f"{ROLLOUT}.n", 1), settings.get(f"{ROLLOUT}.name", "vllm")
+    why = settings.why_unknown(f"{ROLLOUT}.n") or (settings.why_unknown(f"{ROLLOUT}.name") if group != 1 else "")
+    if why:
+        return Unseen(why)
+    if group is None:
+        return Unseen(f"{ROLLOUT}.n is not a number here")
+    if group <= 1:
+        return Fine("one sample for each prompt")
+    if name == "sglang":
+        return Fine("SGLang's requests get no seed of verl's")
+    if name != "vllm":
+        return Unseen(f"what verl gives {name} as a seed is not known here")
+    return Problem(
+        "error", "full_determinism makes all samples of a group the same",
+        f"{ROLLOUT}.full_determinism=True with {ROLLOUT}.n={group}",
+        "every request of a replica gets one seed: a group has one answer, its advantages are zero, nothing learns",
+        f"set {ROLLOUT}.full_determinism=False in the job's command",
+    )  # fmt: skip
 
 
 def dtype(settings: Settings) -> Iterator[Outcome]:
@@ -84,48 +89,106 @@ def _fsdp(settings: Settings) -> bool:
     return settings.get(f"{ACTOR}.strategy", default) in ("fsdp", "fsdp2")
 
 
+@dataclass(frozen=True)
+class _Sizes:
+    """The sizes of a job that have to agree: GPUs, batches in prompts, and how the rollout splits a model."""
+
+    nodes: int
+    gpus_per_node: int
+    batch: int
+    samples: int
+    mini_batch: int
+    tensor: int
+    data: int
+    pipeline: int
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def replica(self) -> int:
+        """GPUs of one rollout engine."""
+        return self.tensor * self.data * self.pipeline
+
+    @property
+    def positive(self) -> bool:
+        return min(self.gpus, self.replica, self.batch, self.samples, self.mini_batch) >= 1
+
+
+# Field of `_Sizes` -> (its setting, verl's default).
+_SIZE_SETTINGS = {
+    "nodes": ("trainer.nnodes", 1), "gpus_per_node": ("trainer.n_gpus_per_node", 8),
+    "batch": ("data.train_batch_size", 1024), "samples": (f"{ROLLOUT}.n", 1),
+    "mini_batch": (f"{ACTOR}.ppo_mini_batch_size", 256), "tensor": (f"{ROLLOUT}.tensor_model_parallel_size", 2),
+    "data": (f"{ROLLOUT}.data_parallel_size", 1), "pipeline": (f"{ROLLOUT}.pipeline_model_parallel_size", 1),
+}  # fmt: skip
+
+
 def sizes(settings: Settings) -> Iterator[Outcome]:
     """Equalities that verl asserts only after Ray and the models have started, or never."""
-    names = {
-        "trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "data.train_batch_size": 1024, f"{ROLLOUT}.n": 1,
-        f"{ACTOR}.ppo_mini_batch_size": 256, f"{ROLLOUT}.tensor_model_parallel_size": 2,
-        f"{ROLLOUT}.data_parallel_size": 1, f"{ROLLOUT}.pipeline_model_parallel_size": 1,
-    }  # fmt: skip
-    why = settings.why_unknown(
-        "model_engine", f"{ACTOR}.strategy", f"{ROLLOUT}.nnodes", f"{ACTOR}.use_dynamic_bsz", *names
-    )
-    if not why and not _fsdp(settings):
-        why = "only the FSDP engines' sizes are known here"
-    if not why and settings.number(f"{ROLLOUT}.nnodes", 0) != 0:
-        why = "the rollout is given GPUs of its own, and how verl shares them out is not known here"
-    numbers = [number for name, default in names.items() if (number := settings.number(name, default)) is not None]
-    if why or len(numbers) < len(names):
-        yield Unseen(why or "a size is not a number here")
+    job = _sizes_of(settings)
+    if isinstance(job, str):
+        yield Unseen(job)
         return
-    nodes, each, batch, group, mini, tensor, data, pipeline = numbers
-    gpus, replica = nodes * each, tensor * data * pipeline
-    if min(gpus, replica, batch, group, mini) < 1:
-        measured = f"GPUs {nodes} × {each}, replicas of {replica}, batch {batch} × {group}, mini-batch {mini}"
+    if not job.positive:
+        measured = (
+            f"GPUs {job.nodes} × {job.gpus_per_node}, replicas of {job.replica}, batch {job.batch} × {job.samples}, "
+            f"mini-batch {job.mini_batch}"
+        )
         yield Problem("error", "a size is less than 1", measured, "nothing can be shared out", "make the sizes agree")
         return
-    # verl asserts the last two equalities only without dynamic batches, which are measured in tokens.
-    dynamic, problems = settings.on(f"{ACTOR}.use_dynamic_bsz"), []
-    if gpus % replica:
-        problems.append((f"{gpus} GPUs are not whole rollout replicas of {replica}",
-                         f"trainer: {nodes} × {each}, rollout: tensor × data × pipeline = {replica}",
-                         "the GPUs that are left over have no engine to send their weights to"))  # fmt: skip
-    if batch * group % gpus and not dynamic:
-        problems.append((f"{batch} prompts × {group} samples cannot be shared evenly by {gpus} GPUs",
-                         f"data.train_batch_size={batch}, {ROLLOUT}.n={group}",
-                         "verl asserts it before the first step"))  # fmt: skip
-    if mini > batch and not dynamic:
-        problems.append((f"a mini-batch of {mini} prompts is larger than the batch of {batch}",
-                         f"{ACTOR}.ppo_mini_batch_size={mini}, data.train_batch_size={batch}",
-                         "verl refuses it before the first step"))  # fmt: skip
-    for what, measured, effect in problems:
-        yield Problem("error", what, measured, effect, "make the sizes agree")
+    problems = list(_unequal(job, dynamic=settings.on(f"{ACTOR}.use_dynamic_bsz")))
+    yield from problems
     if not problems:
-        yield Fine(f"{gpus} GPUs, replicas of {replica}, {batch} × {group} samples, mini-batches of {mini}")
+        yield Fine(
+            f"{job.gpus} GPUs, replicas of {job.replica}, {job.batch} × {job.samples} samples, mini-batches of "
+            f"{job.mini_batch}"
+        )
+
+
+def _sizes_of(settings: Settings) -> _Sizes | str:
+    """The sizes of a job, or why they are not known."""
+    names = [name for name, _ in _SIZE_SETTINGS.values()]
+    if why := settings.why_unknown(
+        "model_engine", f"{ACTOR}.strategy", f"{ROLLOUT}.nnodes", f"{ACTOR}.use_dynamic_bsz", *names
+    ):
+        return why
+    if not _fsdp(settings):
+        return "only the FSDP engines' sizes are known here"
+    if settings.number(f"{ROLLOUT}.nnodes", 0) != 0:
+        return "the rollout is given GPUs of its own, and how verl shares them out is not known here"
+    numbers: dict[str, int] = {}
+    for field, (name, default) in _SIZE_SETTINGS.items():
+        number = settings.number(name, default)
+        if number is None:
+            return "a size is not a number here"
+        numbers[field] = number
+    return _Sizes(**numbers)
+
+
+def _unequal(job: _Sizes, *, dynamic: bool) -> Iterator[Problem]:
+    """Yield the equalities that do not hold. verl asserts the last two only without dynamic batches, which are measured
+    in tokens."""
+    agree = "make the sizes agree"
+    if job.gpus % job.replica:
+        yield Problem(
+            "error", f"{job.gpus} GPUs are not whole rollout replicas of {job.replica}",
+            f"trainer: {job.nodes} × {job.gpus_per_node}, rollout: tensor × data × pipeline = {job.replica}",
+            "the GPUs that are left over have no engine to send their weights to", agree,
+        )  # fmt: skip
+    if job.batch * job.samples % job.gpus and not dynamic:
+        yield Problem(
+            "error", f"{job.batch} prompts × {job.samples} samples cannot be shared evenly by {job.gpus} GPUs",
+            f"data.train_batch_size={job.batch}, {ROLLOUT}.n={job.samples}",
+            "verl asserts it before the first step", agree,
+        )  # fmt: skip
+    if job.mini_batch > job.batch and not dynamic:
+        yield Problem(
+            "error", f"a mini-batch of {job.mini_batch} prompts is larger than the batch of {job.batch}",
+            f"{ACTOR}.ppo_mini_batch_size={job.mini_batch}, data.train_batch_size={job.batch}",
+            "verl refuses it before the first step", agree,
+        )  # fmt: skip
 
 
 def amd(settings: Settings) -> Iterator[Outcome]:

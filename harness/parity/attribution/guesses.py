@@ -93,16 +93,16 @@ def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Itera
 
     `partial`: with those that only bring it nearer, else with those that explain every choice.
     """
-    # Of several that explain every choice, the one with the fewest digits most likely was written by someone.
-    complete = sorted(
-        (fit for fit in fitted if fit.complete), key=lambda fit: max(map(len, map(value_text, fit.values.values())))
-    )
-    for fit in [fit for fit in fitted if not fit.complete] if partial else complete:
+    fits = [fit for fit in fitted if fit.complete != partial]
+    if not partial:
+        # Of several that explain every choice, the one with the fewest digits most likely was written by someone.
+        fits.sort(key=lambda fit: max(map(len, map(value_text, fit.values.values()))))
+    alone = (Seen.ALONE_EXPLAINS,) if not partial and len(fits) == 1 else ()
+    for fit in fits:
         values = fit.values
-        alone = (Seen.ALONE_EXPLAINS,) if not partial and len(complete) == 1 else ()
         parts = [replace(_guess(s, name, value, fit.bounds.get(name)), seen=alone) for name, value in values.items()]
-        beside = [_fit_in_words(rival_fit) for rival_fit in complete if rival_fit is not fit and not partial]
-        if beside:
+        beside = [_fit_in_words(rival) for rival in fits if rival is not fit]
+        if beside and not partial:
             parts = [replace(part, details={**part.details, "explained as well by": beside}) for part in parts]
         if len(parts) == 1:
             yield parts[0]

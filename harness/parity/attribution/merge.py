@@ -303,16 +303,8 @@ def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
     if not differing:
         note = f"live: at the last weights every engine on the bench agrees with the reference{_passed(cause, e)}"
         return dataclasses.replace(cause, evidence=f"{cause.evidence}; {note}")
-    parts = []
-    for side in differing:
-        remaining = attribution.remaining.get(side, attribution.first[side])
-        kinds = ", ".join(f"{count} {kind}" for kind, count in remaining.counts.items()) or "nothing"
-        place = next((f"; first sample {p[0][0]}, position {p[0][1]}" for p in remaining.places.values() if p), "")
-        parts.append(
-            f"the {side} differs from the reference, {len(attribution.tried):,} interventions leave {kinds}{place}"
-        )
     party = differing[0] if len(differing) == 1 and cause.party == "unknown" else cause.party
-    note = "; ".join([*parts, *attribution.layers.values()])
+    note = "; ".join([*(_left(side, attribution) for side in differing), *attribution.layers.values()])
     evidence = "; ".join(filter(None, (cause.evidence, f"live: {note}")))
     layer = attribution.computes.get(party)
     if layer and differing == [party]:
@@ -321,6 +313,14 @@ def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
         summary = f"the {party}'s engine computes other numbers {what}; what differs first: {layer}"
         return Cause.of(COMPUTATION.key(layer), party, summary, evidence, cause.details, observed=excluded)
     return dataclasses.replace(cause, party=party, evidence=evidence)
+
+
+def _left(side: str, attribution: Attribution) -> str:
+    """Return what all interventions left of a side's difference, in words."""
+    remaining = attribution.remaining.get(side, attribution.first[side])
+    kinds = ", ".join(f"{count} {kind}" for kind, count in remaining.counts.items()) or "nothing"
+    place = next((f"; first sample {p[0][0]}, position {p[0][1]}" for p in remaining.places.values() if p), "")
+    return f"the {side} differs from the reference, {len(attribution.tried):,} interventions leave {kinds}{place}"
 
 
 def _passed(cause: Cause, e: Evidence) -> str:

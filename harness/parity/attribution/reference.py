@@ -125,39 +125,26 @@ def _by_chance(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
 def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[Named]:
     """Return the cause that a trial proved. Of several parameters, each is proven by what is left without it."""
     if not trial.parts:
-        proof = Proof(
-            trial.intervention, s.symptoms.total, after.total, "differences", "live engines", round(seconds, 3)
-        )
-        return [
-            Named(
-                cause=trial.cause,
-                party=trial.party or s.side,
-                side=s.side,
-                summary=trial.summary,
-                proof=proof,
-                details=trial.details,
-                seen=trial.seen,
-            )
-        ]
+        return [_proven(s, trial, trial.intervention, (s.symptoms.total, after.total), seconds)]
     named = []
     for part in trial.parts:
         started = s.clock()
         other_parts = [other_part for other_part in trial.parts if other_part is not part]
         without = s.bench.compare(s.side, s.alteration.with_(**joined(other_parts)))
         beside = " and ".join(other_part.intervention for other_part in other_parts)
-        proof = Proof(
-            f"{part.intervention}, beside {beside}", without.total, after.total, "differences", "live engines",
-            round(s.clock() - started, 3),
-        )  # fmt: skip
-        named.append(
-            Named(
-                cause=part.cause,
-                party=part.party or s.side,
-                side=s.side,
-                summary=part.summary,
-                proof=proof,
-                details=part.details,
-                seen=part.seen,
-            )
-        )
+        differences = (without.total, after.total)
+        named.append(_proven(s, part, f"{part.intervention}, beside {beside}", differences, s.clock() - started))
     return named
+
+
+def _proven(s: Situation, trial: Trial, intervention: str, differences: tuple[int, int], seconds: float) -> Named:
+    """Return the cause of a trial with its proof. `differences`: without it, and with it."""
+    return Named(
+        cause=trial.cause,
+        party=trial.party or s.side,
+        side=s.side,
+        summary=trial.summary,
+        proof=Proof(intervention, *differences, "differences", "live engines", round(seconds, 3)),
+        details=trial.details,
+        seen=trial.seen,
+    )

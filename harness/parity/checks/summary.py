@@ -115,8 +115,8 @@ def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
     series["real_tokens"] = [real.get(step, NAN) for step in steps]
     if all(np.isnan(series["length_mean"])):  # rollouts without training have no `step` metrics
         lengths = [_lengths(run, step) for step in steps]
-        series["length_mean"] = [float(step_lengths.mean()) if len(step_lengths) else NAN for step_lengths in lengths]
-        series["length_max"] = [float(step_lengths.max()) if len(step_lengths) else NAN for step_lengths in lengths]
+        series["length_mean"] = [float(np.mean(of_step)) if len(of_step) else NAN for of_step in lengths]
+        series["length_max"] = [float(np.max(of_step)) if len(of_step) else NAN for of_step in lengths]
     series |= {f"memory of {role}, MiB": values for role, values in observed_memory.largest(side.memory, steps).items()}
     return {name: values for name, values in series.items() if name == "step" or not all(np.isnan(values))}
 

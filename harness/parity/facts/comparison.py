@@ -70,6 +70,11 @@ class Comparison(Generic[SideT]):
         return (self.baseline,) if self.alone else (self.baseline, self.candidate)
 
     @property
+    def of_a_framework(self) -> bool:
+        """Whether a run is the job of a framework, which says less about itself than the harness's own runs."""
+        return any(side.recording.records.manifest.framework for side in self.sides)
+
+    @property
     def of_engines(self) -> Tolerance:
         """Return what engines may differ by from each other and from themselves. `tolerance` is for comparisons with
         learners.

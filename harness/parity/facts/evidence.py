@@ -141,6 +141,16 @@ class Evidence(Comparison[Side]):
     lifted: LiftedResult | None
     learned: Learned = Learned()
 
+    @property
+    def judged_steps(self) -> list[int]:
+        """Return the steps whose rollouts were compared."""
+        return [step for step in self.steps if step not in self.unjudged_steps]
+
+    @property
+    def compared_native(self) -> NativeResult | None:
+        """Return the native stage where it was compared."""
+        return None if self.native is None or self.native.skipped else self.native
+
     def beyond(self, key: DivergenceKey) -> int:
         """Return how many tokens of a comparison lie beyond the tolerance, tolerated outliers included."""
         tails = self.log_probabilities.tails

@@ -100,7 +100,7 @@ def from_step(step: int) -> Callable[[np.ndarray], np.ndarray]:
 def when(e: Evidence, steps: Iterable[int]) -> str:
     """Return in words the affected ones of the compared steps: "in every step", "from step 3 on", "in 3 of 8 steps"."""
     affected_steps = sorted({int(step) for step in steps})
-    compared = [step for step in e.steps if step not in e.unjudged_steps]
+    compared = e.judged_steps
     if set(affected_steps) - set(compared):  # an engine and its own learner are compared in every step
         compared = sorted({*e.steps, *affected_steps})
     if not affected_steps or affected_steps == compared:

@@ -21,27 +21,15 @@ def load(path: str, engine: str) -> dict[str, Any]:
     """
     check = f"harness mapping {shlex.quote(path)} --engine {engine}   # checks the file in seconds, without a run: "
     fix = f"{check}first define def {engine}_sampling(asked, ours): return dict(ours), changed where yours differs"
-    file = Path(path).expanduser().resolve()
-    if not file.exists():
-        message = f"the mapping {path} does not exist"
-        if (near := similar_path(file, file.parent.glob("*.py"))) is None:
-            raise BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(file)))}   # and name the file")
-        right = shlex.quote(str(Path(path).with_name(near.name)))
-        raise BadInput(f"{message}; did you mean {near.name}?", fix=right, instead=path)
+    file = _existing(path)
+    source = _text(file, path)
     try:
-        source = limits.read_text(file)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        fix = f"ls -ld {shlex.quote(path)}   # a mapping is a file of Python that you may read"
-        raise BadInput(f"the mapping {path} cannot be read: {why}", fix=fix) from error
-    try:
-        tree = ast.parse(source, str(file))
+        functions = _functions(ast.parse(source, str(file)))
     except (SyntaxError, ValueError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
         where, place = (f"{path}:{line}", f"line {line}") if line else (path, "the file")
         message = f"the mapping {where} is not Python: {error.args[0]}"
         raise BadInput(message, fix=f"{check}first correct {place}") from error
-    functions = _functions(tree)
     mine = sorted({f"{engine}_engine", f"{engine}_sampling"} & set(functions))
     if not mine:
         other_names = sorted(set(functions) & set(NAMES))
@@ -62,6 +50,27 @@ def load(path: str, engine: str) -> dict[str, Any]:
                 fix=fix,
             )
     return {"file": str(file), "source": source}
+
+
+def _existing(path: str) -> Path:
+    file = Path(path).expanduser().resolve()
+    if file.exists():
+        return file
+    message = f"the mapping {path} does not exist"
+    near = similar_path(file, file.parent.glob("*.py"))
+    if near is None:
+        raise BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(file)))}   # and name the file")
+    right = shlex.quote(str(Path(path).with_name(near.name)))
+    raise BadInput(f"{message}; did you mean {near.name}?", fix=right, instead=path)
+
+
+def _text(file: Path, path: str) -> str:
+    try:
+        return limits.read_text(file)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        fix = f"ls -ld {shlex.quote(path)}   # a mapping is a file of Python that you may read"
+        raise BadInput(f"the mapping {path} cannot be read: {why}", fix=fix) from error
 
 
 def defines(spec: dict[str, Any], name: str) -> bool:

@@ -60,9 +60,8 @@ def _summary(page: Page, parity: Parity) -> None:
 
 def _names(page: Page, checks: list[Check]) -> None:
     """Print lines such as `✓ 1 token-ids-not-text · ○ 8 cache-hit-rate`."""
-    for line in _flow(
-        [Text.assemble(STATES[check.state], f" {_numbered(check)}") for check in checks], page.columns - 2
-    ):
+    marked = [Text.assemble(STATES[check.state], f" {_numbered(check)}") for check in checks]
+    for line in _flow(marked, page.columns - 2):
         page.line(Text.assemble("  ", line))
 
 
@@ -72,9 +71,10 @@ def _numbered(check: Check) -> str:
 
 def _confirmed(page: Page, checks: list[Check]) -> None:
     mark, style = STATES["confirmed"]
-    for check in (check for check in checks if check.state == "confirmed"):
-        text = Text.assemble((f"{mark} ", style), (_numbered(check), "bold"), "  ", clean(check.evidence))
-        page.prose(text, "  ", "    ")
+    for check in checks:
+        if check.state == "confirmed":
+            text = Text.assemble((f"{mark} ", style), (_numbered(check), "bold"), "  ", clean(check.evidence))
+            page.prose(text, "  ", "    ")
 
 
 def _tables(page: Page, verdict: Verdict) -> None:
@@ -110,42 +110,48 @@ def _runs(page: Page, parity: Parity) -> None:
     page.row(["", remark, *[Text(side, "bold") for side in sides]], widths, names)
     for row in rows:
         style = "bold yellow" if row.changed else "dim" if row.state == "measured" else ""
-        values = [*row.values[:-1], f"{row.values[-1]}  {row.ratio}"] if row.ratio else row.values
-        cells = [Text(text, style) for text in ("≠" if row.changed else "", row.title, *values)]
-        page.row(cells, widths, names)
+        *others, last = row.values
+        cells = ["≠" if row.changed else "", row.title, *others, f"{last}  {row.ratio}" if row.ratio else last]
+        page.row([Text(text, style) for text in cells], widths, names)
 
 
 def _metrics(page: Page, parity: Parity) -> None:
-    metrics, group = arrange.metrics(parity), ""
+    metrics = arrange.metrics(parity)
     if not metrics:
         return
     outside = any(metric.outside for metric in metrics)
     page.heading("Metrics", "beside the limits that others publish" + ("; ! is outside" if outside else ""))
-    for metric in (metric for metric in metrics if not metric.deep):
+    group = ""
+    for metric in metrics:
+        if metric.deep:
+            continue
         if metric.group != group:
             group = metric.group
             page.prose(Text(group, "bold"), "  ", "  ")
-        style = "bold yellow" if metric.outside else ""
-        cells = [
-            Text("!" if metric.outside else "", style),
-            Text(metric.name),
-            Text(metric.value, style),
-            Text(metric.limit, style or "dim"),
-        ]
-        value = 12 if metric.limit or page.columns < NARROW else page.columns - 1 - 32 - 3
-        limit = max(0, page.columns - 1 - 32 - value - 3)
-        page.row(cells, [1, 32, value, limit], ["", "", "value", "limit"])
+        _metric(page, metric)
     deep = sum(metric.deep for metric in metrics)
     if deep:
         page.prose(Text(f"{deep} more, by bucket, in the report and in verdict.json", "dim"), "  ", "  ")
+
+
+def _metric(page: Page, metric: arrange.Metric) -> None:
+    style = "bold yellow" if metric.outside else ""
+    cells = [
+        Text("!" if metric.outside else "", style),
+        Text(metric.name),
+        Text(metric.value, style),
+        Text(metric.limit, style or "dim"),
+    ]
+    value = 12 if metric.limit or page.columns < NARROW else page.columns - 1 - 32 - 3
+    limit = max(0, page.columns - 1 - 32 - value - 3)
+    page.row(cells, [1, 32, value, limit], ["", "", "value", "limit"])
 
 
 def _facts(page: Page, title: str, facts: list[arrange.Fact]) -> None:
     """Print facts by group: short ones flow one after the other, long ones get lines of their own."""
     page.heading(title)
     for group in dict.fromkeys(fact.group for fact in facts):
-        members = [fact for fact in facts if fact.group == group]
-        items = [Text.assemble((fact.name, "dim"), " ", fact.value) for fact in members]
+        items = [Text.assemble((fact.name, "dim"), " ", fact.value) for fact in facts if fact.group == group]
         short = [item for item in items if item.cell_len <= page.columns // 2]
         indent = Text(f"  {group}  " if group else "  ", "bold")
         for line in _flow(short, page.columns - indent.cell_len):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import cli
-from harness.bisect.jobs import Command
+from harness.bisect.job_command import Command
 from harness.errors import BadInput
 
 GOOD = "SEED=1 python -m verl.trainer algorithm.kl=0.1 data.batch=8 --epochs 1"

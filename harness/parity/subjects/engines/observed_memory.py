@@ -7,7 +7,7 @@ and warm-up raise it too. But they do not do so in most steps, or no longer in t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,16 +146,20 @@ def by_phase(recording: Recording) -> list[PhaseMemory]:
         of_its_call = values_by_phase.get((str(stats.get("role")), "generate"))
         if of_its_call is not None:
             of_its_call.setdefault("kv_usage", []).append(np.array([number(stats.get("kv_usage"))]))
-    phase_memories = []
-    for (role, phase), parts_by_field in values_by_phase.items():
-        figures: dict[str, float] = {}
-        for what, parts in parts_by_field.items():
-            values = np.concatenate(parts)
-            values = values[np.isfinite(values) & (what.endswith("_change") | (values >= 0))]
-            if len(values):
-                figures[what] = float(np.median(values) if what.endswith("_change") else values.max())
-        phase_memories.append(PhaseMemory(role, phase, **figures))
-    return phase_memories
+    return [PhaseMemory(role, phase, **_figures(parts)) for (role, phase), parts in values_by_phase.items()]
+
+
+def _figures(parts_by_field: Mapping[str, list[np.ndarray]]) -> dict[str, float]:
+    """Return field of PhaseMemory -> the median of a change, the largest of other values; without those that no value
+    was recorded of.
+    """
+    figures: dict[str, float] = {}
+    for what, parts in parts_by_field.items():
+        is_change, values = what.endswith("_change"), np.concatenate(parts)
+        values = values[np.isfinite(values) & (is_change | (values >= 0))]
+        if len(values):
+            figures[what] = float(np.median(values) if is_change else values.max())
+    return figures
 
 
 _CHANGES = ("rss", "cuda_reserved")  # measures whose change over a phase is reported too

@@ -13,7 +13,7 @@ from harness.parity.subjects.learner.observed_passes import Passes, other_passes
 from harness.parity.subjects.ranks.observed_shapes import unequal_ranks
 from harness.parity.subjects.recording.checks import effect
 from reports.model import SUSPICIONS, Finding
-from reports.text import counted, figure, part_of, show
+from reports.text import and_more, counted, figure, part_of, show
 
 Shapes = dict[int, dict[str, Any]]  # step -> shape (is compared), sizes (of each rank)
 
@@ -42,7 +42,7 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
         finding = Finding("experience shapes", text, effect(e))
         return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **details)
     # Nothing differs. That is ruled out only where shapes of every judged step were recorded.
-    absent = [step for step in e.steps if step not in e.unjudged_steps and step not in recorded]
+    absent = [step for step in e.judged_steps if step not in recorded]
     if absent and trains(e):
         text = f"no shapes of an experience batch in step {absent[0]} of both runs; {skew_text}"
         return outcome(name, "not tested", text, number=number, **details)
@@ -86,7 +86,7 @@ def _apart(baseline_batches: list[dict[str, Any]], candidate_batches: list[dict[
     )
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
     entries = [f"{key} {_described(a.get(key))} against {_described(b.get(key))}" for key in keys[:3]]
-    return ", ".join(entries) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+    return ", ".join(entries) + and_more(len(keys) - 3)
 
 
 def _described(value: Any) -> str:

@@ -11,7 +11,7 @@ RETURNS, LOSSES = "returns", "applied-losses"
 
 
 def _applies(e: Evidence) -> bool:
-    return e.train and not any(side.recording.records.manifest.framework for side in e.sides)
+    return e.train and not e.of_a_framework
 
 
 @check(RETURNS, applies=_applies, alone=True)

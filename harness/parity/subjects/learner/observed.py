@@ -115,32 +115,24 @@ def _losses(e: EvidenceBuilder, steps: list[int]) -> None:
             values = [metrics.get(step, {}).get(name) for metrics in metrics_by_side]
             if None in values:  # the weights agree without it
                 e.note_recorded(name, step, *(value is not None for value in values))
-                continue
-            baseline_value, candidate_value = map(number, values)
-            e.note_recorded(name, step, math.isfinite(baseline_value), math.isfinite(candidate_value))
-            if not (math.isfinite(baseline_value) and math.isfinite(candidate_value)):
-                e.odd_columns.add(name)
-            allowed = max(NO_LOSS, SAME_LOSS * max(abs(baseline_value), abs(candidate_value)))
-            if (
-                math.isfinite(baseline_value) != math.isfinite(candidate_value)
-                or abs(baseline_value - candidate_value) > allowed
-            ):
-                context = "of an update that left both learners bit-identical"
-                e.note_divergence(
-                    Kind.LOSS.of(),
-                    [],
-                    place_of_step(
-                        step=step,
-                        phase="train",
-                        field=name,
-                        baseline=baseline_value,
-                        candidate=candidate_value,
-                        context=context,
-                    ),
-                )
-            elif baseline_value != candidate_value and math.isfinite(baseline_value):
+            elif _loss_differs(e, name, step, *map(number, values)):
                 first_steps.setdefault(name, step)
     e.learners = replace(e.learners, losses_differ=first_steps)
+
+
+def _loss_differs(e: EvidenceBuilder, name: str, step: int, baseline: float, candidate: float) -> bool:
+    """Note a loss that differs by more than rounding, and return whether it differs by less."""
+    finite = math.isfinite(baseline), math.isfinite(candidate)
+    e.note_recorded(name, step, *finite)
+    if not all(finite):
+        e.odd_columns.add(name)
+    allowed = max(NO_LOSS, SAME_LOSS * max(abs(baseline), abs(candidate)))
+    if finite[0] == finite[1] and not abs(baseline - candidate) > allowed:
+        return baseline != candidate and finite[0]
+    context = "of an update that left both learners bit-identical"
+    place = place_of_step(step=step, phase="train", field=name, baseline=baseline, candidate=candidate, context=context)
+    e.note_divergence(Kind.LOSS.of(), [], place)
+    return False
 
 
 def _only_cut(e: EvidenceBuilder) -> bool:

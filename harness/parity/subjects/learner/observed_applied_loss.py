@@ -117,15 +117,17 @@ def _tokens(
 
     `rounding`: how far a number of the same weights may be off in another batch.
     """
-    columns = [table.rows(name) for name in ("advantage", "value", "return")]
     rows = {int(sample): row for row, sample in enumerate(table.sample)}
     samples = [sample for part in parts for sample in part]
     if not samples or not set(samples) <= set(rows):
         return None
-    advantage, value, returns = (
-        None if column is None else [column.row(rows[sample]).astype(np.float64) for sample in samples]
-        for column in columns
-    )
+
+    def column(name: str) -> list[np.ndarray] | None:
+        """Return the numbers of the mini-batch's samples."""
+        values = table.rows(name)
+        return None if values is None else [values.row(rows[sample]).astype(np.float64) for sample in samples]
+
+    advantage, value, returns = column("advantage"), column("value"), column("return")
     if role == "actor" and advantage is not None and settings.entropy_coef == 0.0:
         # With a ratio of one the clipped objective is the advantage. Rounding of log-probabilities by r makes it e^r.
         loss = -np.concatenate(advantage)

@@ -59,7 +59,7 @@ def experiences(e: EvidenceBuilder, b: Table, c: Table) -> None:
             _note_other_tokens(e, c, match, (tokens, tokens2), ~tokens_equal)
     e.counts += Counts(experience_samples=int(np.count_nonzero(tokens_equal)))
     ia, ib, sample = match.a[tokens_equal], match.b[tokens_equal], match.sample[tokens_equal]
-    rounds = bool(e.learners.cuts) or any(side.recording.records.manifest.framework for side in e.sides)
+    rounds = bool(e.learners.cuts) or e.of_a_framework
     exact = not rounds and is_whole_batch and not len(match.only_a) and not len(match.only_b)
     observed_margins.note_apart(e, b, c, ia, ib, exact=exact)
     # Advantages and returns are normalised over the batch, so a sample that differs moves those of all others.

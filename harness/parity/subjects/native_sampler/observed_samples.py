@@ -95,57 +95,74 @@ def tables(side: RecordedSide, kind: str, draws: int | None = None) -> list[Tabl
     return [table for table in joined if table is not None]
 
 
+@dataclass(frozen=True)
+class _Frame:
+    """One frame of native samples. `columns`: a number of each sample, NaN where the learner did not score it."""
+
+    prompts: list[bytes]
+    outputs: list[bytes]
+    finish: list[Any]
+    columns: dict[str, np.ndarray]
+    tokens: Tokens | None
+    fits: tuple[SamplerFit, ...] = ()
+
+
 def samples_of(side: RecordedSide, draws: int) -> Samples:
     """Return what one side drew in the first draws of the native stage; empty where there was none."""
     missing: list[str] = []
-    prompts: list[bytes] = []
-    outputs: list[bytes] = []
-    finish: list[Any] = []
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in (*QUANTITIES, "likelihood", "sample", "draw")}
-    scored: list[Tokens] = []
-    fits: list[tuple[SamplerFit, ...]] = [()]
-    for table in tables(side, "native", draws):
-        prompt, output = table.rows("prompt"), table.rows("output")
-        if prompt is None or output is None:
-            continue
-        n = len(table.sample)
-        prompts += [prompt.row(i).tobytes() for i in range(n)]
-        outputs += [output.row(i).tobytes() for i in range(n)]
-        finish += list(table.finish) if table.finish is not None else [None] * n
-        total, drawn, reward = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
-        score = side.recording.table("native_score", table.step)
-        tokens = _scored(side, table, output, score, missing)
-        if tokens is not None and score is not None:
-            scored.append(tokens)
-            total[tokens.rows] = tokens.sums(tokens.learner)
-            drawn[tokens.rows] = tokens.sums(tokens.views.get("processed_logprob", tokens.learner))
-            reward = _rewards(table, score)
-            fits.append(score.header.fits or ())
-        lengths = output.lengths.astype(np.float64)
-        values = (
-            lengths,
-            reward,
-            -total / np.maximum(lengths, 1),
-            drawn,
-            table.sample,
-            np.full(n, draw_of(table.step)),
-        )
-        for name, value in zip(parts, values, strict=True):
-            parts[name].append(value)
-    joined = {name: np.concatenate(arrays) if arrays else np.zeros(0) for name, arrays in parts.items()}
-    likelihood, sample, draw = (joined.pop(name) for name in ("likelihood", "sample", "draw"))
-    clearest = max(fits, key=lambda of_a_draw: sum(number(fit.gain, 0.0) for fit in of_a_draw))
+    frames = [frame for table in tables(side, "native", draws) if (frame := _frame(side, table, missing)) is not None]
+    columns = {
+        name: np.concatenate([frame.columns[name] for frame in frames]) if frames else np.zeros(0)
+        for name in (*QUANTITIES, "likelihood", "sample", "draw")
+    }
+    likelihood, sample, draw = (columns.pop(name) for name in ("likelihood", "sample", "draw"))
+    # Each draw was fitted by itself. The one in which the fits gain most shows the sampler best.
+    fits = max([(), *(frame.fits for frame in frames)], key=_gain)
     return Samples(
-        prompt=np.array(prompts, object),
-        output=outputs,
-        finish=np.array(finish, object),
-        values=joined,
+        prompt=np.array([prompt for frame in frames for prompt in frame.prompts], object),
+        output=[output for frame in frames for output in frame.outputs],
+        finish=np.array([reason for frame in frames for reason in frame.finish], object),
+        values=columns,
         likelihood=likelihood,
         sample=sample,
         draw=draw,
-        tokens=scored,
-        fits=clearest,
+        tokens=[frame.tokens for frame in frames if frame.tokens is not None],
+        fits=fits,
         missing=list(dict.fromkeys(missing)),
+    )
+
+
+def _gain(fits: tuple[SamplerFit, ...]) -> float:
+    return sum(number(fit.gain, 0.0) for fit in fits)
+
+
+def _frame(side: RecordedSide, table: Table, missing: list[str]) -> _Frame | None:
+    """Read one frame and what the learner scored of it; None without prompts or outputs."""
+    prompt, output = table.rows("prompt"), table.rows("output")
+    if prompt is None or output is None:
+        return None
+    n = len(table.sample)
+    total, drawn, reward = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
+    fits: tuple[SamplerFit, ...] = ()
+    score = side.recording.table("native_score", table.step)
+    tokens = _scored(side, table, output, score, missing)
+    if tokens is not None and score is not None:
+        total[tokens.rows] = tokens.sums(tokens.learner)
+        drawn[tokens.rows] = tokens.sums(tokens.views.get("processed_logprob", tokens.learner))
+        reward = _rewards(table, score)
+        fits = score.header.fits or ()
+    lengths = output.lengths.astype(np.float64)
+    columns = {
+        "length": lengths, "reward": reward, "surprisal": -total / np.maximum(lengths, 1), "likelihood": drawn,
+        "sample": table.sample, "draw": np.full(n, draw_of(table.step)),
+    }  # fmt: skip
+    return _Frame(
+        prompts=[prompt.row(row).tobytes() for row in range(n)],
+        outputs=[output.row(row).tobytes() for row in range(n)],
+        finish=[None] * n if table.finish is None else list(table.finish),
+        columns=columns,
+        tokens=tokens if score is not None else None,
+        fits=fits,
     )
 
 

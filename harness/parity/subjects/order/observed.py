@@ -68,16 +68,26 @@ def sources(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> None:
             n = _begins_alike(output.row(int(match.a[source])), drawn, begun) if source != row else 0
             if not n:
                 continue
-            # Short responses may be equal by chance, so log-probabilities must agree too, where both runs recorded
-            # them.
-            if logprobs[0] is not None and logprobs[1] is not None:
-                apart = logprobs[0].row(int(match.a[source]))[:n] - logprobs[1].row(int(match.b[row]))[:n]
-                if not np.all(np.abs(apart) <= e.tolerance.extreme):
-                    continue
-                logprobs_agree = True
+            agree = _same_logprobs(logprobs, int(match.a[source]), int(match.b[row]), n, e.tolerance.extreme)
+            if agree is False:
+                continue
+            logprobs_agree = bool(agree)
             owners.append(int(match.sample[source]))
             length = max(length, n)
         e.sources.append(Source(b.step, int(match.sample[row]), length, logprobs_agree, owners))
+
+
+def _same_logprobs(
+    logprobs: tuple[Rows | None, Rows | None], baseline_row: int, candidate_row: int, tokens: int, extreme: float
+) -> bool | None:
+    """Whether the first `tokens` log-probabilities of two samples agree; None where one run recorded none.
+
+    Short responses may be equal by chance, so log-probabilities must agree too.
+    """
+    first, second = logprobs
+    if first is None or second is None:
+        return None
+    return bool(np.all(np.abs(first.row(baseline_row)[:tokens] - second.row(candidate_row)[:tokens]) <= extreme))
 
 
 def _begins_alike(response: np.ndarray, drawn: np.ndarray, begun: int) -> int:

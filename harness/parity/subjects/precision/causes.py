@@ -74,11 +74,9 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     result = e.lifted
     if result is None or not result.equal:
         return
-    kinds = tuple(
-        kind for kind in (Kind.LOGPROB.of(), *(Kind.ENGINE.of(s.name) for s in e.sides)) if len(so_far.left(kind))
-    )
-    tails = (Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if _tail(e, side.name))
-    kinds += tuple(kind for kind in tails if len(so_far.left(kind)))
+    candidates = [Kind.LOGPROB.of(), *(Kind.ENGINE.of(side.name) for side in e.sides)]
+    candidates += [Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if _tail(e, side.name)]
+    kinds = tuple(kind for kind in candidates if len(so_far.left(kind)))
     # Each engine must be about as far from its learner as the learner's own rounding explains.
     compared_sides = [side for side in e.sides if side.to_learner.tokens]
     means = {side.name: side.to_learner.sums["delta"] / side.to_learner.tokens for side in compared_sides}

@@ -172,6 +172,7 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     where: dict[str, Any] = {}
     largest = unrounded = 0.0
     half = recording.records.settings.model.dtype in HALF
+    # Rounding in half precision is known of the engine's own pairs only; a repeated job recorded none.
     own_pairs = ((pair, of_the_floor(recording, pair[0], pair[2]) if half else None) for pair in _own_pairs(recording))
     for (step, variant, base, variant_table), rounding in (*own_pairs, *((pair, None) for pair in repeated)):
         comparison = _against(base, variant_table, rounding)
@@ -183,6 +184,7 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
         sums["flips"] += comparison.flips
         sizes.append(comparison.sizes)
         not_finite += comparison.not_finite
+        # The place of the largest difference, or of the first pair where nothing differs.
         if comparison.largest > largest or not where:
             largest = max(largest, comparison.largest)
             where = {**comparison.where, "step": step, "variant": variant}

@@ -66,34 +66,39 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             where = [(step, sample) for step, sample in where if step not in side.witnesses.seen_as_sent]
             if not where:
                 continue  # the rollouts are wrong about what was sent
-            affected = np.array(where, np.int64)
             retold = _same_text(e, side, where) if kind == OTHER_IDS else 0
             if is_of_one_sample(kind, len(where)) and not retold:
                 continue
-            became = ENCODED_AGAIN if retold else kind
-            evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
-            native = side.native_prompts.kinds.get(kind, ())
-            limited = cut_earlier(e, side)
-            evidence += f"; {counted(len(set(native)), 'sample')} of the native stage too" if native else ""
-            if retold:
-                evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
-            yield Explanation(
-                Cause.of(
-                    prompt_key(became),
-                    side.name,
-                    f"the engine saw other prompt ids than it was sent {when(e, affected[:, 0])}: {became}",
-                    evidence,
-                    {"samples": [list(pair) for pair in where[:50]], "kind": kind},
-                    _proofs(e, side, kind, affected),
-                ),
-                (
-                    *keys((Kind.PROMPT, *ROLLOUT), side.name),
-                    *scored_otherwise(e, side.name),
-                    *(keys((Kind.NATIVE_PROMPT, *NATIVE), side.name) if native else ()),
-                ),
-                and_native(affected) if native else among(affected),
-                beyond={Kind.LENGTH.of(): among(limited)} if limited else {},
-            )
+            yield _changed(e, side, kind, where, retold)
+
+
+def _changed(e: Evidence, side: Side, kind: str, where: list[tuple[int, int]], retold: int) -> Explanation:
+    """Explain what follows from prompts that changed in one way. `where`: (step, sample) of each. `retold`: how many of
+    them have the same text."""
+    affected = np.array(where, np.int64)
+    became = ENCODED_AGAIN if retold else kind
+    evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
+    explained_keys = [*keys((Kind.PROMPT, *ROLLOUT), side.name), *scored_otherwise(e, side.name)]
+    native = side.native_prompts.kinds.get(kind, ())
+    if native:
+        evidence += f"; {counted(len(set(native)), 'sample')} of the native stage too"
+        explained_keys += keys((Kind.NATIVE_PROMPT, *NATIVE), side.name)
+    if retold:
+        evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
+    limited = cut_earlier(e, side)
+    return Explanation(
+        Cause.of(
+            prompt_key(became),
+            side.name,
+            f"the engine saw other prompt ids than it was sent {when(e, affected[:, 0])}: {became}",
+            evidence,
+            {"samples": [list(pair) for pair in where[:50]], "kind": kind},
+            _proofs(e, side, kind, affected),
+        ),
+        tuple(explained_keys),
+        and_native(affected) if native else among(affected),
+        beyond={Kind.LENGTH.of(): among(limited)} if limited else {},
+    )
 
 
 def is_of_one_sample(kind: str, samples: int) -> bool:

@@ -21,7 +21,7 @@ from harness.parity.subjects.precision.observed_floor import EPSILON
 from harness.parity.subjects.ranks.observed import ANSWERS, Ranks, Share, Updates
 from harness.recordings.tables import Rows, Table
 from probes import weights
-from reports.text import counted
+from reports.text import counted, first_of
 
 SAME = 1e-5  # relative difference of advantages computed again from float32 columns, like other such means
 LISTED = 3  # parameters that are named; further ones are counted
@@ -97,15 +97,16 @@ def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: in
     wanted = epochs or max(often.values(), default=0)
     more = sorted(sample for sample, count in often.items() if count > wanted)
     less = sorted(int(sample) for sample in samples if often[int(sample)] < wanted)
-    if more or less:
-        twice = tuple(
-            rank for rank, updates in group.items() if any(len(set(batch)) < len(batch) for batch in updates.samples)
-        )
-        parts = [f"{how} often on {counted(len(miscounted), 'sample')} (sample {miscounted[0]} for one)"
-                 for how, miscounted in (("more", more), ("less", less)) if miscounted]  # fmt: skip
-        text = f"in step {step} the {role}'s ranks trained {' and '.join(parts)} than once an epoch"
-        text += f"; {_named(twice)} had one twice in a mini-batch" if twice else ""
-        yield RankFault(What.DEALT, role, twice, (step,), text)
+    if not more and not less:
+        return
+    twice = tuple(
+        rank for rank, updates in group.items() if any(len(set(batch)) < len(batch) for batch in updates.samples)
+    )
+    parts = [f"{how} often on {counted(len(miscounted), 'sample')} (sample {miscounted[0]} for one)"
+             for how, miscounted in (("more", more), ("less", less)) if miscounted]  # fmt: skip
+    text = f"in step {step} the {role}'s ranks trained {' and '.join(parts)} than once an epoch"
+    text += f"; {_named(twice)} had one twice in a mini-batch" if twice else ""
+    yield RankFault(What.DEALT, role, twice, (step,), text)
 
 
 def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
@@ -131,10 +132,8 @@ def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
     rank_updates = list(group.values())
     if len({(updates.own.shape, updates.parameters) for updates in rank_updates}) > 1:
         return
-    own_sums, used = (
-        np.stack([updates.own for updates in rank_updates]),
-        np.stack([updates.summed for updates in rank_updates]),
-    )
+    own_sums = np.stack([updates.own for updates in rank_updates])
+    used = np.stack([updates.summed for updates in rank_updates])
     # A float32 sum in any order is off by less than one rounding for each addend, of the sum of the absolute values:
     # Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2.
     allowed = EPSILON * len(rank_updates) * np.sum([updates.size for updates in rank_updates], axis=0)
@@ -148,8 +147,7 @@ def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
         reason = _instead(tuple(group), own_sums[at], used[at], float(allowed[update, place]), off[at])
         reasons.setdefault(reason, []).append(rank_updates[0].parameters[place])
     for (ranks, how), names in reasons.items():
-        listed_names = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
-        text = f"update {update} of step {step}, gradient of {listed_names} of the {role}: {how}"
+        text = f"update {update} of step {step}, gradient of {first_of(names, LISTED)} of the {role}: {how}"
         yield RankFault(What.GRADIENT, role, ranks, (step,), text)
 
 
@@ -158,16 +156,15 @@ def _instead(
 ) -> tuple[tuple[int, ...], str]:
     """Return (ranks at fault, what they applied instead of the sum). `off`: ranks that applied something else."""
     wrong = tuple(ranks[at] for at in np.flatnonzero(off))
+    blamed = wrong if len(wrong) < len(ranks) else ()  # where all are off, nothing says whose fault it is
     without = [at for at in range(len(ranks)) if (np.abs(used - (own_sums.sum() - own_sums[at])) <= allowed).all()]
     if (np.abs(used - own_sums) <= allowed)[off].all():
-        return (wrong if len(wrong) < len(ranks) else ()), f"{_named(wrong)} applied its own, not the sum of all ranks'"
+        return blamed, f"{_named(wrong)} applied its own, not the sum of all ranks'"
     if len(without) == 1:
         return (ranks[without[0]],), f"the sum that all ranks applied lacks that of rank {ranks[without[0]]}"
     if (np.abs(len(ranks) * used - own_sums.sum()) <= len(ranks) * allowed).all():
         return (), "ranks applied the mean of all ranks', where losses are divided for the sum"
-    return (
-        wrong if len(wrong) < len(ranks) else ()
-    ), f"{_named(wrong)} applied something else than the sum of all ranks'"
+    return blamed, f"{_named(wrong)} applied something else than the sum of all ranks'"
 
 
 def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankFault]:
@@ -198,11 +195,10 @@ def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankF
 
 def _first_unequal(weights_by_rank: Mapping[int, np.ndarray]) -> int | None:
     """Return the first index at which the ranks' digests differ; None where they never do."""
-    count = len(next(iter(weights_by_rank.values())))
-    return next(
-        (at for at in range(count) if not _are_equal(digests[at : at + 1] for digests in weights_by_rank.values())),
-        None,
-    )
+    for at in range(len(next(iter(weights_by_rank.values())))):
+        if not _are_equal(digests[at : at + 1] for digests in weights_by_rank.values()):
+            return at
+    return None
 
 
 def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:

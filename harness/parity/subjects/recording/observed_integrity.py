@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,7 +14,7 @@ from harness.parity.subjects.recording.observed_promises import unkept_promises
 from harness.recordings.records.values import parameters
 from harness.recordings.store import Recording
 from probes.format import INDEX, number
-from reports.text import part_of
+from reports.text import first_of, part_of
 from scenarios.settings import Sampling
 
 
@@ -85,33 +85,40 @@ def _without_frames(recording: Recording) -> list[str]:
 
 def _unreadable(recording: Recording, name: str) -> list[str]:
     """Find parts of run.json that are no objects or numbers: what they promise cannot be read."""
+    native = recording.steps("native")
+    problems = [
+        *_no_objects(recording),
+        *(problem for part, keys in _NUMBERS.items() for problem in _no_numbers(recording, part, keys)),
+        *(_no_tests(parameters(recording.scenario.get("native"))) if native else ()),
+    ]
+    return [f"the {name}'s recording is unreadable: {problem}" for problem in problems]
+
+
+def _no_objects(recording: Recording) -> Iterator[str]:
     parts = {"scenario": recording.manifest.get("scenario")}
-    sections = ("model", "rollout", "sampling", "engine", "native")
-    parts |= {f"scenario.{part}": recording.scenario.get(part) for part in sections}
-    objects = {part: parameters(value) for part, value in parts.items()}
-    native = objects["scenario.native"] if recording.steps("native") else {}
-    return (
-        [
-            f"the {name}'s recording is unreadable: {part} of its run.json is no object"
-            for part, value in parts.items()
-            if value is not None and not isinstance(value, dict)
-        ]
-        + [
-            f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is "
-            f"not a {'whole ' if key in _COUNTS else ''}number"
-            for part, keys in _NUMBERS.items()
-            for key in keys
-            for value in [objects[part].get(key)]
-            if value is not None and not (_is_whole(value) if key in _COUNTS else _is_number(value))
-        ]
-        + [
-            f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests "
-            "nothing"
-            for key, most in _NATIVE.items()
-            for value in [native.get(key)]
-            if _is_number(value) and not 1e-9 <= number(value) <= most
-        ]
-    )
+    for section in ("model", "rollout", "sampling", "engine", "native"):
+        parts[f"scenario.{section}"] = recording.scenario.get(section)
+    for part, value in parts.items():
+        if value is not None and not isinstance(value, dict):
+            yield f"{part} of its run.json is no object"
+
+
+def _no_numbers(recording: Recording, part: str, keys: Iterable[str]) -> Iterator[str]:
+    section = part.removeprefix("scenario").removeprefix(".")
+    values = parameters(recording.scenario.get(section) if section else recording.manifest.get("scenario"))
+    for key in keys:
+        value, is_count = values.get(key), key in _COUNTS
+        if value is None or (_is_whole(value) if is_count else _is_number(value)):
+            continue
+        yield f"{part}.{key} of its run.json is {value!r}, which is not a {'whole ' if is_count else ''}number"
+
+
+def _no_tests(native: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings of a native stage with which it tests nothing."""
+    for key, most in _NATIVE.items():
+        value = native.get(key)
+        if _is_number(value) and not 1e-9 <= number(value) <= most:
+            yield f"scenario.native.{key} of its run.json is {value!r}, which tests nothing"
 
 
 def _is_whole(value: Any) -> bool:
@@ -124,23 +131,7 @@ def _is_number(value: Any) -> bool:
 
 def too_little(e: Evidence, minimum: Minimum) -> list[str]:
     """Find promised steps that are missing, samples without a partner, and too few tokens."""
-    problems = []
-    for side in e.sides:
-        recorded = set(side.recording.steps("rollout"))
-        if not recorded:
-            problems.append(f"the {side.name} recorded no rollouts")
-            continue
-        # Recordings that were restricted to a window of steps promise only those.
-        promised = [each_side.recording.promised_steps for each_side in e.sides]
-        promise = e.candidate.recording.window or range(max(promised))
-        expected = set(promise) or {step for each_side in e.sides for step in each_side.recording.steps("rollout")}
-        absent = sorted(expected - recorded)
-        if absent:
-            problems.append(
-                f"the {side.name} recorded no rollouts of step {absent[0]}"
-                + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
-            )
-        problems += _short_steps(e, side)
+    problems = [problem for side in e.sides for problem in _absent_steps(e, side)]
     problems += e.completeness.repeated
     if e.confounded("prompts", "everything") is None:
         problems += e.completeness.unmatched
@@ -153,16 +144,26 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
     return problems
 
 
-def _short_steps(e: Evidence, side: Side) -> list[str]:
-    """Return a sentence where steps have fewer samples than the scenario draws."""
+def _absent_steps(e: Evidence, side: Side) -> Iterator[str]:
+    """Yield a sentence where steps have no rollouts, and one where they have fewer samples than the scenario draws."""
+    recorded = set(side.recording.steps("rollout"))
+    if not recorded:
+        yield f"the {side.name} recorded no rollouts"
+        return
+    absent = sorted(_expected_steps(e) - recorded)
+    if absent:
+        yield f"the {side.name} recorded no rollouts of step {first_of(absent, 1)}"
     rollout = side.recording.records.settings.rollout
-    promised = (rollout.prompts_per_step or 0) * (rollout.samples_per_prompt or 0)
-    counts = side.counts.samples, promised * len(side.recording.steps("rollout"))
-    return (
-        [f"the {side.name} recorded {part_of(counts[0], counts[1], 'sample')}"]
-        if promised and counts[0] < counts[1]
-        else []
-    )
+    promised = (rollout.prompts_per_step or 0) * (rollout.samples_per_prompt or 0) * len(recorded)
+    if side.counts.samples < promised:
+        yield f"the {side.name} recorded {part_of(side.counts.samples, promised, 'sample')}"
+
+
+def _expected_steps(e: Evidence) -> set[int]:
+    """Return the promised steps; without a promise those that either side recorded."""
+    # Recordings that were restricted to a window of steps promise only those.
+    promised = e.candidate.recording.window or range(max(side.recording.promised_steps for side in e.sides))
+    return set(promised) or {step for side in e.sides for step in side.recording.steps("rollout")}
 
 
 def failed_jobs(e: Evidence) -> list[str]:
@@ -184,26 +185,22 @@ def absent_processes(e: Evidence) -> list[str]:
 
     Only the job of a framework knows which processes it starts, and which of them record.
     """
-    if any(side.recording.records.manifest.framework for side in e.sides):
+    if e.of_a_framework:
         return []
     processes_by_side = {
         side.name: {(start.role or "", start.rank) for start in side.recording.records.starts} for side in e.sides
     }
     # Further trainers or engines may start or not: the native stage has its own.
-    rank_zero_processes = {
-        process for processes in processes_by_side.values() for process in processes if process[1] == 0
-    }
+    roles = {role for processes in processes_by_side.values() for role, rank in processes if rank == 0}
     problems = []
     for name, processes in processes_by_side.items():
-        expected = dict.fromkeys((role for role, _ in rank_zero_processes), 1)
+        ranks_of_role = dict.fromkeys(roles, 1)
         if e.train:
-            expected |= {"trainer": 1, **dict.fromkeys(_RANKED, world_size(e.side(name).recording))}
-        for role, size in sorted(expected.items()):
-            recorded = {rank for role_of_rank, rank in processes if role_of_rank == role and rank in range(size)}
-            if absent := size - len(recorded):
-                first = next(rank for rank in range(size) if rank not in recorded)
-                more = f" and {absent - 1} more" if absent > 1 else ""
-                problems.append(f"the {name} has no record of its {role} (rank {first}{more})")
+            ranks_of_role |= {"trainer": 1, **dict.fromkeys(_RANKED, world_size(e.side(name).recording))}
+        for role, size in sorted(ranks_of_role.items()):
+            absent = [rank for rank in range(size) if (role, rank) not in processes]
+            if absent:
+                problems.append(f"the {name} has no record of its {role} (rank {first_of(absent, 1)})")
     return problems
 
 

@@ -17,6 +17,7 @@ from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling import observed_margins
 from harness.recordings.tables import Rows, Table
 from reports.model import SUSPICIONS
+from reports.text import first_of
 
 FINISH, REWARD, TOKENS = "finish reasons", "rewards", "experience"
 MARGIN, VERSION, CACHED = "margins", "weight version of the experience", "cached prompt tokens"
@@ -47,15 +48,14 @@ def gaps(e: Evidence, check: str) -> list[str]:
         steps = {
             step: pair for step, pair in e.completeness.by_step.get(what, {}).items() if step not in e.unjudged_steps
         }
-        is_required = what in _OWN and not any(side.recording.records.manifest.framework for side in e.sides)
+        is_required = what in _OWN and not e.of_a_framework
         if not (is_required or what in e.completeness.odd_columns) and not any(any(pair) for pair in steps.values()):
             continue
         lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
         if lacking:
             sides = [side.name for side, is_recorded in zip(e.sides, steps[lacking[0]], strict=True) if not is_recorded]
-            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             where = " and the ".join(sides)
-            sentences.append(f"{what} of step {lacking[0]}{more} not recorded, or no numbers, in the {where}")
+            sentences.append(f"{what} of step {first_of(lacking, 1)} not recorded, or no numbers, in the {where}")
     return sentences
 
 

@@ -107,16 +107,18 @@ def _silent(e: Evidence) -> str:
 
     The native stage counts only where it is compared.
     """
-    stages = e.mode == "native" or (e.native is not None and not e.native.skipped)
-    sampled_modes = dict.fromkeys(mode for side in e.sides for mode in sampling_requests(side))
-    modes = [mode for mode in sampled_modes if mode != "native" or stages]
+    native_counts = e.mode == "native" or e.compared_native is not None
+    modes = dict.fromkeys(mode for side in e.sides for mode in sampling_requests(side))
+    if not native_counts:
+        modes.pop("native", None)
     for side in e.sides:
         for mode in modes or ("",):
             where = f"of the {side.name}{f' in {mode} mode' if mode else ''}"
             spoke = {request.engine_number for request in engines_sampling(side, mode) if request.requested}
             if not spoke:
                 return where
-            if lacking := [rank for rank in numbered(side) if rank not in spoke] if engines(side) > 1 else []:
+            lacking = [rank for rank in numbered(side) if rank not in spoke]
+            if lacking and engines(side) > 1:
                 return f"of engine {lacking[0]} {where}"
     return ""
 

@@ -18,7 +18,7 @@ from harness.parity.facts.explanation import Explained, Explanation, from_step, 
 from harness.parity.subjects.log_probabilities.observed_systematic import ROUGHER
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from reports.model import Cause, CauseKey, Proof
-from reports.text import counted, figure, listed
+from reports.text import counted, figure, first_of, listed
 
 ALL = "all tensors"
 WrongLoads = Mapping[str, Mapping[int, tuple[str, ...]]]  # tensor -> weight version -> workers
@@ -224,8 +224,7 @@ def _older(side: Side, record: SyncRecord, allowed: float) -> tuple[CauseKey, st
 
 def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:
     """Return the proof of leaving out the steps that were drawn with these weight versions."""
-    versions_text = ", ".join(map(str, versions[:3])) + (f" and {len(versions) - 3} more" if len(versions) > 3 else "")
-    what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {versions_text}"
+    what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {first_of(versions, 3)}"
     return without_steps(e, side.name, steps, what)
 
 

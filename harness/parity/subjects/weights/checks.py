@@ -19,7 +19,7 @@ from reports.text import counted, figure
 
 
 def _records_proofs(e: Evidence) -> bool:
-    return unless_native(e) and not any(side.recording.records.manifest.framework for side in e.sides)
+    return unless_native(e) and not e.of_a_framework
 
 
 def _updated(e: Evidence) -> bool:

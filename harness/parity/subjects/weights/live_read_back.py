@@ -16,7 +16,7 @@ from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
 from harness.parity.subjects.weights.causes_derived import BUFFER, STALE_DERIVED
 from harness.parity.subjects.weights.live_tensors import LISTED, of_version, other, sent_or_not, weights_key
 from reports.model import Proof
-from reports.text import counted, part_of
+from reports.text import counted, first_of, part_of
 from scenarios.bench.case import HeldOtherwise, HeldReport
 
 HELD = "the reference computes with {} as the engine holds it"
@@ -211,4 +211,4 @@ def _summary(s: Situation, tensor: HeldOtherwise) -> str:
 
 
 def _first_names(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return first_of(names, 3)
