@@ -144,7 +144,7 @@ def nightly(
         ran = Nightly(past, out, entries, say, place)
         if number is None:
             number = past.begin(loaded.name, [planned.cell.name for planned in tonight.chosen], tonight.left_out)
-        opened.enter_context(_alone(out / f".night-{number:05d}", number))
+        opened.enter_context(_alone(out / f".night-{number:05d}", number, past.command("list")))
         opened.enter_context(_noted())
         late = ran.cells(
             number,
@@ -158,8 +158,9 @@ def nightly(
 
 
 @contextlib.contextmanager
-def _alone(lock: Path, number: int) -> Iterator[None]:
-    """Only one process runs a night: a second one would run its cells twice. Raises BadInput."""
+def _alone(lock: Path, number: int, listing: str) -> Iterator[None]:
+    """Only one process runs a night: a second one would run its cells twice. Raises BadInput, whose fix is `listing`,
+    the command that lists the nights."""
     import fcntl
 
     with open_new(lock) as file:
@@ -167,7 +168,7 @@ def _alone(lock: Path, number: int) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not kept by what this process forks
         except (BlockingIOError, PermissionError) as error:
             raise BadInput(
-                f"night {number} is still running", fix="harness history list   # it says when a night has ended"
+                f"night {number} is still running", fix=f"{listing}   # it says when a night has ended"
             ) from error
         try:
             yield
@@ -206,13 +207,17 @@ def _to_run(
         return None, chosen, []
     cut = past.unfinished(name)
     if cut is None:
-        raise BadInput(f"no night of {name} was cut on this machine", fix="   # a new night", instead="--resume")
+        raise _nothing_to_resume(name)
     number, wanted = cut
     matrix_names = {cell.name for cell in chosen}
     dropped_cells = [
         (cell_name, "the matrix no longer has it") for cell_name in wanted if cell_name not in matrix_names
     ]
     return number, [cell for cell in chosen if cell.name in wanted], dropped_cells
+
+
+def _nothing_to_resume(name: str) -> BadInput:
+    return BadInput(f"no night of {name} was cut on this machine", fix="   # a new night", instead="--resume")
 
 
 def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: Place, budget_s: float | None) -> Plan:
@@ -227,7 +232,7 @@ def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: P
             return replace(tonight, left_out=(*dropped_cells, *tonight.left_out))
     except NoHistory:
         if resume:
-            raise
+            raise _nothing_to_resume(name) from None
         return plan(chosen, {}, place, budget_s)
 
 
