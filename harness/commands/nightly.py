@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.commands.showing import format_option, say, show
+from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
 from harness.nightly import HISTORY
 from harness.parity.runs.run_options import nonempty_address
@@ -37,6 +38,7 @@ NightFormat = Annotated[str, format_option("nightly")]
 
 
 def nightly(
+    context: typer.Context,
     matrix: Annotated[Path, typer.Argument(help="a TOML file that says which comparisons to run", show_default=False)],
     history: HistoryAt = HISTORY,
     only: Annotated[
@@ -122,6 +124,8 @@ def nightly(
     chosen = matrices.selected(cells, only)
     budget_s = seconds(budget, "--budget") if budget else None
     if list_:
+        nothing_run = ("budget", "resume", "dry_run", "address", "out")
+        refuse_idle(context, nothing_run, "--list prints names and plans no night, which --dry-run does")
         typer.echo("\n".join(clean(cell.name) for cell in chosen))
         return
     started = time.monotonic()

@@ -12,6 +12,7 @@ import typer
 
 from harness.commands.options import TokenFile
 from harness.commands.showing import format_option, say, show_aside
+from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
 from harness.exit_codes import STALLED
 from harness.quantities import seconds, size
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 def watch(
+    context: typer.Context,
     command: Annotated[
         list[str] | None, typer.Argument(help="the command to run, with its arguments", show_default=False)
     ] = None,
@@ -127,6 +129,7 @@ def watch(
         if command or serve:
             raise BadInput("--pid attaches to a running job: it takes neither a command nor --serve",
                            fix=f"harness watch --pid {pid}")  # fmt: skip
+        refuse_idle(context, ["serve_after", "token_file"], "--pid serves no evidence")
         if slow:
             raise BadInput("--slow reads the flight recorders of a job, which a watch has from its start only",
                            fix="   # or from its start: harness watch --slow -- COMMAND", instead="--slow")  # fmt: skip
@@ -142,9 +145,9 @@ def watch(
     # A job of a known framework gets its hooks too: their spans say what a process was at. `record` asks more of it.
     job = detect(command, matches[0].name) if len(matches := recognised(command)) == 1 else None
     serving = None
-    if token_file and not serve:
-        raise BadInput("--token-file is about evidence that is served, and --serve is not given", fix="--serve 0")
-    if serve:
+    if not serve:
+        refuse_idle(context, ["serve_after", "token_file"], "evidence is served only with --serve", "--serve 0")
+    else:
         from harness.triage.remote import serve as remote
         from harness.triage.watch import Serving
 

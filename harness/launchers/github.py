@@ -13,6 +13,7 @@ import typer
 
 from harness import extras
 from harness.command_options import of_options
+from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
 from harness.launchers import _manifest, write
 from harness.nightly import HISTORY
@@ -67,7 +68,7 @@ class Options:
 
 
 @of_options
-def command(options: Options) -> None:
+def command(context: typer.Context, options: Options) -> None:
     """Write the GitHub workflows of a project: on every push, and every night a matrix.
 
     Each cell of the matrix is a job with a history of its own; the repository's secret HARNESS_HISTORY may name a
@@ -79,6 +80,8 @@ def command(options: Options) -> None:
     """
     from harness.nightly import matrix as matrices
 
+    if options.setup:
+        refuse_idle(context, ["source"], "--setup is the whole command that installs the harness")
     _, cells = matrices.load(options.matrix)
     if len(cells) > MOST_JOBS:
         raise BadInput(
