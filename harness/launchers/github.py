@@ -15,7 +15,7 @@ from harness import extras
 from harness.command_options import of_options
 from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
-from harness.launchers import _manifest, write
+from harness.launchers import Recreate, _manifest, write
 from harness.nightly import HISTORY
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Options:
     runner: Annotated[str, typer.Option(help="the label of the runners")] = "ubuntu-latest"
     python: Annotated[str, typer.Option(help="the version of Python")] = "3.12"
     out: Annotated[Path, typer.Option(help="the directory to write the workflows into")] = OUT
+    recreate: Recreate = False
 
 
 @of_options
@@ -121,7 +122,8 @@ def command(context: typer.Context, options: Options) -> None:
         ),
     }
     texts = {name: _manifest.text(value) for name, value in files.items()}
-    write(texts, options.out, shlex.join(["harness", "render", "github", str(options.matrix), *words]))
+    command_line = shlex.join(["harness", "render", "github", str(options.matrix), *words])
+    write(texts, options.out, command_line, recreate=options.recreate)
 
 
 def install(source: str, *names: str) -> str:

@@ -71,4 +71,4 @@ def command(context: typer.Context, options: Options) -> None:
     workflow = github.workflow(title, events, {"job": github.job(options.runner, steps, minutes + 10)})
     text = _node.script(options, rendered("github_job.sh"), nodes=1, shared="", limit=limit)
     files = {script: text, f"{title}.yml": _manifest.text(workflow)}
-    write(files, options.out, _job.command_line(context))
+    write(files, options.out, _job.command_line(context), recreate=options.recreate)

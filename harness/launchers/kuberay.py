@@ -79,7 +79,7 @@ def command(context: typer.Context, options: Options) -> None:
     place = {key: metadata[key] for key in ("namespace",) if key in metadata}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": title, **place}, "data": {"job.sh": script}}
     text = _manifest.text(manifest, CHECKED) + "---\n" + _manifest.text(config)
-    write({f"{title}.kuberay.yaml": text}, options.out, _job.command_line(context))
+    write({f"{title}.kuberay.yaml": text}, options.out, _job.command_line(context), recreate=options.recreate)
 
 
 def _cluster(image: str, nodes: int, gpus: int) -> dict[str, Any]:

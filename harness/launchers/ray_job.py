@@ -65,4 +65,4 @@ def command(context: typer.Context, options: Options) -> None:
     submitting = rendered("ray_job.sh", address=to, submit=shlex.join(options.submit or ()), file=file)
     limit = _node.limit_s(context, options.time, options.early)
     script = _node.script(options, submitting, nodes=1, shared=options.results, limit=limit, doctor=_node.IN_A_RAY_JOB)
-    write({file: script}, options.out, _job.command_line(context))
+    write({file: script}, options.out, _job.command_line(context), recreate=options.recreate)

@@ -66,6 +66,7 @@ def command(context: typer.Context, options: Options) -> None:
         {file: script, f"{options.title}.skypilot.yaml": _manifest.text(task, CHECKED)},
         options.out,
         _job.command_line(context),
+        recreate=options.recreate,
     )
 
 

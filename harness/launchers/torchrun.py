@@ -62,4 +62,4 @@ def command(context: typer.Context, options: Options) -> None:
     script = _node.script(
         options, variables, nodes=options.nodes, shared=options.shared, limit=limit, launcher=torchrun
     )
-    write({f"{options.title}.torchrun.sh": script}, options.out, _job.command_line(context))
+    write({f"{options.title}.torchrun.sh": script}, options.out, _job.command_line(context), recreate=options.recreate)
