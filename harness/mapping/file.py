@@ -115,13 +115,10 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     if not judged:
         raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
-    if takes is not None and not takes.target.engine and not target.embedded:
-        notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
-    if options.engine == options.source and any(item.function.shape != CANONICAL for item in judged):
-        others = " or ".join(f"--engine {name}" for name in registry.names(embedded=False) if name != options.engine)
-        notes.append(f"both sides are {target.title}: a mapping to another engine is checked with {others}")
+    notes += _notes_on_engines(judged, options, takes)
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
-    notes += [note for item in judged for note in _other_names(item, options)]
+    notes += [note for item in judged for note in (*_other_names(item, options), *item.notes)]
+    notes += [f"{function.trouble(options.file)}: not checked" for function in raising]
     return Mapping(
         file=options.file,
         source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else options.source,
@@ -131,12 +128,18 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
         findings=_distinct(judged),
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
-        notes=(
-            *notes,
-            *(note for item in judged for note in item.notes),
-            *(f"{function.trouble(options.file)}: not checked" for function in raising),
-        ),
+        notes=tuple(notes),
     )
+
+
+def _notes_on_engines(judged: list[_Part], options: Asked, takes: Takes | None) -> Iterator[str]:
+    """Notes on names that cannot be checked, and on two sides that are one engine."""
+    target = registry.get(options.engine)
+    if takes is not None and not takes.target.engine and not target.embedded:
+        yield f"names are not checked: harness env create {target.name} keeps those that {target.title} takes"
+    if options.engine == options.source and any(item.function.shape != CANONICAL for item in judged):
+        others = " or ".join(f"--engine {name}" for name in registry.names(embedded=False) if name != options.engine)
+        yield f"both sides are {target.title}: a mapping to another engine is checked with {others}"
 
 
 def _distinct(judged: list[_Part]) -> tuple[Arrival, ...]:
