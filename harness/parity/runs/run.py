@@ -437,7 +437,8 @@ def _load_judge() -> None:
     """Import what judges and shows the runs while they are made, which takes a second or two."""
     import importlib
 
-    for module in ("harness.parity.attribution.clean", "matplotlib.figure"):
+    of_a_report = ("matplotlib.figure", "matplotlib.style", "matplotlib.backends.backend_svg", "jinja2")
+    for module in ("harness.parity.attribution.clean", *of_a_report):
         with contextlib.suppress(ImportError):  # reported where it is needed
             importlib.import_module(module)
 
