@@ -44,7 +44,7 @@ lint: $(READY) ## ruff, mypy, import contracts
 	@PYTHONPATH=. $(VENV)/bin/lint-imports
 
 docs: $(READY) ## the documentation as a site, in build/site; works without network
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
+	@$(VENV)/bin/python -m mkdocs build --strict --quiet
 
 install: $(READY) ## the project's own environment in .venv
 

@@ -19,7 +19,7 @@ from harness.frameworks import against, examine
 from harness.frameworks.shared_traps import shared_traps
 from harness.frameworks.spec import frameworks
 from harness.mapping import judge as mapping
-from harness.terms import TERMS
+from harness.terms import ALSO, TERMS
 from probes.plugins import PluginError
 from reports import bisect_model, doctor_model, nightly_model
 from reports.model import (
@@ -34,7 +34,8 @@ from reports.model import (
     HangKind,
 )
 from reports.sections import titles
-from scenarios.engines.canonical import BY_NAME
+from scenarios.engines import registry
+from scenarios.engines.canonical import BY_NAME, CARRIED
 
 if TYPE_CHECKING:
     from harness.parity.causes.family import CauseFamily
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 Kind = Literal[
     "verdict", "audit verdict", "triage verdict", "doctor verdict", "mapping verdict", "suite verdict",
     "nightly status", "bisect status", "reservation", "state of a check", "call of a bisection",
-    "state of a setting", "cause", "check", "doctor check", "hang", "exit code", "term", "section", "command",
+    "state of a setting", "setting", "line", "cause", "check", "doctor check", "hang", "exit code", "term", "section",
+    "command",
 ]  # fmt: skip
 
 
@@ -74,6 +76,7 @@ def entries() -> list[Entry]:
         ("call of a bisection", bisect_model.CALLS),
         ("state of a setting", mapping.KINDS),
         ("section", titles.MEANINGS),
+        ("line", titles.LINES),
     )
     return [
         *_verdicts("verdict", VERDICTS),
@@ -94,12 +97,23 @@ def entries() -> list[Entry]:
         *(Entry(name, "hang", _hang(hang), hang.fix, also=(hang.name,)) for name, hang in HANGS.items()),
         *(_exit_code(code) for code in dict.fromkeys(row.code for row in EXITS) if code.isdigit()),
         *(
-            Entry(name, "term", meaning, also=(f"{name}s",))
+            Entry(name, "term", meaning, also=(f"{name}s", *ALSO.get(name, ())))
             for terms in TERMS.values()
             for name, meaning in terms.items()
         ),
+        *_settings(),
         *_of_the_command_line(),
     ]
+
+
+def _settings() -> Iterator[Entry]:
+    """The settings of an engine and of sampling, also by each engine's own names."""
+    for parameter in {**BY_NAME, **{parameter.name: parameter for parameter in CARRIED}}.values():
+        natives = {spec.title: parameter.native(spec.name) for spec in registry.specs().values()}
+        own = ", ".join(f"{name} in {title}" for title, name in natives.items() if name)
+        concept = f"{parameter.concept} ({own})" if own else parameter.concept
+        meaning = f"{concept}: {parameter.trap}" if parameter.trap else concept
+        yield Entry(parameter.name, "setting", f"{meaning}.", also=tuple({*natives.values()} - {"", parameter.name}))
 
 
 def _of_the_command_line() -> Iterator[Entry]:

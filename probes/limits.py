@@ -19,6 +19,7 @@ STEPS = 1_000_000  # of a run; a run of one step a minute would take two years
 SAMPLES = 100_000_000  # of one step
 ENGINES = 10_000  # of a run; the largest published jobs have about 12,500 hosts
 WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
+BEYOND_WHOLE = "a recording's whole numbers are signed, of 64 bits"
 
 TOKEN_IDS = 1 << 24  # of a vocabulary; the largest published ones have about 300,000
 # Array of a frame -> the least and the largest number that it may hold. -1 is a place without another token. Ids that

@@ -13,6 +13,7 @@ from harness import dates
 from harness.bisect.bisect_options import BisectOptions
 from harness.command_options import of_options
 from harness.commands.showing import format_option, say, show
+from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput, HarnessError
 from harness.quantities import seconds
 from probes.files import write_whole
@@ -20,6 +21,7 @@ from probes.files import write_whole
 
 @of_options
 def bisect(
+    context: typer.Context,
     options: BisectOptions,
     out: Annotated[
         str,
@@ -51,10 +53,14 @@ def bisect(
                 "--resume goes on with what was asked: it takes no other option",
                 fix=f"harness bisect --resume {shlex.quote(resume)}",
             )
+        refuse_idle(context, ["out"], "--resume goes on in its own directory")
         journal = Journal.load(Path(resume).resolve())
     else:
         seconds(request.limit, "--limit")
         request.check()
+        if request.over != "releases":
+            why = f"a bisection over {request.over} makes no environment of a release"
+            refuse_idle(context, ["keep_envs"], why)
         journal = Journal.begin(Path(out or f"runs/bisect-{dates.stamp()}").resolve(), request)
     search = Search(journal, Judge(journal.request), say)
     over = {

@@ -8,6 +8,7 @@ import typer
 
 from harness.command_options import of_options
 from harness.commands.showing import format_option, show
+from harness.commands.typed_options import refuse_idle
 from harness.doctor.doctor_options import DoctorOptions
 from harness.errors import BadInput
 from probes import redaction
@@ -15,6 +16,7 @@ from probes import redaction
 
 @of_options
 def doctor(
+    context: typer.Context,
     options: DoctorOptions,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="also print each check that passed, with what was measured")
@@ -36,25 +38,22 @@ def doctor(
     from harness.frameworks import detection
 
     command, framework = options.command, options.framework
-    if options.address and options.own_ray:
-        raise BadInput(
-            "--address joins a cluster and --ray starts one: choose", fix="   # or without --address", instead="--ray"
-        )
     if framework != detection.AUTO and detection.framework_named(framework) and not command:
         raise BadInput("--framework is about a command", fix="-- python train.py")
     if options.against:
         if not command:
             raise BadInput("--against compares with a command", fix="-- python train.py   # the other command")
-        if options.address or options.own_ray:
-            wrong = "--address" if options.address else "--ray"
-            raise BadInput(
-                f"--against compares commands alone, without {wrong}", fix="   # or without --against", instead=wrong
-            )
+        machine = ("address", "ray", "nodes", "stall", "imports", "engines")
+        refuse_idle(context, machine, "--against compares commands and looks at no machine")
         from harness.doctor.examine import compared
 
         with console("doctor") as view:
             report = compared(options, reproduce=_command(sys.argv), progress=view.step)
         show(report, format, verbose=verbose)
+    if options.address and options.own_ray:
+        raise BadInput(
+            "--address joins a cluster and --ray starts one: choose", fix="   # or without --address", instead="--ray"
+        )
     from harness.doctor.examine import examine
 
     with console("doctor") as view:

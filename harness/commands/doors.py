@@ -1,17 +1,19 @@
-"""The commands by what brings a user to them, in the order of the README. `harness --help` lists them so."""
+"""The commands by what brings a user to them, in the order and below the titles of the README. `harness --help` lists
+them so."""
 
 from __future__ import annotations
 
 import typer
 
+_REPORTS = ("report", "explain", "bundle")
+_MACHINES = ("env", "up", "ps", "down", "adapters", "faults", "help")
 DOORS: dict[str, tuple[str, ...]] = {
-    "A job hangs": ("triage", "stacks", "watch"),
-    "Two engines or two runs differ": ("parity", "diff", "replay", "run", "record"),
-    "My own mapping of settings": ("mapping",),
-    "It is green and learns nothing": ("audit",),
+    "It hangs now": ("triage", "stacks", "watch"),
+    "Two engines differ": ("parity", "record", "diff", "replay", "run"),
+    "My own mapping from vLLM to SGLang": ("mapping",),
+    "It is green and learns nothing": ("audit", "doctor"),
     "Gate a change": ("nightly", "history", "bisect", "render"),
-    "Read a report and hand it over": ("report", "explain", "bundle"),
-    "Machines, engines and environments": ("doctor", "env", "up", "ps", "down", "adapters", "faults", "help"),
+    "Reports, engines and machines": (*_REPORTS, *_MACHINES),
 }
 
 

@@ -10,7 +10,7 @@ from harness import completion
 from harness.commands.doors import group
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
-from harness.errors import EnvironmentUnusable
+from harness.errors import BadInput, EnvironmentUnusable
 
 if TYPE_CHECKING:
     from harness.envs import Environment
@@ -55,6 +55,8 @@ def create(
     from harness.envs.progress import console
 
     engine, _, release = engine.partition("@")
+    if release and version not in ("", release):
+        raise BadInput(f"{engine}@{release} and --version {version} name two versions", fix="", instead="--version")
     wanted = envs.order(engine, version=version or release, name=name, device=device, python=python)
     made, new = envs.create(wanted, recreate=recreate, progress=console(f"environment {wanted.name}"))
     state = "made" if new else "is there already"

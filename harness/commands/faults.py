@@ -15,6 +15,7 @@ import typer
 from harness import completion
 from harness.commands.doors import group
 from harness.commands.showing import show_json
+from harness.commands.typed_options import spelled, typed
 from harness.errors import BadInput
 from harness.extras import need
 from harness.other_paths import another_out
@@ -273,8 +274,7 @@ OPTIONS: dict[Suite, tuple[str, ...]] = {
 def _refuse_options_of_other_suite(context: typer.Context, suite: Suite, names: Sequence[str]) -> None:
     """Raises BadInput for an option that was given and that only the other suite has: it would change nothing."""
     other: Suite = "parity" if suite == "hang" else "hang"
-    sources = {name: context.get_parameter_source(name) for name in OPTIONS[other]}
-    strays = [f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    strays = [spelled(context, name) for name in typed(context) if name in OPTIONS[other]]
     if strays:
         listed = shlex.join(names)
         raise BadInput(

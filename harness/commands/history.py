@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,8 +22,17 @@ from reports.nightly_model import Course, Measured, NightRow
 from reports.sections.nightly import compared, plot
 from reports.text import clean, counted
 
+if TYPE_CHECKING:
+    from harness.nightly.history import History
+
 app = group("What the nights of `harness nightly` showed.", "harness history list", "harness history show")
 Cell = Annotated[str, typer.Argument(help="the name of a cell", show_default=False)]
+
+
+def _opened(place: str) -> History:
+    from harness.nightly.history import History, history_to_read
+
+    return History.at(place, create=False, fix=history_to_read)
 
 
 @app.command("list")
@@ -38,10 +47,7 @@ def list_(
     Example:
       harness history list
     """
-
-    from harness.nightly.history import History
-
-    with History.at(history, create=False) as past:
+    with _opened(history) as past:
         listed = [
             NightRow(row.id, row.started, bool(row.finished), row.matrix, row.machine, dict(sorted(counts.items())))
             for row, counts in past.listing(limit)
@@ -72,9 +78,7 @@ def show(
     Example:
       harness history show 12
     """
-    from harness.nightly.history import History
-
-    with History.at(history, create=False) as past:
+    with _opened(history) as past:
         past_night = past.night(night)
     show_subject(past_night, format, verbose=verbose)
 
@@ -92,10 +96,7 @@ def compare(
     Example:
       harness history compare 11 12
     """
-
-    from harness.nightly.history import History
-
-    with History.at(history, create=False) as past:
+    with _opened(history) as past:
         rows = compared(past.night(first), past.night(second))
     if format == "json":
         return show_json(rows)
@@ -122,19 +123,15 @@ def metric(
     Example:
       harness history metric tiny k1
     """
-    from harness.nightly.history import History
-
-    with History.at(history, create=False) as past:
+    with _opened(history) as past:
         rows = past.past(cell, last=nights)
     if not rows:
-        raise BadInput(f"no night ran a cell {cell!r}", fix="harness history show --verbose")
+        raise BadInput(f"no night ran a cell {cell!r}", fix=past.command("show", verbose=True))
     metric_names = sorted({key for row in rows for key in row.observation.metrics} | {"seconds"})
     if name not in metric_names:
         raise BadInput(
             f"the cell has no metric {name!r}: {', '.join(metric_names)}",
-            fix=f"harness history metric {shlex.quote(cell)} {metric_names[0]}"
-            if metric_names
-            else "harness history show --verbose",
+            fix=past.command("metric", cell, metric_names[0]),
         )
     observations = [row.observation for row in rows]
     values = [
@@ -166,14 +163,13 @@ def html(
     Example:
       harness history html site
     """
-    from harness.nightly.history import History
     from reports.dashboard import MARKER, write
 
     if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(
             f"{folder} is not empty, and no dashboard", fix=shlex.quote(str(free_path(folder))), instead=str(folder)
         )
-    with History.at(history, create=False) as past:
+    with _opened(history) as past:
         days = [(row.id, row.started) for row, _ in past.listing(nights)]
         make_folder(folder / "cells")
         pages = write(folder, list(reversed(days)), past.course(nights), write_whole)

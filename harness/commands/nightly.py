@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.commands.showing import format_option, say, show
+from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
 from harness.nightly import HISTORY
 from harness.parity.runs.run_options import nonempty_address
@@ -37,6 +38,7 @@ NightFormat = Annotated[str, format_option("nightly")]
 
 
 def nightly(
+    context: typer.Context,
     matrix: Annotated[Path, typer.Argument(help="a TOML file that says which comparisons to run", show_default=False)],
     history: HistoryAt = HISTORY,
     only: Annotated[
@@ -122,6 +124,8 @@ def nightly(
     chosen = matrices.selected(cells, only)
     budget_s = seconds(budget, "--budget") if budget else None
     if list_:
+        nothing_run = ("budget", "resume", "dry_run", "address", "out")
+        refuse_idle(context, nothing_run, "--list prints names and plans no night, which --dry-run does")
         typer.echo("\n".join(clean(cell.name) for cell in chosen))
         return
     started = time.monotonic()
@@ -144,7 +148,7 @@ def nightly(
         ran = Nightly(past, out, entries, say, place)
         if number is None:
             number = past.begin(loaded.name, [planned.cell.name for planned in tonight.chosen], tonight.left_out)
-        opened.enter_context(_alone(out / f".night-{number:05d}", number))
+        opened.enter_context(_alone(out / f".night-{number:05d}", number, past.command("list")))
         opened.enter_context(_noted())
         late = ran.cells(
             number,
@@ -158,8 +162,9 @@ def nightly(
 
 
 @contextlib.contextmanager
-def _alone(lock: Path, number: int) -> Iterator[None]:
-    """Only one process runs a night: a second one would run its cells twice. Raises BadInput."""
+def _alone(lock: Path, number: int, listing: str) -> Iterator[None]:
+    """Only one process runs a night: a second one would run its cells twice. Raises BadInput, whose fix is `listing`,
+    the command that lists the nights."""
     import fcntl
 
     with open_new(lock) as file:
@@ -167,7 +172,7 @@ def _alone(lock: Path, number: int) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not kept by what this process forks
         except (BlockingIOError, PermissionError) as error:
             raise BadInput(
-                f"night {number} is still running", fix="harness history list   # it says when a night has ended"
+                f"night {number} is still running", fix=f"{listing}   # it says when a night has ended"
             ) from error
         try:
             yield
@@ -206,13 +211,17 @@ def _to_run(
         return None, chosen, []
     cut = past.unfinished(name)
     if cut is None:
-        raise BadInput(f"no night of {name} was cut on this machine", fix="   # a new night", instead="--resume")
+        raise _nothing_to_resume(name)
     number, wanted = cut
     matrix_names = {cell.name for cell in chosen}
     dropped_cells = [
         (cell_name, "the matrix no longer has it") for cell_name in wanted if cell_name not in matrix_names
     ]
     return number, [cell for cell in chosen if cell.name in wanted], dropped_cells
+
+
+def _nothing_to_resume(name: str) -> BadInput:
+    return BadInput(f"no night of {name} was cut on this machine", fix="   # a new night", instead="--resume")
 
 
 def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: Place, budget_s: float | None) -> Plan:
@@ -227,7 +236,7 @@ def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: P
             return replace(tonight, left_out=(*dropped_cells, *tonight.left_out))
     except NoHistory:
         if resume:
-            raise
+            raise _nothing_to_resume(name) from None
         return plan(chosen, {}, place, budget_s)
 
 

@@ -10,6 +10,7 @@ from harness import completion
 from harness.command_options import of_options
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import progress, say, show
+from harness.commands.typed_options import refuse_idle, typed
 from harness.errors import BadInput, refuse
 from harness.parity.runs.run_options import ParityOptions
 
@@ -106,24 +107,13 @@ def _two(baseline: str, candidate: str, others: list[str]) -> None:
 
 def _count(context: typer.Context, command: bool, mode: str | None) -> None:
     """An option that would not count is refused: a job of hours must not run without what was asked of it."""
-    explicit_options = [
-        name
-        for name in context.params
-        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    ]
     if not command:
-        if "repeat" in explicit_options:
-            raise BadInput(
-                "--repeat runs a job a second time: there is none",
-                fix="-- python train.py   # the command of a job",
-            )
+        fix = "-- python train.py   # the command of a job"
+        refuse_idle(context, ["repeat"], "only a job is run a second time, and none is given", fix)
         return
-    idle = [name for name in explicit_options if name not in (*WITH_A_COMMAND, "baseline", "candidate", "command")]
-    if idle:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
-        counting = ", ".join(f"--{name}" for name in WITH_A_COMMAND)
-        message = f"{named}: of no use with a job's command, with which only {counting} count"
-        refuse([BadInput(message, fix="", instead=f"--{name.replace('_', '-')}") for name in idle])
+    idle = [name for name in typed(context) if name not in (*WITH_A_COMMAND, "baseline", "candidate", "command")]
+    counting = ", ".join(f"--{name}" for name in WITH_A_COMMAND)
+    refuse_idle(context, idle, f"of no use with a job's command, with which only {counting} count")
     if mode not in (None, "coupled"):
         raise BadInput(
             f"--mode {mode}: a job draws with its own sampler, or coupled (--mode coupled)",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from harness.commands.showing import say, show_aside
+from harness.commands.typed_options import refuse_idle
 from harness.exit_codes import NOT_RECORDED
 from harness.quantities import stall_seconds
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def record(
+    context: typer.Context,
     command: Annotated[list[str], typer.Argument(help="the command to run, with its arguments", show_default=False)],
     framework: Annotated[
         str,
@@ -56,12 +58,16 @@ def record(
     """
     from harness.frameworks.record import record as run
 
+    stall_s = stall_seconds(stall)
+    if not stall_s:
+        refuse_idle(context, ["on_stall"], "stalls are looked for only with --stall", "--stall 5m")
+
     def show(stalled: Stall) -> None:
         say(f"a stall, {stalled.seconds:.0f} s after the last progress; evidence: {stalled.evidence}")
         show_aside(stalled.verdict, "text")
 
     result = run(
         command, framework=framework, out=Path(out) if out else None, digests=digests, seed=seed,
-        stall_s=stall_seconds(stall) or None, on_stall=on_stall, say=say, show=show,
+        stall_s=stall_s or None, on_stall=on_stall, say=say, show=show,
     )  # fmt: skip
     raise typer.Exit(result.exit_code or (NOT_RECORDED if result.unrecorded else 0))

@@ -8,9 +8,11 @@ import typer
 
 from harness.commands.options import TokenFile
 from harness.commands.showing import format_option, say, show
+from harness.commands.typed_options import refuse_idle
 
 
 def triage(
+    context: typer.Context,
     what: Annotated[
         list[str] | None,
         typer.Argument(
@@ -55,13 +57,15 @@ def triage(
     import os
 
     from harness.triage.collect.stacks import missing
+    from harness.triage.remote import gather, token
     from harness.triage.run import triage as run
 
     if end:
-        from harness.triage.remote import gather, token
-
         gather.check(end)
         secret = token.read(token_file)
+    elif not any(map(gather.is_url, what or [])):
+        why = "only watches ask for a token, and no URL of one is given"
+        refuse_idle(context, ["token_file"], why)
     live = not any(word == "-" or (os.path.exists(word) and not word.isdigit()) for word in what or [])
     if live and (absent := missing()):
         say(absent)

@@ -13,6 +13,7 @@ import typer
 
 from harness.commands.options import TokenFile
 from harness.commands.showing import format_option, say, show_aside
+from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
 from harness.exit_codes import STALLED
 from harness.quantities import seconds, size
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 def watch(
+    context: typer.Context,
     command: Annotated[
         list[str] | None, typer.Argument(help="the command to run, with its arguments", show_default=False)
     ] = None,
@@ -113,9 +115,9 @@ def watch(
         show=_shown_on_stderr(on_stall, format, attached=pid is not None), limits=Limits(keep, size(keep_size)),
     )  # fmt: skip
     if pid is not None:
-        _refuse_beside_pid(pid, started=bool(command or serve), slow=slow)
+        _refuse_beside_pid(context, pid, started=bool(command or serve), slow=slow)
         raise typer.Exit(_attach(pid, options, on_verdict))
-    raise typer.Exit(_run(command or [], options, on_verdict, _serving(serve, serve_after, token_file)))
+    raise typer.Exit(_run(command or [], options, on_verdict, _serving(context, serve, serve_after, token_file)))
 
 
 def _shown_on_stderr(on_stall: OnStall, format: str, *, attached: bool) -> Callable[[Stall], None]:
@@ -130,22 +132,22 @@ def _shown_on_stderr(on_stall: OnStall, format: str, *, attached: bool) -> Calla
     return show
 
 
-def _refuse_beside_pid(pid: int, *, started: bool, slow: bool) -> None:
+def _refuse_beside_pid(context: typer.Context, pid: int, *, started: bool, slow: bool) -> None:
     """Raise BadInput for what a watch cannot do with a job that runs already. `started`: there is a command as well, or
     evidence is to be served."""
     if started:
         raise BadInput("--pid attaches to a running job: it takes neither a command nor --serve",
                        fix=f"harness watch --pid {pid}")  # fmt: skip
+    refuse_idle(context, ["serve_after", "token_file"], "--pid serves no evidence")
     if slow:
         raise BadInput("--slow reads the flight recorders of a job, which a watch has from its start only",
                        fix="   # or from its start: harness watch --slow -- COMMAND", instead="--slow")  # fmt: skip
 
 
-def _serving(serve: str, serve_after: str, token_file: str) -> Serving | None:
+def _serving(context: typer.Context, serve: str, serve_after: str, token_file: str) -> Serving | None:
     """The server of evidence that was asked for; None without `serve`, the address."""
     if not serve:
-        if token_file:
-            raise BadInput("--token-file is about evidence that is served, and --serve is not given", fix="--serve 0")
+        refuse_idle(context, ["serve_after", "token_file"], "evidence is served only with --serve", "--serve 0")
         return None
     from harness.triage.remote.serve import Server
     from harness.triage.watch import Serving

@@ -18,6 +18,8 @@ from harness.envs.environment import Environment
 from harness.envs.install import CommandFailed, run
 from scenarios.engines import registry
 from scenarios.engines.accepted import FILE, Accepted
+from scenarios.engines.mapping import PARTS
+from scenarios.engines.native_arguments import table
 
 PROGRAM = "scenarios.engines.accepted"
 
@@ -40,6 +42,12 @@ def accepted(environment: Environment, *, ask: bool, say: Callable[[str], None] 
     with contextlib.suppress(CommandFailed):  # the engine itself reports a wrong argument when it starts
         run(command, variables, lambda line: None, cwd=Path("/"))
     return _read(environment) or Accepted()
+
+
+def of_tables(engine: str) -> Accepted:
+    """Return the arguments of the embedded engine, which reads those of the harness's tables alone."""
+    of_engine, of_sampling = (tuple(each.name for each in table(part, engine).values()) for part in PARTS)
+    return Accepted(of_engine, of_sampling)
 
 
 def keeping(engine: str, version: str, file: Path) -> tuple[str, dict[str, str]]:

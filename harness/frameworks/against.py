@@ -110,13 +110,15 @@ def compare(
     `served`: returns the installed version of an engine and all options of its server; none where that is not known.
     Raises BadInput for a command of no framework, and for one whose settings are in a shell script.
     """
-    server_a, server_b = servers.read("A", command_a), servers.read("B", command_b)
-    if framework == AUTO and server_a and server_b:
-        report_items = items(CHECK, servers.compare(server_a, server_b), "the commands")
-        for server in (server_a, server_b):
-            unknown = servers.unknown_options(server, *served(server.engine))
-            report_items += items(OPTIONS, unknown, f"command {server.name}")
-        return report_items
+    if framework == AUTO:
+        server_a, server_b = servers.read("A", command_a, served), servers.read("B", command_b, served)
+        if server_a and server_b:
+            # A server that does not start comes first: what is compared of its other words is a guess.
+            report_items: list[Item] = []
+            for server in (server_a, server_b):
+                unknown = servers.unknown_options(server, served(server.engine)[1])
+                report_items += items(OPTIONS, unknown, f"command {server.name}")
+            return [*report_items, *items(CHECK, servers.compare(server_a, server_b), "the commands")]
     commands = read("A", command_a, framework), read("B", command_b, framework)
     outcomes = [*_settings(*commands), *_variables(*commands)]
     if all(isinstance(outcome, Fine) for outcome in outcomes):

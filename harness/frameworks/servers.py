@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -22,7 +22,6 @@ from harness.envs.environment import find_whole
 from harness.errors import closest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.detection import without_prefixes
-from harness.frameworks.options import dashed
 from harness.frameworks.settings import SHELL
 from harness.frameworks.shared_meanings import CONCEPTS
 from probes import redaction
@@ -46,17 +45,17 @@ _DOES = "what it changes is not known here: a comparison of the runs may show it
 @dataclass(frozen=True)
 class Server:
     """One command that starts a server. `model`: empty if it names none. `arguments`: the others, by the engine's own
-    names. `options`: its long options as they were typed, with underscores. `variables`: those that it sets.
-    `version`: of the engine that it starts, empty where that is not known.
+    names. `variables`: those that it sets. `version`: of the engine that it starts, empty where that is not known.
+    `lacking`: options that the engine's server does not have; they are none of the arguments.
     """
 
     name: str
     engine: str
     model: str
     arguments: Mapping[str, Any]
-    options: tuple[str, ...]
     variables: Mapping[str, str]
     version: str = ""
+    lacking: tuple[str, ...] = ()
 
     @property
     def build(self) -> str:
@@ -89,22 +88,29 @@ def _server_start(words: list[str]) -> _Start | None:
     return None
 
 
-def read(name: str, command: Sequence[str]) -> Server | None:
-    """Return the server that a command starts; None for any other command."""
+def read(
+    name: str, command: Sequence[str], served: Callable[[str], tuple[str, Sequence[str]]] = lambda engine: ("", ())
+) -> Server | None:
+    """Return the server that a command starts; None for any other command.
+
+    `served`: returns the installed version of an engine and all options of its server; none where that is not known.
+    """
     start = _server_start(without_prefixes(command))
     if start is None:
         return None
     variables = taken_apart(command, "$^", os.environ).variables
-    arguments = _arguments(start.engine, start.arguments)
+    version = _version(start.engine, start.program)
+    lacking = _lacking(start.arguments, version, *served(start.engine))
+    arguments = _arguments(start.engine, start.arguments, lacking)
     models = [str(arguments.pop(title)) for title in _MODEL if title in arguments]
     return Server(
         name=name,
         engine=start.engine,
         model="".join(models[:1]),
         arguments=arguments,
-        options=tuple(option.name for option in dashed(start.arguments, hyphens=True)),
         variables={key: value for key, value in variables.items() if os.environ.get(key) != value},
-        version=_version(start.engine, start.program),
+        version=version,
+        lacking=lacking,
     )
 
 
@@ -123,18 +129,32 @@ def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
     yield Fine(f"{pairs.count(None)} arguments are alike")
 
 
-def unknown_options(server: Server, version: str, names: Sequence[str]) -> Iterator[Outcome]:
-    """Yield the options that an engine's server does not have. `names`: all that it has in this version; empty where
-    they are not known."""
-    has = [f"--{name.replace('_', '-')}" for name in names] if server.version == version else []
-    for option in server.options if has else ():
-        name = f"--{option.partition('.')[0].replace('_', '-')}"  # a field of a group: --compilation-config.level
-        if not any(full.startswith(name) for full in has):  # its parser takes abbreviations
-            yield Problem(
-                "error", f"{registry.get(server.engine).title} {version} has no option {name}{closest(name, has)}",
-                f"{server.name}: {name}", "its parser ends the server before it starts",
-                f"harness env arguments {server.engine}   # lists what it takes",
-            )  # fmt: skip
+def unknown_options(server: Server, names: Sequence[str]) -> Iterator[Outcome]:
+    """Yield the options that an engine's server does not have. `names`: all that it has."""
+    has = [f"--{name.replace('_', '-')}" for name in names]
+    engine = f"{registry.get(server.engine).title} {server.version}"
+    for option in server.lacking:
+        yield Problem(
+            "error", f"{engine} has no option {option}{closest(option, has)}",
+            f"{server.name}: {option}", "its parser ends the server before it starts",
+            f"harness env arguments {server.engine}   # lists what it takes",
+        )  # fmt: skip
+
+
+def _lacking(words: Sequence[str], version: str, installed: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The long options that the server does not have, if `names` are those of its version."""
+    has = [_plain(f"--{name}") for name in names] if version == installed else []
+    options = (_plain(word) for word in words if word.startswith("--"))
+    # Its parser takes abbreviations.
+    return tuple(
+        dict.fromkeys(option for option in options if has and not any(full.startswith(option) for full in has))
+    )
+
+
+def _plain(word: str) -> str:
+    """A long option with hyphens and without its value, and without the field of a group
+    (--compilation-config.level)."""
+    return word.partition("=")[0].partition(".")[0].replace("_", "-")
 
 
 def _models(server_a: Server, server_b: Server) -> Outcome | None:
@@ -274,16 +294,26 @@ def _differs(argument: str, canonical: str, stated: str, *, trap: bool = False, 
     return Problem(severity, what, stated, does, fix or "write it alike in both commands")
 
 
-def _arguments(engine: str, words: Sequence[str]) -> dict[str, Any]:
-    """The server's arguments by name. The first word that belongs to no option is the model."""
+def _arguments(engine: str, words: Sequence[str], lacking: Sequence[str]) -> dict[str, Any]:
+    """The server's arguments by name. The first word that belongs to no option is the model.
+
+    `lacking`: options that the server does not have, which are left out. A word behind one is its value where another
+    word is left for the model.
+    """
     spec = registry.find(engine)
     spellings = spec.spellings if spec else {}
     switches = {argument.name for argument in _table(engine).values() if isinstance(argument.default, bool)}
     arguments: dict[str, Any] = {}
+    loose: list[str] = []  # words behind options that the server does not have
     at = 0
     while at < len(words):
         word = words[at]
         at += 1
+        if word.startswith("--") and _plain(word) in lacking:
+            if "=" not in word and at < len(words) and not _OPTION.match(words[at]):
+                loose.append(words[at])
+                at += 1
+            continue
         if not word.startswith("-"):
             arguments.setdefault("model", word)
             continue
@@ -296,6 +326,8 @@ def _arguments(engine: str, words: Sequence[str]) -> dict[str, Any]:
             arguments[name.removeprefix("no_")] = False
         else:
             arguments[name] = _value(value) if equals else True
+    if loose and not any(title in arguments for title in _MODEL):
+        arguments["model"] = loose[-1]
     return arguments
 
 

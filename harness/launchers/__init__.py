@@ -8,19 +8,24 @@ underscore is not a launcher, but holds code that several launchers share.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from harness.commands.showing import say
-from harness.errors import BadInput
-from harness.other_paths import disk_of
+from harness.errors import BadInput, refuse
+from harness.other_paths import disk_of, free_path
 from probes import files as files_of
 from probes import limits, redaction
 from probes.errors import FULL
 
+Recreate = Annotated[bool, typer.Option("--recreate", help="replace files of harness render that have other content")]
 WRITTEN_BY = "# Written by this command; edit the command, not the file:"
 # References that are expanded where the file is used: `TOKEN="$(cat FILE)"`, `${TOKEN:-}`, `${{ secrets.TOKEN }}`.
 EXPANDED = re.compile(r"""\$\{\{[^{}]*\}\}|["']?(?:\$\(|`)|\$\{\w+:?(?:[+?]|[-=]\})""")
@@ -34,33 +39,57 @@ def launchers() -> dict[str, Callable[..., None]]:
     return {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}").command for name in names}
 
 
-def write(files: Mapping[str, str], out: Path, command: str) -> None:
+def write(files: Mapping[str, str], out: Path, command: str, *, recreate: bool = False) -> None:
     """Write files below `out`, each whole or not at all, headed by the command that makes them again, and name them on
     stdout. One that holds a secret of the user's words or manifest is readable by the user alone, and said on stderr.
-    Raises BadInput rather than replace a file that no such command wrote."""
-    for path in (out / name for name in files):
-        if path.exists() and not _is_rendered(path):
-            raise BadInput(f"{path} was not written by harness render", fix="--out DIR   # or move the file away")
+
+    Raises BadInput rather than replace a file that no such command wrote; and, without `recreate`, one with other
+    content, which its user may have edited or wants to keep.
+    """
+    texts = {out / name: _headed(text, command) for name, text in files.items()}
+    refuse([mistake for file, text in texts.items() if (mistake := _kept_from(file, text, recreate))])
     try:
         with files_of.folder_or_nothing(out):
-            for name, text in files.items():
-                _write_file(out / name, text, command)
+            for (name, body), (file, text) in zip(files.items(), texts.items(), strict=True):
+                _write_file(file, text, secret=_holds_secret([command, *_values(name, body)]))
     except OSError as error:
         why = error.strerror
         fix = f"{disk_of(out)}   # free some space, or --out DIR" if error.errno in FULL else "--out DIR"
         raise BadInput(f"{error.filename or out} cannot be written: {why}", fix=fix) from error
 
 
-def _write_file(file: Path, text: str, command: str) -> None:
-    body = text.removeprefix(SHEBANG)
-    shebang = SHEBANG if text.startswith(SHEBANG) else ""
-    secret = _holds_secret([command, *_values(file.name, body)])
+def _write_file(file: Path, text: str, *, secret: bool) -> None:
     mode = file.stat().st_mode & 0o777 if file.exists() else files_of.FILE_MODE
-    whole = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
-    files_of.write_whole(file, whole.encode(), files_of.FILE_MODE if secret else mode)
+    files_of.write_whole(file, text.encode(), files_of.FILE_MODE if secret else mode)
     print(file)
     if secret:
         say(f"{file} holds a secret in clear, and only you may read it; fix: {_HIDDEN}")
+
+
+def _headed(text: str, command: str) -> str:
+    """The text with the command that makes it, below the line that says which program runs it."""
+    shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
+    return f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
+
+
+def _kept_from(file: Path, text: str, recreate: bool) -> BadInput | None:
+    """Why this text may not take the place of the file; None where it may."""
+    if not os.path.lexists(file):
+        return None
+    if not _is_rendered(file):
+        other = shlex.quote(str(free_path(file.parent)))
+        return BadInput(f"{file} was not written by harness render", fix=f"--out {other}   # or move the file away")
+    if recreate or _has_text(file, text):
+        return None
+    what = "was edited, or written by another command or version"
+    return BadInput(f"{file} {what}", fix="--recreate   # replaces it; or move it away")
+
+
+def _has_text(file: Path, text: str) -> bool:
+    try:
+        return limits.read_text(file) == text
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _is_rendered(path: Path) -> bool:

@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from harness.errors import BadInput
+from harness.launchers import Recreate
 from harness.launchers._templates import rendered
 from harness.quantities import seconds
 
@@ -43,6 +44,8 @@ class JobOptions:
     early: how many seconds before the time limit evidence is taken.
     record: whether harness record replaces harness watch.
     name: the name of the job; empty for the command's first word.
+    out: the directory of the file.
+    recreate: whether a rendered file that has other content is replaced.
     VARIABLES: a pattern of variable names that are expanded on the node where the command runs. Nothing else in the
     command is expanded.
     """
@@ -55,6 +58,7 @@ class JobOptions:
     record: Record = False
     name: Name = ""
     out: Out = Path(".")
+    recreate: Recreate = False
     VARIABLES: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -137,14 +141,14 @@ def prepared(setup: str) -> str:
 
 
 def command_line(context: typer.Context) -> str:
-    """Return the command that writes the same file again, without --out."""
+    """Return the command that writes the same file again, without --out and --recreate."""
     options: list[str] = []
     words: list[str] = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
         if parameter.param_type_name == "argument":
             words = list(value or ())
-        elif parameter.name != "out" and value != parameter.default and value not in (None, "", []):
+        elif parameter.name not in ("out", "recreate") and value != parameter.default and value not in (None, "", []):
             values = value if isinstance(value, list | tuple) else [value]
             options += [
                 parameter.opts[0] if option_value is True else f"{parameter.opts[0]}={option_value}"

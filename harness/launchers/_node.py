@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
 from harness.launchers import _job
 from harness.launchers._templates import rendered
@@ -40,8 +41,12 @@ Ray = Annotated[
 Time = Annotated[str, typer.Option(help="the time limit, 90m or 12h; evidence is taken before it")]
 
 
-def limit_s(time: str, early: int) -> float:
-    """The time limit in seconds, 0 for none. Raises BadInput where evidence would be taken before the start."""
+def limit_s(context: typer.Context, time: str, early: int) -> float:
+    """The time limit in seconds, 0 for none. Raises BadInput where evidence would be taken before the start, and for
+    --early without a limit.
+    """
+    if not time:
+        refuse_idle(context, ["early"], "there is no time limit without --time", "--time 12h")
     limit = seconds(time, "--time") if time else 0.0
     refuse_early(time, limit, early)
     return limit

@@ -41,7 +41,7 @@ def command(context: typer.Context, options: Options) -> None:
       harness render dstack --base gpus.yml --nodes 2 --time 12h -- python train.py
     """
     _node.refuse_relative("--shared", options.shared)
-    limit = _node.limit_s(options.time, options.early)
+    limit = _node.limit_s(context, options.time, options.early)
     base_manifest, file = _manifest.load(options.base), f"{options.title}.dstack.sh"
     task = {
         **base_manifest,
@@ -60,6 +60,7 @@ def command(context: typer.Context, options: Options) -> None:
         {file: script, f"{options.title}.dstack.yml": _manifest.text(task, CHECKED)},
         options.out,
         _job.command_line(context),
+        recreate=options.recreate,
     )
 
 

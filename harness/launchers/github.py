@@ -13,8 +13,9 @@ import typer
 
 from harness import extras
 from harness.command_options import of_options
+from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
-from harness.launchers import _manifest, write
+from harness.launchers import Recreate, _manifest, write
 from harness.nightly import HISTORY
 
 if TYPE_CHECKING:
@@ -64,10 +65,11 @@ class Options:
     runner: Annotated[str, typer.Option(help="the label of the runners")] = "ubuntu-latest"
     python: Annotated[str, typer.Option(help="the version of Python")] = "3.12"
     out: Annotated[Path, typer.Option(help="the directory to write the workflows into")] = OUT
+    recreate: Recreate = False
 
 
 @of_options
-def command(options: Options) -> None:
+def command(context: typer.Context, options: Options) -> None:
     """Write the GitHub workflows of a project: on every push, and every night a matrix.
 
     Each cell of the matrix is a job with a history of its own; the repository's secret HARNESS_HISTORY may name a
@@ -79,6 +81,8 @@ def command(options: Options) -> None:
     """
     from harness.nightly import matrix as matrices
 
+    if options.setup:
+        refuse_idle(context, ["source"], "--setup is the whole command that installs the harness")
     _, cells = matrices.load(options.matrix)
     if len(cells) > MOST_JOBS:
         raise BadInput(
@@ -118,7 +122,8 @@ def command(options: Options) -> None:
         ),
     }
     texts = {name: _manifest.text(value) for name, value in files.items()}
-    write(texts, options.out, shlex.join(["harness", "render", "github", str(options.matrix), *words]))
+    command_line = shlex.join(["harness", "render", "github", str(options.matrix), *words])
+    write(texts, options.out, command_line, recreate=options.recreate)
 
 
 def install(source: str, *names: str) -> str:

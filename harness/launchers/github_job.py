@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.command_options import of_options
+from harness.commands.typed_options import refuse_idle
 from harness.launchers import _job, _manifest, _node, github, write
 from harness.launchers._templates import rendered
 
@@ -52,7 +53,9 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render github-job --time 60m -- torchrun --nproc-per-node 2 train.py
     """
-    limit = _node.limit_s(options.time, options.early)
+    if options.install:
+        refuse_idle(context, ["source"], "--install is the whole command that installs the harness")
+    limit = _node.limit_s(context, options.time, options.early)
     title, script = options.title, f"{options.title}.github-job.sh"
     minutes = math.ceil(limit / 60)
     steps = [
@@ -68,4 +71,4 @@ def command(context: typer.Context, options: Options) -> None:
     workflow = github.workflow(title, events, {"job": github.job(options.runner, steps, minutes + 10)})
     text = _node.script(options, rendered("github_job.sh"), nodes=1, shared="", limit=limit)
     files = {script: text, f"{title}.yml": _manifest.text(workflow)}
-    write(files, options.out, _job.command_line(context))
+    write(files, options.out, _job.command_line(context), recreate=options.recreate)

@@ -51,7 +51,7 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render kuberay --image registry/ray-harness:1 --claim runs --time 12h -- python train.py
     """
-    limit = _node.limit_s(options.time, options.early)
+    limit = _node.limit_s(context, options.time, options.early)
     results = RESULTS if options.claim else "/tmp"
     title = re.sub(r"[^a-z0-9]+", "-", options.title.lower()).strip("-")[:40].strip("-") or "job"
     base_manifest = _manifest.load(options.base)
@@ -79,7 +79,7 @@ def command(context: typer.Context, options: Options) -> None:
     place = {key: metadata[key] for key in ("namespace",) if key in metadata}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": title, **place}, "data": {"job.sh": script}}
     text = _manifest.text(manifest, CHECKED) + "---\n" + _manifest.text(config)
-    write({f"{title}.kuberay.yaml": text}, options.out, _job.command_line(context))
+    write({f"{title}.kuberay.yaml": text}, options.out, _job.command_line(context), recreate=options.recreate)
 
 
 def _cluster(image: str, nodes: int, gpus: int) -> dict[str, Any]:

@@ -63,6 +63,6 @@ def command(context: typer.Context, options: Options) -> None:
     file = f"{options.title}.ray-job.sh"
     to = shlex.quote(options.address) if options.address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
     submitting = rendered("ray_job.sh", address=to, submit=shlex.join(options.submit or ()), file=file)
-    limit = _node.limit_s(options.time, options.early)
+    limit = _node.limit_s(context, options.time, options.early)
     script = _node.script(options, submitting, nodes=1, shared=options.results, limit=limit, doctor=_node.IN_A_RAY_JOB)
-    write({file: script}, options.out, _job.command_line(context))
+    write({file: script}, options.out, _job.command_line(context), recreate=options.recreate)

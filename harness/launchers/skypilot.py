@@ -44,7 +44,7 @@ def command(context: typer.Context, options: Options) -> None:
       harness render skypilot --base gpus.yaml --nodes 2 --autostop 10 -- python train.py
     """
     _node.refuse_relative("--shared", options.shared)
-    limit = _node.limit_s(options.time, options.early)
+    limit = _node.limit_s(context, options.time, options.early)
     base_manifest, file = _manifest.load(options.base), f"{options.title}.skypilot.sh"
     resources = _manifest.part(base_manifest, "resources", dict, options.base)
     if options.autostop:
@@ -66,6 +66,7 @@ def command(context: typer.Context, options: Options) -> None:
         {file: script, f"{options.title}.skypilot.yaml": _manifest.text(task, CHECKED)},
         options.out,
         _job.command_line(context),
+        recreate=options.recreate,
     )
 
 

@@ -76,7 +76,7 @@ def command(context: typer.Context, options: Options) -> None:
         directives="\n".join(f"#SBATCH {option}" for option in directives),
         watch=_node.SERVE if served else "",
     )
-    write({f"{options.title}.sbatch": script}, options.out, _job.command_line(context))
+    write({f"{options.title}.sbatch": script}, options.out, _job.command_line(context), recreate=options.recreate)
 
 
 def _refuse(options: Options) -> None:

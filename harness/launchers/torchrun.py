@@ -58,8 +58,8 @@ def command(context: typer.Context, options: Options) -> None:
     ranks = shlex.quote(options.nproc_per_node)
     torchrun = f"torchrun --nnodes {options.nodes} --nproc-per-node {ranks} {meeting} --no-python"
     variables = rendered("torchrun_nodes.sh" if options.nodes > 1 else "torchrun_one_node.sh", nodes=options.nodes)
-    limit = _node.limit_s(options.time, options.early)
+    limit = _node.limit_s(context, options.time, options.early)
     script = _node.script(
         options, variables, nodes=options.nodes, shared=options.shared, limit=limit, launcher=torchrun
     )
-    write({f"{options.title}.torchrun.sh": script}, options.out, _job.command_line(context))
+    write({f"{options.title}.torchrun.sh": script}, options.out, _job.command_line(context), recreate=options.recreate)

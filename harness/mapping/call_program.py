@@ -159,9 +159,10 @@ def shape(name: str, function: Callable[..., Any], request: dict[str, Any]) -> t
 
 
 def call(
-    function: Callable[..., Any], kind: str, takes: list[str] | None, settings: dict[str, Any], model: str
+    function: Callable[..., Any], kind: str, takes: list[str] | None, settings: dict[str, Any], model: dict[str, Any]
 ) -> dict[str, Any]:
-    """The native arguments for these settings."""
+    """The native arguments for these settings. `model`: its name among them, empty where they have none, and a value
+    for a function that wants one."""
     if kind == "dictionary":
         return arguments(function(Settings(settings)))
     accepted = {name: value for name, value in settings.items() if takes is None or name in takes}
@@ -172,8 +173,8 @@ def call(
         or (item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
             and item.default is item.empty and item.name not in accepted)
     ]  # fmt: skip
-    if unnamed and model in accepted:  # for (pretrain, **settings) and (*args, **settings): the model comes first
-        return arguments(function(accepted.pop(model), **accepted))
+    if unnamed:  # for (pretrain, **settings) and (*args, **settings): the model comes first
+        return arguments(function(accepted.pop(model["name"], model["value"]), **accepted))
     return arguments(function(**accepted))
 
 

@@ -18,6 +18,7 @@ from scenarios.settings import Engine, Sampling
 
 CANONICAL = "canonical"  # the source in a mapping for `harness parity --mapping`
 # Values as in a real run, so that a mapping's own limits do not apply.
+MODEL = next(parameter.default for parameter in CARRIED if parameter.name == "model")
 _TYPICAL = {"dtype": "bfloat16", "max_model_len": 32768, "max_tokens": 1024, "seed": 1, "memory_fraction": 0.8,
             "generation_config": False, "graph_padding": True}  # fmt: skip
 

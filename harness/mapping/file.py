@@ -17,11 +17,11 @@ from typing import Any, cast
 
 from harness.envs.environment import all_environments, find
 from harness.envs.interpreter import import_failure
-from harness.envs.stored_arguments import accepted
+from harness.envs.stored_arguments import accepted, of_tables
 from harness.errors import BadInput, Mistakes, closest
 from harness.frameworks.spec import frameworks
 from harness.mapping import call_program
-from harness.mapping.carried_settings import CANONICAL, Setting, asked_for, harness_gives, owners, settings
+from harness.mapping.carried_settings import CANONICAL, MODEL, Setting, asked_for, harness_gives, owners, settings
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
 from harness.other_paths import free_path, nearest_folder, similar_path
 from harness.triage.collect import bounded
@@ -30,7 +30,6 @@ from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.mapping import PARTS
-from scenarios.engines.native_arguments import table
 from scenarios.engines.spec import EngineSpec
 
 _WITH_THE_REST = " with the rest"  # suffix for requests of a part that also have the other part's settings
@@ -116,10 +115,10 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     if not judged:
         raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
-    if takes is not None and not takes.target.engine and not target.embedded:
-        notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
+    notes += _notes_on_engines(judged, options, takes)
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
-    notes += [note for item in judged for note in _other_names(item, options)]
+    notes += [note for item in judged for note in (*_other_names(item, options), *item.notes)]
+    notes += [f"{function.trouble(options.file)}: not checked" for function in raising]
     return Mapping(
         file=options.file,
         source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else options.source,
@@ -129,12 +128,18 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
         findings=_distinct(judged),
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
-        notes=(
-            *notes,
-            *(note for item in judged for note in item.notes),
-            *(f"{function.trouble(options.file)}: not checked" for function in raising),
-        ),
+        notes=tuple(notes),
     )
+
+
+def _notes_on_engines(judged: list[_Part], options: Asked, takes: Takes | None) -> Iterator[str]:
+    """Notes on names that cannot be checked, and on two sides that are one engine."""
+    target = registry.get(options.engine)
+    if takes is not None and not takes.target.engine and not target.embedded:
+        yield f"names are not checked: harness env create {target.name} keeps those that {target.title} takes"
+    if options.engine == options.source and any(item.function.shape != CANONICAL for item in judged):
+        others = " or ".join(f"--engine {name}" for name in registry.names(embedded=False) if name != options.engine)
+        yield f"both sides are {target.title}: a mapping to another engine is checked with {others}"
 
 
 def _distinct(judged: list[_Part]) -> tuple[Arrival, ...]:
@@ -146,10 +151,9 @@ def _distinct(judged: list[_Part]) -> tuple[Arrival, ...]:
 
 def installed(engine: str) -> Accepted:
     """The argument names that an engine accepts, as stored when its environment was made; empty without an
-    environment. The embedded engine reads those of its tables."""
+    environment."""
     if registry.get(engine).embedded:
-        of_engine, of_sampling = (tuple(each.name for each in table(part, engine).values()) for part in PARTS)
-        return Accepted(of_engine, of_sampling)
+        return of_tables(engine)
     environment = find(engine)
     return Accepted() if environment is None else accepted(environment, ask=False)
 
@@ -196,11 +200,15 @@ def _judged(
     left_out = (judge.left_out(item, call["native"]) for item, call in without if "native" in call)
     wrong = {item.parameter for item in findings.values()}
     at_edges, notes = _edges(judge, of_part, answers[end:], wrong)
+    notes += [note for trial in trials if trial.setting.parameter.name not in wrong if (note := judge.surplus(trial))]
     findings.update({(item.setting, item.kind, item.text): item for item in at_edges})
     wrong |= {item.parameter for item in at_edges}
     native = {name: value for call in answers for name, value in call.get("native", {}).items()}
     renamed = {name for item in findings.values() if item.kind == "renamed" for name in item.gets}
     unknown = [item for item in judge.unknown(cast(Part, part), native) if item.setting not in renamed]
+    # What is dropped is said to be a constant, not that the constant is too large.
+    reported = {name for item in (*findings.values(), *unknown) if item.kind != "dropped" for name in item.gets}
+    unknown += judge.too_large(cast(Part, part), native, reported)
     return _Part(
         part=part,
         function=function,
@@ -468,7 +476,7 @@ def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str,
     more = dict(options.more)
     for part, other_part in (PARTS, PARTS[::-1]):
         requests[f"{part}{_WITH_THE_REST}"] = [requests[other_part][0] | each for each in requests[part]]
-    model = next((item.source.name for item in native["engine"] if item.parameter.name == "model"), "")
+    named = next((item.source.name for item in native["engine"] if item.parameter.name == "model"), "")
     return {
         "file": options.file,
         "real": bool(options.python),
@@ -477,7 +485,7 @@ def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str,
         "settings": sorted({item.source.name for plan in plans.values() for item in plan} | set(more)),
         "defaults": {item.source.name: item.source.default for item in plans["native"]},
         "canonical_names": [f"{options.engine}_{part}" for part in PARTS],
-        "model": model,
+        "model": {"name": named, "value": MODEL},
         "native": {part: [more | each for each in part_requests] for part, part_requests in requests.items()},
         "canonical": {
             part: [

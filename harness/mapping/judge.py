@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from harness.errors import closest
 from harness.mapping.carried_settings import Edge, Setting, owners
+from probes import limits
 from reports.text import counted
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
@@ -213,11 +214,12 @@ class Judge:
         )
 
     def unknown(self, part: Part, native: dict[str, Any]) -> Iterator[Arrival]:
-        """Arguments that the target engine accepts neither at its start nor for sampling (a function may map both).
+        """Arguments that the target engine accepts neither at its start nor for sampling: a function may map both,
+        unless it is called with canonical parameters of one part.
 
         None if the engine's argument names are not known.
         """
-        names = _names(self.takes.target)
+        names = _names(self.takes.target) if self.source is not None else {*getattr(self.takes.target, part)}
         for name in sorted({*native} - names) if names else ():
             theirs = self.source is not None and name in _names(self.takes.source)
             near = difflib.get_close_matches(name, names, n=1)
@@ -234,6 +236,35 @@ class Judge:
                 meaning="",
                 fix=f"give {near[0]} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
             )
+
+    def too_large(self, part: Part, native: dict[str, Any], reported: set[str]) -> Iterator[Arrival]:
+        """Whole numbers that no recording can hold, whatever they follow, without the arguments that are `reported`."""
+        for name, value in native.items():
+            if name in reported or not isinstance(value, int) or abs(value) <= limits.WHOLE:
+                continue
+            yield Arrival(
+                setting=name,
+                parameter="",
+                part=part,
+                kind="rejected",
+                asked=None,
+                gets={name: value},
+                text=limits.BEYOND_WHOLE,
+                meaning="",
+                fix=f"give {name} a number of at most {limits.WHOLE}, or leave it out",
+            )
+
+    def surplus(self, trial: Trial) -> str:
+        """What a setting gets beyond what was asked, where more loses nothing and the harness would give no more."""
+        setting, target = trial.setting, trial.setting.target
+        if target is None or trial.error or not setting.parameter.more:
+            return ""
+        requested, read = setting.requested(setting.first), target.value_in(trial.base)
+        if not _is_number(read) or read <= requested or trial.base.get(target.name) == target.write(requested):
+            return ""
+        asked_text = f"{setting.source.name}={setting.source.write(setting.first)!r}"
+        given = f"{target.name}={trial.base[target.name]!r}" if target.name in trial.base else f"no {target.name}"
+        return f"{asked_text} -> {given}: {read - requested:g} more than is asked, which loses nothing"
 
     def left_out(self, setting: Setting, native: dict[str, Any]) -> str:
         """What differs if the setting is not given at all; empty if nothing does, or if it is not known."""

@@ -27,10 +27,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
 from harness import dates, extras, verdict_file
+from harness.command_options import command_line
 from harness.errors import HarnessError
+from harness.nightly import HISTORY
 from harness.nightly.judge import WINDOW, Past
 from harness.nightly.observation import Facts, Observation
-from harness.other_paths import disk_of, free_path
+from harness.other_paths import disk_of, free_path, nearest_folder
 from probes import limits
 from probes.files import FILE_MODE, make_folder
 from probes.format import number
@@ -139,36 +141,40 @@ class Seen:
     seconds: float
 
 
+Fix = Callable[[str], str]  # the advice about a place of a history that cannot be used
+
+
 class History:
     """The history. Open it with `History.at`, and use it as a context manager."""
 
-    def __init__(self, engine: sa.Engine, where: str) -> None:
-        self._engine, self.where = engine, where
+    def __init__(self, engine: sa.Engine, where: str, fix: Fix) -> None:
+        self._engine, self.where, self._fix = engine, where, fix
 
     @staticmethod
-    def at(place: str, *, create: bool = True) -> History:
+    def at(place: str, *, create: bool = True, fix: Fix | None = None) -> History:
         """Open the history in a file or at `postgresql://…`, and create it where there is none.
 
+        fix: the advice about a place that cannot be used, by default another file to write. A command that only reads
+        passes `history_to_read`.
         Raises HistoryUnusable. With `create=False`, raises NoHistory where there is no history.
         """
-        url = _url(place)
+        fix = fix or history_to_write
+        url = _url(place, fix)
         where = url.render_as_string(hide_password=True) if url.host or "://" in place else str(url.database)
         sqlite = url.get_backend_name() == "sqlite"
         if sqlite:
             file = Path(str(url.database))
             if file.is_dir():
-                raise HistoryUnusable(f"the history {file} is a directory", fix=f"--history {file / 'history.db'}")
+                raise HistoryUnusable(f"the history {file} is a directory", fix=fix(where))
             if file.exists() and not file.is_file():
-                raise HistoryUnusable(f"the history {file}: {limits.NOT_REGULAR}", fix=_another(where))
+                raise HistoryUnusable(f"the history {file}: {limits.NOT_REGULAR}", fix=fix(where))
             if not create and not file.exists():
                 raise _none_at(where)
             try:
                 make_folder(file.parent)
             except OSError as error:
-                raise HistoryUnusable(
-                    f"{file.parent} cannot be made: {error.strerror}", fix=_another(file.name)
-                ) from error
-            _refuse_foreign(file)
+                raise HistoryUnusable(f"{file.parent} cannot be made: {error.strerror}", fix=fix(where)) from error
+            _refuse_foreign(file, fix)
             with contextlib.suppress(OSError):  # SQLite says why; it gives its other files the mode of this one
                 os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         arguments: dict[str, Any] = {"timeout": _WAIT_S} if sqlite else {"connect_timeout": 10}
@@ -176,7 +182,7 @@ class History:
         if sqlite:
             sa.event.listen(engine, "connect", _durable)
             sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-        history = History(engine, where)
+        history = History(engine, where, fix)
         alone = _alone_in(Path(str(url.database)).parent) if sqlite else contextlib.nullcontext()
         with alone, history._write() as connection:
             history._migrate(connection, sqlite, create)
@@ -229,11 +235,15 @@ class History:
         except sa.exc.DBAPIError as error:
             lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
             full = f"{disk_of(self.where)}   # free some space, or give a --history on another disk"
-            fix = full if _is_full(error) else _another(self.where)
+            fix = full if _is_full(error) else self._fix(self.where)
             raise HistoryUnusable(f"the history {self.where}: {lines[0]}", fix=fix) from error
         except (sa.exc.SQLAlchemyError, json.JSONDecodeError) as error:
             what = str(error).splitlines()[0]
-            raise HistoryUnusable(f"the history {self.where} is damaged: {what}", fix=_another(self.where)) from error
+            raise HistoryUnusable(f"the history {self.where} is damaged: {what}", fix=self._fix(self.where)) from error
+
+    def command(self, *words: str, **options: Any) -> str:
+        """Return `harness history WORDS` about this history."""
+        return command_line("history", *words, **options, **_history_option(self.where))
 
     # --- a night
 
@@ -377,8 +387,10 @@ class History:
         with self._read() as connection:
             row = connection.execute(chosen).one_or_none()
             if row is None:
-                what = "no night" if number is None else f"no night {number}"
-                raise HistoryUnusable(f"{self.where} has {what}", fix="harness history list")
+                what, fix = "no night", _night_at(self.where)
+                if number is not None:
+                    what, fix = f"no night {number}", self.command("list")
+                raise HistoryUnusable(f"{self.where} has {what}", fix=fix)
             query = query.outerjoin(recordings).where(verdicts.c.night_id == row.id).order_by(verdicts.c.id)
             results = tuple(_result(verdict_row) for verdict_row in connection.execute(query))
         left_out = tuple((name, why) for name, why in row.left_out)
@@ -446,39 +458,103 @@ def _of_cell(recording: Path, root: Path) -> Path:
 
 
 def _none_at(where: str) -> NoHistory:
-    return NoHistory(f"there is no history {where}", fix="harness nightly MATRIX.toml")
+    can_make = "://" in where or _can_make(Path(where))
+    fix = _option_of_a_history_near(where) or _night_at(where if can_make else str(_writable(where)))
+    return NoHistory(f"there is no history {where}", fix=fix)
 
 
-def _another(place: str) -> str:
-    """The option with a new file: beside the file that cannot be used, or in place of an address."""
-    file = free_path(Path("history.db" if "://" in place else place))
-    return f"--history {shlex.quote(str(file))}   # a new one; or postgresql://HOST/DATABASE"
+def _history_option(place: str) -> dict[str, str]:
+    return {} if place == HISTORY else {"history": place}
 
 
-def _url(place: str) -> URL:
+def _night_at(place: str) -> str:
+    """The command that makes a history at the place."""
+    return f"{command_line('nightly', 'MATRIX.toml', **_history_option(place))}   # makes it"
+
+
+def history_to_write(place: str) -> str:
+    """The option with a history that nights can be written to, for one at `place` that cannot be used."""
+    return f"--history {shlex.quote(str(_writable(place)))}   # or postgresql://HOST/DATABASE"
+
+
+def history_to_read(place: str) -> str:
+    """The option with a history that exists, for one at `place` that cannot be read; where there is none, the command
+    that makes one.
+    """
+    return _option_of_a_history_near(place) or _night_at(str(_writable(place)))
+
+
+def _option_of_a_history_near(place: str) -> str:
+    """The option with another history: in the folder of a file, or else the default one; empty where neither exists."""
+    path = Path(place)
+    beside = [] if "://" in place else _databases(path if path.is_dir() else path.parent)
+    others = [file for file in (*beside, Path(HISTORY)) if file.resolve() != path.resolve()]
+    existing = next(filter(_is_history, others), None)
+    return f"--history {shlex.quote(str(existing))}   # this one exists" if existing else ""
+
+
+def _writable(place: str) -> Path:
+    """A file that is a history or does not exist yet: in the folder of `place`, or else in the current one."""
+    path = Path("history.db" if "://" in place else place)
+    file = path / "history.db" if path.is_dir() else path
+    if file != path and _is_history(file):
+        return file
+    return free_path(file if _can_make(file) else Path(file.name))
+
+
+def _databases(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.glob("*.db"))
+    except OSError:
+        return []
+
+
+def _can_make(file: Path) -> bool:
+    """Whether a file can be made in this folder, or in a new one of this path. SQLite locks the folder and writes
+    other files beside it, so a special file system does not do."""
+    folder = nearest_folder(file)
+    special = any(folder.is_relative_to(root) for root in ("/dev", "/proc", "/sys"))
+    return os.access(folder, os.W_OK | os.X_OK) and not special and all(not path.is_file() for path in file.parents)
+
+
+def _url(place: str, fix: Fix) -> URL:
     if "://" not in place:
         return URL.create("sqlite", database=place)
     try:
         url = make_url(place)
     except (sa.exc.ArgumentError, ValueError) as error:
-        raise HistoryUnusable("--history is not an address", fix=_another(place)) from error
+        raise HistoryUnusable("--history is not an address", fix=fix(place)) from error
     if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         message = f"--history {url.drivername}://…: a history is a file or postgresql://…"
-        raise HistoryUnusable(message, fix=_another(place))
+        raise HistoryUnusable(message, fix=fix(place))
     return url.set(drivername="postgresql+psycopg")
 
 
-def _refuse_foreign(file: Path) -> None:
+def _tables(file: Path) -> set[str]:
+    """The tables of a database. Raises sqlite3.Error for a file that is none."""
+    with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def _is_history(file: Path) -> bool:
+    if not file.is_file():
+        return False
+    try:
+        return schema.name in _tables(file)
+    except sqlite3.Error:
+        return False
+
+
+def _refuse_foreign(file: Path, fix: Fix) -> None:
     """Raise HistoryUnusable for a database of another program, before anything is written to it."""
     if not file.exists():
         return
     try:
-        with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = _tables(file)
     except sqlite3.Error as error:
-        raise HistoryUnusable(f"the history {file}: {error}", fix=_another(str(file))) from error
+        raise HistoryUnusable(f"the history {file}: {error}", fix=fix(str(file))) from error
     if tables and schema.name not in tables:
-        raise HistoryUnusable(f"{file} is a database, but no history of this harness", fix=_another(str(file)))
+        raise HistoryUnusable(f"{file} is a database, but no history of this harness", fix=fix(str(file)))
 
 
 @contextlib.contextmanager

@@ -96,6 +96,7 @@ class _Book:
         self.runs, self.comparison, self.floor = parity.runs[:2], parity.series, parity.floor
         self.mark = parity.first_divergence.step if parity.first_divergence else None
         self.sheet, self.count = sheet, 0
+        self.plain: Figure | None = None  # of the last chart of lines alone, for the next one
         tables = [*(run.series for run in self.runs), self.comparison]
         steps = [step for table in tables for name in table for step in line(table, name).steps]
         self.span = min(steps, default=0.0) - 0.5, max(steps, default=0.0) + 0.5  # shared: a torn run ends early
@@ -136,11 +137,11 @@ class _Book:
             for side, item in zip(SIDES, lines, strict=False):
                 _plot(ax, item, side)
 
-        return self._chart(_TITLES.get(name) or _title(name), lines, [draw], self.key)
+        return self._chart(_TITLES.get(name) or _title(name), lines, [draw], self.key, plain=True)
 
     def alone(self, name: str) -> Chart | None:
         item = line(self.comparison, name)
-        return self._chart(_title(name), [item], [lambda ax: _plot(ax, item, "p1")])
+        return self._chart(_title(name), [item], [lambda ax: _plot(ax, item, "p1")], plain=True)
 
     def delta(self) -> Chart | None:
         """Draw max and mean |Δ log-probability| on a logarithmic axis, with floor, tolerance and cap."""
@@ -260,10 +261,12 @@ class _Book:
         legend: tuple[tuple[str, str], ...] = (),
         note: str = "",
         nan: str = "not finite",
+        *,
+        plain: bool = False,
     ) -> Chart | None:
         """Return the chart; None without such a series; a note without a drawing where no value is finite.
 
-        `nan`: what it means where the series has no number.
+        `plain`: one panel of lines on linear axes. `nan`: what it means where the series has no number.
         """
         off_scale_steps = list(dict.fromkeys(step for item in lines for step in item.nonfinite))
         steps_by_reason: dict[str, list[str]] = {}
@@ -276,7 +279,23 @@ class _Book:
         if not any(item.drawable for item in lines):
             return Chart(title, "", notes) if off_scale_steps else None
         self.count += 1
-        return Chart(title, self.sheet.fragment(self._figure(panels), f"c{self.count}"), notes, legend)
+        figure = self._of_lines(panels[0]) if plain else self._figure(panels)
+        return Chart(title, self.sheet.fragment(figure, f"c{self.count}"), notes, legend)
+
+    def _of_lines(self, draw: Callable[[Axes], None]) -> Figure:
+        """Return a figure of lines on linear axes. It is the one of the last such chart, emptied: its ticks, which take
+        most of the time of a chart, are drawn again.
+        """
+        if self.plain is None:
+            self.plain = self._figure([draw])
+            return self.plain
+        [ax] = self.plain.axes
+        for drawn in [*ax.lines]:
+            drawn.remove()
+        ax.relim()
+        ax.autoscale()
+        self._draw(ax, draw)
+        return self.plain
 
     def _figure(self, panels: Sequence[Callable[[Axes], None]]) -> Figure:
         from matplotlib.figure import Figure
@@ -286,17 +305,20 @@ class _Book:
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         figure.subplots_adjust(left=0.125, right=0.985, top=0.9 if len(panels) > 1 else 0.96, bottom=0.19, wspace=0.06)
         for index, (ax, draw) in enumerate(zip(axes, panels, strict=True)):
-            draw(ax)
+            self._draw(ax, draw)
             ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
             if ax.get_yscale() == "linear":
                 ax.yaxis.set_major_locator(MaxNLocator(nbins=5))
-            ax.set_xlim(*self.span)
             ax.set_xlabel("step", labelpad=2)
             if len(panels) > 1:
                 ax.set_title(SIDES[index], pad=4)
-            if self.mark is not None and self.mark >= 0:
-                ax.axvline(self.mark, color=ROLES["mark"], linewidth=1.0, linestyle=(0, (1, 2)))
         return figure
+
+    def _draw(self, ax: Axes, draw: Callable[[Axes], None]) -> None:
+        draw(ax)
+        ax.set_xlim(*self.span)
+        if self.mark is not None and self.mark >= 0:
+            ax.axvline(self.mark, color=ROLES["mark"], linewidth=1.0, linestyle=(0, (1, 2)))
 
 
 def _title(name: str) -> str:

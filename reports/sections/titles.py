@@ -12,6 +12,18 @@ from reports.sections.parity import ELEVEN, NOT_AS_ASKED, NOT_SHOWN, OTHERS, UNN
 WRONG, DROPPED = "Wrong", "Dropped"
 LEFT_OUT, NEVER_EQUAL, NOTES = "Where a setting is left out", "What no mapping makes equal", "Notes"
 
+LINES = {
+    "first": "The first place: where two runs first differ, or where the culprit of a hang stands.",
+    "seen": "What was measured.",
+    "why": "What follows from what was measured.",
+    "fix": "What to type or to change.",
+    "there": "What a setting means in the target engine.",
+    "unequal": "What has to be equal in both runs and is not.",
+    "in reserve": "Tokens of a context that an engine keeps for itself.",
+    "info": "A finding that breaks nothing.",
+}
+"""Words that begin a line of a report, or stand in one."""
+
 MEANINGS = {
     # of a comparison or an audit
     ELEVEN: "Eleven usual reasons for a difference between engines, each ruled out, confirmed or not tested.",

@@ -60,14 +60,14 @@ def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], devi
             arguments, _ = mapping.map_engine(
                 chosen, engine, requested, lambda wanted: maps(wanted, longest_context), spec.machine
             )
-        _refuse_rejected(chosen, engine, "engine", arguments)
+        refused |= dict.fromkeys(_rejected(chosen, engine, "engine", arguments))
     with _kept(refused):
         sampling = scenario.sampling
         ours = native_arguments.sampling_arguments(engine, sampling)
         native = chosen.apply(engine, "sampling", dataclasses.asdict(sampling), ours)
         mapped = mapping.Mapped(native, sampling, frozenset())
         mapping.sampling_event(chosen, engine, sampling, mapped, scenario.rollout.mode)
-        _refuse_rejected(chosen, engine, "sampling", native)
+        refused |= dict.fromkeys(_rejected(chosen, engine, "sampling", native))
     return Ahead(tuple(arguments), tuple(native), tuple(refused))
 
 
@@ -80,16 +80,15 @@ def _kept(refused: dict[str, None]) -> Iterator[None]:
         refused[str(error)] = None
 
 
-def _refuse_rejected(chosen: ParameterMap, engine: str, part: str, given: Mapping[str, Any]) -> None:
-    """Raise ParameterRefused for a value of a user's file that the engine does not accept, or no recording can hold."""
+def _rejected(chosen: ParameterMap, engine: str, part: str, given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence about each value of a user's file that the engine does not accept, or no recording can hold."""
     arguments = {argument.name: argument for argument in native_arguments.table(part, engine).values()}
     for name, value in given.items() if chosen.file else ():
         why = arguments[name].rejects(value) if name in arguments else ""
         if not why and isinstance(value, int) and abs(value) > limits.WHOLE:
-            why = "a recording's whole numbers are signed, of 64 bits"
+            why = limits.BEYOND_WHOLE
         if why:
-            where = f"the mapping {chosen.file}: {engine}_{part}"
-            raise ParameterRefused(f"{where} gives {name}={value!r}: {why}", fix=chosen.check(engine))
+            yield f"the mapping {chosen.file}: {engine}_{part} gives {name}={value!r}: {why}"
 
 
 def main() -> None:

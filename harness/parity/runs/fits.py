@@ -17,7 +17,7 @@ from typing import Any
 from harness.envs import interpreter, recipe
 from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
-from harness.envs.stored_arguments import accepted
+from harness.envs.stored_arguments import accepted, of_tables
 from harness.errors import BadInput, HarnessError, closest, collected, refuse
 from harness.triage.graph.subjects import exit_text
 from probes import limits
@@ -100,17 +100,21 @@ def check_fit(
     if file := mapping.get("file"):
         fix = f"harness mapping {shlex.quote(file)} --engine {spec.name}   # checks the file in seconds, without a run"
     mistakes: list[HarnessError] = [BadInput(why, fix=fix) for why in ahead.refused]
-    if spec.embedded:  # no list of its arguments is kept: it is the harness's own
+    if spec.embedded and not mapping.get("file"):  # what the harness itself gives it needs no check
         return refuse(mistakes)
-    unusual = bool(mapping) or environment.version != _pinned(environment)
-    takes = accepted(environment, ask=unusual, say=say)
-    with collected(mistakes):
-        _check_model(spec, environment, scenario, shape, takes)
+    if spec.embedded:
+        takes = of_tables(spec.name)
+    else:
+        unusual = bool(mapping) or environment.version != _pinned(environment)
+        takes = accepted(environment, ask=unusual, say=say)
+        with collected(mistakes):
+            _check_model(spec, environment, scenario, shape, takes)
+    names_fix = fix if spec.embedded else ""  # it has no environment whose arguments could be listed
     where = f"the mapping {mapping['file']}" if mapping.get("file") else "the harness's own mapping"
     with collected(mistakes):
-        _check_names(environment, "argument", ahead.engine, takes.engine, where)
+        _check_names(environment, "argument", ahead.engine, takes.engine, where, names_fix)
     with collected(mistakes):
-        _check_names(environment, "sampling parameter", ahead.sampling, takes.sampling, where)
+        _check_names(environment, "sampling parameter", ahead.sampling, takes.sampling, where, names_fix)
     refuse(mistakes)
 
 
@@ -138,14 +142,17 @@ def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario,
         )
 
 
-def _check_names(environment: Environment, kind: str, names: Iterable[str], takes: tuple[str, ...], where: str) -> None:
+def _check_names(
+    environment: Environment, kind: str, names: Iterable[str], takes: tuple[str, ...], where: str, fix: str
+) -> None:
     unknown = [name for name in names if name not in takes] if takes else []
     if not unknown:
         return
+    spec = registry.get(environment.engine)
+    title = spec.title if spec.embedded else f"{spec.title} {environment.version}"
     raise BadInput(
-        f"{registry.get(environment.engine).title} {environment.version} has no {kind} "
-        f"{' or '.join(map(repr, unknown))}, which {where} gives{closest(unknown[0], takes)}",
-        fix=f"harness env arguments {environment.name}   # lists all of them",
+        f"{title} has no {kind} {' or '.join(map(repr, unknown))}, which {where} gives{closest(unknown[0], takes)}",
+        fix=fix or f"harness env arguments {environment.name}   # lists all of them",
     )
 
 

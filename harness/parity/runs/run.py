@@ -7,7 +7,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.command_options import command_line, command_options, scenario_word
+from harness.envs.environment import Environment
 from harness.errors import BadInput, HarnessError, collected, mistakes_of, refuse
 from harness.parity.facts.progress_messages import Patience
 from harness.parity.runs import user_mapping
@@ -63,21 +64,20 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
         _fixes_name_candidate_set(options.candidate_overrides),
         recording_in(options.out, f"parity-{baseline}-{candidate}") as folder,
     ):
+        sides = {"baseline": (baseline, baseline_scenario), "candidate": (candidate, candidate_scenario)}
+        environments = _environments(sides, maps, options)
         baseline_side, candidate_side = (
             Side(
                 name,
                 str(envs.parse(backend)),
-                environment_for(backend, settings, options.address, mapping=maps[name], say=options.say),
+                environments[name],
                 settings,
                 folder / name,
                 plants=plants.get(name, NOTHING),
                 mapping=maps[name],
                 command=reproduce,
             )
-            for name, backend, settings in (
-                ("baseline", baseline, baseline_scenario),
-                ("candidate", candidate, candidate_scenario),
-            )
+            for name, (backend, settings) in sides.items()
         )
         lift, library = wanted(baseline_side, candidate_side, options.lifted), Library()
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
@@ -92,12 +92,36 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
     return written(verdict.strict if options.strict else verdict, folder)
 
 
+def _environments(
+    sides: Mapping[str, tuple[str, Scenario]], maps: Mapping[str, dict[str, Any]], options: ParityOptions
+) -> dict[str, Environment]:
+    """Return the environment of each side, made where it is missing. Raises BadInput with the mistakes of both sides:
+    behind those of the first, no environment is made for the second.
+    """
+    mistakes: list[HarnessError] = []
+    environments = {}
+    for name, (backend, settings) in sides.items():
+        with collected(mistakes):
+            if mistakes:
+                check_environment(backend, settings, mapping=maps[name], say=options.say)
+            else:
+                environments[name] = environment_for(
+                    backend, settings, options.address, mapping=maps[name], say=options.say
+                )
+    refuse(mistakes)
+    return environments
+
+
 def check_parity(baseline: str, candidate: str, options: ParityOptions) -> None:
     """Refuse what `run_parity` would refuse before it starts anything, and make nothing. Raises BadInput."""
     maps, baseline_scenario, candidate_scenario, _ = _planned(baseline, candidate, options)
     with _fixes_name_candidate_set(options.candidate_overrides):
-        check_environment(baseline, baseline_scenario, mapping=maps["baseline"], say=options.say)
-        check_environment(candidate, candidate_scenario, mapping=maps["candidate"], say=options.say)
+        mistakes: list[HarnessError] = []
+        with collected(mistakes):
+            check_environment(baseline, baseline_scenario, mapping=maps["baseline"], say=options.say)
+        with collected(mistakes):
+            check_environment(candidate, candidate_scenario, mapping=maps["candidate"], say=options.say)
+        refuse(mistakes)
 
 
 def _planned(
@@ -133,8 +157,11 @@ def _planned(
     with _fixes_name_candidate_set(options.candidate_overrides):
         candidate_scenario = _candidate(candidate_scenario, options.candidate_overrides)
         check_pair(baseline_scenario, candidate_scenario)
-        preflight(baseline_scenario, baseline, maps["baseline"])
-        preflight(candidate_scenario, candidate, maps["candidate"])
+        with collected(mistakes):
+            preflight(baseline_scenario, baseline, maps["baseline"])
+        with collected(mistakes):
+            preflight(candidate_scenario, candidate, maps["candidate"])
+        refuse(mistakes)
         check_machine((baseline_scenario, candidate_scenario), options.address, options.say)
     return maps, baseline_scenario, candidate_scenario, plants
 
@@ -410,7 +437,8 @@ def _load_judge() -> None:
     """Import what judges and shows the runs while they are made, which takes a second or two."""
     import importlib
 
-    for module in ("harness.parity.attribution.clean", "matplotlib.figure"):
+    of_a_report = ("matplotlib.figure", "matplotlib.style", "matplotlib.backends.backend_svg", "jinja2")
+    for module in ("harness.parity.attribution.clean", *of_a_report):
         with contextlib.suppress(ImportError):  # reported where it is needed
             importlib.import_module(module)
 

@@ -363,8 +363,7 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
         ("render github /", "/ cannot be read: Is a directory",
          EXAMPLE),
         (f"history list --history {__file__}", "file is not a database",
-         f"harness history list --history {Path(__file__).with_stem('test_cli_errors-2')}   # a new one; or "
-         "postgresql://HOST/DATABASE"),
+         f"harness nightly MATRIX.toml --history {Path(__file__).with_stem('test_cli_errors-2')}   # makes it"),
         ("parity hf hf --prompts /", "prompts.path = '/': a directory",
          "harness parity hf hf --prompts builtin:tiny   # or a file that ends in .jsonl or .parquet"),
         ("parity hf hf --model /", "this directory holds no config.json",
@@ -407,20 +406,3 @@ def test_an_empty_word_of_a_variable_that_is_not_set_is_refused(
 ) -> None:
     assert cli.main(words) == 2
     assert "is a variable not set?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "fix"),
-    [
-        (["doctor", "--against", "vllm serve m", "--ray", "--", "vllm", "serve", "n"],
-         "harness doctor --against 'vllm serve m' -- vllm serve n "),
-        (["doctor", "--against", "vllm serve m", "--address", "h:1", "--", "vllm", "serve", "n"],
-         "harness doctor --against 'vllm serve m' -- vllm serve n "),
-        (["watch", "--token-file", "./t", "--", "true"], "harness watch --token-file ./t --serve 0 -- true"),
-    ],
-)  # fmt: skip
-def test_an_option_that_would_be_ignored_is_refused(
-    words: list[str], fix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(words) == 2
-    assert f"fix: {fix}" in capsys.readouterr().err

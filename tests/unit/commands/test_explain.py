@@ -18,6 +18,7 @@ from harness.parity.causes.family import CauseFamily
 from harness.parity.subjects.engines import observed_lifecycle
 from harness.parity.subjects.learner.observed import _IN_THE_LOSS
 from harness.parity.subjects.learner.observed_learner_faults import Divisor, Reading
+from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
 from harness.parity.subjects.prompts.causes import UNDONE
 from harness.parity.subjects.ranks import observed_faults
 from harness.terms import TERMS
@@ -196,6 +197,20 @@ def _titles() -> set[str]:
 @pytest.mark.parametrize("title", sorted(_titles()))
 def test_the_title_of_a_section_is_explained(title: str) -> None:
     assert glossary.find(title) and glossary.find(f"{title}   2 of them")
+
+
+def _numbers() -> set[str]:
+    """The names of numbers that a report prints: the metrics, and the seconds of a command."""
+    names = "delta k1 k3 mult apart apart_max apart2 p q pp qq pq weight weight2 sequence sequences"
+    sums = dict.fromkeys(names.split(), 0.5)
+    metrics = Mismatch(1, 0, sums, (0.0, 0.0, 0.0), {}, {}, (0.0, 0, 0, 0), {}, (0, 0)).result()
+    laps = re.findall(r'lap\("(\w+)"\)', (REPORTS.parent / "harness" / "parity" / "runs" / "run.py").read_text("utf-8"))
+    return {*metrics, *laps, "total_s", "warm"} - {"p50", "p95", "p99", "tokens"}
+
+
+@pytest.mark.parametrize("word", sorted({*_numbers(), *titles.LINES, *BY_NAME, "max_running_requests", "coupled"}))
+def test_a_number_a_line_and_a_setting_are_explained(word: str) -> None:
+    assert all(entry.meaning for entry in glossary.find(word))
 
 
 @pytest.mark.parametrize("command", [name for names in DOORS.values() for name in names])

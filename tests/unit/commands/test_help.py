@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -29,6 +30,23 @@ def test_the_list_names_the_doors_in_order(capsys: pytest.CaptureFixture[str]) -
     page = capsys.readouterr().out
     places = [page.index(f"{title}:") for title in DOORS]
     assert places == sorted(places)
+
+
+def test_the_list_and_the_readme_have_the_same_doors_in_the_same_order() -> None:
+    titles, texts = [], []
+    for section in re.split(r"^## ", (ROOT / "README.md").read_text("utf-8"), flags=re.M)[1:]:
+        title, _, text = section.partition("\n")
+        titles.append(title)
+        texts.append(text)
+    assert titles[: len(DOORS)] == list(DOORS)
+    for (title, names), text in zip(DOORS.items(), texts[: len(DOORS)], strict=True):
+        code = re.findall(
+            r"^```.*?^```|`[^`\n]+`", text, flags=re.M | re.S
+        )  # commands stand in blocks and in backquotes
+        words = re.findall(r"(?:(?<=harness )|(?<=`))[a-z]+\b", "\n".join(code))
+        named = [word for word in dict.fromkeys(words) if word in names]
+        assert named == [name for name in names if name in named], title
+        assert names[0] in named, title
 
 
 @pytest.mark.parametrize("words", [[], ["triage"], ["env"], ["env", "create"]])

@@ -108,7 +108,7 @@ def rendered(launcher: str, folder: Path, *words: str) -> Path:
         "kuberay": ["--image", "ray:1"],
         "github-job": ["--source", "."],  # where this harness is installed from is not what is tested
     }.get(launcher, [])
-    assert cli.main(["render", launcher, *options, "--out", str(folder), *words]) == 0
+    assert cli.main(["render", launcher, *options, "--out", str(folder), "--recreate", *words]) == 0
     if launcher != "kuberay":
         return next(folder.glob("*.sbatch" if launcher == "slurm" else f"*.{launcher}.sh"))
     _, config = yaml.safe_load_all(next(folder.glob("*.yaml")).read_text())
@@ -618,7 +618,7 @@ def test_a_manifest_may_name_secrets_and_is_private_where_it_holds_one(
     naming, reference, value = REFERRING[launcher]
     for own, warnings in ((naming, 0), (naming.replace(reference, value), 1)):
         (folder / "own.yaml").write_text(own)
-        assert cli.main(["render", launcher, "--base", "own.yaml", "--", "keep"]) == 0
+        assert cli.main(["render", launcher, "--recreate", "--base", "own.yaml", "--", "keep"]) == 0
         assert capsys.readouterr().err.count(" holds a secret in clear") == warnings
 
 

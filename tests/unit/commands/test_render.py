@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rendered(*words: str) -> dict[str, dict[Any, Any]]:
-    assert cli.main(["render", "github", "night's.toml", *words]) == 0
+    assert cli.main(["render", "github", "night's.toml", "--recreate", *words]) == 0
     return {path.name: yaml.safe_load(path.read_text()) for path in Path(".github/workflows").iterdir()}
 
 
@@ -96,6 +96,22 @@ def test_a_file_of_somebody_else_is_never_replaced(folder: Path, capsys: pytest.
     assert cli.main(["render", "github", "night's.toml"]) == 2
     assert "was not written by harness render" in capsys.readouterr().err
     assert own.read_text() == "name: mine\n" and len(list(own.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize("launcher", [name for name in launchers() if name != "kuberay"])
+def test_a_file_that_was_edited_is_replaced_only_when_asked(
+    launcher: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["night's.toml"] if launcher == "github" else ["--", "python", "x"]
+    command = ["render", launcher, "--out", "out", *words]
+    assert cli.main(command) == 0 and cli.main(command) == 0
+    edited = min((folder / "out").iterdir())
+    rendered_text = edited.read_text()
+    edited.write_text(f"{rendered_text}# mine\n")
+    capsys.readouterr()
+    assert cli.main(command) == 2 and edited.read_text().endswith("# mine\n")
+    fix = shlex.split(capsys.readouterr().err.partition("  fix: ")[2], comments=True)
+    assert "--recreate" in fix and cli.main(fix[1:]) == 0 and edited.read_text() == rendered_text
 
 
 @pytest.mark.parametrize(

@@ -426,6 +426,28 @@ def test_an_option_that_the_engines_server_does_not_have_is_named(
         assert [(item.severity, item.measured) for item in hazards] == ([("error", f"B: --{named}")] if named else [])
 
 
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        ("--no-such-flag 3 m", []),
+        ("--no-such-flag m", []),
+        ("m --no-such-flag", []),
+        ("m --no-such-flag 3", []),
+        ("--no-such-flag=3 m", []),
+        ("--no-such-flag 3 --seed 1 m", ["seed differs"]),
+        ("--no-such-flag 3 other", ["model differs"]),
+    ],
+)
+def test_an_option_that_the_server_does_not_have_comes_first_and_takes_no_model(
+    words: str, others: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_version", lambda engine, program: "0.32.0")
+    listed = "0.32.0", ("port", "seed")
+    outcomes = compare(["vllm", "serve", "m"], ["vllm", "serve", *words.split()], served=lambda engine: listed)
+    hazards = [item for item in outcomes if isinstance(item, Hazard)]
+    assert hazards[0].measured == "B: --no-such-flag" and [item.what for item in hazards[1:]] == others
+
+
 def test_a_model_that_only_the_shell_knows_is_not_compared() -> None:
     unknown = compare(["vllm", "serve", "$MODEL"], ["vllm", "serve", "org/B"])
     assert [item for item in unknown if isinstance(item, Unchecked)]

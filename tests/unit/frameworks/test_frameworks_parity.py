@@ -367,9 +367,12 @@ def test_two_recordings_and_a_second_run_are_judged_from_their_directories(tmp_p
     ("words", "said"),
     [
         (["vllm", "sglang", "--steps", "3", "--", "true"], "--steps: of no use with a job's command"),
-        (["vllm", "sglang", "--framework", "verl", "--mapping", "x.py", "--no-native"], "--mapping, --native: of no"),
+        (
+            ["vllm", "sglang", "--framework", "verl", "--mapping", "x.py", "--no-native"],
+            "--mapping, --no-native: of no",
+        ),
         (["vllm", "sglang", "--mode", "greedy", "--", "true"], "--mode greedy: a job draws"),
-        (["hf", "hf", "--repeat", "both"], "there is none"),
+        (["hf", "hf", "--repeat", "both"], "--repeat: only a job is run a second time"),
     ],
 )
 def test_an_option_that_would_not_count_is_refused(words: list[str], said: str) -> None:

@@ -507,6 +507,44 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["mapping", str(file), "--engine", "sglan"]) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["hf", "vllm"])
+def test_a_model_that_is_wanted_by_its_place_is_given_whether_or_not_it_is_a_setting(source: str, checked) -> None:
+    assert checked(LOG, of=source).functions["engine"] == "engine_params"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "noted"), [("vllm", True), ("sglang", False)])
+def test_two_sides_of_one_engine_are_noted(engine: str, noted: bool, checked) -> None:
+    notes = checked(IDENTITY, engine=engine).notes
+    assert any("both sides are" in note and "--engine sglang" in note for note in notes) == noted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("written", "surplus"),
+    [("+ 8", "8 more"), ("* 1", ""), ("* 100", "")],  # of the last the finding says it
+)
+def test_more_than_was_asked_is_noted_where_it_loses_nothing(written: str, surplus: str, checked) -> None:
+    judged = checked(TO_SGLANG.replace('args["max_num_seqs"]', f'args["max_num_seqs"] {written}'))
+    notes = [note for note in judged.notes if "more than is asked" in note]
+    assert len(notes) == bool(surplus) and all(surplus in note and "max_running_requests=" in note for note in notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "name", "kind"),
+    [("engine", "seed", "rejected"), ("sampling", "top_k", "rejected"), ("sampling", "seed", "unknown")],
+)
+def test_a_constant_that_no_recording_holds_is_found_whatever_it_follows(
+    part: str, name: str, kind: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mapping.py"
+    file.write_text(f"def hf_{part}(asked, ours):\n    return {{**ours, {name!r}: 2**63}}\n")
+    judged = check(Asked(str(file), "hf", "vllm"), Takes(Accepted(), installed("hf")))
+    assert [item.kind for item in judged.findings if item.setting == name and item.kind != "dropped"] == [kind]
+
+
 TRIED = [
     (engine, item) for engine in ("vllm", "sglang") for item in settings(registry.get(engine), registry.get(engine))
 ]

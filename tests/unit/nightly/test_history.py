@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from harness import cli
 
 sqlalchemy = pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
+from harness.nightly import HISTORY  # noqa: E402
 from harness.nightly import history as histories  # noqa: E402
 from harness.nightly.history import History, HistoryUnusable, NoHistory, Retention  # noqa: E402
 from probes.files import make_folder, write_whole  # noqa: E402
@@ -257,6 +259,99 @@ def test_a_history_that_cannot_be_reached(
     assert cli.main(["history", "list", "--history", place]) == 2
     told = capsys.readouterr().err
     assert words in told and "geheim" not in told and not (tmp_path / "missing.db").exists()
+
+
+WRONG_PLACES = {
+    "missing.db": "missing.db", "sub/missing.db": "sub/missing.db", ".": "history.db", "foreign.db": "foreign-2.db",
+    "corrupt.db": "corrupt-2.db", "corrupt.db/history.db": "history.db", "/dev/null": "null",
+    "/proc/none/history.db": "history.db", "mysql://host/x": "history.db", "no://": "history.db",
+}  # fmt: skip
+"""A place that cannot be read or written -> the file that nights can be written to."""
+
+
+def _advised(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The words of the command that an error advises."""
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    fix = capsys.readouterr().err.partition("  fix: ")[2].strip().replace("\n", " ")
+    command = shlex.split(fix, comments=True)
+    assert command[0] == "harness"
+    return command[1:]
+
+
+@pytest.fixture
+def folder_of_wrong_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HARNESS_HISTORY", raising=False)
+    _corrupt(tmp_path / "corrupt.db")
+    _foreign(tmp_path / "foreign.db")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "writable", "words"),
+    [
+        *((place, writable, ["list"]) for place, writable in WRONG_PLACES.items()),
+        *(
+            ("foreign.db", "foreign-2.db", words)
+            for words in (["show"], ["compare", "1", "2"], ["metric", "a"], ["html", "site"])
+        ),
+    ],
+)
+def test_a_reader_without_a_history_is_given_the_command_that_makes_one(
+    folder_of_wrong_places: Path, place: str, writable: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fix = _advised(["history", *words, "--history", place], capsys)
+    assert fix == ["nightly", "MATRIX.toml", "--history", writable]
+    with History.at(writable) as history:
+        history.begin("trial", [], [])
+    assert cli.main(["history", "list", "--history", writable]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "existing"),
+    [*((place, "beside.db") for place in ("missing.db", ".", "foreign.db", "corrupt.db")),
+     *((place, HISTORY) for place in WRONG_PLACES)],
+)  # fmt: skip
+def test_a_reader_is_given_the_history_that_exists(
+    folder_of_wrong_places: Path, place: str, existing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history_file = folder_of_wrong_places / existing
+    with History.at(str(history_file)) as history:
+        history.begin("trial", [], [])
+    fix = _advised(["history", "list", "--history", place], capsys)
+    assert fix == ["history", "list", "--history", existing]
+    assert cli.main(fix) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "dry_run"),
+    [*((place, ()) for place in WRONG_PLACES if "missing" not in place),
+     *((place, ("--dry-run",)) for place in (".", "foreign.db", "corrupt.db", "mysql://host/x"))],
+)  # fmt: skip
+def test_a_night_is_given_a_history_that_it_can_write(
+    folder_of_wrong_places: Path, place: str, dry_run: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("m.toml").write_text('name = "m"\n[matrix]\npairs = [["hf", "hf"]]\n')
+    fix = _advised(["nightly", "m.toml", *dry_run, "--history", place], capsys)
+    assert fix == ["nightly", "m.toml", *dry_run, "--history", WRONG_PLACES[place]]
+    with History.at(fix[-1]) as history:
+        assert history.begin("trial", [], [])
+
+
+@pytest.mark.slow
+def test_a_night_that_is_missing_is_looked_for_in_the_same_history(
+    folder_of_wrong_places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with History.at("mine.db") as history:
+        number = history.begin("trial", [], [])
+        support.keep(history, number, "cell", support.observation())
+    for words in (["show", "99"], ["compare", "1", "99"], ["metric", "no cell"], ["metric", "cell", "no metric"]):
+        fix = _advised(["history", *words, "--history", "mine.db"], capsys)
+        assert fix[-2:] == ["--history", "mine.db"] and cli.main(fix) != 2, words
 
 
 @pytest.mark.slow

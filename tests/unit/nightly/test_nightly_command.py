@@ -338,7 +338,7 @@ def test_an_older_night_that_was_cut_is_resumed_too(folder: Path, monkeypatch: p
 
 def test_a_dry_run_makes_no_history(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--dry-run") == 0 and "3 cells, about" in capsys.readouterr().out
-    assert run("--dry-run", "--resume") == 2 and "there is no history" in capsys.readouterr().err
+    assert run("--dry-run", "--resume") == 2 and "was cut on this machine" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness import envs
 from harness.envs import stored_arguments as kept
 from harness.envs.environment import Environment
 from harness.errors import BadInput, mistakes_of
@@ -103,6 +104,32 @@ def test_all_mistakes_of_a_mapping_are_refused_together(environment: Environment
     assert len(mistakes) == 3
     for name in ("random_seed", "no_such", "nor_this"):
         assert any(name in mistake.message for mistake in mistakes)
+
+
+@pytest.mark.slow
+def test_an_argument_that_the_embedded_engine_does_not_take_is_refused_with_the_rest() -> None:
+    source = "def hf_engine(asked, ours):\n    return {**ours, 'seed': 2**63, 'max_num_seqs': 2**63, 'no_such': 1}\n"
+    source += "def hf_sampling(asked, ours):\n    return {**ours, 'seed': 3}\n"
+    with pytest.raises(BadInput) as refused:
+        checked(envs.resolve("hf"), source)
+    mistakes = mistakes_of(refused.value)
+    assert len(mistakes) == 4 and all(str(mistake.fix).startswith("harness mapping ") for mistake in mistakes)
+    checked(envs.resolve("hf"), "def hf_engine(asked, ours):\n    return dict(ours)\n")
+    checked(envs.resolve("hf"))
+
+
+@pytest.mark.slow
+def test_the_mappings_of_both_sides_are_refused_together(tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        (tmp_path / f"{name}.py").write_text(f"def hf_engine(asked, ours):\n    return {{**ours, 'of_{name}': 1}}\n")
+    options = ParityOptions(
+        baseline_mapping=str(tmp_path / "mine.py"), mapping=str(tmp_path / "other.py"), out=tmp_path / "out"
+    )
+    for refuse in (run.check_parity, run.run_parity):
+        with pytest.raises(BadInput) as refused:
+            refuse("hf", "hf", options)
+        assert ["of_mine" in mistake.message for mistake in mistakes_of(refused.value)] == [True, False]
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

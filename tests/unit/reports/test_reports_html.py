@@ -180,6 +180,21 @@ def drawn(series, own=None, **changes):
 
 
 @pytest.mark.slow
+def test_a_chart_does_not_depend_on_those_before_it() -> None:
+    """Charts of lines share one figure: scale, ticks and marks of one must not show in the next."""
+    values = {"wide": [1e6, -1e6, 0.0], "narrow": [1e-9, 2e-9, 3e-9], "torn": [1.0, None, 2.0]}
+
+    def drawn(*names: str) -> str:
+        series = {name: values[name] for name in names}
+        svg = charts(Parity(None, {}, [], [], {}, series), StyleSheet())[-1].svg
+        return re.sub(r'class="s\d+"|c\d-', "", svg)  # numbered through the page
+
+    for name in values:
+        others = [other for other in values if other != name]
+        assert drawn(*others, name) == drawn(name)
+
+
+@pytest.mark.slow
 def test_every_series_is_drawn_known_or_not():
     titles = [chart.title for chart in charts(examples.parity(), StyleSheet())]
     assert titles == [
