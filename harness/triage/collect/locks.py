@@ -46,6 +46,8 @@ def look(
 
     `pids`: processes of the job. `window_s`: how long to look; in the second half, what holders beside the job do.
     """
+    if not pids:
+        return ()
     rows = list(_rows())
     tries = _tries({row.path for row in rows}, window_s / 2, sleep)
     rows = [row for row in rows if {row.pid, *row.waiters} & set(pids) or tries is None or tries.get(row.path)]

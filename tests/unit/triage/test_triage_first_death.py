@@ -402,7 +402,7 @@ def test_a_longer_look_at_processes_that_have_ended_is_about_their_end(
 
     monkeypatch.setattr(run, "collect", collected)
     monkeypatch.setattr(run, "_may_decide_later", lambda verdict, looked_at: True)
-    verdict = run.triage([str(child.pid)], tmp_path / "out")
+    verdict = run.triage([str(child.pid)], tmp_path / "out", longer_s=0.2)
     assert len(looks) == 2 and [look.state in ENDED for look in looks[1].processes[0].samples] == [False, True]
     assert verdict.verdict == "INSUFFICIENT" and looks[1].processes[0].command == "sleep 60"
     assert verdict.triage is not None and verdict.triage.next[0].startswith("harness watch -- sleep 60 ")
