@@ -87,6 +87,7 @@ class Sample:
     ] = ()  # what that call waits for at once: TCP peers such as "127.0.0.1:80", or "anon_inode:[eventfd]"
     reads_from: str = ""  # TCP peer from which its main thread waits to read
     heard: tuple[tuple[str, Number], ...] = ()  # TCP peer -> seconds since data last came from it
+    handles: tuple[str, ...] = ()  # signals for which it has a handler, of those that a program may wait for: "SIGUSR1"
     owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
 
 

@@ -147,7 +147,8 @@ def _in_loop(frame: Frame, within: ast.AST | None = None) -> bool:
 # Calls with which a thread ends the wait of another thread.
 _HANDS_ON = frozenset({
     "put", "put_nowait", "send", "send_bytes", "set_result", "set_exception", "set", "notify", "notify_all", "release",
-    "call_soon_threadsafe",
+    "call_soon_threadsafe", "sendall", "sendto", "sendmsg", "send_multipart", "send_json", "send_pyobj", "terminate",
+    "kill",
 })  # fmt: skip
 _OF_DEVICE = frozenset({"item", "cpu", "tolist", "numpy", "synchronize", "nonzero", "unique", "masked_select"})
 _OF_VALUE = frozenset({"float", "int", "bool"})  # for a tensor, these fetch its value

@@ -23,6 +23,7 @@ from reports import exporters
 ROOT = Path(__file__).resolve().parents[2]
 # Who may make files with the umask's mode, and why.
 EXCUSED = {
+    "harness/triage/collect/proc.py": "no file is made: a switch of the kernel in /proc",
     "harness/bundle/packing.py": "in a temporary folder, before it is packed",
     "harness/bundle/redacted.py": "in a temporary folder, before it is packed",
     "harness/cli.py": "a text of --help, and no file",

@@ -133,7 +133,7 @@ def test_a_sleeper_a_held_lock_a_stopped_process_and_a_program(start: Start, tmp
     zombie = of(evidence, ended.pid)
     assert (zombie.samples[0].state, zombie.exit_code) == ("Z", 3)
     assert of(evidence, gone.pid).samples[0].state == "gone"
-    assert of(evidence, gone.pid).notes == (f"process {gone.pid} has ended",)
+    assert of(evidence, gone.pid).notes == (f"no process {gone.pid} is on this host: it has ended, or runs elsewhere",)
 
 
 def test_no_secret_reaches_the_directory(start: Start, tmp_path: Path) -> None:

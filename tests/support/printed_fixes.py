@@ -30,6 +30,9 @@ class Fix:
     text: str
 
 
+STEPS = "harness.triage."  # where a function whose result is spread over `next` returns steps
+
+
 @dataclass
 class Module:
     name: str
@@ -176,9 +179,9 @@ class Source:
                 return inner(table)  # any value of it
             case ast.Call(func=ast.Attribute(value=ast.Name() as table, attr="values")):
                 return inner(table)
-            case ast.Call(func=ast.Name(id="tuple" | "list" | "Live"), args=[value]):
+            case ast.Call(func=ast.Name(id="tuple" | "list" | "Live" | "Watching" | "Native"), args=[value]):
                 return inner(value)
-            case ast.Starred(value=value) if not isinstance(value, ast.Call) or _last(value.func) == "values":
+            case ast.Starred(value=value) if _is_steps(value, module):
                 return inner(value)
             case ast.Name(id=name):
                 return self._named(name, module, function, depth)
@@ -263,3 +266,8 @@ def _joined(parts: list[list[str]]) -> list[str]:
 
 def _last(node: ast.expr) -> str:
     return ast.unparse(node).rpartition(".")[2]
+
+
+def _is_steps(value: ast.expr, module: Module) -> bool:
+    """Whether what is spread over a place of fixes holds whole ones, not the words of one."""
+    return not isinstance(value, ast.Call) or _last(value.func) == "values" or module.name.startswith(STEPS)

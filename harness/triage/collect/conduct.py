@@ -479,6 +479,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         loop=look.loop,
         timed=look.timed,
         sleeps_s=look.sleeps_s,
+        handles=look.handles,
         polled=look.polled,
         reads_from=look.reads_from,
         heard=look.heard,

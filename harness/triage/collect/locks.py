@@ -22,6 +22,7 @@ from harness.triage.evidence import FileLock
 
 MOST = 256  # of a host; a database has one or two
 WAKING_S = 1.5 / proc.TICKS  # whoever only wakes up and sleeps again may be charged one tick of the kernel's clock
+SOON_S = 300.0  # half of NCCL's default timeout in torch: whoever sleeps for less may release a lock in time
 SLICE_S = 0.05  # inotify merges equal events, so they are read this often
 _LINE = re.compile(r"(\d+): (-> )?(?:FLOCK|POSIX|OFDLCK) +ADVISORY +WRITE +(-?\d+) (\S+) 0 EOF")
 _OPENED = 0x20  # IN_OPEN of linux/inotify.h
@@ -89,7 +90,9 @@ def _with_holder(
     connected = any(sockets.of(pid).peers for pid in tree)
     parent = table.get(lock.pid, 0)
     adopted = parent == 1 or proc.comm(parent) in _INIT
-    return replace(lock, works=works, idle=not (works or woken or connected), abandoned=adopted, spent_s=spent_s)
+    sleeps = any(look.sleeps_s is not None and look.sleeps_s < SOON_S for look in after.values())
+    idle = not (works or woken or connected or sleeps)
+    return replace(lock, works=works, idle=idle, abandoned=adopted, spent_s=spent_s)
 
 
 def _spent(tree: list[int]) -> dict[int, proc.Look]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import time
 from collections import deque
 from collections.abc import Collection
@@ -26,6 +27,8 @@ MORE_RIGHTS = "it has more rights than harness: run harness as root; a container
 
 # Names (of 15 characters) that CUDA, NCCL and torch give to their own threads, which poll and do no work of a step.
 _SERVICE = re.compile(r"NCCL|ncclProxy|pt_nccl|cuda[-0]|pt_tcpstore")
+# What others send so that a program does something. Left out is what Python and faulthandler handle by themselves.
+_AWAITED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTERM)
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 
 
@@ -63,6 +66,7 @@ class Look:
     loop: tuple[str, ...] = ()
     timed: bool = False
     sleeps_s: float | None = None
+    handles: tuple[str, ...] = ()
     polled: tuple[str, ...] = ()
     reads_from: str = ""
     heard: tuple[tuple[str, float], ...] = ()
@@ -121,12 +125,20 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         loop=channels.looping(pid, beat),
         timed=waits.timed,
         sleeps_s=waits.sleeps_s,
+        handles=_handles(pid),
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
         reads_from=ends.get(reading[8:-1], ""),
         heard=_heard(sockets),
         owed=traffic.owed(sockets)[: connections.MAX_SHOWN],
         exit_code=_exit_code(stat),
     )
+
+
+def _handles(pid: int) -> tuple[str, ...]:
+    """The signals of _AWAITED for which a process has a handler (SigCgt of proc_pid_status(5))."""
+    caught = re.search(r"^SigCgt:\s+([0-9a-f]+)$", _read(pid, "status"), re.MULTILINE)
+    mask = int(caught[1], 16) if caught else 0
+    return tuple(each.name for each in _AWAITED if mask >> (each - 1) & 1)
 
 
 def _exit_code(stat: list[str]) -> int | None:

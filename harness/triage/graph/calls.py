@@ -325,6 +325,8 @@ def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subj
         assert process is not None
         if (child.blocked or child.ended) and busy:
             continue  # the child that advances may be the one that answers; a failed tool may have been dealt with
+        if layer == "process" and _left_uncollected(subject, child) and len(below) > 1:
+            continue
         if request is not None and _awaits_engine(subject, request):
             if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
                 yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")
@@ -429,6 +431,15 @@ def _done(subject: Subject) -> bool:
     """Whether it ended without an error, so that a wait for its end is over. A parent that joins its children one
     after another waits for one that is alive."""
     return subject.ended and subject.process is not None and not subject.process.exit_code and not subject.process.error
+
+
+def _left_uncollected(subject: Subject, child: Subject) -> bool:
+    """Whether a child that is no rank was over while its parent slept in wait(2): the kernel would have woken the
+    parent if it waited for that child."""
+    process, its = subject.process, child.process
+    if process is None or its is None or its.rank is not None or not (its.samples and process.samples):
+        return False
+    return its.samples[-1].state == "Z" and process.samples[-1].wchan == "do_wait"
 
 
 def _rests(subject: Subject) -> bool:

@@ -8,6 +8,7 @@ the verdict is INSUFFICIENT, and says who would have to act.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
@@ -34,6 +35,7 @@ _TAKES_A_REQUEST = re.compile(r"(^|\.)handle_request$")  # of socketserver: it s
 _IN_PROCESS = ("lock", "queue", "select", "user", "http_server")  # waits that a thread beside, or a child, may end
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
 _SLEEPS = re.compile("nanosleep")
+_SUBPROCESS = re.compile(r"/subprocess\.py$")
 # Modules of the standard library that wait as long as their caller says.
 _WAITS_OF_A_CALLER = re.compile(r"/(threading|queue)\.py$|/concurrent/futures/_base\.py$")
 
@@ -52,7 +54,8 @@ def coming(case: Case, subject: Subject) -> str:
     for who_ends in (_sleep, _limit, _thread):
         if words := who_ends(subject, process):
             return words
-    return _child(case, subject, process) or _outside(process) or _request(subject, process)
+    signalled = handler(process) if subject.doing.kind in _IN_PROCESS else ""
+    return signalled or _child(case, subject, process) or _outside(process) or _request(subject, process)
 
 
 def failed(process: Process | None) -> bool:
@@ -125,6 +128,50 @@ def _thread(subject: Subject, process: Process) -> str:
     return ""
 
 
+def sender(process: Process | None) -> Thread | None:
+    """A thread beside the main one that sleeps and, by its source text, then sends, puts or sets something; None
+    without one."""
+    asleep = (thread for thread in _coming_threads(process) if _SLEEPS.search(thread.wchan))
+    return next(filter(hands_on, asleep), None)
+
+
+def goes_on_beside(process: Process | None) -> bool:
+    """Whether a thread beside the main one computes, sleeps, or waits for what ends without this process, and then goes
+    on in the user's code."""
+    return any(True for _ in _coming_threads(process))
+
+
+def _coming_threads(process: Process | None) -> Iterator[Thread]:
+    """The threads beside the main one that will go on in the user's code. One that only ticks for ever will not.
+
+    On a busy host the last look may lack the stacks that an earlier one has.
+    """
+    if process is None:
+        return
+    for thread in next((look.threads for look in reversed(process.samples) if look.threads), ()):
+        own = [frame for frame in thread.frames if users(frame)]
+        if own and not thread.main and not any(map(source.endless_loop, own)) and _alive(process, thread):
+            yield thread
+
+
+def handler(process: Process | None) -> str:
+    """Say which signal's handler of a process may end a wait inside it; empty without one.
+
+    Every server ends at SIGTERM, so its handler counts only where the main thread waits to be notified.
+    """
+    if process is None or not process.samples:
+        return ""
+    look = process.samples[-1]
+    waits_for_it = in_condition(main_frames(look.threads))
+    names = [name for name in look.handles if waits_for_it or name != "SIGTERM"]
+    return f"its handler of {names[0]} may end it" if names else ""
+
+
+def in_condition(frames: Sequence[Frame]) -> bool:
+    """Whether a thread waits to be notified: in `Condition.wait`, which `Event.wait` and `queue.get` call."""
+    return bool(frames) and frames[0].file.endswith("/threading.py") and frames[0].function.rpartition(".")[2] == "wait"
+
+
 def _alive(process: Process, thread: Thread) -> bool:
     """Whether a thread computes, sleeps, or waits for something that ends without this process."""
     asleep = any(waits.search(thread.wchan) for waits in (_SLEEPS, _OUTSIDE, _UNIX))
@@ -137,7 +184,7 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
     """A child that is alive, where the main thread may wait for it; none that waits for this process."""
     if subject.doing.kind not in _IN_PROCESS:
         return ""
-    waiters = case.graph.waiters({subject.key})
+    waiters, collects = case.graph.waiters({subject.key}), _in_subprocess(process)
     for each in case.live():
         its = each.process
         if (
@@ -148,9 +195,20 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
             or each.key in waiters
         ):
             continue
-        if (each.polls or each.doing.kind in _PENDING or woke(its)) and not (each.blocked or failed(its)):
+        ends_alone = each.polls or each.doing.kind in _PENDING or woke(its) or (collects and not _has_stack(its))
+        if ends_alone and not (each.blocked or failed(its)):
             return f"its child {its.pid}: {each.state()}"
     return ""
+
+
+def _in_subprocess(process: Process) -> bool:
+    """Whether its main thread waits in `subprocess.run` or `Popen.communicate` for the output and end of a child."""
+    looks = process.samples[-1:]
+    return any(_SUBPROCESS.search(frame.file) for look in looks for frame in main_frames(look.threads))
+
+
+def _has_stack(process: Process) -> bool:
+    return any(look.threads for look in process.samples)
 
 
 def _outside(process: Process) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.triage.graph.calls import reads
+from harness.triage.rules.alive import sender
 from harness.triage.rules.ruling import Case, Native, Ruling
 
 CONTROL = frozenset({"ray", "http", "engine", "process", "lock"})
@@ -18,7 +19,7 @@ def ring(case: Case) -> Ruling | None:
         waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
         layers = {wait.layer for wait in waits}
         # A ring of collectives alone belongs to `groups.inverted`.
-        if not layers & CONTROL or case.moving(members):
+        if not layers & CONTROL or case.moving(members) or any(sender(case.subject(key).process) for key in members):
             continue
         steps = [
             next((wait for wait in waits if wait.waiter == key and wait.target == after), None)

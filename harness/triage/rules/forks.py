@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 
 from harness.triage import source
-from harness.triage.evidence import Frame
+from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
+from harness.triage.rules.alive import handler, in_condition
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe, user_frame
@@ -30,9 +31,8 @@ def locked(case: Case) -> Ruling | None:
         return None
     why = {subject.key: _why(case, subject) for subject in stuck}
     first = stuck[0]
-    forked = first.process is not None and first.process.forked
-    reason = "waits for a lock copied by fork, which nothing can release" if forked else (
-        "waits for a lock that it alone could release")  # fmt: skip
+    forked = _copied(first.process)
+    reason = _reason(first.process, forked)
     several = len(stuck) > 1
     return Ruling(
         "HUNG",
@@ -49,10 +49,22 @@ def locked(case: Case) -> Ruling | None:
     )
 
 
+def _reason(process: Process | None, forked: bool) -> str:
+    if forked:
+        return "waits for a lock copied by fork, which nothing can release"
+    notified = process is not None and in_condition(main_frames(process.samples[-1].threads))
+    return "waits for what it alone could bring" if notified else "waits for a lock that it alone could release"
+
+
 def _locked(subject: Subject) -> bool:
     looks = subject.process.samples if subject.process else ()
     still = len(looks) > 1 and looks[0].main_switches == looks[-1].main_switches
-    return still and all(look.locked_alone for look in looks)
+    return still and all(look.locked_alone for look in looks) and not handler(subject.process)
+
+
+def _copied(process: Process | None) -> bool:
+    """Whether it was forked with the lock. What a thread waits in to be notified is made when it begins to wait."""
+    return process is not None and process.forked and not in_condition(main_frames(process.samples[-1].threads))
 
 
 def _collected(case: Case, subject: Subject) -> bool:
@@ -79,7 +91,9 @@ def _why(case: Case, subject: Subject) -> str:
     what = f"the lock {lock}" if lock else "a lock"
     where = f" at {subject.frame}" if subject.frame else ""
     facts = [f"waits for {what}{where} with its only thread, so that nothing can release it"]
-    if process.forked:
+    if in_condition(frames):
+        facts = [f"waits to be notified{where} with its only thread, so that nothing of it can do so"]
+    elif process.forked:
         by = parent.label if parent is not None else f"process {process.ppid}"
         facts.append(
             f"{by} forked it{_at(_fork_place(subject))}, and a fork copies locks but not the threads that hold them"

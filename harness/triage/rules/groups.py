@@ -16,6 +16,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.places import match, users
 from harness.triage.rules import standing
 from harness.triage.rules.absence import trip
+from harness.triage.rules.alive import goes_on_beside
 from harness.triage.rules.apart import ONE_GROUP_EACH, collectives_beside, left_out
 from harness.triage.rules.nodes import network, ping, severed
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
@@ -243,6 +244,8 @@ def inverted(case: Case) -> Ruling | None:
     others, or goes round it alone.
     """
     for members, waits in _inversions(case):
+        if any(goes_on_beside(case.subject(key).process) for key in members):
+            continue  # that thread may come to the collective for which the others wait
         if (ruling := _out_of_step(case, waits)) is not None:
             return ruling
         steps = [

@@ -10,6 +10,7 @@ import re
 
 from harness.triage.graph import Subject
 from harness.triage.places import plain, users
+from harness.triage.rules.alive import handler
 from harness.triage.rules.ruling import Case, Ruling
 
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
@@ -23,7 +24,12 @@ def undrained(case: Case) -> Ruling | None:
         parent = case.graph.subjects.get(f"{its.host}:{its.reader}") if its is not None and its.reader else None
         if its is None or parent is None or child.progress or parent.progress or not _started(case, parent, child):
             continue
-        if parent.ended or _reads_beside(parent) or not (waits := _how_it_waits(parent, child)):
+        if (
+            parent.ended
+            or _reads_beside(parent)
+            or handler(parent.process)
+            or not (waits := _how_it_waits(parent, child))
+        ):
             continue
         stream = its.samples[-1].writes_to
         why = f"{waits} its child {its.pid}, whose {_unread(stream, child)}"

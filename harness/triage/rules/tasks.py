@@ -12,6 +12,7 @@ from harness.triage.evidence import EventLoop, Frame, LostTask, Process, Task, T
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import WITHIN, Awaiting, place, words
 from harness.triage.places import users
+from harness.triage.rules.alive import handler
 from harness.triage.rules.polls import collects
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import describe, ours
@@ -68,7 +69,7 @@ def unfilled(case: Case) -> Ruling | None:
     for subject in case.live():
         tasks, process = Awaiting.of(subject.process), subject.process
         main = tasks.main
-        if process is None or main is None or tasks.open() or not _alone(case, process, tasks):
+        if process is None or main is None or tasks.open() or not _alone(case, process, tasks) or handler(process):
             continue
         lost = [died for loop in tasks.loops for died in loop.lost]
         if main.awaits != "event" or lost or subject.key in case.awaited():

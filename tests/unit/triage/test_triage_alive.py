@@ -183,6 +183,60 @@ def test_a_timer_may_release_the_lock(file: str, run: tuple[str, str], named: bo
     assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
 
 
+def with_handlers(subject: Process, *signals: str) -> Process:
+    looks = tuple(dataclasses.replace(look, handles=signals) for look in subject.samples)
+    return dataclasses.replace(subject, samples=looks)
+
+
+@pytest.mark.parametrize(("signals", "notified", "named"), [
+    (("SIGALRM",), False, False), (("SIGTERM",), True, False), (("SIGTERM",), False, True), ((), True, True),
+])  # fmt: skip
+def test_the_handler_of_a_signal_may_end_a_wait(
+    file: str, signals: tuple[str, ...], notified: bool, named: bool
+) -> None:
+    """The control: every server handles SIGTERM, which ends it, so that counts only for who waits to be notified."""
+    inner = (in_threading("Condition.wait", "acquire()"),) if notified else ()
+    late = standing(rank(1, "main", world=2), (*inner, *at(file, "waits")), "futex_do_wait")
+    verdict = judged(with_handlers(late, *signals))
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
+@pytest.mark.parametrize(("inside", "named"), [(True, False), (False, True)])
+def test_a_program_whose_output_a_rank_collects_may_end(file: str, inside: bool, named: bool) -> None:
+    """The control: the same child of a rank that waits for a lock."""
+    collects = Frame("Popen._communicate", "/usr/lib/python3.11/subprocess.py", 2115)
+    select = Frame("_PollLikeSelector.select", "/usr/lib/python3.11/selectors.py", 415)
+    stack = (select, collects, *at(file, "waits")) if inside else at(file, "waits")
+    late = standing(rank(1, "main", world=2), stack, "poll_schedule_timeout" if inside else "futex_do_wait")
+    child = process(300, "shell", ppid=late.pid)
+    child = dataclasses.replace(
+        child, samples=tuple(dataclasses.replace(look, threads=(), wchan="do_wait") for look in child.samples)
+    )
+    verdict = judged(late, child)
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
+@pytest.mark.parametrize(("function", "hang"), [("releases", ""), ("kept", "K2")])
+def test_a_thread_that_goes_on_may_come_to_the_collective_of_another_group(file: str, function: str, hang: str) -> None:
+    """An asynchronous save, say. The control: a thread that only ticks for ever."""
+    saves = Thread("saver", 7, at(file, function), wchan=SLEEP)
+    ranks = [standing(rank(0, WAIT, world=2), at(file, "waits"), "", saves), rank(1, WAIT, world=2)]
+    crossed = compared(group("A", {0: (5, "all_reduce"), 1: 4}), group("B", {1: (3, "all_reduce"), 0: 2}))
+    verdict = triage(evidence(*ranks), crossed)
+    assert verdict.triage is not None and verdict.triage.hang == hang and not culprits(verdict)
+
+
+@pytest.mark.parametrize(("wchan", "hang"), [(SLEEP, ""), ("futex_do_wait", "K6")])
+def test_a_thread_that_will_send_breaks_a_cycle_of_calls(file: str, wchan: str, hang: str) -> None:
+    """The parent joins a child which waits for its answer. The control: a thread that itself waits."""
+    sends = Thread("sender", 7, at(file, "releases"), wchan=wchan)
+    stack = (Frame("_try_wait", "/usr/lib/python3.11/subprocess.py", 2010), *frames("main:5"))
+    parent = standing(process(70, "process", "main:5", listening=("127.0.0.1:8000",)), stack, "do_wait", sends)
+    child = process(71, "process", "main score getresponse", ppid=70, peers=("127.0.0.1:8000",))
+    verdict = triage(evidence(parent, child))
+    assert verdict.triage is not None and verdict.triage.hang == hang
+
+
 EPOCHS = """
 def flat(steps):
     for step in steps:

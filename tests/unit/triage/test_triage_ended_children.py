@@ -53,6 +53,14 @@ def test_a_helper_that_is_done_does_not_hide_who_has_not_come() -> None:
     assert found.verdict == "HUNG" and named(found) == ["node0:100"], found.reason
 
 
+@pytest.mark.parametrize(("wchan", "culprits"), [("do_wait", ["node0:96"]), ("", ["node0:95"])])
+def test_a_failed_helper_is_not_what_a_driver_waits_for_in_the_kernel(wchan: str, culprits: list[str]) -> None:
+    """wait(2) returns as soon as the child is over for which it waits. The control: the kernel function is not seen."""
+    parent = process(DRIVER, "process", COLLECTS, wchan=wchan)
+    helper = process(95, "shell", "", state="Z", ppid=DRIVER, exit_code=124)
+    assert named(triage(evidence(parent, helper, child(96, "main:7 lock")))) == culprits
+
+
 @pytest.mark.parametrize("work", [{"cpu_s": 1.2}, {"io_bytes": 900_000}])
 def test_a_job_whose_last_stage_goes_on_is_not_hung(work: dict[str, float]) -> None:
     """Two shards are converted, and the third takes its time."""

@@ -64,7 +64,7 @@ def running(text: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def concerning(path: Path, *pids: int, window_s: float = 0.4) -> FileLock | None:
     """The lock of a file, if it concerns the processes of a job."""
-    return next((lock for lock in locks.look("h", pids, window_s) if lock.path == str(path)), None)
+    return next((lock for lock in locks.look("h", pids or (os.getpid(),), window_s) if lock.path == str(path)), None)
 
 
 @pytest.mark.slow
@@ -83,6 +83,17 @@ def test_a_holder_beside_the_job_is_looked_at_where_somebody_tries(tmp_path: Pat
             lock = concerning(path)
     assert lock is not None and lock.pid == holder.pid and not lock.waiters and not lock.abandoned
     assert bool(lock.works) is ("pass" in does)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seconds", "idle"), [(100, False), (3000, True)])
+def test_a_holder_that_wakes_up_soon_is_not_idle(tmp_path: Path, seconds: int, idle: bool) -> None:
+    path = tmp_path / "cache.lock"
+    path.touch()
+    with running(f"{HOLDS}time.sleep({seconds})", str(path)) as holder, running(TRIES, str(path)):
+        until(lambda: (lock := concerning(path)) is not None and lock.tries >= 2 and lock.idle is idle)
+        lock = concerning(path)
+    assert lock is not None and (lock.pid, lock.idle) == (holder.pid, idle)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from triage_evidence import compared, evidence, group, process, rank
 
 from harness.triage.collect import channels, proc, stacks
 from harness.triage.collect.proc import OTHER_USER
-from harness.triage.evidence import Process
+from harness.triage.evidence import Frame, Process
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -33,10 +33,12 @@ def judged(*processes: Process) -> Verdict:
     return verdict
 
 
-def forked(*, joins: bool = True, limit: bool = False, switches: tuple[int, int] = (7, 7)) -> Verdict:
+def forked(
+    *, joins: bool = True, limit: bool = False, switches: tuple[int, int] = (7, 7), signals: tuple[str, ...] = ()
+) -> Verdict:
     parent = looks(rank(1, "main:5 communicate" if joins else "main:5 think", world=2), timed=limit)
     child = process(200, "process", "main:9 write:3", ppid=parent.pid, forked=True)
-    child = looks(child, locked_alone=True)
+    child = looks(child, locked_alone=True, handles=signals)
     ends = zip(child.samples, switches, strict=True)
     samples = tuple(dataclasses.replace(look, main_switches=count) for look, count in ends)
     return judged(parent, dataclasses.replace(child, samples=samples))
@@ -48,7 +50,19 @@ def test_a_child_with_a_copied_lock_is_named_and_not_its_parent() -> None:
     assert culprit.pid == 200 and "rank 1 forked it" in culprit.why and verdict.verdict == "HUNG"
 
 
-@pytest.mark.parametrize("more", [{"joins": False}, {"limit": True}, {"switches": (7, 9)}])
+@pytest.mark.parametrize(("signals", "expected"), [((), "HUNG"), (("SIGTERM",), "INSUFFICIENT")])
+def test_a_server_that_waits_to_be_notified_has_no_copied_lock(signals: tuple[str, ...], expected: str) -> None:
+    asks = rank(1, "main score getresponse", world=2, peers=("127.0.0.1:8000",))
+    server = process(200, "process", "main serve", ppid=asks.pid, forked=True, listening=("127.0.0.1:8000",))
+    wait = Frame("wait", "/usr/lib/python3.11/threading.py", 327)
+    [main] = server.samples[-1].threads
+    threads = (dataclasses.replace(main, frames=(wait, *main.frames)),)
+    verdict = judged(asks, looks(server, threads=threads, locked_alone=True, main_switches=7, handles=signals))
+    assert verdict.triage is not None and verdict.verdict == expected
+    assert "copied" not in verdict.reason and not any("spawn" in step for step in verdict.triage.next)
+
+
+@pytest.mark.parametrize("more", [{"joins": False}, {"limit": True}, {"switches": (7, 9)}, {"signals": ("SIGUSR1",)}])
 def test_a_child_for_which_nobody_waits_without_a_limit_explains_nothing(more: dict[str, bool]) -> None:
     assert "fork" not in forked(**more).reason  # type: ignore[arg-type]
 
