@@ -18,7 +18,6 @@ from harness.triage import source
 from harness.triage.evidence import Frame
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-LONG_S = 600.0  # NCCL's default timeout in torch, after which those who wait fail
 MOST_NODES = 50_000  # of the syntax tree of a file: about 6,000 lines, of which one function is followed in 0.1 s
 MOST_CALLS = 100  # functions that are followed from one handler
 _OBJECTS = frozenset({"asyncio.Event", "asyncio.Condition", "asyncio.Lock"})
@@ -91,7 +90,7 @@ def limited(frames: Sequence[Frame], *, timed: bool) -> bool:
             for word in call.keywords if source.holds(call, frame.line) else ():
                 seconds = word.value.value if isinstance(word.value, ast.Constant) else None
                 if word.arg in (None, "timeout"):
-                    long = isinstance(seconds, (int, float)) and seconds >= LONG_S
+                    long = isinstance(seconds, (int, float)) and seconds >= source.LONG_S
                     if not long:
                         return True
     return timed and not long

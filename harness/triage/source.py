@@ -61,6 +61,9 @@ def endless_loop(frame: Frame) -> bool:
     return bool(loops) and isinstance(loops[-1], ast.While) and ast.unparse(loops[-1].test) in ("True", "1")
 
 
+LONG_S = 600.0  # NCCL's default timeout in torch, after which those who wait fail: a longer wait is no pause
+
+
 class Loop(Enum):
     """The innermost loop around a line.
 

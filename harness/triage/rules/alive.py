@@ -23,8 +23,6 @@ from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.stacks import JOINS, classify, describe, user_frame
 
-# A sleep this long by its source text is no pause: NCCL's default timeout in torch, after which those who wait fail.
-LONG_SLEEP_S = 600.0
 # Kernel functions in which only another process, a person or a device ends the wait of the caller.
 _OUTSIDE = re.compile(
     r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty"
@@ -84,7 +82,7 @@ def _sleep(subject: Subject, process: Process) -> str:
     if loop is source.Loop.UNKNOWN and left_s is None:
         return "" if process.rank is not None else "a sleep, and its source text cannot be read"
     length_s = left_s if left_s is not None else source.slept_s(frames[0])
-    if length_s is not None and length_s >= LONG_SLEEP_S:
+    if length_s is not None and length_s >= source.LONG_S:
         return ""
     if loop is source.Loop.ENDLESS and not source.passes_on(frames[0]):
         return ""

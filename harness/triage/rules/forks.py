@@ -52,8 +52,13 @@ def locked(case: Case) -> Ruling | None:
 def _reason(process: Process | None, forked: bool) -> str:
     if forked:
         return "waits for a lock copied by fork, which nothing can release"
-    notified = process is not None and in_condition(main_frames(process.samples[-1].threads))
-    return "waits for what it alone could bring" if notified else "waits for a lock that it alone could release"
+    return (
+        "waits for what it alone could bring" if _notified(process) else "waits for a lock that it alone could release"
+    )
+
+
+def _notified(process: Process | None) -> bool:
+    return process is not None and in_condition(main_frames(process.samples[-1].threads))
 
 
 def _locked(subject: Subject) -> bool:
@@ -64,7 +69,7 @@ def _locked(subject: Subject) -> bool:
 
 def _copied(process: Process | None) -> bool:
     """Whether it was forked with the lock. What a thread waits in to be notified is made when it begins to wait."""
-    return process is not None and process.forked and not in_condition(main_frames(process.samples[-1].threads))
+    return process is not None and process.forked and not _notified(process)
 
 
 def _collected(case: Case, subject: Subject) -> bool:
