@@ -31,7 +31,7 @@ def told(hosts: lab.Hosts, host: int, root: Path, *words: str, **environ: str) -
     """What `harness doctor` finds wrong from a host: check and place -> what it measured and the fix, a line each."""
     log = root / f"doctor-{host}.json"
     command = [sys.executable, "-m", "harness.cli", "doctor", "--no-imports", "--format", "json", *words]
-    hosts.start(host, command, log, **environ).wait(120)
+    hosts.start(host, command, log, **environ).wait(600)
     said = log.read_text()
     hazards = json.loads(said[said.index("{") :])["hazards"]
     lines: dict[tuple[str, str], str] = {}
@@ -59,8 +59,8 @@ def test_variables_that_a_nodes_workers_lost_are_told_with_its_host(hosts: lab.H
 def test_a_disk_that_logs_have_filled_is_told_on_its_host(hosts: lab.Hosts, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    hosts.start(1, ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], tmp_path / "mount.log").wait(20)
-    hosts.start(1, ["dd", "if=/dev/zero", f"of={small}/job.log", "bs=1M"], tmp_path / "dd.log").wait(20)
+    hosts.start(1, ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], tmp_path / "mount.log").wait(600)
+    hosts.start(1, ["dd", "if=/dev/zero", f"of={small}/job.log", "bs=1M"], tmp_path / "dd.log").wait(600)
     here, there = (told(hosts, host, tmp_path, RAY_TMPDIR=str(small)) for host in (0, 1))
     full = there["disk-space", "this shell"]
     assert f"{small}: 0 B of 8 MiB free" in full and f"du -xh -d2 {small}" in full
@@ -82,7 +82,7 @@ def started(hosts: lab.Hosts, root: Path, *paths: str) -> list[tuple[int, str]]:
         hosts.start(host, ["bash", str(root / "touch.torchrun.sh")], log, **given, NODE_RANK=str(host), PATH=path)
         for host, (path, log) in enumerate(zip(paths, logs, strict=True))
     ]
-    return [(node.wait(150), log.read_text()) for node, log in zip(nodes, logs, strict=True)]
+    return [(node.wait(600), log.read_text()) for node, log in zip(nodes, logs, strict=True)]
 
 
 def test_a_node_whose_environment_is_not_active_keeps_all_from_starting(hosts: lab.Hosts, tmp_path: Path) -> None:

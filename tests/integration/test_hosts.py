@@ -83,7 +83,7 @@ class Job(across.Job):
         """`harness triage` of all hosts' watches, from the first host: its exit code, and what it printed."""
         urls = [f"http://{address}:{SERVED}" for address in lab.ADDRESSES[: len(self.folders)]]
         words = [*urls, "--token-file", str(self.root / token), "--out", str(self.root / name), "--format", "json"]
-        code = self.hosts.start(0, [*across.HARNESS, "triage", *words], self.root / f"{name}.log").wait(120)
+        code = self.hosts.start(0, [*across.HARNESS, "triage", *words], self.root / f"{name}.log").wait(600)
         return code, (self.root / f"{name}.log").read_text()
 
     def ranks(self, host: int) -> dict[int, int]:
@@ -279,7 +279,7 @@ def test_a_firewall_that_drops_what_ranks_send_to_one_another_is_the_networks(tm
 
 def test_an_interface_that_is_not_there_is_told_before_the_start(hosts: lab.Hosts, tmp_path: Path) -> None:
     log = tmp_path / "doctor.log"
-    code = hosts.start(1, [*across.HARNESS, "doctor"], log, GLOO_SOCKET_IFNAME="nic9").wait(60)
+    code = hosts.start(1, [*across.HARNESS, "doctor"], log, GLOO_SOCKET_IFNAME="nic9").wait(600)
     said = log.read_text()
     assert code != 0 and "GLOO_SOCKET_IFNAME" in said and "nic9" in said, said
     assert lab.INTERFACE in said, "the one that is there is in the advice"

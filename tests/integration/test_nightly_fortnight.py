@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import nightly_support as support
 import pytest
 from foreign_packages import environment_with, install, write_package
+from waiting import until
 
 pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
 
@@ -123,10 +123,7 @@ class Nights:
         process = self.start()
         begun = f"2/2 {CONTROL}"
         seen = self.log().count(begun)
-        by = time.monotonic() + 600
-        while self.log().count(begun) == seen:
-            assert process.poll() is None and time.monotonic() < by, self.log()
-            time.sleep(0.1)
+        until(lambda: self.log().count(begun) != seen, what=self.log, process=process)
         process.send_signal(signal.SIGKILL)
         process.wait()
 

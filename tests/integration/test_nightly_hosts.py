@@ -43,10 +43,10 @@ def test_each_host_runs_a_cell_and_one_that_lacks_the_folder_is_named(hosts: lab
     hidden.mkdir()
     hosts.hide(1, hidden)
     with ray_cluster(hosts, tmp_path) as address:
-        assert nightly(hosts, tmp_path, address, "--out", "own").wait(120) == 2
+        assert nightly(hosts, tmp_path, address, "--out", "own").wait(600) == 2
         log = (tmp_path / "log.txt").read_text()
         assert f"harness: --out own is not shared: node hostb ({lab.ADDRESSES[1]}) does not write into it\n" in log
-        assert nightly(hosts, tmp_path, address).wait(120) == 0, (tmp_path / "log.txt").read_text()
+        assert nightly(hosts, tmp_path, address).wait(600) == 0, (tmp_path / "log.txt").read_text()
     assert {status for status, _ in statuses(tmp_path).values()} == {"NEW"}
 
 
@@ -58,7 +58,7 @@ def test_a_host_that_is_lost_costs_the_cell_that_it_ran(hosts: lab.Hosts, tmp_pa
         process = nightly(hosts, tmp_path, address)
         until(lambda: len(list(tmp_path.rglob("attempt-1"))) == 2, 60, lambda: (tmp_path / "log.txt").read_text())
         hosts.kill(1)
-        assert process.wait(200) == 2
+        assert process.wait(600) == 2
     lost = statuses(tmp_path)
     reasons = sorted(lost[name][1].partition(":")[0] for name in ("hf-hf", "hf-vllm"))
     assert reasons == ["Ray lost it", "ended at its limit of 100s"], lost

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import nightly_support as support
 import pytest
+from waiting import until
 
 from scenarios.engines.engine_processes import title
 
@@ -60,16 +60,10 @@ class Nights:
         return {one["cell"].partition("/")[0]: one for one in json.loads(night.read_text())["results"]}
 
     def until(self, process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-        by = time.monotonic() + 90
-        while not condition():
-            assert process.poll() is None and time.monotonic() < by, self.log()
-            time.sleep(0.1)
+        until(condition, what=self.log, process=process)
 
     def until_nothing_is_left(self) -> None:
-        by = time.monotonic() + 60
-        while left := support.running(str(self.folder)):
-            assert time.monotonic() < by, left
-            time.sleep(0.1)
+        until(lambda: not support.running(str(self.folder)), what=lambda: str(support.running(str(self.folder))))
 
 
 @pytest.fixture
@@ -114,7 +108,7 @@ def test_the_end_of_the_driver_ends_every_cell_and_the_night_is_resumed(nights: 
     process = nights.start()
     nights.until(process, lambda: len(list(nights.folder.rglob("attempt-1"))) == 3)
     process.send_signal(signum)
-    code = process.wait(60)
+    code = process.wait(600)
     assert code == (130 if signum == signal.SIGINT else -9), nights.log()
     if signum == signal.SIGINT:
         assert support.running(str(nights.folder)) == []
@@ -133,7 +127,7 @@ def test_a_worker_that_is_killed_costs_its_cell_and_leaves_no_process(nights: Ni
     nights.until(process, lambda: nights.log().count(": NEW (EQUIVALENT") == 2)
     [worker] = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if title(pid).startswith("ray::keep")]
     os.kill(worker, signal.SIGKILL)
-    assert process.wait(60) == 2, nights.log()
+    assert process.wait(600) == 2, nights.log()
     results = nights.results()
     assert results["hf-hf"]["status"] == "COULD NOT RUN" and results["hf-hf"]["reason"].startswith("Ray lost it: ")
     assert results["hf-sglang"]["status"] == results["hf-vllm"]["status"] == "NEW"

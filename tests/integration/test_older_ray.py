@@ -58,7 +58,7 @@ def test_the_actor_that_hangs_is_named(version: str, ray: str, tmp_path: Path) -
             assert answered == ray
             command = [sys.executable, "-m", "harness.entry", "triage", str(job.pid), "--format", "json"]
             for _ in range(5):
-                done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+                done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
                 if not any("no answer within" in missing for missing in json.loads(done.stdout)["missing"]):
                     break  # a busy host may not start the job's Python within the time of one look, and says so
         finally:

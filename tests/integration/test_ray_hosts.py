@@ -117,7 +117,7 @@ class Job:
     def triage(self, name: str) -> Told:
         """Of the cluster by its address, from the first host."""
         log = self.root / f"{name}.log"
-        self.hosts.start(0, [*HARNESS, "triage", self.address, "--out", str(self.root / name)], log).wait(120)
+        self.hosts.start(0, [*HARNESS, "triage", self.address, "--out", str(self.root / name)], log).wait(600)
         path = self.root / name / "verdict.json"
         assert path.exists(), log.read_text()
         return Told.of(path)
@@ -129,7 +129,7 @@ def test_an_actor_that_is_stopped_is_named_with_its_host(hosts: lab.Hosts, tmp_p
         job = Job(hosts, tmp_path, address, "works", watched=False)
         sound = job.triage("sound")
         assert sound.verdict != "HUNG" and not sound.culprits, sound.reason
-        hosts.start(1, ["kill", "-STOP", str(job.who[1][1])], tmp_path / "kill.log").wait(10)
+        hosts.start(1, ["kill", "-STOP", str(job.who[1][1])], tmp_path / "kill.log").wait(600)
         verdict = job.triage("stopped")
     assert verdict.verdict == "HUNG" and verdict.culprits == [(None, *job.who[1])], verdict.reason
     assert "hostb" in verdict.reason and "SIGSTOP" in verdict.reason
@@ -165,7 +165,7 @@ def test_an_actor_of_four_that_is_stopped_is_named_with_its_host(four: lab.Hosts
         job = Job(four, tmp_path, address, "works", watched=False)
         sound = job.triage("sound")
         assert sound.verdict != "HUNG" and not sound.culprits, sound.reason
-        four.start(2, ["kill", "-STOP", str(job.who[2][1])], tmp_path / "kill.log").wait(10)
+        four.start(2, ["kill", "-STOP", str(job.who[2][1])], tmp_path / "kill.log").wait(600)
         verdict = job.triage("stopped")
     assert verdict.verdict == "HUNG" and verdict.culprits == [(None, *job.who[2])], verdict.reason
     assert "hostc" in verdict.reason and "hostb" not in verdict.reason and "hostd" not in verdict.reason
@@ -236,7 +236,7 @@ def test_a_token_that_the_cluster_does_not_have_is_refused_in_one_sentence(hosts
     with ray_cluster(hosts, tmp_path) as address:
         command = [*HARNESS, "run", "ppo-tiny", "--backend", "hf", "--address", address, "--out", str(tmp_path / "run")]
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
-        ended = hosts.start(0, command, tmp_path / "run.log", **token).wait(120)
+        ended = hosts.start(0, command, tmp_path / "run.log", **token).wait(600)
     said = (tmp_path / "run.log").read_text()
     assert ended == 2 and "has no token" in said and "export RAY_AUTH_MODE=disabled" in said, said
 
@@ -282,15 +282,15 @@ def test_learner_and_the_engine_of_each_side_on_three_hosts_are_equivalent(
 def test_a_placement_that_cannot_be_is_one_sentence(hosts: lab.Hosts, tmp_path: Path) -> None:
     with ray_cluster(hosts, tmp_path) as address:
         unknown = Comparison(hosts, tmp_path, address, engine="h100")
-        assert unknown.process.wait(120) == 2 and "offers the resource 'h100'" in unknown.said(), unknown.said()
+        assert unknown.process.wait(600) == 2 and "offers the resource 'h100'" in unknown.said(), unknown.said()
         unknown = Comparison(hosts, tmp_path, address, engine="role=critic")
-        assert unknown.process.wait(120) == 2 and "has the label 'role=critic'" in unknown.said(), unknown.said()
+        assert unknown.process.wait(600) == 2 and "has the label 'role=critic'" in unknown.said(), unknown.said()
         assert "role=engine, role=learner" in unknown.said() and "--labels role=critic" in unknown.said()
         assert not list(unknown.out.rglob("*.jsonl")), "nothing was started"
         unknown.out.mkdir(exist_ok=True)
         hosts.hide(1, unknown.out)
         unshared = Comparison(hosts, tmp_path, address)
-        assert unshared.process.wait(120) == 2, unshared.said()
+        assert unshared.process.wait(600) == 2, unshared.said()
     assert f"{unshared.out} is not shared with hostb" in unshared.said(), unshared.said()
     assert not list(unshared.out.rglob(".shared-*")), "what was looked for is gone"
 

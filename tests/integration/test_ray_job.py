@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from harness import cli
 from harness.launchers._templates import rendered
@@ -52,14 +52,16 @@ def cluster() -> Iterator[dict[str, str]]:
         with (Path(folder) / "log").open("w+b") as log:
             ray = subprocess.Popen(command, env=environ, cwd=folder, stdout=log, stderr=log)
             try:
-                by = time.monotonic() + 120
-                while b"Ray runtime started" not in (Path(folder) / "log").read_bytes():
-                    assert ray.poll() is None and time.monotonic() < by, (Path(folder) / "log").read_text()[-2000:]
-                    time.sleep(0.2)
+                written = Path(folder) / "log"
+                until(
+                    lambda: b"Ray runtime started" in written.read_bytes(),
+                    what=lambda: written.read_text()[-2000:],
+                    process=ray,
+                )
                 yield {**environ, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}"}
             finally:
                 ray.terminate()  # with --block it ends its processes
-                ray.wait(60)
+                ray.wait(600)
 
 
 def submitted(folder: Path, environ: dict[str, str], mode: str) -> tuple[int, str]:
@@ -70,7 +72,7 @@ def submitted(folder: Path, environ: dict[str, str], mode: str) -> tuple[int, st
     assert cli.main(["render", "ray-job", *options, "--out", str(folder / "job"), "--", "python", "job.py", mode]) == 0
     script = folder / "job" / "python.ray-job.sh"
     with (folder / "log").open("w") as log:
-        done = subprocess.run(["bash", script], env={**environ, "RUN_ID": mode}, stdout=log, stderr=log, timeout=200)
+        done = subprocess.run(["bash", script], env={**environ, "RUN_ID": mode}, stdout=log, stderr=log, timeout=600)
     return done.returncode, (folder / "log").read_text()
 
 

@@ -53,7 +53,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], int]]:
     for process in running:
         process.terminate()  # Ray then ends its daemons, some of which have sessions of their own
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(30)
+            process.wait(600)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -52,7 +52,7 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that are still there once the kernel had a moment to take them down."""
-    _, left = psutil.wait_procs(processes, timeout=30)
+    _, left = psutil.wait_procs(processes, timeout=600)
     return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -161,7 +161,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             for daemon in reversed(daemons):
                 daemon.terminate()
             for daemon in daemons:
-                daemon.wait(30)
+                daemon.wait(600)
 
 
 def submitted(folder: Path, environment: dict[str, str], *options: str, job: str, launch: str) -> tuple[int, str, Path]:
@@ -259,7 +259,7 @@ def test_a_ray_cluster_in_an_allocation(
     options = [*across[0], "--ray", "--stall", "5s", "--out", str(tmp_path)]
     assert cli.main(["render", "slurm", *options, "--", sys.executable, str(tmp_path / "job.py"), mode]) == 0
     script = next(tmp_path.glob("*.sbatch"))
-    done = subprocess.run(["sbatch", "--wait", script.name], cwd=tmp_path, env=slurm, capture_output=True, timeout=200)
+    done = subprocess.run(["sbatch", "--wait", script.name], cwd=tmp_path, env=slurm, capture_output=True, timeout=600)
     log = next(tmp_path.glob("*.log")).read_text(errors="replace")
     assert done.returncode == code, log
     if mode == "hang":

@@ -82,7 +82,7 @@ def test_a_hang_across_nodes_that_share_a_folder_is_named_and_ended(tmp_path: Pa
             )
             for rank in "01"
         ]
-        codes = [node.wait(180) for node in nodes]
+        codes = [node.wait(600) for node in nodes]
     text = (tmp_path / "log").read_text()
     assert codes == [86, 86] and "the job hangs and is ended" in text, text
     kept = tmp_path / "shared" / "harness-x"
@@ -108,7 +108,7 @@ def on_hosts(root: Path, mode: str, *options: str) -> list[int]:
             shutil.copy(root / "job.py", root / name)
             environ = {**given, "NODE_RANK": str(host)}
             nodes.append(hosts.start(host, ["bash", str(script)], root / name / "log", **environ))
-        codes = [node.wait(180) for node in nodes]
+        codes = [node.wait(600) for node in nodes]
         assert not [left for name in NAMES for left in left_over(root / name)]
     return codes
 

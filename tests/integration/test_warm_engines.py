@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ppo_support import random_models
+from waiting import until
 
 from harness import cli, envs
 from harness.cluster.launch import Cluster
@@ -30,7 +30,6 @@ from scenarios.planted import leftovers
 from scenarios.settings import Scenario
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +54,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("HARNESS_HOME", str(path))
         yield path
         up.down(print)
-
-
-def wait_until(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_a_comparison_uses_engines_that_are_up_and_down_leaves_nothing(
@@ -192,7 +184,7 @@ def test_leftovers_are_found_and_the_engine_started_anew(scenario: Scenario, tmp
 def test_engines_that_nobody_uses_end_by_themselves(scenario: Scenario) -> None:
     kept = up.up(["hf"], scenario, native=False, idle_s=1.0, say=print)
     there = state.below(kept.keeper.pid)
-    wait_until(lambda: not any(one.alive for one in there))
+    until(lambda: not any(one.alive for one in there))
     assert state.current(pytest.fail) is None
 
 
@@ -202,9 +194,9 @@ def test_a_keeper_that_was_killed_leaves_nothing_after_the_next_look(scenario: S
     there = state.below(kept.keeper.pid)
     os.kill(kept.keeper.pid, signal.SIGKILL)
     said: list[str] = []
-    wait_until(lambda: not kept.keeper.alive)
+    until(lambda: not kept.keeper.alive)
     assert state.current(said.append) is None and len(said) == 1 and "keeper" in said[0]
-    wait_until(lambda: not any(one.alive for one in there))
+    until(lambda: not any(one.alive for one in there))
 
 
 @pytest.mark.by_day(1)
@@ -219,7 +211,7 @@ def test_an_up_that_is_interrupted_leaves_nothing(how: signal.Signals, options: 
     there = [one for one in state.below(starting.pid) if one.pid != starting.pid]
     assert there
     starting.send_signal(how)
-    starting.wait(LIMIT_S)
-    wait_until(lambda: not any(one.alive for one in there))
+    starting.wait(600)
+    until(lambda: not any(one.alive for one in there))
     assert starting.returncode in (130, -signal.SIGKILL) and up.listed(pytest.fail) == []
     starting.stderr.close()

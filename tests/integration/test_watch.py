@@ -94,7 +94,7 @@ def test_a_recording_is_kept_where_it_was_asked_for(tmp_path: Path, train: list[
 )
 def test_output_input_and_exit_code_pass_through(tmp_path: Path, command: list[str], code: int) -> None:
     done = watch(*command, cwd=tmp_path, code=code, input="out\n")
-    bare = subprocess.run(command, input="out\n", capture_output=True, text=True, timeout=60)
+    bare = subprocess.run(command, input="out\n", capture_output=True, text=True, timeout=600)
     assert done.stdout == bare.stdout and done.stderr.startswith(bare.stderr)
     more = done.stderr.removeprefix(bare.stderr)  # of a command that failed, its last words once more
     assert more.startswith(f"harness: the command ended with exit code {code}: ") if code else more == ""

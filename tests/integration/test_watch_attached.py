@@ -78,7 +78,7 @@ def test_a_job_that_hangs_after_several_looks_is_ended(tmp_path: Path) -> None:
         until((tmp_path / "began").exists)
         options = ["--stall", "5s", "--on-stall", "end", "--out", "out"]
         command = [sys.executable, "-m", "harness.cli", "watch", "--pid", str(job.pid), *options]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)

@@ -196,4 +196,4 @@ def test_the_command_line_survives_a_closed_stderr(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", code], stderr=writing, env=environment)
     os.close(reading)
     os.close(writing)
-    assert process.wait(60) == 86
+    assert process.wait(600) == 86

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
-def until(condition: Callable[[], object], seconds: float = 600.0, what: Callable[[], str] = str) -> None:
-    """Return once the condition holds; fail with what `what` says then."""
+def until(
+    condition: Callable[[], object],
+    seconds: float = 600.0,
+    what: Callable[[], str] = str,
+    process: subprocess.Popen[Any] | None = None,
+) -> None:
+    """Return once the condition holds; fail with what `what` says then, or as soon as this process has ended."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not within {seconds:.0f} s: {what()}"
+        assert process is None or process.poll() is None, f"the process ended: {what()}"
         time.sleep(0.05)
 
 

@@ -38,7 +38,7 @@ def test_a_build_that_goes_on_and_then_is_killed(tmp_path: Path, below: str) -> 
         found = builds.look(str(tmp_path))
         assert [(one["path"], one["holder"]) for one in found["locks"]] == [(str(lock), running.pid)]
         running.send_signal(signal.SIGKILL)
-        running.wait(30)
+        running.wait(600)
         found = builds.look(str(tmp_path))
         assert [(one["path"], one["holder"]) for one in found["locks"]] == [(str(lock), 0)]
     finally:

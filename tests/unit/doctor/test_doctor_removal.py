@@ -27,7 +27,7 @@ LEFT = (Segment("psm_left", 1000, 9000.0),)
 
 def typed(fix: str, programs: Path) -> subprocess.CompletedProcess[str]:
     path = f"{programs}:{os.environ['PATH']}"
-    return subprocess.run(["bash", "-c", fix], env={"PATH": path}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["bash", "-c", fix], env={"PATH": path}, capture_output=True, text=True, timeout=600)
 
 
 def segments(folder: Path) -> Path:

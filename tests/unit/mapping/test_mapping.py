@@ -8,11 +8,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from harness import cli
 from harness.envs.environment import Environment
@@ -470,22 +469,15 @@ def test_an_interrupt_ends_the_process_of_the_function(tmp_path: Path, number: i
     with subprocess.Popen(
         command, start_new_session=True, stderr=subprocess.PIPE, preexec_fn=hear_interrupts
     ) as running:
-        until(lambda: pid_file.exists() and pid_file.read_text() != "", running)
+        until(lambda: pid_file.exists() and pid_file.read_text() != "", process=running)
         pid = int(pid_file.read_text())
         os.killpg(running.pid, number)  # as a terminal does: the function's session is another
-        assert running.wait(30) == code
+        assert running.wait(600) == code
     until(lambda: not alive(pid))
 
 
 def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def until(holds: Callable[[], bool], process: subprocess.Popen[bytes] | None = None, limit_s: float = 60) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end and (process is None or process.poll() is None)
-        time.sleep(0.02)
 
 
 def alive(pid: int) -> bool:

@@ -74,10 +74,10 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         [str(binaries / "initdb"), "-D", str(data), "-U", "trial", "-A", "trust"],
         [str(binaries / "pg_ctl"), "-D", str(data), "-w", "-o", options, "-l", str(folder / "log"), "start"],
     ):
-        subprocess.run([*become, *words], check=True, capture_output=True, cwd=folder, timeout=120)
+        subprocess.run([*become, *words], check=True, capture_output=True, cwd=folder, timeout=600)
     yield f"postgresql://trial@127.0.0.1:{port}/postgres"
     stop = [str(binaries / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop"]
-    subprocess.run([*become, *stop], capture_output=True, cwd=folder, timeout=60)
+    subprocess.run([*become, *stop], capture_output=True, cwd=folder, timeout=600)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -121,7 +121,7 @@ def test_what_was_kept_comes_back(place: str) -> None:
 @pytest.mark.slow
 def test_two_writers_at_once_lose_nothing(place: str) -> None:
     both = [writer(place, 40, f"writer {index} cell ") for index in range(2)]
-    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    assert [process.wait(timeout=600) for process in both] == [0, 0]
     with History.at(place) as history:
         assert len(history.last_runs("trial")) == 80
         assert sorted(len(history.night(number).results) for number in (1, 2)) == [40, 40]

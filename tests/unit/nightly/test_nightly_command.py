@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import nightly_support as support
 import pytest
+from waiting import until
 
 from harness import cli
 from harness.errors import BadInput, Mistakes
@@ -179,16 +180,9 @@ def test_a_cell_ends_with_a_night_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}
     ) as night:
-        wait_until(lambda: len([line for line in support.running(asleep) if "watch" not in line]) == 1)
+        until(lambda: len([line for line in support.running(asleep) if "watch" not in line]) == 1)
         night.kill()
-    wait_until(lambda: not support.running(asleep))
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    by = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < by
-        time.sleep(0.05)
+    until(lambda: not support.running(asleep))
 
 
 def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: Path) -> None:

@@ -31,7 +31,7 @@ def script(body: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
 
 def output(body: str, *arguments: str) -> str:
     process = script(body, *arguments)
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return said
 
@@ -133,7 +133,7 @@ def test_sigkill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     assert writer.stdout is not None
     acknowledged = [int(writer.stdout.readline()) for _ in range(2000)]
     writer.send_signal(signal.SIGKILL)
-    rest, _ = writer.communicate(timeout=60)
+    rest, _ = writer.communicate(timeout=600)
     acknowledged += [int(line) for line in rest.splitlines() if line]
     assert writer.returncode == -signal.SIGKILL
     run = Run(tmp_path)

@@ -278,6 +278,6 @@ def test_a_printed_page_breaks_lines_between_words(tmp_path: Path) -> None:
     verdict = dataclasses.replace(verdict, coverage={**verdict.coverage, "replaced": replaced})
     (tmp_path / "report.html").write_text(render(verdict, "html"), encoding="utf-8")
     printing = [browser, "--headless", "--no-sandbox", "--print-to-pdf=report.pdf", "report.html"]
-    subprocess.run(printing, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    subprocess.run(printing, cwd=tmp_path, check=True, capture_output=True, timeout=600)
     page = subprocess.run([reader, "report.pdf", "-"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert set(re.findall(r"[\w-]+", replaced)) <= set(re.findall(r"[\w-]+", page))

@@ -61,7 +61,7 @@ def measured(verdict: Verdict, folder: Path, width: int = WIDTH) -> dict:
     (folder / "report.html").write_text(page.replace("</body>", MEASURE + "</body>"), encoding="utf-8")
     (folder / "frame.html").write_text(FRAME.replace("WIDTH", str(width)))  # a window itself has at least 500 pixels
     command = [*HEADLESS, "--hide-scrollbars", "--dump-dom", "frame.html"]
-    dom = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=120).stdout
+    dom = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=600).stdout
     (figures,) = re.findall(r"<pre>(.*?)</pre>", dom, re.S)
     return json.loads(unescape(figures))
 
@@ -161,7 +161,7 @@ def test_the_stacks_of_a_hang_are_open_on_paper(tmp_path: Path) -> None:
     verdict = dataclasses.replace(verdict, triage=dataclasses.replace(verdict.triage, nodes=nodes))
     (tmp_path / "report.html").write_text(render(verdict, "html"), encoding="utf-8")
     printing = [*HEADLESS, "--print-to-pdf=report.pdf", "report.html"]
-    subprocess.run(printing, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    subprocess.run(printing, cwd=tmp_path, check=True, capture_output=True, timeout=600)
     page = subprocess.run([reader, "report.pdf", "-"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert {f"frame_{number}" for number in range(100, 108)} <= set(re.findall(r"frame_\d+", page))
 
@@ -176,6 +176,6 @@ def test_details_are_printed_where_the_verdict_rests_on_them(state: CheckState, 
     verdict = dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, checks=checks))
     (tmp_path / "report.html").write_text(render(verdict, "html"), encoding="utf-8")
     printing = [*HEADLESS, "--print-to-pdf=report.pdf", "report.html"]
-    subprocess.run(printing, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    subprocess.run(printing, cwd=tmp_path, check=True, capture_output=True, timeout=600)
     pages = len(re.findall(rb"/Type\s*/Page[^s]", (tmp_path / "report.pdf").read_bytes()))
     assert (pages > 15) is is_open

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from harness.triage.collect import Scope, beats, collect, journals, proc
 from harness.triage.collect.draft import Draft
@@ -49,10 +50,7 @@ def bystander() -> Iterator[int]:
         [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"], start_new_session=True
     )
     try:
-        deadline = time.monotonic() + 60
-        while len(proc.descendants((process.pid,), proc.parents())) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: len(proc.descendants((process.pid,), proc.parents())) >= 2)
         yield process.pid
     finally:
         os.killpg(process.pid, 9)
