@@ -137,11 +137,11 @@ class _Book:
             for side, item in zip(SIDES, lines, strict=False):
                 _plot(ax, item, side)
 
-        return self._chart(_TITLES.get(name) or _title(name), lines, [draw], self.key, plain=True)
+        return self._chart(_TITLES.get(name) or _title(name), lines, lambda: self._of_lines(draw), self.key)
 
     def alone(self, name: str) -> Chart | None:
         item = line(self.comparison, name)
-        return self._chart(_title(name), [item], [lambda ax: _plot(ax, item, "p1")], plain=True)
+        return self._chart(_title(name), [item], lambda: self._of_lines(lambda ax: _plot(ax, item, "p1")))
 
     def delta(self) -> Chart | None:
         """Draw max and mean |Δ log-probability| on a logarithmic axis, with floor, tolerance and cap."""
@@ -170,7 +170,7 @@ class _Book:
         return self._chart(
             "|Δ log-probability| of equal tokens, nats",
             list(lines.values()),
-            [draw],
+            lambda: self._figure([draw]),
             legend,
             "hollow: exactly 0" if zeros else "",
             nan="not compared",
@@ -187,7 +187,7 @@ class _Book:
         return self._chart(
             "Flips: tokens chosen differently",
             lines,
-            [draw],
+            lambda: self._figure([draw]),
             (("box floor", "inside the margin"), ("box mark", "beyond it")),
         )
 
@@ -206,7 +206,7 @@ class _Book:
         return self._chart(
             "Response length, tokens",
             [item for _, *pair in lines for item in pair],
-            [draw],
+            lambda: self._figure([draw]),
             self.key,
             "thin: the longest sample",
         )
@@ -232,7 +232,8 @@ class _Book:
 
         legend = (*((f"box {role}", phase) for phase, role in PHASES.items()), ("box grid", "rest"))
         all_lines = [item for stack in stacks for item in stack.values()] + totals
-        return self._chart("Seconds per phase", all_lines, [panel(index) for index in range(len(self.runs))], legend)
+        panels = [panel(index) for index in range(len(self.runs))]
+        return self._chart("Seconds per phase", all_lines, lambda: self._figure(panels), legend)
 
     def sizes(self) -> Chart | None:
         """Draw the padded tensor size and the real tokens in it, one panel per run."""
@@ -249,7 +250,7 @@ class _Book:
         return self._chart(
             "Experience tensors, tokens",
             [item for pair in pairs for item in pair],
-            [panel(index) for index in range(len(self.runs))],
+            lambda: self._figure([panel(index) for index in range(len(self.runs))]),
             (("box grid", "padded"), *real),
         )
 
@@ -257,16 +258,14 @@ class _Book:
         self,
         title: str,
         lines: Sequence[Line],
-        panels: Sequence[Callable[[Axes], None]],
+        draw: Callable[[], Figure],
         legend: tuple[tuple[str, str], ...] = (),
         note: str = "",
         nan: str = "not finite",
-        *,
-        plain: bool = False,
     ) -> Chart | None:
         """Return the chart; None without such a series; a note without a drawing where no value is finite.
 
-        `plain`: one panel of lines on linear axes. `nan`: what it means where the series has no number.
+        `nan`: what it means where the series has no number.
         """
         off_scale_steps = list(dict.fromkeys(step for item in lines for step in item.nonfinite))
         steps_by_reason: dict[str, list[str]] = {}
@@ -279,8 +278,7 @@ class _Book:
         if not any(item.drawable for item in lines):
             return Chart(title, "", notes) if off_scale_steps else None
         self.count += 1
-        figure = self._of_lines(panels[0]) if plain else self._figure(panels)
-        return Chart(title, self.sheet.fragment(figure, f"c{self.count}"), notes, legend)
+        return Chart(title, self.sheet.fragment(draw(), f"c{self.count}"), notes, legend)
 
     def _of_lines(self, draw: Callable[[Axes], None]) -> Figure:
         """Return a figure of lines on linear axes. It is the one of the last such chart, emptied: its ticks, which take
