@@ -38,6 +38,12 @@ NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 
 
+def pytest_unconfigure() -> None:
+    from kept_folders import until_the_end
+
+    until_the_end.close()
+
+
 SLOW_AS_A_WHOLE = re.compile(r"^pytestmark = pytest\.mark\.slow\b", re.MULTILINE)
 
 

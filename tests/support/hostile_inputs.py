@@ -21,6 +21,7 @@ import framework_recordings
 import recordings
 import reports_examples
 from hostile_changes import files_of
+from kept_folders import kept_folder
 from triage_evidence import process, rank
 
 from harness.bundle.manifest import NAME as BUNDLE_MANIFEST
@@ -269,7 +270,7 @@ INPUTS: dict[str, Input] = {
 @functools.cache
 def made(name: str) -> Path:
     """The folder of an input, unchanged."""
-    folder = Path(tempfile.mkdtemp(prefix=f"hostile-{name}-")) / "files"
+    folder = kept_folder(f"hostile-{name}-") / "files"
     folder.mkdir()
     INPUTS[name].make(folder)
     return folder

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from kept_folders import kept_folder
 from recorded_pairs import recorded_pair
 from recordings import Recording, make, pair, promise, put, scenario
 
@@ -30,7 +31,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 @functools.cache
 def sound() -> Path:
     """A pair that is EQUIVALENT, with a native stage and all records that its manifests promise."""
-    folder = Path(tempfile.mkdtemp(prefix="pair-"))
+    folder = kept_folder("pair-")
     plan = scenario(steps=2)
     for side in ("baseline", "candidate"):
         promise(make(side, plan)).write(folder / side)
@@ -41,7 +42,7 @@ def sound() -> Path:
 @functools.cache
 def recorded() -> Path:
     """A pair that a command recorded, with its lifted and its native stage."""
-    folder = recorded_pair(Path(tempfile.mkdtemp(prefix="pair-")))
+    folder = recorded_pair(kept_folder("pair-"))
     assert judge(folder / "baseline", folder / "candidate").verdict == "EQUIVALENT"
     return folder
 
