@@ -70,7 +70,7 @@ def test_a_mistake_in_the_engines_code_is_not_the_references_too(
     assert "first in layer 1" in live.narrowest(s)[0]
 
 
-@pytest.mark.by_day(7)
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("asked", "plants", "cause"),
     [
@@ -118,6 +118,7 @@ def test_an_engine_draws_with_the_random_numbers_of_another(lab: Lab) -> None:
     assert [str(one.cause) for one in other.named] == ["RNG_COLLISION"]
 
 
+@pytest.mark.night
 def test_what_a_noisy_engine_chooses_is_explained_all_the_same(lab: Lab) -> None:
     s = lab.situation(ASKED, engine={"noise": 3e-4, "sampling": {"top_k": 3}})
     assert s.symptoms.noise and s.symptoms.restless and not s.symptoms.of("logprobs", "scores")
@@ -187,6 +188,7 @@ def test_a_temperature_that_a_shift_hides_is_proven_once_the_shift_is_removed(la
     assert s.symptoms.total <= 0.02 * before.total
 
 
+@pytest.mark.night
 def test_unsaid_parameters_under_another_prompt(lab: Lab) -> None:
     """Beside each choice that is another a log-probability is too, until the parameters are known."""
     plants = {"truncate": {"side": "left", "keep": 3}, "sampling": {"temperature": 0.7, "top_p": 0.9}}

@@ -29,7 +29,7 @@ def test_a_sound_pair_is_left_as_it_is_and_its_baseline_is_clean(lab: Laboratory
     assert clean(tmp_path / "baseline")
 
 
-@pytest.mark.by_day(3)
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("fault", "cause", "party"),
     [
@@ -88,6 +88,7 @@ def test_draws_that_depend_on_the_batch_are_no_noise(lab: Laboratory, tmp_path: 
     assert [(one.name, one.party) for one in verdict.causes] == [("BATCH", "candidate")]
 
 
+@pytest.mark.night
 def test_a_fault_of_a_position_is_no_mixed_version(lab: Laboratory, tmp_path: Path) -> None:
     """It is there before anything is synced, and that is what tells them apart."""
     judged, bench = compared(lab, tmp_path, Fault("late", engine={"moved": {"by": 0.02, "position": 9}}), BASE)

@@ -26,7 +26,7 @@ def named(lab: Lab, plants: dict[str, Any], asked: Sampling = ASKED) -> list[str
     return [str(one.cause) for one in s.named]
 
 
-@pytest.mark.by_day(3)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("reported", ["raw", "penalised"])
 @pytest.mark.parametrize(
     "kind, value", [("repetition", 1.3), ("repetition", 0.8), ("presence", -4.0), ("frequency", -3.0)], ids=str
@@ -35,11 +35,13 @@ def test_a_penalty_that_nobody_asked_for(lab: Lab, kind: str, value: float, repo
     assert named(lab, {"draw": {kind: value, "reported": reported}}) == [f"SAMPLING_PARAM({kind}_penalty)"]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("second", [5, 11])
 def test_another_token_now_and_then(lab: Lab, second: int) -> None:
     assert named(lab, {"draw": {"second": second}}) == [SPORADIC]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("sampling", [{"temperature": 0.97}, {"temperature": 0.9, "min_p": 0.02}], ids=str)
 def test_a_parameter_is_not_taken_for_it(lab: Lab, sampling: dict[str, Any]) -> None:
     found = named(lab, {"sampling": sampling})
@@ -56,5 +58,6 @@ def test_of_two_filters_that_explain_every_choice_neither_is_proven(lab: Lab) ->
     assert any("top_" in other for other in told.details["explained as well by"])
 
 
+@pytest.mark.night
 def test_jitter_is_not_taken_for_it(lab: Lab) -> None:
     assert SPORADIC not in named(lab, {"draw": {"jitter": 0.1}})

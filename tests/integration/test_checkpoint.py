@@ -45,6 +45,7 @@ def learners(running: Stack, run_dir: Path, steps: range, resume: Path | None = 
     return [(e["step"], e["actor"], e["critic"], e["batch"]) for e in run.events(kind="learner")]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("after_start", [False, True])
 def test_a_resumed_run_continues_bit_for_bit(paths: dict[str, str], tmp_path: Path, after_start: bool) -> None:
     settings = scenario(checkpoint_every=2, epochs=2)

@@ -175,13 +175,10 @@ def test_a_job_of_another_python_is_watched_and_triaged(core: Path, interpreter:
     assert code in (1, 3) and "wait_for_the_other" in said, said
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     "interpreter",
-    [
-        pytest.param(path, marks=() if version == "3.13" else pytest.mark.night)
-        for version in ("3.12", "3.13", "3.14")
-        if (path := python(version))
-    ],
+    [path for version in ("3.12", "3.13", "3.14") if (path := python(version))],
 )
 def test_the_core_runs_on_another_python(wheel: Path, interpreter: str, tmp_path: Path) -> None:
     env = tmp_path / "env"

@@ -70,6 +70,7 @@ def test_the_other_formats_end_with_the_outcome() -> None:
     assert out.startswith("## harness doctor: ")
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -93,6 +93,7 @@ def test_a_node_whose_environment_is_not_active_keeps_all_from_starting(hosts: l
     assert "no harness" not in (tmp_path / "shared" / "harness-x" / "doctor-node-0.txt").read_text()
 
 
+@pytest.mark.night
 def test_another_python_on_a_node_keeps_all_from_starting(hosts: lab.Hosts, tmp_path: Path) -> None:
     mine = ".".join(map(str, sys.version_info[:2]))
     other = next((found for version in ("3.11", "3.12") if version != mine and (found := python(version))), None)

@@ -23,8 +23,9 @@ from scenarios.planted.differences.catalog import named
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(2400)]
 
 NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
-# One of each kind of seam, all of one scenario, so that they share a baseline; by day the control and one fault.
-BY_DAY = ("control", "stale-tensor")
+# One of each kind of seam, all of one scenario, so that they share a baseline; by day one fault: `make parity`, which
+# continuous integration runs before, is a control.
+BY_DAY = ("stale-tensor",)
 PLANTED = ("control", "temperature", "text-prompt", "stale-tensor", "trainer-mask-shifted") if NIGHT else BY_DAY
 STALE = "model.layers.0.mlp.down_proj.weight"
 # Step, sample and tensor of the first divergence, as far as the fault decides them.
@@ -106,6 +107,7 @@ def test_first_places(planted: dict[str, Outcome], name: str) -> None:
     assert sample is None or parity.first_divergence.sample == sample
 
 
+@pytest.mark.night
 def test_a_recording_torn_in_the_middle_is_inconclusive(
     planted: dict[str, Outcome], recordings: Path, tmp_path: Path
 ) -> None:

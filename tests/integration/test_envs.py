@@ -44,6 +44,7 @@ def test_a_prompt_goes_through_the_real_engine(engine: str) -> None:
         assert all(shim in generation["found"] for shim in environment.shims)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("engine", registry.names(embedded=False))
 def test_the_indexes_have_what_a_gpu_would_need(engine: str, tmp_path: Path) -> None:
     """Where no GPU is, nothing more can be said of that recipe: all that it pins can be had, and fits together."""
@@ -97,6 +98,7 @@ def test_an_index_that_does_not_answer_ends_it_with_a_sentence(tmp_path: Path) -
     assert list((tmp_path / "envs").iterdir()) == []
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_in_mid_installation_leaves_nothing(tmp_path: Path, signum: signal.Signals) -> None:
     command = [*HARNESS, "env", "create", "sglang", "--device", "cpu"]

@@ -41,7 +41,7 @@ def on_a_full_disk(tmp_path: Path, command: str) -> tuple[subprocess.CompletedPr
     return done, left.read_text().split()
 
 
-@pytest.mark.by_day(4)
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_on_a_full_disk_says_so_and_leaves_nothing(command: str, tmp_path: Path) -> None:
     if command.startswith("report"):

@@ -13,15 +13,11 @@ PROGRAM = Path(__file__).parents[1] / "cases" / "hangs" / "healthy_waits.py"
 BY_DAY = (
     "joined_thread",
     "server_computes",
-    "key_of_a_store",
     "lock_of_a_child",
-    "event_with_a_limit",
-    "one_sleep:epochs",
-    "event_of_a_timer",
     "judge_sleeps",
-    "upload_to_a_unix_socket",
 )
 AT_NIGHT = (
+    "key_of_a_store", "event_with_a_limit", "one_sleep:epochs", "event_of_a_timer", "upload_to_a_unix_socket",
     "one_sleep", "mapped_in_threads", "as_they_complete", "released_lock", "pool_of_processes", "child_without_text",
     "output_of_a_child", "named_pipe", "waits_for_signals", "server_polls", "server_sleeps", "asks_again",
     "submitted_sleep", "submitted_child", "joined_call", "queue_with_a_limit", "select_with_a_limit",

@@ -119,6 +119,7 @@ def test_the_stage_holds_the_runs_own_weights_and_is_sent_them_in_their_type(pai
     assert info == "float32"
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     "engine",
     [

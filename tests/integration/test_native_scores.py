@@ -79,6 +79,7 @@ ASKED = {
 }
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("sampling", ASKED.values(), ids=ASKED)
 def test_under_the_right_sampler_the_surprisal_is_centred_and_the_mass_uniform(sampling: Sampling) -> None:
     rows = [scores(*one, sampling, (END,)) for one in drawn(60, Hypothesis(sampling))]
@@ -116,6 +117,7 @@ def fits(how: Hypothesis, asked: Sampling, count: int = 40) -> list[Fit]:
     return Fitter(drawn(count, how), (END,)).fits(asked)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "did, change, value",
     [
@@ -133,6 +135,7 @@ def test_a_parameter_that_nobody_asked_for_is_found_with_its_value(did: Sampling
     assert found[0].gain > 10 and abs(found[0].after) < 3.5
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("kind", "value"), [("presence", 1.5), ("presence", -1.0), ("frequency", 1.2)])
 def test_a_penalty_of_what_was_drawn_is_found_with_its_value(kind: str, value: float) -> None:
     found = fits(Hypothesis(Sampling(), **{kind: value}), Sampling(), 160)  # type: ignore[arg-type]
@@ -225,6 +228,7 @@ def test_a_penalty_blind_to_the_prompt_is_told_from_another_penalty() -> None:
     assert [one.change for one in fits(Hypothesis(asked, blind=True), asked, 80)] == ["blind"]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("sampling", ASKED.values(), ids=ASKED)
 def test_the_right_sampler_is_left_alone(sampling: Sampling) -> None:
     for seed in range(3):

@@ -102,6 +102,7 @@ def test_a_sound_run_replays_bit_for_bit(recorded: Path) -> None:
     assert json.loads(Path("replay/verdict.json").read_text())["verdict"] == "EQUIVALENT"
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("asked", "first", "told"), [(3, 2, "from the checkpoint after 2 steps"), (2, 2, ""), (1, 0, "from step 0")]
 )
@@ -119,6 +120,7 @@ def test_it_begins_at_the_last_checkpoint_and_arrives_at_the_same_weights(
     assert last[0].read_bytes() == last[1].read_bytes()
 
 
+@pytest.mark.night
 def test_a_bundle_replays_unless_its_prompts_are_hashed(recorded: Path, tmp_path: Path) -> None:
     whole, hashed = tmp_path / "whole.zip", tmp_path / "hashed.zip"
     assert cli.main(["bundle", str(recorded), "--out", str(whole)]) == 0
@@ -172,6 +174,7 @@ def test_faulty_rollouts_are_told_from_a_faulty_trainer(plan: Scenario, tmp_path
     assert verdict.causes and not {"trainer", "candidate"} & {cause.party for cause in verdict.causes}, verdict.causes
 
 
+@pytest.mark.night
 def test_either_side_of_a_guided_pair_replays(plan: Scenario, recorded: Path, tmp_path: Path) -> None:
     pair = tmp_path / "pair"
     shutil.copytree(recorded, pair / "baseline")

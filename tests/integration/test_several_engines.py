@@ -32,6 +32,7 @@ def compared(out: Path, *arguments: str, pair: tuple[str, str] = ("hf", "hf")) -
     return Verdict.from_dict(json.loads((out / "verdict.json").read_text()))
 
 
+@pytest.mark.night
 def test_one_engine_draws_and_trains_as_two_do(tmp_path: Path) -> None:
     out = tmp_path / "pair"
     verdict = compared(out, "--set", "ppo.world_size=2", "--candidate-set", "engine.engines=2")

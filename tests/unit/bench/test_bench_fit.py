@@ -39,6 +39,7 @@ def choices(
     return Choices(logits, noise, chosen, draw, MARGIN)
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "asked"),

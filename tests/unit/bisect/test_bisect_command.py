@@ -419,6 +419,7 @@ def over_builds(repo: Path, folder: Path, command: str, *words: str) -> int:
     return cli.main(["bisect", "hf@v0..v9", "--repo", str(repo), "--against", "hf", *build, "--out", *words])
 
 
+@pytest.mark.night
 def test_an_engine_is_built_from_each_commit_over_the_environment_that_it_has(
     repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ def test_two_runs_make_a_pair_and_are_judged(tmp_path: Path) -> None:
     assert json.loads(zipfile.ZipFile(tmp_path / "b.zip").read("verdict.json"))["verdict"] == "EQUIVALENT"
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("format", ["text", "md", "json", "html", "perfetto", "issue"])
 def test_a_bundle_is_named_and_not_where_it_was_unpacked(
     folder: Path, format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -293,6 +293,7 @@ def _manifest(**changes: object) -> Callable[[dict[str, bytes]], None]:
     return lambda members: members.update({NAME: json.dumps(json.loads(members[NAME]) | changes).encode()})
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

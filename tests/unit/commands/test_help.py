@@ -69,6 +69,7 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.returncode == 0 and "Usage: harness triage" in done.stdout
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "words"),

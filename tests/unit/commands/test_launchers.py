@@ -116,7 +116,7 @@ def rendered(launcher: str, folder: Path, *words: str) -> Path:
     return script
 
 
-@pytest.mark.by_day(3)
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", SAID)
 @given(words=WORDS)

@@ -98,6 +98,7 @@ def test_a_file_of_somebody_else_is_never_replaced(folder: Path, capsys: pytest.
     assert own.read_text() == "name: mine\n" and len(list(own.parent.iterdir())) == 1
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("launcher", [name for name in launchers() if name != "kuberay"])
 def test_a_file_that_was_edited_is_replaced_only_when_asked(
     launcher: str, folder: Path, capsys: pytest.CaptureFixture[str]

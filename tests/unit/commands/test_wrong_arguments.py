@@ -43,6 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.by_day(20)
 @pytest.mark.parametrize(
     ("words", "told", "fix"),
     [
@@ -146,6 +147,7 @@ def test_a_wrong_argument_is_told_in_a_sentence(
     assert first.startswith(f"harness: {told}") and second.startswith(f"  fix: {fix}")
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -161,6 +163,7 @@ def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here
     assert answer.returncode == 2 and told in answer.stderr.splitlines()[0]
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize(
     ("words", "mistakes", "fix"),
     [

@@ -87,6 +87,7 @@ def own(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "wrong"),

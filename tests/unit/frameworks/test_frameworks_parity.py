@@ -253,6 +253,7 @@ def test_a_coupled_pair_runs_its_baseline_again_and_can_be_equivalent(tmp_path: 
     assert "baseline-again_s" in verdict.figures and "--repeat" not in verdict.reproduce
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "runs", "outcome"),
@@ -281,6 +282,7 @@ def test_what_moves_is_found_on_its_side(tmp_path: Path, monkeypatch: Any, moved
     assert ("baseline-itself" in [one.name for one in verdict.causes]) == (cause is not None)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("drawn", "why"),

@@ -42,6 +42,7 @@ def test_one_seed_gives_the_same_bytes(policy: Path, tmp_path: Path) -> None:
     assert content(models.build_reward(0, tmp_path / "a")) == content(models.build_reward(0, tmp_path / "b"))
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_can_be_built_and_lacks_the_tensors_that_it_says(
     short: None, policy: Path, name: str, tmp_path: Path

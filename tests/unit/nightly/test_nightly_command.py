@@ -319,6 +319,7 @@ def test_an_out_without_space_is_refused_before_the_night(
     assert "No space left on device" in capsys.readouterr().err and not Path(HISTORY).exists()
 
 
+@pytest.mark.night
 def test_an_older_night_that_was_cut_is_resumed_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.nightly.night import Nightly
 
@@ -336,6 +337,7 @@ def test_a_dry_run_makes_no_history(folder: Path, capsys: pytest.CaptureFixture[
     assert not Path("runs").exists()
 
 
+@pytest.mark.night
 def test_a_budget_takes_what_changed_last_then_what_was_longest_not_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -477,6 +479,7 @@ def test_the_product_without_what_is_excluded(folder: Path) -> None:
     assert by_name["sglang-vllm/grpo"].arguments(Path("x"))[-3:] == ["--", "python", "train.py"]
 
 
+@pytest.mark.night
 def test_the_matrix_of_this_project_can_be() -> None:
     loaded, found = matrix.load(Path(__file__).parents[3] / ".ci" / "nightly.toml")
     names = {cell.name for cell in found}

@@ -181,6 +181,7 @@ def promising() -> tuple[Recording, Recording]:
     return promise(baseline), promise(candidate)
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_a_kind_of_event_that_was_promised_and_is_absent_is_missing(tmp_path: Path) -> None:
     for kind in promising()[0].manifest["records"]:

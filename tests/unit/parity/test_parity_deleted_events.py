@@ -59,6 +59,7 @@ def passing(whole: Path, copy: Path, side: str, removed: list[Place]) -> Iterato
             yield str(place)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES)
 def test_no_event_of_a_recorded_pair_can_be_removed(side: str, recorded: Path, tmp_path: Path) -> None:
@@ -82,6 +83,7 @@ def of_format_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES if NIGHT else SIDES[1:])
 def test_no_event_of_a_pair_without_an_index_can_be_removed(side: str, of_format_3: Path, tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ PROMISES = [(role, kind) for role, kinds in OF_EACH_PROCESS.items() for kind in 
 PROMISES += [("trainer", kind) for kind in OF_EACH_STEP]
 
 
-@pytest.mark.by_day(9)
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("role", "kind"), PROMISES)
 def test_what_a_process_always_records_is_missing_where_both_runs_lost_it(role: str, kind: str, tmp_path: Path) -> None:

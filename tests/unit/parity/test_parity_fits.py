@@ -67,6 +67,7 @@ def model(tmp_path: Path, **config: Any) -> Scenario:
     return Scenario(model=Model(path=str(tmp_path)))
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "body", "words"),

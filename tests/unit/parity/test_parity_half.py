@@ -368,6 +368,7 @@ def test_in_float32_the_proofs_tell_a_frozen_engine_from_one_that_is_behind(
     assert causes(verdict) == [f"STALE_WEIGHTS({expected})"] and verdict.causes[0].party == "candidate"
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("by", [0.04, 0.001])
 @pytest.mark.parametrize("column", ["reward", "value", "advantage", "return", "reference_logprob"])
 def test_what_must_be_bit_identical_is_compared_bit_by_bit(tmp_path: Path, column: str, by: float) -> None:
@@ -460,6 +461,7 @@ def test_figures_beyond_a_published_limit_are_told_above_an_equivalent_verdict(t
 # --- controls ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("noise", [None, 0.002, 0.01])
 def test_rounding_with_mean_zero_is_no_alarm(tmp_path: Path, seed: int, noise: float | None) -> None:

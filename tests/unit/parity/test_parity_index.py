@@ -127,6 +127,7 @@ def test_a_lifted_stage_cannot_be_deleted(lifted: Path, sides: tuple[str, ...], 
     assert passing(folder, set(sides)) == []
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("sides", [("candidate",), SIDES])
 @pytest.mark.parametrize("kind", ["engine_stats", "group", "native", "native_score", "repeat"])

@@ -73,6 +73,7 @@ def test_the_largest_batch_so_far_is_no_growth(seed: int, steps: int, size: floa
     assert not grows(np.maximum.accumulate(np.random.default_rng(seed).normal(0, size, steps)))
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [FEWEST, 20, 100])
 @pytest.mark.parametrize("series", [1, 20])

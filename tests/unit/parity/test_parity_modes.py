@@ -467,6 +467,7 @@ def _mode(
         frame.fields["mode"] = frames
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "said"),
@@ -540,6 +541,7 @@ def test_runs_are_made_of_the_rows_that_the_report_shows(tmp_path: Path) -> None
     assert make("baseline").manifest["side"] == "baseline"
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, field",
@@ -606,6 +608,7 @@ def test_a_job_that_ended_well_is_judged(tmp_path: Path, code: Any) -> None:
     assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["scenario", "model", "rollout", "sampling", "engine"])
 @pytest.mark.parametrize("value", [[1], "x", 5])
@@ -647,6 +650,7 @@ def test_a_verdict_under_the_users_cap_says_so(tmp_path: Path) -> None:
     assert "cap" not in plain.account and "cap_set_by_user" not in plain.coverage
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["baseline", "candidate"])
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ UNEXPLAINED: dict[str, Change] = {
 }
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", UNEXPLAINED)

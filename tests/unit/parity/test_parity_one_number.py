@@ -84,7 +84,7 @@ def test_no_value_of_an_event_is_explained(pair: Path, copy: Path, side: str) ->
     assert not wrong and len(tried) > 200
 
 
-@pytest.mark.by_day(12)
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "new"),

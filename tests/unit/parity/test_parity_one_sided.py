@@ -113,7 +113,7 @@ def _excepted(check: str, side: str, part: Part) -> bool:
     return check == "environment" and part[0] not in ("open", "environment", "engine_info")
 
 
-@pytest.mark.by_day(10)
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("pair", "record"), list(itertools.product(PAIRS, (*EVENTS, *FRAMES))) if NIGHT else DAY)
 def test_what_a_check_needs_it_needs_of_each_side(pair: str, record: str) -> None:

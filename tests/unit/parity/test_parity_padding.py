@@ -116,6 +116,7 @@ def test_what_a_batch_and_its_update_make_of_the_pads_is_no_second_cause(
     assert [(cause.name, cause.party) for cause in verdict.causes] == [("PADDING", "trainer")]
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("column", ["value", "return", "reference_logprob", "reward"])
 @pytest.mark.parametrize("rows", [padded, lambda lengths: ~padded(lengths)])
 def test_a_second_fault_beside_the_pads_stays_open(

@@ -363,6 +363,7 @@ def normed(made: Recording, norm: float) -> None:
         event["metrics"]["grad_norm"] = norm
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize(("factor", "right"), [(0.5, True), (2.0, True), (0.52, False), (1.0, False)])

@@ -95,6 +95,7 @@ def settled(verdict: Verdict, name: str, party: str = "candidate") -> None:
 # --- prompts ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("become", "name"),

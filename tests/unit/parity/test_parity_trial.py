@@ -283,6 +283,7 @@ def test_the_same_noise_in_a_float32_run_is_a_divergence(tmp_path: Path) -> None
 # --- controls that must not pass ------------------------------------------------------------------
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
 @pytest.mark.parametrize("share", [0.5, 0.999])

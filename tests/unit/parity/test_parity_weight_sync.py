@@ -163,6 +163,7 @@ def test_a_framework_names_no_tensors_and_that_is_said(tmp_path: Path, tensors: 
     assert state == "not tested" or "so that others were sent is not known" in sync.evidence
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
 @pytest.mark.parametrize(("workers", "said"), [({}, "the"), ({"rank": 1}, "rank 1 of the"),

@@ -92,7 +92,7 @@ REQUIRED = {
 }
 
 
-@pytest.mark.by_day(8)
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 @pytest.mark.parametrize("what", REQUIRED)
 def test_what_is_missing_from_some_step_on_rules_nothing_out(tmp_path: Path, what: str, sides: str) -> None:
@@ -122,6 +122,7 @@ def _no_cached(run: Recording) -> None:
             del frame.arrays["cached"]
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 @pytest.mark.parametrize(
     "plant, number",
@@ -166,6 +167,7 @@ def test_the_last_digit_of_a_loss_is_no_difference(tmp_path: Path) -> None:
     assert any(finding.name == "losses" for finding in verdict.findings)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 @pytest.mark.parametrize("role", ["actor", "critic", "reference", "reward"])
 def test_a_process_without_a_record(tmp_path: Path, role: str, sides: str) -> None:
@@ -190,6 +192,7 @@ def test_ranks_without_a_record(tmp_path: Path, sides: str) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "(rank 1)" in verdict.account
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @pytest.mark.parametrize("each", [1, 2, 3])
 def test_numbers_that_are_none_are_no_shift(tmp_path: Path, value: float, each: int) -> None:
@@ -272,6 +275,7 @@ def _half_a_close(run: Recording) -> None:
     run.logs["critic"].event("close", ok=None, reason="", frames=0)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 @pytest.mark.parametrize(
     "plant", [_other_samples, _no_version_at_all, _strange_proof, _two_digests, _empty_digests, _half_a_close]
