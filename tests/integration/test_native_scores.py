@@ -143,6 +143,7 @@ def test_a_penalty_of_what_was_drawn_is_found_with_its_value(kind: str, value: f
     assert found[0].value == pytest.approx(value, abs=0.3) and found[0].over > 4.6
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("share", [0.1, 0.2])
 def test_the_second_best_token_now_and_then_is_no_parameter(share: float) -> None:
     found = fits(Hypothesis(Sampling(), passed=share), Sampling(), 160)

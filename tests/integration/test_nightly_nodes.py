@@ -99,9 +99,9 @@ def test_a_cell_over_its_limit_leaves_no_process_and_is_tried_again(nights: Nigh
     assert support.running(str(nights.folder)) == []
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
-    "signum",
-    [pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.night), pytest.param(signal.SIGKILL, id="SIGKILL")],
+    "signum", [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGKILL, id="SIGKILL")]
 )
 def test_the_end_of_the_driver_ends_every_cell_and_the_night_is_resumed(nights: Nights, signum: int) -> None:
     support.play(nights.folder, hf_vllm="hang", hf_sglang="hang")

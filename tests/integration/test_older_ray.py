@@ -41,7 +41,7 @@ ray.get(fit)
 """
 
 
-@pytest.mark.by_day(1)
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("version", "ray"), [("3.10", "2.9.3"), pytest.param("3.12", "2.37.0", marks=pytest.mark.night)]
 )

@@ -38,6 +38,7 @@ def judged(folder: Path, asked: Sampling, candidate: Stage) -> Verdict:
     return put(folder, *pair(asked, Stage(Hypothesis(asked), asked, 1), candidate))
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "asked",
     [Sampling(), Sampling(temperature=0.7), Sampling(top_k=6, top_p=0.8), Sampling(min_p=0.1)],
@@ -54,6 +55,7 @@ def test_another_random_number_generator_is_no_difference_and_equality_is_shown(
     assert all(not one["fits"] and one["outside"] == 0 for one in native.details["sampler"].values())
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "asked, did, cause",
     [
@@ -111,6 +113,7 @@ def test_tempered_log_probabilities_of_an_engine_that_documents_them_are_a_findi
     assert any(finding.name == "native log-probability semantics" for finding in verdict.findings)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("column, name", [("tempered_logprob", "tempered"), ("processed_logprob", "renormalised")])
 def test_another_meaning_than_the_documented_one_is_a_cause(column: str, name: str, tmp_path: Path) -> None:
     asked = Sampling(temperature=0.7, top_p=0.8)
@@ -236,6 +239,7 @@ def test_at_the_cap_each_undecided_quantity_says_how_many_samples_would_decide_i
     assert "not tested" not in verdict.account
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("draws", "outcome"), [(1, "INCONCLUSIVE"), (3, "DIVERGENT")])
 def test_a_small_difference_that_a_first_draw_leaves_in_doubt_is_shown_by_later_ones(
     draws: int, outcome: str, tmp_path: Path

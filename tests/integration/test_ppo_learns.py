@@ -17,6 +17,8 @@ from scenarios.ppo import selfcheck
 from scenarios.ppo.batches import Sample
 from scenarios.remote import call
 
+pytestmark = pytest.mark.night  # by day `make parity` trains on both engines, and the unit tests hold each part
+
 
 @pytest.fixture(scope="module")
 def running(built_in: dict[str, str]) -> Iterator[Stack]:
@@ -37,7 +39,6 @@ def run(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> recording.R
     return recording.Run(run_dir)
 
 
-@pytest.mark.night
 def test_the_reward_rises(run: recording.Run) -> None:
     rewards = [event["metrics"]["reward_mean"] for event in run.events(kind="step")]
     assert len(rewards) == 8
@@ -82,7 +83,6 @@ def test_the_saved_policy_draws_in_an_engine_as_the_learner_does(run: recording.
         assert one == pytest.approx(other, abs=1e-4)
 
 
-@pytest.mark.night
 def test_the_builders_make_the_same_bytes_in_another_process(built_in: dict[str, str], tmp_path: Path) -> None:
     import subprocess
     import sys

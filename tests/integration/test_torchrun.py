@@ -54,7 +54,7 @@ def rendered(folder: Path, mode: str, *options: str) -> Path:
     return folder / "python.torchrun.sh"
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("mode", "code"), [("succeeds", 0), pytest.param("fails", 1, marks=pytest.mark.night), ("hangs", 86)]
 )

@@ -199,7 +199,7 @@ def test_a_keeper_that_was_killed_leaves_nothing_after_the_next_look(scenario: S
     until(lambda: not any(one.alive for one in there))
 
 
-@pytest.mark.by_day(1)
+@pytest.mark.night
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_up_that_is_interrupted_leaves_nothing(how: signal.Signals, options: ParityOptions) -> None:
     words = [word for setting in options.overrides for word in ("--set", setting)]

@@ -83,6 +83,7 @@ def test_a_recording_is_kept_where_it_was_asked_for(tmp_path: Path, train: list[
     assert json.loads((out / "watchdog.json").read_text())["ended"]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("command", "code"),
     [

@@ -386,6 +386,7 @@ def test_what_must_be_bit_identical_is_compared_bit_by_bit(tmp_path: Path, colum
     assert check(verdict, name).state == "confirmed" and verdict.parity.first_divergence.step == 0
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("column", ["reward", "value", "advantage"])
 def test_the_last_bit_of_one_number_is_found(tmp_path: Path, column: str, dtype: str) -> None:

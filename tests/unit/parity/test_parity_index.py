@@ -106,7 +106,7 @@ def delete_each(pair: Path, folder: Path, cases: Iterator[tuple[set[str], list[P
         shutil.rmtree(damaged)
 
 
-@pytest.mark.by_day(1)
+@pytest.mark.night
 @pytest.mark.slow
 def test_no_file_can_be_deleted(pair: Path, tmp_path: Path) -> None:
     delete_each(pair, tmp_path, deletions(pair))

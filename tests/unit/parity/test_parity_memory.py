@@ -267,6 +267,7 @@ with install.start(sys.argv[1], role="reward", rank=1, world_size=2) as recorder
 """
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("leak", [4, 0])
 def test_a_real_process_that_leaks_is_found_within_20_steps(tmp_path: Path, leak: int) -> None:

@@ -166,6 +166,7 @@ def test_a_default_that_an_engine_does_not_have_is_not_asked_of_it(tmp_path: Pat
     assert [item.kind for item in verdict.reservations] == ["untested"], verdict.reason
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "name", "words"),

@@ -17,6 +17,7 @@ def plain() -> tuple[Recording, Recording]:
     return pair(native=False)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     "number, kinds",
     [

@@ -136,7 +136,7 @@ def _seconds(text: str) -> float:
     return best
 
 
-@pytest.mark.by_day(20)
+@pytest.mark.by_day(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.night) if kind == "open lists" else kind for kind in LONG]

@@ -87,6 +87,7 @@ def test_a_damaged_dump_stays_as_it_came(data: bytes) -> None:
     assert redact.dump(data) == data
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "unit", [b'"', b'\\"', b'"a', b"\x80X\x00\x10\x00\x00", b"\x80X\x40\x00\x00\x00", b"\x80\x8c\xff", b"\x80\x8c\x8c"]

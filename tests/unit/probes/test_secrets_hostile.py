@@ -178,6 +178,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return witness
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [None, "", ".", "relative::"])
 def test_the_programs_that_ask_ray(planted: Path, path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:

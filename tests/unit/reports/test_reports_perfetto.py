@@ -216,6 +216,7 @@ def told(trace: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
     ]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "pair", "hang"])
 def test_perfettos_own_trace_processor_reads_all_of_it(tmp_path: Path, kind: str) -> None:
