@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
-BATCH = 20 if NIGHT else 4  # cases; 200 take about a minute of processor time
+BATCH = 20 if NIGHT else 2  # cases; 200 take about a minute of processor time
 # Processor time of all inputs of a night. Each has the same share of it, whatever the ones before it cost.
 NIGHT_S = float(os.environ.get("TEST_FUZZ_SECONDS", 1_080 if NIGHT else 0))
 
