@@ -8,7 +8,6 @@ import dataclasses
 import errno
 import os
 import shlex
-import shutil
 import socket
 import tempfile
 import time
@@ -27,6 +26,7 @@ from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
 from harness.triage.nodes import unite
+from harness.triage.pasted.files import unpacked_archives
 from harness.triage.remote import gather, token
 from harness.triage.watch.retention import EVIDENCE, order
 from harness.verdict_file import NAME as VERDICT
@@ -124,7 +124,7 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
     Raises BadInput for anything else, and for evidence without a stack.
     """
     try:
-        evidence = _evidence(what, _temporary("harness-stacks-"), "", tell)[0]
+        evidence = _evidence(what, exit_cleanup.temporary_folder("harness-stacks-"), "", tell)[0]
     except BadInput as error:  # the fix is a command that takes the same words
         fix = (error.fix or "").replace("harness triage", "harness stacks", 1)
         raise BadInput(error.message, fix=fix, instead=error.instead) from error
@@ -160,13 +160,6 @@ def _scope_again(what: list[str], evidence: Evidence) -> Scope:
         return Scope(tuple(process.pid for process in evidence.processes), ray_address="")
 
 
-def _temporary(prefix: str) -> Path:
-    """A new folder that is removed when this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
-    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
-    return folder
-
-
 def _check_writable(out: Path) -> None:
     """Raise BadInput if nothing can be written into `out`, before anything is looked at. `out` is not created yet."""
     existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
@@ -189,7 +182,19 @@ def _evidence(
     """The evidence, and the folder that it was taken into now; None where it was there before."""
     if urls := [word for word in what if gather.is_url(word)]:
         return _served(urls, [Path(word) for word in what if word not in urls], out, token_file)
-    paths = [_opened(word) for word in what]
+    refused: list[str] = []
+    opened = [pair for word in what for pair in _with_archives(word, _opened(word), refused)]
+    try:
+        evidence, made = _of_paths([word for word, _ in opened], [path for _, path in opened], out, tell)
+    except BadInput as error:
+        raise BadInput(f"{error.message}; {refused[0]}", fix=error.fix) if refused else error from None
+    return dataclasses.replace(evidence, notes=(*evidence.notes, *refused)), made
+
+
+def _of_paths(
+    what: list[str], paths: list[Path], out: Path | None, tell: Callable[[str], None]
+) -> tuple[Evidence, Path | None]:
+    """The evidence in `paths`, which the words of `what` name; of live processes where the words name no files."""
     existing_paths = [path for path in paths if path.exists() and not str(path).isdigit()]
     if pasted_evidence := _pasted(what, paths):
         return pasted_evidence, None
@@ -220,7 +225,38 @@ def _opened(word: str) -> Path:
     if path.is_dir() and path.resolve().name == EVIDENCE and newest(path.resolve().parent) is not None:
         return path.parent if path.name == EVIDENCE else path.resolve().parent
     packed = path.is_file() and (archive.is_tar(path) or (zipfile.is_zipfile(path) and not archive.is_evidence(path)))
-    return archive.unpack(path) if packed else path
+    return _root(archive.unpack(path)) if packed else path
+
+
+def _root(folder: Path) -> Path:
+    """The folder that holds all that an archive unpacked to, if it is evidence or a run; else `folder`."""
+    inner = folder
+    while len(below := [*inner.iterdir()]) == 1 and below[0].is_dir():
+        inner = below[0]
+        if _holds_evidence(inner):
+            return inner
+    return folder
+
+
+def _with_archives(word: str, path: Path, refused: list[str]) -> list[tuple[str, Path]]:
+    """The path that a word names, and of a folder that is neither evidence nor a run what the archives in it unpack to,
+    each with a word. Evidence of nodes stands alone. A sentence for each archive that is refused joins `refused`."""
+    if str(path).isdigit() or not path.is_dir() or _is_read_whole(path) or newest(path) is not None:
+        return [(word, path)]
+    unpacked = {
+        file: _root(folder)
+        for file, folder in unpacked_archives(path, lambda below: not _is_read_whole(below), refused).items()
+    }
+    nodes = [folder for file, folder in unpacked.items() if _holds_evidence(folder) and not archive.bare(file).is_dir()]
+    if nodes:
+        below = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _holds_evidence(folder)]
+        return [(str(node), node) for node in (*below, *nodes)]
+    return [(word, path), *((str(folder), folder) for folder in unpacked.values())]
+
+
+def _is_read_whole(folder: Path) -> bool:
+    """Whether a folder is evidence, a run, or a pair of them."""
+    return _holds_evidence(folder) or any((folder / name).is_dir() for name in SIDES)
 
 
 def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
@@ -483,7 +519,7 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
 
 def _last_words(run: Path) -> Evidence:
     """What the processes of a run that has ended left in it; copies of dumps go when this process ends."""
-    folder = _temporary("harness-last-words-")
+    folder = exit_cleanup.temporary_folder("harness-last-words-")
     evidence = collect(live(str(run)), out=folder)
     return dataclasses.replace(
         evidence,

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import exit_cleanup
+from harness.triage.archive import bare
 from harness.triage.directory import begins_dump
 from harness.triage.evidence import UNREAD, LogEnd, LogPhase
 from harness.triage.pasted import errors, last_lines, naming, own_answer, progress_bars, ras, ray, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
-from harness.triage.pasted.text import Pasted, read
+from harness.triage.pasted.text import HEAD, Pasted, content, decoded
+from probes.files import write_whole
 
 MAX_WRITERS = 20_000  # of one file
 MAX_ENDS = 1_000  # last lines of all files
@@ -77,8 +80,8 @@ class Reader:
             self.notes.append(note)
             return False
         pasted = _read(file)
-        if pasted is None:
-            self.recorded[name] = os.path.realpath(name)
+        if isinstance(pasted, Path):
+            self.recorded[name] = os.path.realpath(pasted)
             return True
         self._size += len(pasted.text)
         before = self._counts()
@@ -149,13 +152,23 @@ def _looks_of_json(file: str, text: str) -> list[Look]:
         return []
 
 
-def _read(file: Path | None) -> Pasted | None:
-    """The text of a file, or of the standard input; None of a flight recorder dump."""
+def _read(file: Path | None) -> Pasted | Path:
+    """The text of a file, or of the standard input; of a flight recorder dump a file that holds it unpacked."""
     try:
         if file is None:
-            return read(sys.stdin.buffer)
+            return decoded(*content(sys.stdin.buffer))
         with open(file, "rb") as stream:
-            is_recorded = begins_dump(file, stream.peek(1)[:1]) and not ras.is_json(file)
-            return None if is_recorded else read(stream)
+            if _begins_dump(file, stream.peek(HEAD)):
+                return file
+            data, note = content(stream)
     except OSError as error:
         return Pasted("", f"{UNREAD}: {error.strerror or error}")
+    if _begins_dump(bare(file), data) and not note:  # it was packed
+        dump = exit_cleanup.temporary_folder("harness-dump-") / bare(file).name
+        write_whole(dump, data)
+        return dump
+    return decoded(data, note)
+
+
+def _begins_dump(file: Path, head: bytes) -> bool:
+    return begins_dump(file, head[:1]) and not ras.is_json(head)
