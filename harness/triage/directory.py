@@ -13,7 +13,7 @@ import shlex
 import shutil
 import stat
 import typing
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -262,10 +262,9 @@ def _bare(folder: Path, source: Path) -> Evidence:
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
 
 
-def loose(files: Iterable[Path]) -> Evidence:
-    """The evidence in flight recorder dumps that were named one by one, or lie in several folders."""
-    dumps = {str(file): str(file.resolve()) for file in files}
-    return Evidence(path="", source="directory", taken="", stall_s=0.0, dumps=dumps)
+def loose(dumps: Mapping[str, str]) -> Evidence:
+    """The evidence in flight recorder dumps that were named one by one, or lie in several folders: name -> path."""
+    return Evidence(path="", source="directory", taken="", stall_s=0.0, dumps=dict(dumps))
 
 
 def is_dump(file: Path) -> bool:

@@ -20,7 +20,7 @@ from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
 from harness.other_paths import another_out, free_path, similar_path
-from harness.triage import archive, directory, judge, pasted
+from harness.triage import archive, directory, flight, judge, pasted
 from harness.triage.collect import CollectOptions, Scope, collect, endings, live, may_live
 from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
@@ -271,7 +271,7 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
     if absent := [path for path in files if not path.exists()]:
         raise _absent(str(absent[0]))
     if len(files) > 1 and all(map(directory.is_dump, files)):
-        return directory.loose(files)
+        return directory.loose({str(file): str(file.resolve()) for file in files})
     stacks = pasted.evidence([word if word == pasted.STDIN else str(path)
                               for word, path in zip(words, paths, strict=True)])  # fmt: skip
     if stacks is None and (pasted.STDIN in words or (len(files) > 1 and any(path.is_file() for path in files))):
@@ -367,9 +367,11 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
     """The evidence in the file or directory `path`, which the user calls `word`; of a run whose processes may live, new
     evidence."""
     if path.is_file():
-        if path.suffix != ".zip" and not zipfile.is_zipfile(path):
-            _refuse_file(path)
-        return _read(path), None
+        if path.suffix == ".zip" or zipfile.is_zipfile(path):
+            return _read(path), None
+        if os.access(path, os.R_OK) and path.stat().st_size and directory.is_dump(path):
+            return _one_dump(path), None
+        _refuse_file(path)
     if directory.is_evidence(path):
         return _read(path), None
     path = _watched(path)
@@ -391,15 +393,29 @@ def _refuse_file(path: Path) -> NoReturn:
         )
     if not path.stat().st_size:
         raise _empty(path)
-    if directory.is_dump(path) and named_rank(path.name)[1] is not None:
-        raise BadInput(
-            f"{path} is the recorder dump of one rank: triage compares those of all ranks", fix=_with_others(path)
-        )
     raise BadInput(
         f"{path} is one file without stacks or lines about a timeout: triage reads those, the directory with the "
         "recorder dumps of every rank, or evidence",
         fix=directory.READS,
     )
+
+
+def _one_dump(path: Path) -> Evidence:
+    """The evidence in the recorder dump of one rank. Raises BadInput where it is none, or its rank is not known."""
+    try:
+        loaded = flight.load(path)
+    except flight.NotADump:
+        _refuse_file(path)
+    except flight.FlightError as error:
+        raise BadInput(error.message, fix=_with_others(path)) from error
+    if loaded.rank is None:
+        named = path.with_name(f"rank_N{path.suffix}")
+        copy = shlex.join(["cp", str(path), str(named)])
+        raise BadInput(
+            f"{path} is a recorder dump, and neither its name nor its groups say of which rank",
+            fix=f"{copy}   # N: its rank; then: {_command([str(named)])}",
+        )
+    return directory.loose({str(path): str(path.resolve())})
 
 
 def _with_others(path: Path) -> str:

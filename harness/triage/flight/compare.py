@@ -7,7 +7,7 @@ group whose members nobody recorded is compared among the ranks that mention it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.triage.evidence import Group
@@ -146,7 +146,7 @@ def _states(
 
 def _without_members(states: Iterable[GroupState]) -> list[str]:
     return [
-        f"members of group {named(state.group)} were not recorded: only ranks {_ranks(state.ranks)} are seen in it"
+        f"members of group {named(state.group)} were not recorded: {_only(state.ranks)} seen in it"
         for state in states
         if not state.group.members
     ]
@@ -374,6 +374,10 @@ def _damaged(flights: Iterable[Flight], size: int | None) -> tuple[dict[int | No
 def _order(item: tuple[Group, object]) -> tuple[int, int, str]:
     name = item[0].name
     return (0, int(name), name) if name.isdecimal() and len(name) < 10 else (1, 0, name)
+
+
+def _only(ranks: Collection[int]) -> str:
+    return f"only ranks {_ranks(ranks)} are" if len(ranks) > 1 else f"only rank {_ranks(ranks)} is"
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -58,8 +58,10 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         if not reader.take(name, file):
             break
     if not reader.has_read and reader.recorded:
-        ranked = [Path(file) for file in reader.recorded.values() if named_rank(Path(file).name)[1] is not None]
-        alone = len(words) == 1 and all(Path(words[0]).resolve() in (file, file.parent) for file in ranked)
+        ranked = {name: file for name, file in reader.recorded.items() if named_rank(Path(file).name)[1] is not None}
+        alone = len(words) == 1 and all(
+            Path(words[0]).resolve() in (Path(file), Path(file).parent) for file in ranked.values()
+        )
         return loose(ranked) if ranked and not alone else None
     _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
@@ -131,7 +133,7 @@ def _world(looks: Iterable[Look]) -> int | None:
 
 def _errors(reader: Reader) -> list[LogError]:
     """The errors of all logs; of a rank that wrote none what torchrun's table says of its end."""
-    logged = reader.errors.entries
+    logged = [*reader.errors.entries, *reader.log.unranked]
     ranks = {error.rank for error in logged if not error.echo}
     return [*logged, *(error for error in torchrun.errors(reader.failures.rows) if error.rank not in ranks)]
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from harness.triage.pasted.text import HEAD, Pasted, content, decoded
 from probes.files import write_whole
 
 MAX_WRITERS = 20_000  # of one file
+MAX_NAMED = 8  # lines of a file that a note names
 MAX_ENDS = 1_000  # last lines of all files
 MAX_BYTES = 256 << 20  # of all files together
 _SIGNS = (
@@ -101,7 +103,7 @@ class Reader:
         return True
 
     def _counts(self) -> tuple[int, ...]:
-        logged = self.log.entries, len(self.failures.rows), len(self.errors.entries)
+        logged = self.log.entries + len(self.log.unranked), len(self.failures.rows), len(self.errors.entries)
         return len(self.looks), *logged, len(self.answers), self.lists.texts
 
     def _sort(self, file: str, pasted: Pasted) -> None:
@@ -118,7 +120,16 @@ class Reader:
         )
         if has_errors:
             self.errors.begin(file, pasted.text)
-        for number, line in enumerate(pasted.lines(), 1):
+        self.log.begin(file)
+        ended = torchrun.ended_attempts(pasted.text, pasted.lines())
+        begin = ended[-1] if ended else 0
+        if ended:
+            lines = f"line{'s' if len(ended) > 1 else ''} {', '.join(map(str, ended[-MAX_NAMED:]))}"
+            self.notes.append(
+                f"{file}: {len(ended) + 1} attempts of torchrun, which failed at {lines}: only the last one is judged, "
+                f"from line {begin + 1} on"
+            )
+        for number, line in islice(enumerate(pasted.lines(), 1), begin, None):
             if line.startswith("==> ") and (header := _FILE.fullmatch(line)):
                 place, part = header[1], NOBODY
                 continue
@@ -128,7 +139,7 @@ class Reader:
             writer, rest = naming.split(line)
             writer = part if writer is NOBODY else writer
             if has_counters:
-                self.log.feed(writer, rest)
+                self.log.feed(number, writer, rest)
             if has_table:
                 self.failures.feed(file, number, rest)
             if has_errors:

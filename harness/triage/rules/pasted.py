@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from harness.triage.evidence import PASTED, UNREAD, LogError, Thread
 from harness.triage.graph import Subject
+from harness.triage.graph.edges import title
 from harness.triage.pasted.errors import DEFUNCT
 from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
@@ -201,13 +202,9 @@ def last_lines(case: Case) -> Ruling | None:
 
 def _ends(case: Case) -> list[str]:
     """How the logs end, one line for each last line of processes."""
-    ends = case.evidence.log_ends[: standing.MAX_LINES]
-    return [
-        f"{end.file}: {end.who or 'the last'} of {end.lines:,} lines ended with (line {end.line}): {end.text}"
-        if not end.who
-        else f"{end.file}: {end.who} ended with (line {end.line} of {end.lines:,}): {end.text}"
-        for end in ends
-    ]
+    told = {(error.file, error.line) for error in case.evidence.errors}
+    ends = [end for end in case.evidence.log_ends if (end.file, end.line) not in told][: standing.MAX_LINES]
+    return [f"{end.file}: {end.who or 'it'} ended with line {end.line} of {end.lines:,}: {end.text}" for end in ends]
 
 
 def first_error_of_waiters(case: Case) -> Ruling | None:
@@ -255,7 +252,7 @@ def timed_out(case: Case) -> Ruling | None:
         else f"{who} waited {waited_s} s in {where} until the watchdog gave up; nothing says for whom",
         place=f"in {where}",
         evidence=(
-            *(f"{subject.label}: {subject.state()}" for subject in waiters[: standing.MAX_LINES]),
+            *(_counted(case, subject) for subject in waiters[: standing.MAX_LINES]),
             *_late(case),
             *_failures(case),
             *(_echoes(case) if ended else ()),
@@ -267,6 +264,19 @@ def timed_out(case: Case) -> Ruling | None:
             "for the next run: harness watch -- COMMAND, which records groups and open spans",
         ),
     )
+
+
+def _counted(case: Case, subject: Subject) -> str:
+    """In what a rank waits, with its sizes and the counters of its group."""
+    pending = subject.pending
+    states = [(group, state) for group in case.groups for state in group.ranks.values()
+              if state.rank == subject.rank and state.pending == pending]  # fmt: skip
+    if pending is None or not states:
+        return f"{subject.label}: {subject.state()}"
+    group, state = states[0]
+    sizes = " -> ".join(map(str, map(list, pending.sizes)))
+    counters = f"last enqueued #{state.enqueued}, last completed #{state.completed}" if state.completed >= 0 else ""
+    return "; ".join(filter(None, (f"{subject.label}: {subject.state(title(group))}", sizes, counters)))
 
 
 def _echoes(case: Case) -> list[str]:
