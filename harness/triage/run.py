@@ -12,7 +12,8 @@ import socket
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -46,6 +47,7 @@ MOST_NAMED = 16  # dumps that a command names one by one; with more of them it n
 LONGER_S = 7.0
 NEXT_RUN = "for the next run: harness watch -- COMMAND, and look at its processes while they stand"
 NEXT_WATCH = "in the next run, look at its processes while they stand"
+MOST_NESTED, MOST_BELOW = 4, 10_000  # folders within each other, and evidence below one, that are looked for
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -203,7 +205,7 @@ def _of_paths(
             raise _beside_evidence(absent[0], str(existing_paths[0])) if absent[0].isdigit() else _absent(absent[0])
         return _nodes(paths, out)
     if existing_paths and (nodes := _of_nodes(existing_paths[0])):
-        return _nodes(nodes, out)
+        return _nodes(nodes, out) if len(nodes) > 1 else _recorded(str(nodes[0]), nodes[0], out)
     if existing_paths:
         return _recorded(what[0], existing_paths[0], out)
     if len(what) == 1 and _pathlike(what[0]):
@@ -446,13 +448,25 @@ def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: s
 
 
 def _of_nodes(path: Path) -> list[Path]:
-    """The evidence and watch directories right below one that is neither: of the nodes of a job. Empty for others."""
-    if not path.is_dir() or directory.is_evidence(path) or any((path / name).is_dir() for name in (*LIVE, *SIDES)):
+    """The evidence and watch directories below one that is neither: of the nodes of a job, of several jobs, or one in
+    folders that hold nothing else. Empty for others."""
+    if not path.is_dir() or _is_read_whole(path):
         return []
-    node_directories = sorted(below for below in path.iterdir() if below.is_dir() and (
-        directory.is_evidence(below) or any((below / name).is_dir() for name in LIVE)
-    ))  # fmt: skip
-    return node_directories if len(node_directories) > 1 else []
+    below = list(islice(_evidence_below(path, MOST_NESTED), MOST_BELOW))
+    alone = len(below) == 1 and not any(entry.is_file() for entry in path.iterdir())
+    return below if len(below) > 1 or alone else []
+
+
+def _evidence_below(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        below = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
+    except OSError:
+        return
+    for entry in below:
+        if _holds_evidence(entry):
+            yield entry
+        elif depth > 1 and not _is_read_whole(entry):
+            yield from _evidence_below(entry, depth - 1)
 
 
 def _nodes(

@@ -6,6 +6,7 @@ A paste is one look without a time. What it lacks is named in the evidence, and 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections import Counter
@@ -93,6 +94,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         log_phases=tuple(reader.phases),
         timed_out_s=reader.log.waited_s if dumps else 0.0,
         watchdog_ended=tuple(sorted(reader.log.ended)) if dumps else (),
+        directories=_folders_of_jobs(reader.looks),
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
     )
 
@@ -228,6 +230,19 @@ def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
     if len(by_identity) > MAX_PROCESSES:
         notes.append(f"{len(by_identity):,} processes: the first {MAX_PROCESSES:,} are read")
     return processes, notes
+
+
+def _folders_of_jobs(looks: Iterable[Look]) -> tuple[str, ...]:
+    """The folders of which each holds the stacks of a job, where several processes have one rank, each in a folder of
+    its own; empty otherwise."""
+    folders: dict[int, dict[str, set[int]]] = {}  # rank -> folder -> pids
+    for look, name in _named_looks(list(looks)):
+        if name.rank is not None:
+            its = folders.setdefault(name.rank, {})
+            its.setdefault(os.path.dirname(look.file), set()).add(look.dump.pid or name.pid)
+    within = all(len(pids) == 1 for its in folders.values() for pids in its.values())
+    across = any(len(set.union(*its.values())) > 1 for its in folders.values())
+    return tuple(sorted(set().union(*folders.values()))) if within and across else ()
 
 
 def _joined(looks: Sequence[Look]) -> Look:

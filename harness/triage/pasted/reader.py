@@ -182,4 +182,4 @@ def _read(file: Path | None) -> Pasted | Path:
 
 
 def _begins_dump(file: Path, head: bytes) -> bool:
-    return begins_dump(file, head[:1]) and not ras.is_json(head)
+    return begins_dump(file, head) and not ras.is_json(head)

@@ -6,6 +6,7 @@ their way at that moment.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
@@ -40,7 +41,9 @@ def one_look(case: Case) -> Ruling | None:
     named_places = standing.rarest(places[1:])[:1] if most is not None else free
     return Ruling(
         "INSUFFICIENT",
-        _headline(places, twice, all_read=not any(UNREAD in note for note in case.evidence.notes)),
+        _headline(
+            places, twice, case.evidence.directories, all_read=not any(UNREAD in note for note in case.evidence.notes)
+        ),
         evidence=(
             *(standing.line(case, place, most) for place in places[: standing.MAX_LINES]),
             *(f"{place.who} alone waits in no communication: the others may wait for it" for place in free),
@@ -49,6 +52,11 @@ def one_look(case: Case) -> Ruling | None:
         missing=tuple(_missing(case)),
         place="".join(place.words for place in named_places or (places if len(places) == 1 else ())),
         next=(
+            *(
+                [f"harness triage {shlex.quote(folder)}" for folder in case.evidence.directories]
+                if twice is not None
+                else ()
+            ),
             "harness triage PID   # of any process of the job, while it stands: two looks, sockets, recorders",
             "" if _all_pasted(case) else _PASTE_MORE,
             "for the next run: harness watch -- COMMAND, which takes the evidence when the job stops",
@@ -354,11 +362,11 @@ def _failures(case: Case) -> list[str]:
     return [f"{error.of} {error.what} ({error.file}:{error.line})" for error in failures[:MAX_FAILURES]]
 
 
-def _headline(places: list[standing.Place], twice: int | None, *, all_read: bool) -> str:
+def _headline(places: list[standing.Place], twice: int | None, folders: Sequence[str], *, all_read: bool) -> str:
     if not places:
         return "the stacks are of launchers only: no rank of the job is among them"
     if twice is not None:
-        return f"rank {twice} is there twice: stacks of two jobs, or of two roles of one"
+        return f"rank {twice} is there twice: stacks of {max(len(folders), 2)} jobs, or of several roles of one"
     if len(places) == 1:
         alone = len(places[0].subjects) == 1
         quiet = "nobody stands elsewhere" if all_read else "not every file could be read"
