@@ -127,8 +127,8 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
     """
     try:
         evidence = _evidence(what, exit_cleanup.temporary_folder("harness-stacks-"), "", tell)[0]
-    except BadInput as error:  # the fix is a command that takes the same words
-        fix = (error.fix or "").replace("harness triage", "harness stacks", 1)
+    except BadInput as error:  # the fix has commands that take the same words
+        fix = (error.fix or "").replace("harness triage", "harness stacks")
         raise BadInput(error.message, fix=fix, instead=error.instead) from error
     if any(thread.frames for process in evidence.processes for look in process.samples for thread in look.threads):
         return evidence
