@@ -79,7 +79,7 @@ def triage(
         scope = _scope_again(what, evidence)
         evidence = collect(scope, options, out=made, after=(evidence, time.monotonic() - began))
         verdict = judge.triage(evidence)
-    verdict = displayed_paths.displayed(verdict)
+    verdict = displayed_paths.displayed(_with_neighbours(verdict, evidence))
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=_command(again))
     folder = Path(out) if out else made
@@ -243,7 +243,7 @@ def _root(folder: Path) -> Path:
 def _with_archives(word: str, path: Path, refused: list[str]) -> list[tuple[str, Path]]:
     """The path that a word names, and of a folder that is neither evidence nor a run what the archives in it unpack to,
     each with a word. Evidence of nodes stands alone. A sentence for each archive that is refused joins `refused`."""
-    if str(path).isdigit() or not path.is_dir() or _is_read_whole(path) or newest(path) is not None:
+    if str(path).isdigit() or not path.is_dir() or _is_read_whole(path):
         return [(word, path)]
     unpacked = {
         file: _root(folder)
@@ -257,8 +257,13 @@ def _with_archives(word: str, path: Path, refused: list[str]) -> list[tuple[str,
 
 
 def _is_read_whole(folder: Path) -> bool:
-    """Whether a folder is evidence, a run, or a pair of them."""
-    return _holds_evidence(folder) or any((folder / name).is_dir() for name in SIDES)
+    """Whether a folder is evidence, a run with or without evidence, or a pair of them."""
+    return _is_node(folder) or any((folder / name).is_dir() for name in SIDES)
+
+
+def _is_node(folder: Path) -> bool:
+    """Whether a folder is evidence, or a run with or without evidence."""
+    return _holds_evidence(folder) or newest(folder) is not None
 
 
 def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
@@ -420,6 +425,16 @@ def _one_dump(path: Path) -> Evidence:
     return directory.loose({str(path): str(path.resolve())})
 
 
+def _with_neighbours(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """The verdict on one dump alone, which advises first to judge it together with the dumps beside it."""
+    if evidence.path or evidence.processes or len(evidence.dumps) != 1 or verdict.triage is None:
+        return verdict
+    path = Path(next(iter(evidence.dumps)))
+    folder = _command([str(path.parent)])
+    steps = [step for step in verdict.triage.next if step.partition("   #")[0] != folder]
+    return dataclasses.replace(verdict, triage=dataclasses.replace(verdict.triage, next=[_with_others(path), *steps]))
+
+
 def _with_others(path: Path) -> str:
     """The command that judges a dump together with those of the other ranks, and with nothing else beside it."""
     series, beside = named_rank(path.name)[0], sorted(path.parent.iterdir())
@@ -463,7 +478,7 @@ def _evidence_below(folder: Path, depth: int) -> Iterator[Path]:
     except OSError:
         return
     for entry in below:
-        if _holds_evidence(entry):
+        if _is_node(entry):
             yield entry
         elif depth > 1 and not _is_read_whole(entry):
             yield from _evidence_below(entry, depth - 1)

@@ -85,6 +85,7 @@ class Group(NamedTuple):
 
 
 UNNAMED = Group("", "")
+NOT_NAMED = "group without a name"  # in place of the name of a group
 
 
 # Operations that count in a series of their own, which the same words of a line give: such a group is left out.
@@ -205,7 +206,7 @@ class Watchdog:
             members = _members(operations, counted)  # in the first dump only: their text is as long as they are many
             for rank in sorted({*operations, *counted}):
                 dump = dumps.setdefault(rank, {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []})
-                config = {"name": group.uid or str(number), "desc": group.desc}
+                config = {"name": group.uid or NOT_NAMED, "desc": group.desc}
                 dump["pg_config"][str(number)] = config | ({"ranks": members} if members else {})
                 members = ""
                 if rank in counted:
@@ -272,7 +273,7 @@ def _operation_name(op: str) -> str:
 def _entry(number: int, group: Group, operation: _Operation) -> dict[str, Any]:
     """An operation that is not done, as the recorder writes it."""
     return {
-        "frames": [], "record_id": 0, "pg_id": number, "process_group": [group.uid or str(number), group.desc],
+        "frames": [], "record_id": 0, "pg_id": number, "process_group": [group.uid or NOT_NAMED, group.desc],
         "collective_seq_id": operation.seq, "p2p_seq_id": 0, "op_id": 0,
         "profiling_name": f"nccl:{_operation_name(operation.op)}", "time_created_ns": 0,
         "input_sizes": [list(operation.sizes_in)], "output_sizes": [list(operation.sizes_out)], "state": "scheduled",

@@ -510,7 +510,13 @@ def _enqueued_last(case: Case, subject: Subject) -> str:
         if state.last is not None and (state.key == subject.key or (state.rank == subject.rank and not group.joined))
     ]
     if not operations:
-        return "has enqueued nothing"
+        counted = [state.enqueued for group in case.groups for state in group.ranks.values()
+                   if group.group.name in awaited_groups and state.rank == subject.rank]  # fmt: skip
+        return (
+            f"has enqueued nothing since #{counted[0]}"
+            if len(counted) == 1 and counted[0] >= 0
+            else "has enqueued nothing"
+        )
     place = user_frame(operations[0].frames)
     at = f" at {place}" if place else ""
     return f"has enqueued nothing since {operations[0].op} #{operations[0].seq}{at}, which is done"
