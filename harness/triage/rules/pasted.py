@@ -20,6 +20,7 @@ from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import classify
 from reports.sections.triage import ranks
 
+_LOOK = "harness triage PID"
 _PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which nothing was pasted"
 # Functions in which a server waits until the processes that it started are ready: SGLang 0.5.23, vLLM 0.32.0.
 STARTERS = frozenset({"_wait_for_scheduler_ready", "_launch_subprocesses", "wait_for_engine_startup"})
@@ -30,7 +31,8 @@ MAX_FAILURES = 3  # of a log, in the evidence of the verdict
 def one_look(case: Case) -> Ruling | None:
     """INSUFFICIENT: says who stands where, and who stands elsewhere than the most."""
     looked = _looked(case)
-    if case.evidence.source != PASTED or case.groups or not looked:
+    has_stacks = any(process.samples for process in case.evidence.processes)  # of launchers too
+    if case.evidence.source != PASTED or case.groups or not has_stacks:
         return None
     working = [subject for subject in looked if not _awaits_children(subject)]
     places = standing.places_of(working or looked)
@@ -104,14 +106,14 @@ def _defunct(case: Case, ended: list[LogError]) -> Ruling:
     have comes first."""
     names = Counter(error.role for error in ended)
     name, count = names.most_common(1)[0]
-    pids = ranks(sorted(error.pid for error in ended if error.role == name))
+    pids = f"pid{'s' if count > 1 else ''} {ranks(sorted(error.pid for error in ended if error.role == name))}"
     unnamed = sum(names.values()) - count
     plural = "process" if count == 1 else "processes"
     return Ruling(
         "INSUFFICIENT",
-        f"{count} {plural} called {name} ended and {'is' if count == 1 else 'are'} defunct: pid {pids}",
+        f"{count} {plural} called {name} ended and {'is' if count == 1 else 'are'} defunct: {pids}",
         evidence=(
-            f"defunct: {name}, pid {pids}; their parent has not asked how they ended",
+            f"defunct: {name}, {pids}; their parent has not asked how they ended",
             *([f"{unnamed} more: {', '.join(sorted(set(names) - {name})[:MAX_FAILURES])}"] if unnamed else ()),
         ),
         missing=("why they ended: their own last lines", "stacks of the processes that still stand, if any does"),
@@ -325,7 +327,7 @@ def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], m
                   *evidence),
         missing=(*echoed, *missing),
         place=f"{name}:{first.line}",
-        next=(first.fix, "harness triage PID   # of any process of the job that still stands"),
+        next=(first.fix, "" if _LOOK in first.fix else f"{_LOOK}   # of any process of the job that still stands"),
     )  # fmt: skip
 
 
