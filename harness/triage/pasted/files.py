@@ -15,6 +15,7 @@ from harness.triage.archive import MAX_FILES
 
 MAX_SKIPPED = 4  # files that are no plain files, by name
 MAX_NESTED = 3  # archives in archives in archives
+MAX_PACKED = 256 << 20  # bytes of an archive that nobody named; a larger one may be a data set
 
 
 def unpacked_archives(folder: Path, enters: Callable[[Path], bool], refused: list[str]) -> dict[Path, Path]:
@@ -24,6 +25,11 @@ def unpacked_archives(folder: Path, enters: Callable[[Path], bool], refused: lis
     folders: dict[Path, Path] = {}
     for _ in range(MAX_NESTED):
         files = [file for each in level for file in _archives(each, enters)]
+        large = [file for file in files if file.stat().st_size > MAX_PACKED]
+        refused += [
+            f"{file} has more than {MAX_PACKED >> 20} MiB: not unpacked, unless it is named alone" for file in large
+        ]
+        files = [file for file in files if file not in large]
         outcomes = archive.unpack_all(files, room) if files else []
         refused += [error.message for error in outcomes if isinstance(error, BadInput)]
         opened = {file: outcome for file, outcome in zip(files, outcomes, strict=True) if isinstance(outcome, Path)}

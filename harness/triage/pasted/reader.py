@@ -126,8 +126,8 @@ class Reader:
         if ended:
             lines = f"line{'s' if len(ended) > 1 else ''} {', '.join(map(str, ended[-MAX_NAMED:]))}"
             self.notes.append(
-                f"{file}: {len(ended) + 1} attempts of torchrun, which failed at {lines}: only the last one is judged, "
-                f"from line {begin + 1} on"
+                f"{file}: {len(ended) + 1} attempts of torchrun; those before the last failed at {lines}: only the "
+                f"last one is judged, from line {begin + 1} on"
             )
         for number, line in islice(enumerate(pasted.lines(), 1), begin, None):
             if line.startswith("==> ") and (header := _FILE.fullmatch(line)):

@@ -212,8 +212,8 @@ def last_lines(case: Case) -> Ruling | None:
 
 def _ends(case: Case) -> list[str]:
     """How the logs end, one line for each last line of processes."""
-    told = {(error.file, error.line) for error in case.evidence.errors}
-    ends = [end for end in case.evidence.log_ends if (end.file, end.line) not in told][: standing.MAX_LINES]
+    error_lines = {(error.file, error.line) for error in case.evidence.errors}
+    ends = [end for end in case.evidence.log_ends if (end.file, end.line) not in error_lines][: standing.MAX_LINES]
     return [f"{end.file}: {end.who or 'it'} ended with line {end.line} of {end.lines:,}: {end.text}" for end in ends]
 
 

@@ -22,7 +22,7 @@ from harness.errors import BadInput
 from harness.triage import archive, compressed, directory, pasted
 from harness.triage.evidence import Evidence
 from harness.triage.flight import synthesis
-from harness.triage.pasted import text
+from harness.triage.pasted import files, text
 from harness.triage.run import triage
 
 STACK = (
@@ -175,11 +175,22 @@ def test_what_is_refused_of_a_folder_of_archives_is_told(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
+def test_a_large_archive_that_nobody_named_is_left_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rank_4.txt").write_text(stack(4))
+    data = _tar(tmp_path / "data.tgz", rank_5=stack(5))
+    monkeypatch.setattr(files, "MAX_PACKED", 10)
+    verdict = triage([str(tmp_path)])
+    assert any("data.tgz" in line for line in verdict.missing) and verdict.triage is not None
+    assert {node.label for node in verdict.triage.nodes} == labels(4)
+    assert ranks([data]) == labels(5)
+
+
+@pytest.mark.slow
 def test_archives_of_a_folder_share_one_bound(tmp_path: Path) -> None:
-    files = [_tar(tmp_path / f"{number}.tgz", text=b"0" * 3_000_000) for number in range(3)]
-    outcomes = archive.unpack_all(files, archive.Room(bytes=7_000_000, files=9))
+    tars = [_tar(tmp_path / f"{number}.tgz", text=b"0" * 3_000_000) for number in range(3)]
+    outcomes = archive.unpack_all(tars, archive.Room(bytes=7_000_000, files=9))
     assert [isinstance(outcome, BadInput) for outcome in outcomes] == [False, False, True]
-    assert [isinstance(outcome, BadInput) for outcome in archive.unpack_all(files, archive.Room(files=1))] == [
+    assert [isinstance(outcome, BadInput) for outcome in archive.unpack_all(tars, archive.Room(files=1))] == [
         False, True, True]  # fmt: skip
 
 
