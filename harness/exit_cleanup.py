@@ -8,8 +8,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 _pending: list[Callable[[], object]] = []
 
@@ -19,6 +22,13 @@ def then(remove: Callable[[], object]) -> None:
     if not _pending:
         atexit.register(now)
     _pending.append(remove)
+
+
+def temporary_folder(prefix: str) -> Path:
+    """A new folder that is removed when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+    then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder
 
 
 def now() -> None:

@@ -150,21 +150,44 @@ def shape(name: str, function: Callable[..., Any], request: dict[str, Any]) -> t
     anything = any(item.kind == item.VAR_KEYWORD for item in parameters)
     if name in request["canonical_names"] and len(positional) == 2:
         return "canonical", None
-    setting_names = [item for item in keywords if item in request["settings"]]
-    if len(positional) == 1 and not setting_names and not anything:
+    beside = [item for item in keywords if item in request["more"]]
+    setting_names = [item for item in keywords if item in request["settings"] and item not in beside]
+    first = positional[0].name if positional else ""  # may take all settings, or the model
+    if wanted := [item for item in required(function) if item not in (first, *setting_names, *beside)]:
+        raise Missing(wanted)
+    if first and first not in beside and not setting_names and not anything:
         return "dictionary", None
     if setting_names or anything:
-        return "keywords", None if anything else setting_names
+        return "keywords", None if anything else setting_names + beside
     raise TypeError("it takes neither settings by name nor a dictionary of them")
 
 
+class Missing(TypeError):
+    """A function wants parameters for which nothing is given. `names`: theirs."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"it also takes {', '.join(names)}")
+        self.names = names
+
+
+def required(function: Callable[..., Any]) -> list[str]:
+    """The names of the parameters without a default."""
+    return [
+        item.name
+        for item in inspect.signature(function).parameters.values()
+        if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY) and item.default is item.empty
+    ]
+
+
 def call(
-    function: Callable[..., Any], kind: str, takes: list[str] | None, settings: dict[str, Any], model: dict[str, Any]
+    function: Callable[..., Any], kind: str, takes: list[str] | None, settings: dict[str, Any], request: dict[str, Any]
 ) -> dict[str, Any]:
-    """The native arguments for these settings. `model`: its name among them, empty where they have none, and a value
-    for a function that wants one."""
-    if kind == "dictionary":
-        return arguments(function(Settings(settings)))
+    """The native arguments for these settings. REQUEST has the model's name among them, empty where they have none, and
+    a value for a function that wants one."""
+    model = request["model"]
+    if kind == "dictionary":  # of all settings; what is no setting may be taken by name beside it
+        names = [name for name in inspect.signature(function).parameters if name in request["more"]]
+        return arguments(function(Settings(settings), **{name: settings[name] for name in names if name in settings}))
     accepted = {name: value for name, value in settings.items() if takes is None or name in takes}
     parameters = inspect.signature(function).parameters.values()
     unnamed = [
@@ -196,7 +219,7 @@ def answered(
                 if kind == "canonical":
                     native = arguments(function(requested, dict(item["ours"])))
                 else:
-                    native = call(function, kind, takes, item, request["model"])
+                    native = call(function, kind, takes, item, request)
                 answers[part].append({"native": native, "absent": sorted(requested.absent)})
             except (Exception, SystemExit) as error:
                 answers[part].append({"error": described(error), "line": where(error, request["file"])})
@@ -284,12 +307,19 @@ def main(request_file: str, result_file: str) -> None:
     else:
         result["names"] = [name for name, _ in candidates(module, {**request, "functions": []})]
         for name, function in candidates(module, request):
-            entry: dict[str, Any] = {"name": name, "shape": "", "answers": {}, "error": "", "takes": None}
+            entry: dict[str, Any] = {
+                "name": name,
+                "shape": "",
+                "answers": {},
+                "error": "",
+                "takes": None,
+                "missing": [],
+            }
             try:
                 kind, takes = shape(name, function, request)
                 entry.update(shape=kind, takes=takes, answers=answered(function, kind, takes, request))
             except (TypeError, ValueError) as error:
-                entry["error"] = str(error)
+                entry.update(error=str(error), missing=getattr(error, "names", []))
             result["functions"].append(entry)
     result["stand_ins"] = _Finder.imported
     with open(result_file, "w", encoding="utf-8") as stream:

@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +33,7 @@ from scenarios.engines.mapping import PARTS
 from scenarios.engines.spec import EngineSpec
 
 _WITH_THE_REST = " with the rest"  # suffix for requests of a part that also have the other part's settings
+_LEFT_OUT = " without "  # suffix for the first request of a part without a word of --with, whose name follows
 _ADVICE = (
     "harness mapping --help   # which functions it calls, such as def to_engine(args): a dictionary of settings in, "
     "the engine's arguments out"
@@ -63,7 +64,7 @@ class Answers:
     """The answers of one function of the file.
 
     `calls`: part -> the answer to each request. `takes`: the settings that it accepts by name; None: all. `error`: why
-    it cannot be called.
+    it cannot be called. `missing`: parameters beside the settings for which nothing was given.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Answers:
     calls: dict[str, list[dict[str, Any]]]
     takes: list[str] | None
     error: str
+    missing: tuple[str, ...] = ()
 
     def of(self, part: str) -> list[dict[str, Any]]:
         """The answers to the requests of a part: with that part's settings alone, or with both parts' if the
@@ -119,6 +121,11 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
     notes += [note for item in judged for note in (*_other_names(item, options), *item.notes)]
     notes += [f"{function.trouble(options.file)}: not checked" for function in raising]
+    if absent:
+        notes += [
+            f"{function.trouble(options.file)}: {_with(function.missing)}" for function in functions if function.missing
+        ]
+    notes += _without_effect(functions, options)
     return Mapping(
         file=options.file,
         source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else options.source,
@@ -140,6 +147,24 @@ def _notes_on_engines(judged: list[_Part], options: Asked, takes: Takes | None) 
     if options.engine == options.source and any(item.function.shape != CANONICAL for item in judged):
         others = " or ".join(f"--engine {name}" for name in registry.names(embedded=False) if name != options.engine)
         yield f"both sides are {target.title}: a mapping to another engine is checked with {others}"
+
+
+def _with(names: Iterable[str]) -> str:
+    """The options that give parameters beside the settings."""
+    return shlex.join(word for name in names for word in ("--with", f"{name}=VALUE"))
+
+
+def _without_effect(functions: list[Answers], options: Asked) -> Iterator[str]:
+    """A note on each word of --with without which every function returns the same."""
+    for name, value in options.more:
+        pairs = [
+            (function.calls[f"{part}{_WITH_THE_REST}"][:1], function.calls[f"{part}{_LEFT_OUT}{name}"])
+            for function in functions
+            for part in PARTS
+            if f"{part}{_LEFT_OUT}{name}" in function.calls
+        ]
+        if all(first == left_out for first, left_out in pairs):
+            yield f"--with {name}={value!r} changes nothing: each function returns the same without it"
 
 
 def _distinct(judged: list[_Part]) -> tuple[Arrival, ...]:
@@ -217,7 +242,10 @@ def _judged(
         left_out=tuple(
             text for item, text in zip(of_part, left_out, strict=False) if text and item.parameter.name not in wrong
         ),
-        differs=judge.differs(of_part) if part == "sampling" else (),
+        differs=(
+            *(judge.differs(of_part) if part == "sampling" else ()),
+            *filter(None, map(judge.other_meaning, trials)),
+        ),
         notes=tuple(notes),
     )
 
@@ -444,7 +472,9 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
         fix = _nearest(missing[0], names) if names else _ADVICE
         raise BadInput(message, fix=fix, instead=missing[0])
     functions = [
-        Answers(entry["name"], entry["shape"], entry["answers"], entry["takes"], entry["error"])
+        Answers(
+            entry["name"], entry["shape"], entry["answers"], entry["takes"], entry["error"], tuple(entry["missing"])
+        )
         for entry in answer["functions"]
     ]
     return functions, answer["stand_ins"]
@@ -476,6 +506,16 @@ def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str,
     more = dict(options.more)
     for part, other_part in (PARTS, PARTS[::-1]):
         requests[f"{part}{_WITH_THE_REST}"] = [requests[other_part][0] | each for each in requests[part]]
+    # With the rest: a function of both parts may fail without it.
+    first = {part: requests[f"{part}{_WITH_THE_REST}"][:1] for part in PARTS}
+    natives = {part: [more | each for each in part_requests] for part, part_requests in requests.items()}
+    natives |= {
+        f"{part}{_LEFT_OUT}{name}": [
+            {key: value for key, value in more.items() if key != name} | each for each in first[part]
+        ]
+        for part in PARTS
+        for name in more
+    }
     named = next((item.source.name for item in native["engine"] if item.parameter.name == "model"), "")
     return {
         "file": options.file,
@@ -486,7 +526,8 @@ def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str,
         "defaults": {item.source.name: item.source.default for item in plans["native"]},
         "canonical_names": [f"{options.engine}_{part}" for part in PARTS],
         "model": {"name": named, "value": MODEL},
-        "native": {part: [more | each for each in part_requests] for part, part_requests in requests.items()},
+        "native": natives,
+        "more": sorted({*more} - {item.source.name for plan in plans.values() for item in plan}),
         "canonical": {
             part: [
                 {"asked": {"device": "cuda"} | each, "ours": harness_gives(of_part, each)}
@@ -574,4 +615,5 @@ def _nothing_maps(
     way = f"settings of {source.title} to arguments of {target.title}"
     notes = [_stand_ins(stand_ins)] if stand_ins else []
     text = f"{options.file}: no function maps {way}" + (f" ({troubles})" if troubles else "")
-    return BadInput("; ".join([text, *notes]), fix=_ADVICE)
+    missing = [name for function in functions for name in function.missing]
+    return BadInput("; ".join([text, *notes]), fix=_with(dict.fromkeys(missing)) or _ADVICE)

@@ -278,6 +278,21 @@ class Judge:
         then = "decides itself" if target_value is None else f"then has {target_value!r}"
         return f"{name}: {self.source_title} has {default!r}; the mapping gives {written}, {self.target.title} {then}"
 
+    def other_meaning(self, trial: Trial) -> str:
+        """What a number means in each engine, where the same number is given and means something else."""
+        setting, target = trial.setting, trial.setting.target
+        if self.source is None or self.source is self.target or target is None or setting.parameter.comparable:
+            return ""
+        values = [setting.source.write(value) for value in (setting.first, setting.second)]
+        if trial.error or [native.get(target.name) for native in (trial.base, trial.varied)] != values:
+            return ""
+        mine, theirs = (setting.parameter.note(spec.name) for spec in (self.source, self.target))
+        trap = setting.parameter.trap
+        return (
+            f"{setting.source.name} is copied to {target.name}, and equal numbers mean something else: in "
+            f"{self.source.title} {mine}; in {self.target.title} {theirs}. {trap[:1].upper()}{trap[1:]}"
+        )
+
     def differs(self, of_sampling: Sequence[Setting]) -> tuple[str, ...]:
         """What the engines' own samplers do differently with equal parameters."""
         values = {item.parameter.name: item.second for item in of_sampling if not item.parameter.carried}

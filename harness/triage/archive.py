@@ -1,28 +1,28 @@
-"""Packs an evidence directory into a zip, and unpacks a zip or a tar from anybody: no path leaves the directory, and
-its size is bounded."""
+"""Packs an evidence directory into a zip, and unpacks zips and tars from anybody: no path leaves the directory, and
+their size is bounded."""
 
 from __future__ import annotations
 
-import bz2
 import json
 import lzma
 import os
+import re
 import shlex
 import shutil
 import stat
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any, BinaryIO
 
 from harness import exit_cleanup
 from harness.errors import BadInput
+from harness.triage import compressed
 from probes.files import FILE_MODE
 from reports import displayed_paths
 
@@ -35,11 +35,21 @@ INDEX = "evidence.json"
 BLOCK = 1 << 20  # bytes read at a time
 _ROOT = str(Path(__file__).resolve().parents[2])
 # -I: neither the current folder nor PYTHONPATH affects imports
-_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from {__name__} import main; main(*sys.argv[1:])"
+_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from {__name__} import main; main()"
 _BY_HAND = "unpack it, then harness triage DIR"
 TAR_HEADER = 512  # bytes of a tar's first header, with the format's name at 257 (POSIX.1-1988)
 HEAD = 64 << 10  # bytes of a compressed file that are looked at for it
 _ENDED = "{file} ended the process that unpacked it: refused"
+# A folder of a job holds zips that are no archives of evidence, such as what torch.save writes.
+_NAMED = re.compile(r"(?<=.)(\.tar)?\.(zip|tar|tgz|tbz2?|txz|tzst|gz|bz2|xz|zst)$", re.IGNORECASE)
+
+
+@dataclass
+class Room:
+    """What may still be unpacked: bytes and files of all archives together."""
+
+    bytes: int = MAX_BYTES
+    files: int = MAX_FILES
 
 
 def pack(folder: Path, target: Path | None = None) -> Path:
@@ -69,41 +79,80 @@ def pack(folder: Path, target: Path | None = None) -> Path:
 def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> Path:
     """Unpack a zip or a tar into a temporary directory that is removed when this process ends.
 
-    A separate process unpacks it, with limits on memory and time. Raises BadInput, and leaves nothing behind, for a
-    file that is neither, is damaged, is too large when unpacked, or has a member whose path would leave the directory.
+    Raises BadInput, and leaves nothing behind, for a file that is neither, is damaged, is too large when unpacked, or
+    has a member whose path would leave the directory.
     """
-    folder = Path(tempfile.mkdtemp(prefix="harness-evidence-")).resolve()
-    words = [str(Path(file).resolve()), str(folder), str(max_bytes), str(max_files)]
+    [outcome] = unpack_all([file], Room(max_bytes, max_files))
+    if isinstance(outcome, BadInput):
+        raise outcome
+    return outcome
+
+
+def unpack_all(files: Sequence[Path], room: Room) -> list[Path | BadInput]:
+    """Unpack each archive as `unpack` does, all within `room`; the error in place of the folder for one that is
+    refused.
+
+    A separate process unpacks them, with limits on memory and time.
+    """
+    folders = [exit_cleanup.temporary_folder("harness-evidence-") for _ in files]
+    order = {"files": [[str(Path(file).resolve()), str(folder)] for file, folder in zip(files, folders, strict=True)],
+             "room": [room.bytes, room.files]}  # fmt: skip
+    slow = False
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", _START, *words], capture_output=True, stdin=subprocess.DEVNULL, cwd="/",
+            [sys.executable, "-I", "-c", _START], capture_output=True, input=json.dumps(order).encode(), cwd="/",
             timeout=DEADLINE_S,
         )  # fmt: skip
-        ended = {"error": _ENDED.format(file=file), "fix": _look(file)}
-        outcome = json.loads(done.stdout) if done.returncode == 0 else ended
-    except (subprocess.TimeoutExpired, ValueError, OSError):
-        outcome = {"error": f"{file} was not unpacked within {DEADLINE_S:.0f} s: refused", "fix": _BY_HAND}
-    if outcome["error"]:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise BadInput(outcome["error"], fix=outcome.get("fix"))
-    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
-    displayed_paths.unpacked(str(folder), str(file))
-    return folder
+        printed = done.stdout
+    except subprocess.TimeoutExpired as expired:
+        printed, slow = expired.stdout or b"", True
+    except OSError:
+        printed, slow = b"", True
+    answers = [json.loads(line) for line in printed.splitlines(keepends=True) if line.endswith(b"\n")]
+    outcomes: list[Path | BadInput] = []
+    for at, (file, folder) in enumerate(zip(files, folders, strict=True)):
+        answer = answers[at] if at < len(answers) else _unanswered(file, slow=slow)
+        room.bytes, room.files = answer.get("room", (room.bytes, room.files))
+        if answer["error"]:
+            shutil.rmtree(folder, ignore_errors=True)
+            outcomes.append(BadInput(answer["error"].replace(str(Path(file).resolve()), str(file)), fix=answer["fix"]))
+            continue
+        displayed_paths.unpacked(str(folder), displayed_paths.displayed(str(file)))
+        outcomes.append(folder)
+    return outcomes
+
+
+def _unanswered(file: Path, *, slow: bool) -> dict[str, Any]:
+    """The answer for an archive at which the process ended, or that it did not reach."""
+    if slow:
+        return {"error": f"{file} was not unpacked within {DEADLINE_S:.0f} s: refused", "fix": _BY_HAND}
+    return {"error": _ENDED.format(file=file), "fix": _look(file)}
+
+
+def is_archive(file: Path) -> bool:
+    """Whether a file is a zip or a tar."""
+    return is_tar(file) or zipfile.is_zipfile(file)
+
+
+def in_folder(file: Path) -> bool:
+    """Whether a file that lies in a folder is an archive, also by its name."""
+    return bool(_NAMED.search(file.name)) and is_archive(file)
+
+
+def bare(file: Path) -> Path:
+    """Its path without what its name says of packing."""
+    return file.with_name(_NAMED.sub("", file.name))
 
 
 def is_tar(file: Path) -> bool:
-    """Whether a file is a tar: plain, or packed by gzip, bzip2 or xz. Reads its beginning only."""
+    """Whether a file is a tar: plain, or packed. Reads its beginning only."""
     try:
         with open(file, "rb") as stream:
             data = stream.read(HEAD)
-        if data.startswith(b"\x1f\x8b"):
-            data = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16).decompress(data, TAR_HEADER)
-        elif data.startswith(b"BZh"):
-            data = bz2.BZ2Decompressor().decompress(data, TAR_HEADER)
-        elif data.startswith(b"\xfd7zXZ\0"):
-            data = lzma.LZMADecompressor(memlimit=MEMORY_BYTES).decompress(data, TAR_HEADER)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError):
+    except OSError:
         return False
+    if compressed.is_packed(data):
+        data = compressed.unpacked(data, TAR_HEADER)[0]
     return data[257:262] == b"ustar"
 
 
@@ -117,17 +166,17 @@ def is_evidence(file: Path) -> bool:
     return any(name.name == INDEX or "processes" in name.parts for name in names)
 
 
-def unpack_into(folder: Path, file: Path, max_bytes: int, max_files: int) -> None:
-    """Unpack `file` into `folder`, in the separate process. Raises BadInput."""
+def unpack_into(folder: Path, file: Path, room: Room) -> None:
+    """Unpack `file` into `folder`, in the separate process, and take what it needs of `room`. Raises BadInput."""
     try:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as zipped:
                 members = [member for member in zipped.infolist() if not member.is_dir()]
                 top = _top(members)
-                _extract_all(_of_zip(zipped, members, top), folder, file, max_bytes, max_files)
+                _extract_all(_of_zip(zipped, members, top), folder, file, room)
         else:
-            with tarfile.open(file, "r|*") as tarred:
-                _extract_all(_of_tar(tarred), folder, file, max_bytes, max_files)
+            with open(file, "rb") as stream, _tar(stream) as tarred:
+                _extract_all(_of_tar(tarred), folder, file, room)
     except (
         zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError,
         ValueError, OSError, MemoryError,
@@ -144,15 +193,31 @@ def _look(file: Path) -> str:
     return f"{listing} {shlex.quote(str(file))}   # its members; ask the sender for another"
 
 
-def main(file: str, folder: str, max_bytes: str, max_files: str) -> None:
-    cap(MEMORY_BYTES, int(DEADLINE_S), int(max_bytes) + BLOCK)
+def _tar(stream: BinaryIO) -> tarfile.TarFile:
+    head = stream.read(len(compressed.ZSTD))
+    stream.seek(0)
+    if head == compressed.ZSTD:  # tarfile reads it from Python 3.14 on
+        return tarfile.open(fileobj=compressed.zstd_stream(stream), mode="r|")
+    return tarfile.open(fileobj=stream, mode="r|*")
+
+
+def main() -> None:
+    """Unpack what the standard input lists, and print a line for each archive."""
+    order = json.load(sys.stdin)
+    room = Room(*order["room"])
+    cap(MEMORY_BYTES, int(DEADLINE_S), room.bytes + BLOCK)
     os.umask(0o077)
-    outcome: dict[str, str | None] = {"error": ""}
-    try:
-        unpack_into(Path(folder), Path(file), int(max_bytes), int(max_files))
-    except BadInput as error:
-        outcome = {"error": error.message, "fix": error.fix}
-    sys.stdout.write(json.dumps(outcome))
+    for file, folder in order["files"]:
+        answer: dict[str, object] = {"error": "", "fix": ""}
+        before = room.bytes, room.files
+        try:
+            unpack_into(Path(folder), Path(file), room)
+        except BadInput as error:
+            answer = {"error": error.message, "fix": error.fix}
+            shutil.rmtree(folder, ignore_errors=True)
+            room.bytes, room.files = before
+        sys.stdout.write(json.dumps({**answer, "room": [room.bytes, room.files]}) + "\n")
+        sys.stdout.flush()
 
 
 def cap(memory: int, seconds: int, file_bytes: int) -> None:
@@ -199,12 +264,13 @@ def _of_tar(tarred: tarfile.TarFile) -> Iterator[_Member]:
             yield _Member(member.name, member.name, False, tarred.extractfile(member))
 
 
-def _extract_all(members: Iterator[_Member], folder: Path, file: Path, max_bytes: int, max_files: int) -> None:
-    remaining_bytes = max_bytes
-    for number, member in enumerate(members):
-        if number == max_files:
-            raise BadInput(f"{file} holds more than {max_files} files", fix=_BY_HAND)
-        remaining_bytes = _extract(member, folder / _safe(file, member), remaining_bytes, file)
+def _extract_all(members: Iterator[_Member], folder: Path, file: Path, room: Room) -> None:
+    most = room.files
+    for member in members:
+        if not room.files:
+            raise BadInput(f"{file} holds more than {most} files", fix=_BY_HAND)
+        room.files -= 1
+        _extract(member, folder / _safe(file, member), file, room)
 
 
 def _safe(file: Path, member: _Member) -> PurePosixPath:
@@ -222,14 +288,12 @@ def _safe(file: Path, member: _Member) -> PurePosixPath:
     return path
 
 
-def _extract(member: _Member, target: Path, remaining_bytes: int, file: Path) -> int:
-    """Unpack one member. Counts the bytes that really come out, not those that the header promises; returns how many
-    are left."""
+def _extract(member: _Member, target: Path, file: Path, room: Room) -> None:
+    """Unpack one member. Counts the bytes that really come out, not those that the header promises."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target, "xb") as sink:
         while member.content is not None and (block := member.content.read(BLOCK)):
-            remaining_bytes -= len(block)
-            if remaining_bytes < 0:
+            room.bytes -= len(block)
+            if room.bytes < 0:
                 raise BadInput(f"{file} is too large when it is unpacked", fix=_BY_HAND)
             sink.write(block)
-    return remaining_bytes

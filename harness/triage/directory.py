@@ -13,7 +13,7 @@ import shlex
 import shutil
 import stat
 import typing
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ MAX_JSON_BYTES = 16 << 20  # bytes
 # Limits of one process file (two looks at 300 threads of 40 frames each), and of all together (10,000 with 25 kB, as of
 # 60 threads).
 MAX_PROCESS_BYTES, MAX_PROCESSES_BYTES = 4 << 20, 256 << 20
+HEAD = 4_096  # bytes of a file by which it is recognised
 MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this holds more than 200,000
 MAX_TEXT, MAX_ITEMS = 20_000, 100_000  # limits of a field: characters, and items of a list or object
 MAX_DEPTH = 16  # nesting depth of a file
@@ -262,10 +263,9 @@ def _bare(folder: Path, source: Path) -> Evidence:
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
 
 
-def loose(files: Iterable[Path]) -> Evidence:
-    """The evidence in flight recorder dumps that were named one by one, or lie in several folders."""
-    dumps = {str(file): str(file.resolve()) for file in files}
-    return Evidence(path="", source="directory", taken="", stall_s=0.0, dumps=dumps)
+def loose(dumps: Mapping[str, str]) -> Evidence:
+    """The evidence in flight recorder dumps that were named one by one, or lie in several folders: name -> path."""
+    return Evidence(path="", source="directory", taken="", stall_s=0.0, dumps=dict(dumps))
 
 
 def is_dump(file: Path) -> bool:
@@ -275,15 +275,18 @@ def is_dump(file: Path) -> bool:
         return False
     try:
         with open(file, "rb") as stream:
-            first = stream.read(1)
+            head = stream.read(HEAD)
     except OSError:
         return True  # the reader of dumps reports why it cannot be read
-    return begins_dump(file, first) if first else file.stem[-1:].isdigit()
+    return begins_dump(file, head) if head else file.stem[-1:].isdigit()
 
 
-def begins_dump(file: Path, first: bytes) -> bool:
-    """Whether a file that begins with the byte `first` is a dump. `first`: empty for an empty file."""
-    return bool(first) and first in b"{\x80" and file.name not in (MANIFEST, VERDICT)
+def begins_dump(file: Path, head: bytes) -> bool:
+    """Whether a file that begins so is a dump. `head`: empty for an empty file. JSON lines are text."""
+    if head[:1] not in (b"{", b"\x80") or file.name in (MANIFEST, VERDICT):
+        return False
+    first, _, rest = head.partition(b"\n")
+    return file.suffix != ".jsonl" and not (first.rstrip().endswith(b"}") and rest.lstrip().startswith(b"{"))
 
 
 def _inside(folder: Path, relative: str, notes: list[str]) -> bool:

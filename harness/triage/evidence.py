@@ -549,7 +549,7 @@ class Evidence:
     watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
     command_exit_code: int | None = None  # of the command that was watched, if it ended and the watch saw how
     watched: bool = False  # its processes run, or ran, under a watch; see `is_watched`
-    directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared
+    directories: tuple[str, ...] = ()  # of united nodes, so that no ages of two hosts are compared; of pasted jobs
 
     @property
     def never_met(self) -> list[Process]:

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import shlex
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from itertools import chain, combinations, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +21,9 @@ from harness.triage.graph.subjects import ended
 from harness.triage.graph.worlds import met_at
 from harness.triage.recorders import nanoseconds
 from probes import limits
+from reports.text import first_of
 
+MOST_JOBS = 3  # that a sentence names
 MOST_WORDS = 7  # of the command that names a job
 T = TypeVar("T")
 World = tuple[tuple[str, ...], str, int]  # (where its ranks meet, empty if unknown; engine; size)
@@ -34,9 +36,8 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
     from what another directory says about it.
     """
     _refuse_dumps(parts)
+    _refuse_several_jobs(parts)
     _refuse_twice(parts)
-    for (first_path, first), (second_path, second) in combinations(parts.items(), 2):
-        _refuse_two_jobs(first_path, first, second_path, second)
     common = Path(os.path.commonpath([Path(part.path).resolve() for part in parts.values()]))
     all_parts = list(parts.values())
     # The job as a whole stood still only as long as the host with the shortest stall.
@@ -177,7 +178,7 @@ def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
             if before != path:
                 raise BadInput(
                     f"{before} and {path} are both evidence of {process.host} (process {process.pid} is in both)",
-                    fix=_latest_look(parts) or _without(parts, before),
+                    fix=_each_look(parts) or _without(parts, before),
                 )
         for world, its in worlds(part).items():
             for rank, process in its.items():
@@ -192,20 +193,37 @@ def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
                     )
 
 
-def _latest_look(parts: Mapping[Path, Evidence]) -> str:
-    """The command that judges the latest of several looks at one host; empty where the parts are of several hosts."""
+def _each_look(parts: Mapping[Path, Evidence]) -> str:
+    """The commands that judge several looks at one host; empty where the parts are of several hosts."""
     if len({process.host for part in parts.values() for process in part.processes}) > 1:
         return ""
-    latest = max(parts, key=lambda path: parts[path].taken)
-    return f"harness triage {shlex.quote(str(latest))}   # the latest of these looks at one host"
+    looks = sorted(parts, key=lambda path: (parts[path].taken, path))
+    return f"{_apart([[path] for path in looks[::-1]])}   # looks at one host, the latest first"
 
 
-def _refuse_two_jobs(first_path: Path, first: Evidence, second_path: Path, second: Evidence) -> None:
-    """Raise BadInput where two directories are of two jobs."""
-    if not (why := _two_jobs(first, second)):
+def _apart(jobs: Iterable[Iterable[Path]]) -> str:
+    """A command for each job."""
+    return "; ".join(shlex.join(["harness", "triage", *map(str, job)]) for job in jobs)
+
+
+def _refuse_several_jobs(parts: Mapping[Path, Evidence]) -> None:
+    """Raise BadInput where directories are of several jobs, with a command for each job."""
+    jobs: list[list[Path]] = []
+    whys: list[str] = []
+    for path, part in parts.items():
+        for job in jobs:
+            if not (why := next(filter(None, (_two_jobs(parts[member], part) for member in job)), "")):
+                job.append(path)
+                break
+            whys.append(why)
+        else:
+            jobs.append([path])
+    if len(jobs) < 2:
         return
-    apart = "; ".join(shlex.join(["harness", "triage", str(path)]) for path in (first_path, second_path))
-    raise BadInput(f"{_job(first_path, first)} and {_job(second_path, second)} are two jobs: {why}", fix=apart)
+    names = [_job(job[0], parts[job[0]]) for job in jobs]
+    several = " and ".join(names) if len(names) == 2 else first_of(names, MOST_JOBS)
+    count = "two" if len(jobs) == 2 else len(jobs)
+    raise BadInput(f"{several} are {count} jobs: {whys[0]}", fix=_apart(jobs))
 
 
 def _two_jobs(first: Evidence, second: Evidence) -> str:

@@ -8,12 +8,12 @@ import dataclasses
 import errno
 import os
 import shlex
-import shutil
 import socket
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,12 +21,13 @@ from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
 from harness.other_paths import another_out, free_path, similar_path
-from harness.triage import archive, directory, judge, pasted
+from harness.triage import archive, directory, flight, judge, pasted
 from harness.triage.collect import CollectOptions, Scope, collect, endings, live, may_live
 from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
 from harness.triage.nodes import unite
+from harness.triage.pasted.files import unpacked_archives
 from harness.triage.remote import gather, token
 from harness.triage.watch.retention import EVIDENCE, order
 from harness.verdict_file import NAME as VERDICT
@@ -46,6 +47,7 @@ MOST_NAMED = 16  # dumps that a command names one by one; with more of them it n
 LONGER_S = 7.0
 NEXT_RUN = "for the next run: harness watch -- COMMAND, and look at its processes while they stand"
 NEXT_WATCH = "in the next run, look at its processes while they stand"
+MOST_NESTED, MOST_BELOW = 4, 10_000  # folders within each other, and evidence below one, that are looked for
 WATCH = "watch"  # watch folder in a directory of harness parity
 
 
@@ -77,7 +79,7 @@ def triage(
         scope = _scope_again(what, evidence)
         evidence = collect(scope, options, out=made, after=(evidence, time.monotonic() - began))
         verdict = judge.triage(evidence)
-    verdict = displayed_paths.displayed(verdict)
+    verdict = displayed_paths.displayed(_with_neighbours(verdict, evidence))
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=_command(again))
     folder = Path(out) if out else made
@@ -124,9 +126,9 @@ def look(what: list[str], *, tell: Callable[[str], None] = lambda line: None) ->
     Raises BadInput for anything else, and for evidence without a stack.
     """
     try:
-        evidence = _evidence(what, _temporary("harness-stacks-"), "", tell)[0]
-    except BadInput as error:  # the fix is a command that takes the same words
-        fix = (error.fix or "").replace("harness triage", "harness stacks", 1)
+        evidence = _evidence(what, exit_cleanup.temporary_folder("harness-stacks-"), "", tell)[0]
+    except BadInput as error:  # the fix has commands that take the same words
+        fix = (error.fix or "").replace("harness triage", "harness stacks")
         raise BadInput(error.message, fix=fix, instead=error.instead) from error
     if any(thread.frames for process in evidence.processes for look in process.samples for thread in look.threads):
         return evidence
@@ -160,13 +162,6 @@ def _scope_again(what: list[str], evidence: Evidence) -> Scope:
         return Scope(tuple(process.pid for process in evidence.processes), ray_address="")
 
 
-def _temporary(prefix: str) -> Path:
-    """A new folder that is removed when this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
-    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
-    return folder
-
-
 def _check_writable(out: Path) -> None:
     """Raise BadInput if nothing can be written into `out`, before anything is looked at. `out` is not created yet."""
     existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
@@ -189,7 +184,19 @@ def _evidence(
     """The evidence, and the folder that it was taken into now; None where it was there before."""
     if urls := [word for word in what if gather.is_url(word)]:
         return _served(urls, [Path(word) for word in what if word not in urls], out, token_file)
-    paths = [_opened(word) for word in what]
+    refused: list[str] = []
+    opened = [pair for word in what for pair in _with_archives(word, _opened(word), refused)]
+    try:
+        evidence, made = _of_paths([word for word, _ in opened], [path for _, path in opened], out, tell)
+    except BadInput as error:
+        raise BadInput(f"{error.message}; {refused[0]}", fix=error.fix) if refused else error from None
+    return dataclasses.replace(evidence, notes=(*evidence.notes, *refused)), made
+
+
+def _of_paths(
+    what: list[str], paths: list[Path], out: Path | None, tell: Callable[[str], None]
+) -> tuple[Evidence, Path | None]:
+    """The evidence in `paths`, which the words of `what` name; of live processes where the words name no files."""
     existing_paths = [path for path in paths if path.exists() and not str(path).isdigit()]
     if pasted_evidence := _pasted(what, paths):
         return pasted_evidence, None
@@ -198,7 +205,7 @@ def _evidence(
             raise _beside_evidence(absent[0], str(existing_paths[0])) if absent[0].isdigit() else _absent(absent[0])
         return _nodes(paths, out)
     if existing_paths and (nodes := _of_nodes(existing_paths[0])):
-        return _nodes(nodes, out)
+        return _nodes(nodes, out) if len(nodes) > 1 else _recorded(str(nodes[0]), nodes[0], out)
     if existing_paths:
         return _recorded(what[0], existing_paths[0], out)
     if len(what) == 1 and _pathlike(what[0]):
@@ -220,7 +227,43 @@ def _opened(word: str) -> Path:
     if path.is_dir() and path.resolve().name == EVIDENCE and newest(path.resolve().parent) is not None:
         return path.parent if path.name == EVIDENCE else path.resolve().parent
     packed = path.is_file() and (archive.is_tar(path) or (zipfile.is_zipfile(path) and not archive.is_evidence(path)))
-    return archive.unpack(path) if packed else path
+    return _root(archive.unpack(path)) if packed else path
+
+
+def _root(folder: Path) -> Path:
+    """The folder that holds all that an archive unpacked to, if it is evidence or a run; else `folder`."""
+    inner = folder
+    while len(below := [*inner.iterdir()]) == 1 and below[0].is_dir():
+        inner = below[0]
+        if _holds_evidence(inner):
+            return inner
+    return folder
+
+
+def _with_archives(word: str, path: Path, refused: list[str]) -> list[tuple[str, Path]]:
+    """The path that a word names, and of a folder that is neither evidence nor a run what the archives in it unpack to,
+    each with a word. Evidence of nodes stands alone. A sentence for each archive that is refused joins `refused`."""
+    if str(path).isdigit() or not path.is_dir() or _is_read_whole(path):
+        return [(word, path)]
+    unpacked = {
+        file: _root(folder)
+        for file, folder in unpacked_archives(path, lambda below: not _is_read_whole(below), refused).items()
+    }
+    nodes = [folder for file, folder in unpacked.items() if _holds_evidence(folder) and not archive.bare(file).is_dir()]
+    if nodes:
+        below = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _holds_evidence(folder)]
+        return [(str(node), node) for node in (*below, *nodes)]
+    return [(word, path), *((str(folder), folder) for folder in unpacked.values())]
+
+
+def _is_read_whole(folder: Path) -> bool:
+    """Whether a folder is evidence, a run with or without evidence, or a pair of them."""
+    return _is_node(folder) or any((folder / name).is_dir() for name in SIDES)
+
+
+def _is_node(folder: Path) -> bool:
+    """Whether a folder is evidence, or a run with or without evidence."""
+    return _holds_evidence(folder) or newest(folder) is not None
 
 
 def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
@@ -235,7 +278,7 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
     if absent := [path for path in files if not path.exists()]:
         raise _absent(str(absent[0]))
     if len(files) > 1 and all(map(directory.is_dump, files)):
-        return directory.loose(files)
+        return directory.loose({str(file): str(file.resolve()) for file in files})
     stacks = pasted.evidence([word if word == pasted.STDIN else str(path)
                               for word, path in zip(words, paths, strict=True)])  # fmt: skip
     if stacks is None and (pasted.STDIN in words or (len(files) > 1 and any(path.is_file() for path in files))):
@@ -331,9 +374,11 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
     """The evidence in the file or directory `path`, which the user calls `word`; of a run whose processes may live, new
     evidence."""
     if path.is_file():
-        if path.suffix != ".zip" and not zipfile.is_zipfile(path):
-            _refuse_file(path)
-        return _read(path), None
+        if path.suffix == ".zip" or zipfile.is_zipfile(path):
+            return _read(path), None
+        if os.access(path, os.R_OK) and path.stat().st_size and directory.is_dump(path):
+            return _one_dump(path), None
+        _refuse_file(path)
     if directory.is_evidence(path):
         return _read(path), None
     path = _watched(path)
@@ -355,15 +400,39 @@ def _refuse_file(path: Path) -> NoReturn:
         )
     if not path.stat().st_size:
         raise _empty(path)
-    if directory.is_dump(path) and named_rank(path.name)[1] is not None:
-        raise BadInput(
-            f"{path} is the recorder dump of one rank: triage compares those of all ranks", fix=_with_others(path)
-        )
     raise BadInput(
         f"{path} is one file without stacks or lines about a timeout: triage reads those, the directory with the "
         "recorder dumps of every rank, or evidence",
         fix=directory.READS,
     )
+
+
+def _one_dump(path: Path) -> Evidence:
+    """The evidence in the recorder dump of one rank. Raises BadInput where it is none, or its rank is not known."""
+    try:
+        loaded = flight.load(path)
+    except flight.NotADump:
+        _refuse_file(path)
+    except flight.FlightError as error:
+        raise BadInput(error.message, fix=_with_others(path)) from error
+    if loaded.rank is None:
+        named = path.with_name(f"rank_N{path.suffix}")
+        copy = shlex.join(["cp", str(path), str(named)])
+        raise BadInput(
+            f"{path} is a recorder dump, and neither its name nor its groups say of which rank",
+            fix=f"{copy}   # N: its rank; then: {_command([str(named)])}",
+        )
+    return directory.loose({str(path): str(path.resolve())})
+
+
+def _with_neighbours(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """The verdict on one dump alone, which advises first to judge it together with the dumps beside it."""
+    if evidence.path or evidence.processes or len(evidence.dumps) != 1 or verdict.triage is None:
+        return verdict
+    path = Path(next(iter(evidence.dumps)))
+    folder = _command([str(path.parent)])
+    steps = [step for step in verdict.triage.next if step.partition("   #")[0] != folder]
+    return dataclasses.replace(verdict, triage=dataclasses.replace(verdict.triage, next=[_with_others(path), *steps]))
 
 
 def _with_others(path: Path) -> str:
@@ -394,13 +463,25 @@ def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: s
 
 
 def _of_nodes(path: Path) -> list[Path]:
-    """The evidence and watch directories right below one that is neither: of the nodes of a job. Empty for others."""
-    if not path.is_dir() or directory.is_evidence(path) or any((path / name).is_dir() for name in (*LIVE, *SIDES)):
+    """The evidence and watch directories below one that is neither: of the nodes of a job, of several jobs, or one in
+    folders that hold nothing else. Empty for others."""
+    if not path.is_dir() or _is_read_whole(path):
         return []
-    node_directories = sorted(below for below in path.iterdir() if below.is_dir() and (
-        directory.is_evidence(below) or any((below / name).is_dir() for name in LIVE)
-    ))  # fmt: skip
-    return node_directories if len(node_directories) > 1 else []
+    below = list(islice(_evidence_below(path, MOST_NESTED), MOST_BELOW))
+    alone = len(below) == 1 and not any(entry.is_file() for entry in path.iterdir())
+    return below if len(below) > 1 or alone else []
+
+
+def _evidence_below(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        below = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
+    except OSError:
+        return
+    for entry in below:
+        if _is_node(entry):
+            yield entry
+        elif depth > 1 and not _is_read_whole(entry):
+            yield from _evidence_below(entry, depth - 1)
 
 
 def _nodes(
@@ -483,7 +564,7 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
 
 def _last_words(run: Path) -> Evidence:
     """What the processes of a run that has ended left in it; copies of dumps go when this process ends."""
-    folder = _temporary("harness-last-words-")
+    folder = exit_cleanup.temporary_folder("harness-last-words-")
     evidence = collect(live(str(run)), out=folder)
     return dataclasses.replace(
         evidence,

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gzip
 import hashlib
 import json
 import os
 import shutil
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -140,6 +142,18 @@ def dumps(folder: Path, form: str) -> None:
     list(synthesis.write(job, folder, form))  # type: ignore[arg-type]
 
 
+def packed_dumps(folder: Path) -> None:
+    """The dumps of a job, in an archive for each of two nodes, and one in a packed file of its own."""
+    with tempfile.TemporaryDirectory() as made:
+        dumps(Path(made), "pickle")
+        files = sorted(Path(made).iterdir())
+        for node, its in enumerate((files[:2], files[2:-1])):
+            with tarfile.open(folder / f"node{node}.tar.gz", "w:gz") as tarred:
+                for file in its:
+                    tarred.add(file, file.name)
+        (folder / f"{files[-1].name}.gz").write_bytes(gzip.compress(files[-1].read_bytes()))
+
+
 def run(folder: Path, side: str = "baseline", *, ranks: int = 1, native: bool = True, half: bool = False) -> None:
     plan = recordings.scenario(steps=2, prompts=2, group=2, max_tokens=8, dtype="bfloat16" if half else "float32")
     plan = dataclasses.replace(plan, ppo=dataclasses.replace(plan.ppo, world_size=ranks, train_batch_size=4))
@@ -220,6 +234,7 @@ INPUTS: dict[str, Input] = {
     ),
     "dumps": Input(lambda folder: dumps(folder, "json"), (("triage", ".", "--format", "json"),), TRIAGE),
     "pickles": Input(lambda folder: dumps(folder, "pickle"), (("triage", ".", "--format", "json"),), TRIAGE),
+    "packed-dumps": Input(packed_dumps, (("triage", ".", "--format", "json"),), TRIAGE),
     "watch": Input(watch, ((".",),), frozenset({0}), function="collected"),
     "pair": Input(pair, (("diff", "baseline", "candidate", "--format", "json"),), PARITY, recording=True),
     "pair-half": Input(

@@ -7,7 +7,7 @@ group whose members nobody recorded is compared among the ranks that mention it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.triage.evidence import Group
@@ -146,7 +146,8 @@ def _states(
 
 def _without_members(states: Iterable[GroupState]) -> list[str]:
     return [
-        f"members of group {named(state.group)} were not recorded: only ranks {_ranks(state.ranks)} are seen in it"
+        f"members of group {named(state.group).removeprefix('group ')} were not recorded: "
+        f"{_only(state.ranks)} seen in it"
         for state in states
         if not state.group.members
     ]
@@ -231,11 +232,13 @@ def _parts(
                 parts[full][rank] = flight, number
             else:
                 unknown.append((full, rank, flight, number))
-    # A dump without members joins the group of the same name and backend if only one of them includes its rank.
+    # A dump without members joins the group of the same name and backend if only one of them includes its rank, also
+    # one that only the configuration of a dump without operations describes.
+    configured = {_counted(group, flight) for flight in flights.values() for group in flight.config if group.members}
     for group, rank, flight, number in unknown:
         matching_groups = [
             known_group
-            for known_group in parts
+            for known_group in {*parts, *configured}
             if known_group.name == group.name and known_group.backend == group.backend and rank in known_group.members
         ]
         parts[matching_groups[0] if len(matching_groups) == 1 else group][rank] = flight, number
@@ -255,8 +258,13 @@ def _without_operations(name: str, rank: int, flight: Flight, known_groups: Iter
             return known_group
     for dumped_group in (*flight.config, *flight.groups):
         if dumped_group.name == name and rank in dumped_group.members:
-            return replace(dumped_group, backend=flight.backend or NCCL, world_size=len(dumped_group.members))
+            return _counted(dumped_group, flight)
     return None
+
+
+def _counted(group: Group, flight: Flight) -> Group:
+    """A group of a dump's configuration as the operations of its members name it."""
+    return replace(group, backend=flight.backend or NCCL, world_size=len(group.members))
 
 
 def _recorded(group: Group, rank: int, recorded_groups: Sequence[Group], notes: list[str]) -> tuple[int, ...]:
@@ -374,6 +382,10 @@ def _damaged(flights: Iterable[Flight], size: int | None) -> tuple[dict[int | No
 def _order(item: tuple[Group, object]) -> tuple[int, int, str]:
     name = item[0].name
     return (0, int(name), name) if name.isdecimal() and len(name) < 10 else (1, 0, name)
+
+
+def _only(ranks: Collection[int]) -> str:
+    return f"only ranks {_ranks(ranks)} are" if len(ranks) > 1 else f"only rank {_ranks(ranks)} is"
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -113,6 +113,8 @@ def _from_json(data: bytes, name: str) -> Flight:
             raise NotADump(f"{name} is JSON, but no flight recorder dump") from error
         raise FlightError(f"{name} is no flight recorder dump as torch writes it: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if b"}\n{" in data and b'"pg_config"' not in data and b'"collective_seq_id"' not in data:
+            raise NotADump(f"{name} is a JSON object a line, and no flight recorder dump") from error
         raise FlightError(f"{name} is cut short or damaged: {error}") from error
     if dump.version is None and dump.pg_config is None and dump.entries is None:
         raise NotADump(f"{name} is JSON, but no flight recorder dump: it has neither version, pg_config nor entries")

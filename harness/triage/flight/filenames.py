@@ -11,6 +11,11 @@ _TRAILING = re.compile(r"(\d+)$")
 _SUFFIXES = (".json", ".pkl", ".pickle")
 
 
+def says_rank(name: str) -> bool:
+    """Whether a file name calls its number a rank. Other numbers may be pids or dates."""
+    return _RANKED.search(name) is not None
+
+
 def named_rank(name: str) -> tuple[str, int | None]:
     """Split a file name into what it shares with its neighbours and the rank in it: nccl_trace_rank_3, rank3.json,
     3.pkl."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.triage.flight.doubles import distinct
-from harness.triage.flight.filenames import named_rank
+from harness.triage.flight.filenames import named_rank, says_rank
 from harness.triage.flight.flight import Flight, FlightError, NotADump
 from harness.triage.flight.worker import file_name
 from harness.triage.flight.workers import DEADLINE_S, read_all
@@ -97,7 +97,7 @@ def load_files(files: Mapping[str, Path]) -> Flights:
             flights[name] = dataclasses.replace(_ranked(result, file_name(file)), name=name)
         elif isinstance(result, NotADump):
             notes.append(f"left out: {result.message}")
-        elif rank is None:
+        elif rank is None or (rank >= len(files) and not says_rank(file.name)):  # it may be a pid
             left_out.append(f"left out: {result.message}")
         else:
             flights[name] = Flight(name, rank, series=series, readable=False, notes=(result.message,))

@@ -106,7 +106,7 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
         # not started it, and last ranks without a dump.
         reasons = dict.fromkeys((peer_rank for peer_rank in behind[seq] if peer_rank != rank), "has not come")
         if difference is not None and difference.seq == seq:
-            reasons |= dict.fromkeys(_ranks_that_differ(group, difference, rank), f"is in another {difference.field}")
+            reasons |= dict.fromkeys(_ranks_that_differ(group, difference, rank), _DIFFERS[difference.field])
         if not reasons and state.pending.started:
             reasons = {
                 peer_rank: "has not started it on its device"
@@ -268,6 +268,8 @@ class Forming:
     place: int = -1
 
 
+# What a peer does whose operation differs in a field of a `Mismatch`.
+_DIFFERS = {"op": "is in another operation", "sizes": "gives other sizes", "dtype": "gives another data type"}
 KEY = "store"  # the operation of a wait for a key that no function of a group surrounds
 
 

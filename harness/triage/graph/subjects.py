@@ -81,11 +81,12 @@ class Subject:
         role = self.role or (self.process.title if self.process else "")
         if role == "process" and self.process and not name:
             role = _program(self.process) or role
+        key = self.key.removesuffix(":0") if self.process and not self.process.pid else self.key
         if name:
             details = [role] if role and role not in ("process", "rank") else []
-            details += [] if self.alone else [self.key]
+            details += [] if self.alone else [key]
             return f"{name} ({', '.join(details)})" if details else name
-        return f"{role} ({self.key})" if role else self.key
+        return f"{role} ({key})" if role else key
 
     @property
     def stuck(self) -> bool:
@@ -114,7 +115,7 @@ class Subject:
         if self.progress:
             return f"works: {self.progress}"
         words = {
-            "user": "in its own code",
+            "user": "in its own code" if self.doing.frame else "in library code",
             "unknown": _without_stack(self.process),
             "ray_idle": "idle: waits for a Ray task",
             "scheduler": "idle in its scheduler loop",

@@ -9,9 +9,6 @@ import json
 import os
 import re
 import shlex
-import shutil
-import stat
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +18,7 @@ from typing import Any, NoReturn
 
 from harness import exit_cleanup
 from harness.errors import BadInput
-from harness.triage.archive import MAX_FILES
+from harness.triage import compressed
 from harness.triage.collect import redact
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.roles import engine_of, role_of
@@ -30,6 +27,7 @@ from harness.triage.evidence import PASTED, Evidence, LogError, Process, Sample
 from harness.triage.flight.filenames import named_rank
 from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
+from harness.triage.pasted.files import plain_files
 from harness.triage.pasted.naming import Name
 from harness.triage.pasted.reader import Look, Reader
 from harness.triage.pasted.text import NO_TEXT
@@ -43,7 +41,6 @@ WANTED = (
     "about an error or a timeout"
 )
 PASTES = "py-spy dump --pid PID | harness triage -"
-MAX_SKIPPED = 4  # files that are no plain files, by name
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
@@ -62,8 +59,10 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         if not reader.take(name, file):
             break
     if not reader.has_read and reader.recorded:
-        ranked = [Path(file) for file in reader.recorded.values() if named_rank(Path(file).name)[1] is not None]
-        alone = len(words) == 1 and all(Path(words[0]).resolve() in (file, file.parent) for file in ranked)
+        ranked = {name: file for name, file in reader.recorded.items() if named_rank(Path(file).name)[1] is not None}
+        alone = len(words) == 1 and all(
+            Path(words[0]).resolve() in (Path(file), Path(file).parent) for file in ranked.values()
+        )
         return loose(ranked) if ranked and not alone else None
     _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
@@ -95,17 +94,25 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         log_phases=tuple(reader.phases),
         timed_out_s=reader.log.waited_s if dumps else 0.0,
         watchdog_ended=tuple(sorted(reader.log.ended)) if dumps else (),
+        directories=_folders_of_jobs(reader.looks),
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
     )
 
 
 def _refuse_unread(reader: Reader, words: Sequence[str]) -> None:
-    """Raise BadInput where nothing was read of the one text that is an answer of the harness, or of the standard input
-    because it is no text."""
+    """Raise BadInput where nothing was read of the one text that is an answer of the harness, of the standard input
+    because it is no text, or of what zstd packed."""
     if reader.has_read:
         return
     if len(words) == 1 and len(reader.own_answers) == 1:
         _refuse_own_answer(*reader.own_answers.popitem())
+    if packed := [note for note in reader.notes if note.endswith(compressed.NO_ZSTD)]:
+        file = Path(packed[0].removesuffix(f": {compressed.NO_ZSTD}"))
+        then = shlex.join(["harness", "triage", str(file.with_suffix(""))])
+        stream = "zstd -dc FILE | harness triage -"
+        raise BadInput(
+            packed[0], fix=stream if STDIN in words else f"zstd -d {shlex.quote(str(file))}   # then: {then}"
+        )
     no_text = f"{STANDARD_INPUT}: {NO_TEXT}"
     if not reader.ends and STDIN in words and any(note.startswith(no_text) for note in reader.notes):
         raise BadInput(f"the {STANDARD_INPUT} is no text: {WANTED}", fix=PASTES)
@@ -128,7 +135,7 @@ def _world(looks: Iterable[Look]) -> int | None:
 
 def _errors(reader: Reader) -> list[LogError]:
     """The errors of all logs; of a rank that wrote none what torchrun's table says of its end."""
-    logged = reader.errors.entries
+    logged = [*reader.errors.entries, *reader.log.unranked]
     ranks = {error.rank for error in logged if not error.echo}
     return [*logged, *(error for error in torchrun.errors(reader.failures.rows) if error.rank not in ranks)]
 
@@ -183,8 +190,7 @@ def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
     """Write the dumps into a temporary folder, which goes when this process ends. Name -> path."""
     if not dumps:
         return {}
-    folder = Path(tempfile.mkdtemp(prefix="harness-pasted-")).resolve()
-    exit_cleanup.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    folder = exit_cleanup.temporary_folder("harness-pasted-")
     for rank, dump in dumps.items():
         write_whole(folder / f"rank_{rank}", json.dumps(dump).encode())
     return {f"rank_{rank}": str(folder / f"rank_{rank}") for rank in dumps}
@@ -196,59 +202,7 @@ def _named(words: Sequence[str], skipped: list[str]) -> Iterator[tuple[str, Path
         if word == STDIN:
             yield STANDARD_INPUT, None
         else:
-            yield from ((str(file), file) for file in _files(Path(word), skipped))
-
-
-def _files(path: Path, skipped: list[str]) -> list[Path]:
-    """The file, or the plain files below a folder. Hidden files, links, pipes, sockets and devices are left out."""
-    if path.is_file():
-        return [path]
-    if path.exists() and not path.is_dir():
-        raise BadInput(
-            f"{path} is {_sort(path)}: it is not waited for",
-            fix=f"timeout 5 cat {shlex.quote(str(path))} | harness triage -",
-        )
-    files: list[str] = []
-    special: list[Path] = []
-    for entry in _entries(path):
-        if entry.is_file(follow_symlinks=False):
-            files.append(entry.path)
-        else:
-            special.append(Path(entry.path))
-        if len(files) + len(special) == MAX_FILES:
-            skipped.append(f"{path} has more than {MAX_FILES:,} files: the others were not read")
-            break
-    if special:
-        names = [f"{_printable(file.relative_to(path))} ({_sort(file)})" for file in sorted(special)[:MAX_SKIPPED]]
-        more = f" and {len(special) - MAX_SKIPPED:,} more" if len(special) > MAX_SKIPPED else ""
-        skipped.append(f"left out of {path}, because only plain files are read: {', '.join(names)}{more}")
-    return list(map(Path, sorted(files)))
-
-
-def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """What lies in a folder and in those below it. Hidden names are left out, links are not followed."""
-    try:
-        entries = [*os.scandir(folder)]
-    except PermissionError:
-        return
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _entries(entry.path)
-        else:
-            yield entry
-
-
-def _printable(path: Path) -> str:
-    return os.fsencode(path).decode(errors="backslashreplace")
-
-
-def _sort(file: Path) -> str:
-    """What a file is that is no plain file, in words."""
-    mode = file.lstat().st_mode
-    words = ((stat.S_ISLNK, "a link"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
-    return next((word for is_sort, word in words if is_sort(mode)), "a device")
+            yield from ((str(file), file) for file in plain_files(Path(word), skipped))
 
 
 def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
@@ -276,6 +230,19 @@ def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
     if len(by_identity) > MAX_PROCESSES:
         notes.append(f"{len(by_identity):,} processes: the first {MAX_PROCESSES:,} are read")
     return processes, notes
+
+
+def _folders_of_jobs(looks: Iterable[Look]) -> tuple[str, ...]:
+    """The folders of which each holds the stacks of a job, where several processes have one rank, each in a folder of
+    its own; empty otherwise."""
+    folders: dict[int, dict[str, set[int]]] = {}  # rank -> folder -> pids
+    for look, name in _named_looks(list(looks)):
+        if name.rank is not None:
+            its = folders.setdefault(name.rank, {})
+            its.setdefault(os.path.dirname(look.file), set()).add(look.dump.pid or name.pid)
+    within = all(len(pids) == 1 for its in folders.values() for pids in its.values())
+    across = any(len(set.union(*its.values())) > 1 for its in folders.values())
+    return tuple(sorted(set().union(*folders.values()))) if within and across else ()
 
 
 def _joined(looks: Sequence[Look]) -> Look:

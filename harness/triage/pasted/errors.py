@@ -158,7 +158,7 @@ SIGNS = (
     Sign("atchdog timeout (self.watchdog_timeout=", "made no progress within SGLang's watchdog time",
          "harness triage PID   # of the scheduler, while it stands",
          re.compile(r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<stall>\d{1,7})(?![^)]{0,100}soft=True)")),
-    Sign("No available shared memory broadcast block found", "waits for a worker of vLLM that does not read its orders",
+    Sign("No available shared memory broadcast block found", "waits: a worker of vLLM reads no orders",
          "harness triage PID   # of the engine core, while it stands", kind=Kind.ECHO),
     Sign("RPC call to ", "had no answer from a worker of vLLM", kind=Kind.ECHO,
          pattern=re.compile(r"RPC call to \w+ timed out")),

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from harness.triage.communicators import MAX_PID, Communicator, Member, Share, Status, of_json
@@ -38,13 +37,9 @@ _MANAGED = re.compile(rf"managed by process {_NUMBER} on node ([\w.:-]{{1,100}})
 _HEADINGS = re.compile(r"(DEAD|INCOMPLETE|Warnings|Errors)|Job summary|No communicator data collected!")
 
 
-def is_json(file: Path) -> bool:
-    """Whether a file that begins with `{` is an answer of RAS in JSON, and no flight recorder dump."""
-    try:
-        with open(file, "rb") as stream:
-            return b'"communicators"' in stream.read(HEAD)
-    except OSError:  # of a file in /proc, which begins and cannot be read on
-        return False
+def is_json(head: bytes) -> bool:
+    """Whether what begins with `{`, and so, is an answer of RAS in JSON, and no flight recorder dump."""
+    return b'"communicators"' in head[:HEAD]
 
 
 def answer(text: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reads what Ray's command line prints of a cluster: `ray list actors`, `ray list tasks` and `ray status`.
 
-Lists are read as table, YAML and JSON (forms of Ray 2.60). A list has states and no ages, hosts or callers, so it shows
-who waits for a node, and not for how long.
+Lists are read as table, YAML and JSON (forms of Ray 2.60). A list has states, nodes and, with --detail, what is asked
+for, and no ages or callers, so it shows who waits for a node, and not for how long.
 """
 
 from __future__ import annotations
@@ -19,17 +19,26 @@ from harness.triage.evidence import RayActor, RayDemand, RayTask
 STATUS = "Autoscaler status: "
 SIGNS = (" ACTOR_ID ", " TASK_ID ", "-   actor_id: ", "-   task_id: ", '"actor_id"', '"task_id"', STATUS)
 MAX_ROWS = 20_000  # of all lists; `ray list` prints 100, and at most 10,000
+MAX_NODE = 12  # digits of a node's id that are kept
+METHOD = "ACTOR_TASK"  # the type of a task that is a call of an actor's method
 MAX_DEMANDS = 100  # shapes of requests; those of real jobs have some ten
 _MEMBERS = '"actor_id"', '"task_id"'
 _ITEM = re.compile(r"-   (\w{1,40}): (.{0,1000})")  # yaml.dump with an indentation of four
 _KEY = re.compile(r"    (\w{1,40}): (.{0,1000})")
+_RESOURCES = "    required_resources:"  # the amounts are below it, indented once more
+_AMOUNT = re.compile(r"        ([\w:./-]{1,100}): (\d{1,15}(?:\.\d{1,15})?)")
 _ACTOR = re.compile(
     r" *\d{1,7} +([0-9a-f]{32}) +(\S.{0,200}?) +([A-Z_]{4,40}) +[0-9a-f]{8}\b(?:.{0,300}? (\d{1,10})(?: |$))?"
 )
-_TASK = re.compile(r" *\d{1,7} +([0-9a-f]{48}) +\d{1,7} +(\S.{0,200}?) +([A-Z_]{3,60}) +[0-9a-f]{8}\b")
+_TASK = re.compile(
+    r" *\d{1,7} +([0-9a-f]{48}) +\d{1,7} +(\S.{0,200}?) +([A-Z_]{3,60}) +[0-9a-f]{8}\b"
+    r"(?: +(?P<actor>[0-9a-f]{32}))?(?: +(?P<type>[A-Z_]{8,30})\b)?"
+)
+_PLACE = re.compile(r" ([0-9a-f]{56})\b(?: +[0-9a-f]{56}\b)?(?: +(\d{1,10})\b)?")  # node, worker, its pid
 _DEMAND = re.compile(r" (\{.{1,300}\}(?: \* \d{1,7})?(?: \(\w{1,30}\))?): (\d{1,9}\+? pending [\w/ ]{1,60})")
 
 Name = Annotated[str, msgspec.Meta(max_length=1_000)]
+Amounts = Annotated[dict[Name, Annotated[float, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=100)]
 Pid = Annotated[int, msgspec.Meta(ge=0, le=MAX_PID)]
 
 
@@ -43,6 +52,17 @@ class _Row(msgspec.Struct):
     name: Name | None = None
     pid: Pid | None = None
     worker_pid: Pid | None = None
+    node_id: Name | None = None
+    type: Name | None = None
+    required_resources: Amounts | None = None
+
+    @property
+    def resources(self) -> tuple[tuple[str, float], ...]:
+        return tuple(sorted((self.required_resources or {}).items()))
+
+    @property
+    def node(self) -> str:
+        return (self.node_id or "")[:MAX_NODE]
 
 
 @dataclass
@@ -70,12 +90,17 @@ class Lists:
         if len(self) > MAX_ROWS:
             return
         if row.task_id is not None:
+            # The task that creates an actor has the actor's id too.
+            method = row.actor_id if row.type in (METHOD, None) else None
             self.tasks[row.task_id] = RayTask(
-                row.task_id, row.name or "", row.state, 0.0, pid=row.worker_pid or 0, actor_id=row.actor_id or ""
-            )
+                row.task_id, row.name or "", row.state, 0.0, host=row.node, pid=row.worker_pid or 0,
+                actor_id=method or "", resources=row.resources,
+            )  # fmt: skip
         elif row.actor_id is not None:
             name = row.name or row.class_name or ""
-            self.actors[row.actor_id] = RayActor(row.actor_id, name, row.state, pid=row.pid or 0)
+            self.actors[row.actor_id] = RayActor(
+                row.actor_id, name, row.state, host=row.node, pid=row.pid or 0, resources=row.resources
+            )
 
 
 def _of_json(text: str) -> Iterator[_Row]:
@@ -88,25 +113,40 @@ def _of_json(text: str) -> Iterator[_Row]:
 
 
 def _of_text(text: str, demands: dict[str, RayDemand]) -> Iterator[_Row]:
-    item: dict[str, str] = {}
+    item: dict[str, Any] = {}
+    amounts: dict[str, float] | None = None
     for line in text.splitlines():
         if begin := _ITEM.fullmatch(line):
             yield from _of_yaml(item)
-            item = {begin[1]: begin[2]}
+            item, amounts = {begin[1]: _scalar(begin[2])}, None
+        elif item and line.rstrip() == _RESOURCES:
+            item["required_resources"] = amounts = {}
+        elif amounts is not None and (amount := _AMOUNT.fullmatch(line)):
+            amounts[amount[1]] = float(amount[2])
         elif item and (pair := _KEY.fullmatch(line)):
-            item[pair[1]] = pair[2]
+            item[pair[1]], amounts = _scalar(pair[2]), None
         elif task := _TASK.match(line):
-            yield _Row(task[3], task_id=task[1], name=task[2])
+            node, pid = _place(line[task.end() :])
+            yield _Row(task[3], task_id=task[1], name=task[2], actor_id=task["actor"], type=task["type"],
+                       node_id=node, worker_pid=pid)  # fmt: skip
         elif actor := _ACTOR.match(line):
-            yield _Row(actor[3], actor_id=actor[1], class_name=actor[2], pid=_pid(actor[4] or ""))
+            node, _ = _place(line[actor.end(3) :])
+            yield _Row(actor[3], actor_id=actor[1], class_name=actor[2], pid=_pid(actor[4] or ""), node_id=node)
         elif (demand := _DEMAND.fullmatch(line)) and len(demands) < MAX_DEMANDS:
             demands[demand[1]] = RayDemand(demand[1], demand[2])
     yield from _of_yaml(item)
 
 
-def _of_yaml(item: dict[str, str]) -> Iterator[_Row]:
-    values: dict[str, Any] = {key: _scalar(value) for key, value in item.items()}
-    values |= {key: _pid(values.get(key) or "") for key in ("pid", "worker_pid")}
+def _place(columns: str) -> tuple[str | None, int | None]:
+    """The node of a row of a table, and the pid of the worker."""
+    place = _PLACE.search(columns)
+    return (place[1], _pid(place[2] or "")) if place else (None, None)
+
+
+def _of_yaml(item: dict[str, Any]) -> Iterator[_Row]:
+    values = item | {key: _pid(item.get(key) or "") for key in ("pid", "worker_pid")}
+    if not isinstance(values.get("required_resources"), dict):  # {} of a list that asks for nothing
+        values["required_resources"] = None
     try:
         yield msgspec.convert(values, _Row)
     except msgspec.ValidationError:  # an item of another list

@@ -6,17 +6,22 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from harness import exit_cleanup
+from harness.triage.archive import bare
 from harness.triage.directory import begins_dump
 from harness.triage.evidence import UNREAD, LogEnd, LogPhase
 from harness.triage.pasted import errors, last_lines, naming, own_answer, progress_bars, ras, ray, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
-from harness.triage.pasted.text import Pasted, read
+from harness.triage.pasted.text import HEAD, Pasted, content, decoded
+from probes.files import write_whole
 
 MAX_WRITERS = 20_000  # of one file
+MAX_NAMED = 8  # lines of a file that a note names
 MAX_ENDS = 1_000  # last lines of all files
 MAX_BYTES = 256 << 20  # of all files together
 _SIGNS = (
@@ -77,8 +82,8 @@ class Reader:
             self.notes.append(note)
             return False
         pasted = _read(file)
-        if pasted is None:
-            self.recorded[name] = os.path.realpath(name)
+        if isinstance(pasted, Path):
+            self.recorded[name] = os.path.realpath(pasted)
             return True
         self._size += len(pasted.text)
         before = self._counts()
@@ -98,7 +103,7 @@ class Reader:
         return True
 
     def _counts(self) -> tuple[int, ...]:
-        logged = self.log.entries, len(self.failures.rows), len(self.errors.entries)
+        logged = self.log.entries + len(self.log.unranked), len(self.failures.rows), len(self.errors.entries)
         return len(self.looks), *logged, len(self.answers), self.lists.texts
 
     def _sort(self, file: str, pasted: Pasted) -> None:
@@ -115,7 +120,16 @@ class Reader:
         )
         if has_errors:
             self.errors.begin(file, pasted.text)
-        for number, line in enumerate(pasted.lines(), 1):
+        self.log.begin(file)
+        ended = torchrun.ended_attempts(pasted.text, pasted.lines())
+        begin = ended[-1] if ended else 0
+        if ended:
+            lines = f"line{'s' if len(ended) > 1 else ''} {', '.join(map(str, ended[-MAX_NAMED:]))}"
+            self.notes.append(
+                f"{file}: {len(ended) + 1} attempts of torchrun; those before the last failed at {lines}: only the "
+                f"last one is judged, from line {begin + 1} on"
+            )
+        for number, line in islice(enumerate(pasted.lines(), 1), begin, None):
             if line.startswith("==> ") and (header := _FILE.fullmatch(line)):
                 place, part = header[1], NOBODY
                 continue
@@ -125,7 +139,7 @@ class Reader:
             writer, rest = naming.split(line)
             writer = part if writer is NOBODY else writer
             if has_counters:
-                self.log.feed(writer, rest)
+                self.log.feed(number, writer, rest)
             if has_table:
                 self.failures.feed(file, number, rest)
             if has_errors:
@@ -149,13 +163,23 @@ def _looks_of_json(file: str, text: str) -> list[Look]:
         return []
 
 
-def _read(file: Path | None) -> Pasted | None:
-    """The text of a file, or of the standard input; None of a flight recorder dump."""
+def _read(file: Path | None) -> Pasted | Path:
+    """The text of a file, or of the standard input; of a flight recorder dump a file that holds it unpacked."""
     try:
         if file is None:
-            return read(sys.stdin.buffer)
+            return decoded(*content(sys.stdin.buffer))
         with open(file, "rb") as stream:
-            is_recorded = begins_dump(file, stream.peek(1)[:1]) and not ras.is_json(file)
-            return None if is_recorded else read(stream)
+            if _begins_dump(file, stream.peek(HEAD)):
+                return file
+            data, note = content(stream)
     except OSError as error:
         return Pasted("", f"{UNREAD}: {error.strerror or error}")
+    if _begins_dump(bare(file), data) and not note:  # it was packed
+        dump = exit_cleanup.temporary_folder("harness-dump-") / bare(file).name
+        write_whole(dump, data)
+        return dump
+    return decoded(data, note)
+
+
+def _begins_dump(file: Path, head: bytes) -> bool:
+    return begins_dump(file, head) and not ras.is_json(head)

@@ -1,26 +1,24 @@
-"""Reads text from anybody: plain or gzip, its bytes, lines and line lengths bounded, without terminal escapes."""
+"""Reads text from anybody: plain or packed, its bytes, lines and line lengths bounded, without terminal escapes."""
 
 from __future__ import annotations
 
 import codecs
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import BinaryIO
 
+from harness.triage import compressed
 from probes.limits import FILE_BYTES
 
 MAX_LINES = 2_000_000  # of one file; 10,000 stacks of 20 frames have 250,000
-MAX_MEMBERS = 100  # of a gzip file; a log that is appended to has some
 MAX_LINE = 4_096  # characters that are read of one line; a command line may have thousands
 CHUNK = 1 << 20  # bytes that are read first: asking for FILE_BYTES at once costs more than most files
 HEAD = 4_096  # bytes at the beginning of a file that are searched for the zero byte, which no text has
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _END = re.compile(r"[\r\n]")  # a lone carriage return ends what a progress bar wrote
 NO_TEXT = "it is no text"  # a note
-_GZIP = b"\x1f\x8b"
 # Colours whose escape was lost on the way; CSI and OSC sequences; two-character escapes; then every control character
 # but the tab and the line feed.
 _ESCAPES = re.compile(
@@ -54,33 +52,21 @@ class Pasted:
             yield self.text[begin : begin + MAX_LINE]
 
 
-def read(stream: BinaryIO) -> Pasted:
-    """Read at most FILE_BYTES of a stream, counted after unpacking. Raises OSError if the stream cannot be read."""
+def content(stream: BinaryIO) -> tuple[bytes, str]:
+    """At most FILE_BYTES of a stream, after unpacking, and what was not read of it. Raises OSError."""
     data, note = stream.read(CHUNK), ""
     if len(data) == CHUNK:
         data += stream.read(FILE_BYTES + 1 - CHUNK)
-    if data.startswith(_GZIP):
-        data, note = _unpacked(data)
+    if compressed.is_packed(data):
+        data, note = compressed.unpacked(data, FILE_BYTES + 1)
     if len(data) > FILE_BYTES:
         data, note = data[:FILE_BYTES], f"only its first {FILE_BYTES >> 20} MiB are read"
+    return data, note
+
+
+def decoded(data: bytes, note: str = "") -> Pasted:
+    """The text that bytes are. `note`: what was not read."""
     encoding = "utf-16" if data.startswith(_UTF_16) else "utf-8"  # what a console of Windows saves
     if encoding == "utf-8" and b"\0" in data[:HEAD]:
-        return Pasted("", NO_TEXT)
+        return Pasted("", note or NO_TEXT)
     return Pasted(_ESCAPES.sub("", data.decode(encoding, "replace")), note)
-
-
-def _unpacked(packed: bytes) -> tuple[bytes, str]:
-    """The bytes in gzip members, up to one byte more than is read, and why they end early; empty if they do not."""
-    data = b""
-    for _ in range(MAX_MEMBERS):
-        member = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
-        try:
-            data += member.decompress(packed, FILE_BYTES + 1 - len(data))
-        except zlib.error as error:
-            return data, f"it is damaged: {error}"
-        packed = member.unused_data
-        if len(data) > FILE_BYTES or (member.eof and not packed):
-            return data, ""
-        if not member.eof:
-            return data, "it is damaged: its end is missing"
-    return data, f"only its first {MAX_MEMBERS} gzip members are read"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from harness.triage.collect import redact
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError, Process
 from harness.triage.graph.subjects import exit_text
+from harness.triage.pasted import naming
 from harness.triage.pasted.errors import READ_ON, stamp_of
 from probes.limits import RANKS
 
@@ -29,6 +30,36 @@ _RANK = re.compile(r"(\d{1,7}) \(local_rank: \d+\)")
 _EXIT = re.compile(r"(-?\d{1,5}) *\(pid: (\d{1,10})\)")
 # What stands in place of an error that was not recorded.
 _NOTHING = ("<N/A>", "To enable traceback see", "Signal ")
+
+
+# The agent of a node writes it once for each attempt. The number before the file is its process or thread.
+ATTEMPT_FAILED = "failed (exitcode: "
+_ATTEMPT_FAILED = re.compile(r"failed \(exitcode: -?\d{1,5}\) local_rank: \d{1,7} \(pid: \d{1,10}\) of binary")
+_OVER = SIGN, "ChildFailedError", "/torch/distributed/launcher/api.py"
+_AGENT = re.compile(r"[IWE]\d{4} [\d:.]{8,20} (\d{1,20}) \S{0,300}torch/distributed/elastic/")
+
+
+def ended_attempts(text: str, lines: Iterable[str]) -> list[int]:
+    """The numbers of the lines at which attempts ended after which torchrun started its workers again.
+
+    Each node has an agent, and all may write to one log. After the last attempt no worker writes any more, and torchrun
+    ends with an error of its own.
+    """
+    if ATTEMPT_FAILED not in text:
+        return []
+    by_agent: dict[tuple[naming.Name, str], list[int]] = {}
+    last, over = 0, 0
+    for number, line in enumerate(lines, 1):
+        if ATTEMPT_FAILED in line and _ATTEMPT_FAILED.search(line):
+            writer, words = naming.split(line)
+            if agent := _AGENT.match(words):
+                by_agent.setdefault((writer, agent[1]), []).append(number)
+        last = number if line.strip() else last
+        over = number if not over and any(sign in line for sign in _OVER) else over
+    most = max(map(len, by_agent.values()), default=0)
+    ended = [max(its[at] for its in by_agent.values() if len(its) > at) for at in range(most)]
+    is_over = bool(ended) and (last == ended[-1] or over > ended[-1])
+    return ended[:-1] if is_over else ended
 
 
 @dataclass

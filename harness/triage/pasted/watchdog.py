@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
+from harness.triage.collect import redact
+from harness.triage.evidence import LogError
 from harness.triage.flight.mismatches import DEFAULT
-from harness.triage.pasted.naming import NOBODY, Name
+from harness.triage.pasted.naming import NOBODY, Name, of_path
+from harness.triage.pasted.text import cut
 from probes.limits import RANKS
 
 T = TypeVar("T")
@@ -29,6 +33,9 @@ _TIMEOUT = re.compile(r"caught collective operation timeout: WorkNCCL\(SeqNum=(\
 # What it writes before it ends its process; with TORCH_NCCL_ASYNC_ERROR_HANDLING=0 it writes neither.
 _ENDS = ("watchdog thread terminated with exception", "we are taking the entire process down")
 _RAN = re.compile(r"ran for (\d{1,12}) milli")
+_COUNTERS = "last enqueued"
+_WITH_RANKS = "read the logs of the other ranks to the same time, and keep the prefix [rankN]: of their lines"
+MAX_UNRANKED, MAX_TEXT = 1_000, 300  # lines, and characters of one that are kept
 MAX_WRAPPED = 2_000  # characters of a line that is put together
 _AFTERWARDS = ("frame #", "Exception raised from", "terminate called", "  what()", "Traceback")
 _STATUS = re.compile(rf"last enqueued (?:NCCL )?work: {_NUMBER}, last completed (?:NCCL )?work: {_NUMBER}", re.I)
@@ -48,6 +55,28 @@ def _is_cut(line: str) -> bool:
     return not (line.rstrip().endswith(".") or ("NCCL work" not in line and _STATUS.search(line)))
 
 
+def _rank_of(writer: Name, line: str) -> int | None:
+    """The global rank of a line, by its prefix or its words; None where they name only a rank within a group."""
+    group = _GROUP.search(line)
+    place = group or _RANK.search(line)
+    if writer.rank is not None or place is None or (group and group[3] not in ("", DEFAULT)):
+        return writer.rank
+    return int(place[place.re.groups])
+
+
+def _without_rank(line: str) -> tuple[str, str]:
+    """Of a line whose global rank is not known: who wrote it, and what it says, as the verb of a sentence. Empty where
+    it is no line of the watchdog."""
+    group, timeout, ran, status = (pattern.search(line) for pattern in (_GROUP, _TIMEOUT, _RAN, _STATUS))
+    who = f"rank {group[4]} of {group[3] or group[1]}" if group else ""
+    what = ""
+    if timeout:
+        waited = f"{int(ran[1]) / 1000:.0f} s " if ran else ""
+        what = f"waited {waited}in {_operation_name(timeout[2])} #{timeout[1]}; sizes [{timeout[3]}] -> [{timeout[4]}]"
+    counters = f"{_COUNTERS} #{status[1]}, last completed #{status[2]}" if status and "NCCL" in line else ""
+    return who, "; ".join(filter(None, (what, counters)))
+
+
 class Group(NamedTuple):
     """A process group by torch's name for it, the same on all ranks, and its description, which others may share."""
 
@@ -56,6 +85,7 @@ class Group(NamedTuple):
 
 
 UNNAMED = Group("", "")
+NOT_NAMED = "group without a name"  # in place of the name of a group
 
 
 # Operations that count in a series of their own, which the same words of a line give: such a group is left out.
@@ -81,22 +111,31 @@ class Watchdog:
 
     ended: set[int] = field(default_factory=set)  # ranks whose process it ends
 
-    waited_s: float = 0.0  # the longest time that an operation ran before it was given up
-    _wrapped: tuple[Name, str] | None = None  # a line of torch's log that seems to go on in the next one
+    unranked: list[LogError] = field(default_factory=list)  # lines of which no global rank is known
 
-    def feed(self, writer: Name, line: str) -> None:
-        """Take the next line. `writer`: whom its prefix names. A line that a terminal wrapped is put together."""
+    waited_s: float = 0.0  # the longest time that an operation ran before it was given up
+    _file: str = ""
+    _of_file: Name = NOBODY
+    _wrapped: tuple[int, Name, str] | None = None  # a line of torch's log that seems to go on in the next one
+
+    def begin(self, file: str) -> None:
+        """Begin a file."""
+        self._file, self._of_file = file, of_path(PurePath(file).name)  # its folder may be of a node, or of a job
+
+    def feed(self, number: int, writer: Name, line: str) -> None:
+        """Take the next line. `number`: from 1 in its file; `writer`: whom its prefix names. A line that a terminal
+        wrapped is put together."""
         if self._wrapped is not None:
-            before, begin = self._wrapped
+            at, before, begin = self._wrapped
             goes_on = writer is NOBODY and line[:1] not in ("", "[") and not line.startswith(_AFTERWARDS)
-            writer, line = (before, begin + line) if goes_on else (writer, line)
+            number, writer, line = (at, before, begin + line) if goes_on else (number, writer, line)
             self._wrapped = None
             if not goes_on:
-                self._take(before, begin)
+                self._take(at, before, begin)
         if len(line) < MAX_WRAPPED and _is_cut(line):
-            self._wrapped = writer, line
+            self._wrapped = number, writer, line
         else:
-            self._take(writer, line)
+            self._take(number, writer, line)
 
     def close(self) -> None:
         """End a file."""
@@ -104,7 +143,7 @@ class Watchdog:
             self._take(*self._wrapped)
         self._wrapped = None
 
-    def _take(self, writer: Name, line: str) -> None:
+    def _take(self, number: int, writer: Name, line: str) -> None:
         if not any(words in line for words in WORDS) or self.entries > MAX_ENTRIES:
             return
         prints = _PRINT.findall(line)
@@ -114,11 +153,11 @@ class Watchdog:
             self._add(self.waiting, int(rank), UNNAMED, _Operation(int(prints[0][1]), op, sizes, sizes))
         group = _GROUP.search(line)
         its_group = Group(group[2] or group[1], group[3]) if group else UNNAMED
-        place = group or _RANK.search(line)
-        in_group = place[place.re.groups] if place else None
-        if writer.rank is None and (in_group is None or its_group.desc not in ("", DEFAULT)):
-            return  # the number is that of the rank in the group
-        rank = writer.rank if writer.rank is not None else int(in_group or 0)
+        rank = _rank_of(writer, line)
+        rank = self._of_file.rank if rank is None else rank
+        if rank is None:
+            self._take_unranked(number, line)
+            return
         if any(words in line for words in _ENDS):
             self.ended.add(rank)
         if ran := _RAN.search(line):
@@ -129,6 +168,16 @@ class Watchdog:
         if group and (status := _STATUS.search(line)):
             self._add(self.counters, rank, its_group, (int(status[1]), int(status[2])))
             self.counted.setdefault(rank, set()).add(its_group)
+
+    def _take_unranked(self, number: int, line: str) -> None:
+        """Take a line of a process whose rank is not known, and the counters that follow what it waited in."""
+        who, what = _without_rank(line)
+        before = self.unranked[-1] if self.unranked and self.unranked[-1].file == self._file else None
+        if before is not None and what.startswith(_COUNTERS) and _COUNTERS not in before.what:
+            self.unranked[-1] = replace(before, what=f"{before.what}; {what}", role=who or before.role)
+        elif what and len(self.unranked) < MAX_UNRANKED:
+            text = redact.text(cut(line.strip(), MAX_TEXT))
+            self.unranked.append(LogError(self._file, number, what, text, role=who, fix=_WITH_RANKS, echo=True))
 
     def _add(self, table: dict[tuple[int, Group], set[Any]], rank: int, group: Group, value: object) -> None:
         if rank <= RANKS:
@@ -157,7 +206,7 @@ class Watchdog:
             members = _members(operations, counted)  # in the first dump only: their text is as long as they are many
             for rank in sorted({*operations, *counted}):
                 dump = dumps.setdefault(rank, {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []})
-                config = {"name": group.uid or str(number), "desc": group.desc}
+                config = {"name": group.uid or NOT_NAMED, "desc": group.desc}
                 dump["pg_config"][str(number)] = config | ({"ranks": members} if members else {})
                 members = ""
                 if rank in counted:
@@ -216,12 +265,17 @@ def _group_size(operation: _Operation) -> int:
     return given // taken if taken and given % taken == 0 else 0
 
 
+def _operation_name(op: str) -> str:
+    """The recorder's name of an operation of torch's log."""
+    return _OPS.get(op, op.lower())
+
+
 def _entry(number: int, group: Group, operation: _Operation) -> dict[str, Any]:
     """An operation that is not done, as the recorder writes it."""
     return {
-        "frames": [], "record_id": 0, "pg_id": number, "process_group": [group.uid or str(number), group.desc],
+        "frames": [], "record_id": 0, "pg_id": number, "process_group": [group.uid or NOT_NAMED, group.desc],
         "collective_seq_id": operation.seq, "p2p_seq_id": 0, "op_id": 0,
-        "profiling_name": f"nccl:{_OPS.get(operation.op, operation.op.lower())}", "time_created_ns": 0,
+        "profiling_name": f"nccl:{_operation_name(operation.op)}", "time_created_ns": 0,
         "input_sizes": [list(operation.sizes_in)], "output_sizes": [list(operation.sizes_out)], "state": "scheduled",
         "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False,
         "timeout_ms": 0, "is_p2p": False,

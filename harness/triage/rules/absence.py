@@ -17,6 +17,7 @@ from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
 from harness.triage.stacks import EVENT_LOOP, user_frame
+from reports.sections.triage import ranks
 
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
@@ -199,7 +200,7 @@ def unseen(case: Case) -> Ruling | None:
     ends = case.sinks()
     blind = [end for end in ends if _not_known(end)]
     if blind:
-        return _not_looked_at(case, blind)
+        return _not_looked_at(case, blind, stuck)
     if _young(case) and ends:
         return Ruling(
             "INSUFFICIENT",
@@ -221,17 +222,18 @@ def _not_known(subject: Subject) -> bool:
     return not subject.observed or (subject.doing.kind == "unknown" and subject.pending is None)
 
 
-def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
-    ranks = [subject for subject in blind if subject.rank is not None]
-    if ranks:
-        what, names = "no recorder data from rank", ", ".join(str(subject.rank) for subject in ranks[:8])
+def _not_looked_at(case: Case, blind: list[Subject], stuck: list[Subject]) -> Ruling:
+    numbers = [subject.rank for subject in blind if subject.rank is not None]
+    if numbers:
+        what, names = "no recorder data from rank", ranks(numbers)
+        plural = "s" if len(numbers) > 1 else ""
     else:
-        what, names = "neither stack nor recorder of", case.names(subject.key for subject in blind)
+        what, names, plural = "neither stack nor recorder of", case.names(subject.key for subject in blind), ""
     processes_seen = any(process.samples for process in case.evidence.processes)
     again = "once more, on every host, and then all directories together" if processes_seen else "with its file in it"
     return Ruling(
         "INSUFFICIENT",
-        f"{what} {names}, for which the others wait",
+        f"{what}{plural} {names}, for which {f'{stuck[0].label} waits' if len(stuck) == 1 else 'the others wait'}",
         missing=tuple(f"{what} {subject.rank if subject.rank is not None else subject.label}" for subject in blind),
         place=case.waited_in(subject.key for subject in blind),
         next=(
@@ -508,7 +510,13 @@ def _enqueued_last(case: Case, subject: Subject) -> str:
         if state.last is not None and (state.key == subject.key or (state.rank == subject.rank and not group.joined))
     ]
     if not operations:
-        return "has enqueued nothing"
+        counted = [state.enqueued for group in case.groups for state in group.ranks.values()
+                   if group.group.name in awaited_groups and state.rank == subject.rank]  # fmt: skip
+        return (
+            f"has enqueued nothing since #{counted[0]}"
+            if len(counted) == 1 and counted[0] >= 0
+            else "has enqueued nothing"
+        )
     place = user_frame(operations[0].frames)
     at = f" at {place}" if place else ""
     return f"has enqueued nothing since {operations[0].op} #{operations[0].seq}{at}, which is done"

@@ -23,6 +23,12 @@ from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
 from harness.triage.stacks import classify
 from reports.model import Wait
 
+# Field of a mismatch -> what all ranks do, and what the few do.
+_DIFFERENT = {
+    "op": ("run different operations", "another one"),
+    "sizes": ("give different sizes", "others"),
+    "dtype": ("give different data types", "another one"),
+}
 ARRIVAL_S = 1.0  # a younger operation may just be on its way
 
 
@@ -46,7 +52,10 @@ def diverged(case: Case) -> Ruling | None:
     # to prove it, because the name of a function is too weak.
     special = [member for member in members if (_proven if usual is None else _rank_only)(member)]
     are_few = usual is None or _are_minority(special, sides, usual)
-    side_texts = tuple(f"{case.names(member.key for member in side)} in {what}" for what, side in sides.items())
+    side_texts = tuple(
+        f"{case.names(member.key for member in side)} {'in' if difference.field == 'op' else 'with'} {what}"
+        for what, side in sides.items()
+    )
     if special and len(special) < len(members) and are_few:
         return _alone(case, special, sides, place, side_texts)
     # Inside an engine's scheduler a difference is a branch of one rank (K3); elsewhere the ranks made a different
@@ -56,9 +65,10 @@ def diverged(case: Case) -> Ruling | None:
     by_text = left_out(case, standing.places_of(members)) if kind == "K1" else None
     if by_text is not None and (not why or by_text.culprits.keys() == why.keys()):
         return replace(by_text, evidence=(*by_text.evidence, *side_texts))
+    differ, other = _DIFFERENT[difference.field]
     return Ruling(
         "HUNG",
-        f"the ranks run different operations at {place}" + (f": {case.names(why)} another one" if why else ""),
+        f"the ranks {differ} at {place}" + (f": {case.names(why)} {other}" if why else ""),
         kind,
         why,
         place=place,
@@ -97,7 +107,7 @@ def _deviating(group: GroupState, difference: Mismatch, sides: dict[str, list[Su
     others = {what: members for what, members in sides.items() if what != usual}
     expected = _others_run(group, difference, usual)
     return {
-        member.key: f"runs {what} at {place}, where {expected}"
+        member.key: f"runs {_with(difference, what)} at {place}, where {expected}"
         for what, members in others.items()
         for member in members
     }
@@ -126,12 +136,17 @@ def _of_two_threads(case: Case, group: GroupState, members: Sequence[Subject]) -
 
 def _others_run(group: GroupState, difference: Mismatch, usual: str) -> str:
     """Why the other side is taken to be right, in words."""
-    count = len(difference.values[usual])
+    count, side = len(difference.values[usual]), _with(difference, usual)
     if all(len(ranks) < count for what, ranks in difference.values.items() if what != usual):
-        return f"{count} others run {usual}"
+        return f"{count} others run {side}"
     if difference.usual == usual:
-        return f"the other groups of {title(group)} run {usual}"
-    return f"a peer that is further runs {usual}"
+        return f"the other groups of {title(group)} run {side}"
+    return f"a peer that is further runs {side}"
+
+
+def _with(difference: Mismatch, what: str) -> str:
+    """What a side runs: an operation, or the operation of all with other sizes."""
+    return what if difference.field == "op" else f"it with {what}"
 
 
 def _longest(group: GroupState) -> float:

@@ -6,18 +6,21 @@ their way at that moment.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from harness.triage.evidence import PASTED, UNREAD, LogError, Thread
 from harness.triage.graph import Subject
+from harness.triage.graph.edges import title
 from harness.triage.pasted.errors import DEFUNCT
 from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import classify
 from reports.sections.triage import ranks
 
+_LOOK = "harness triage PID"
 _PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which nothing was pasted"
 # Functions in which a server waits until the processes that it started are ready: SGLang 0.5.23, vLLM 0.32.0.
 STARTERS = frozenset({"_wait_for_scheduler_ready", "_launch_subprocesses", "wait_for_engine_startup"})
@@ -28,7 +31,8 @@ MAX_FAILURES = 3  # of a log, in the evidence of the verdict
 def one_look(case: Case) -> Ruling | None:
     """INSUFFICIENT: says who stands where, and who stands elsewhere than the most."""
     looked = _looked(case)
-    if case.evidence.source != PASTED or case.groups or not looked:
+    has_stacks = any(process.samples for process in case.evidence.processes)  # of launchers too
+    if case.evidence.source != PASTED or case.groups or not has_stacks:
         return None
     working = [subject for subject in looked if not _awaits_children(subject)]
     places = standing.places_of(working or looked)
@@ -39,7 +43,9 @@ def one_look(case: Case) -> Ruling | None:
     named_places = standing.rarest(places[1:])[:1] if most is not None else free
     return Ruling(
         "INSUFFICIENT",
-        _headline(places, twice, all_read=not any(UNREAD in note for note in case.evidence.notes)),
+        _headline(
+            places, twice, case.evidence.directories, all_read=not any(UNREAD in note for note in case.evidence.notes)
+        ),
         evidence=(
             *(standing.line(case, place, most) for place in places[: standing.MAX_LINES]),
             *(f"{place.who} alone waits in no communication: the others may wait for it" for place in free),
@@ -48,6 +54,11 @@ def one_look(case: Case) -> Ruling | None:
         missing=tuple(_missing(case)),
         place="".join(place.words for place in named_places or (places if len(places) == 1 else ())),
         next=(
+            *(
+                [f"harness triage {shlex.quote(folder)}" for folder in case.evidence.directories]
+                if twice is not None
+                else ()
+            ),
             "harness triage PID   # of any process of the job, while it stands: two looks, sockets, recorders",
             "" if _all_pasted(case) else _PASTE_MORE,
             "for the next run: harness watch -- COMMAND, which takes the evidence when the job stops",
@@ -95,14 +106,14 @@ def _defunct(case: Case, ended: list[LogError]) -> Ruling:
     have comes first."""
     names = Counter(error.role for error in ended)
     name, count = names.most_common(1)[0]
-    pids = ranks(sorted(error.pid for error in ended if error.role == name))
+    pids = f"pid{'s' if count > 1 else ''} {ranks(sorted(error.pid for error in ended if error.role == name))}"
     unnamed = sum(names.values()) - count
     plural = "process" if count == 1 else "processes"
     return Ruling(
         "INSUFFICIENT",
-        f"{count} {plural} called {name} ended and {'is' if count == 1 else 'are'} defunct: pid {pids}",
+        f"{count} {plural} called {name} ended and {'is' if count == 1 else 'are'} defunct: {pids}",
         evidence=(
-            f"defunct: {name}, pid {pids}; their parent has not asked how they ended",
+            f"defunct: {name}, {pids}; their parent has not asked how they ended",
             *([f"{unnamed} more: {', '.join(sorted(set(names) - {name})[:MAX_FAILURES])}"] if unnamed else ()),
         ),
         missing=("why they ended: their own last lines", "stacks of the processes that still stand, if any does"),
@@ -201,13 +212,9 @@ def last_lines(case: Case) -> Ruling | None:
 
 def _ends(case: Case) -> list[str]:
     """How the logs end, one line for each last line of processes."""
-    ends = case.evidence.log_ends[: standing.MAX_LINES]
-    return [
-        f"{end.file}: {end.who or 'the last'} of {end.lines:,} lines ended with (line {end.line}): {end.text}"
-        if not end.who
-        else f"{end.file}: {end.who} ended with (line {end.line} of {end.lines:,}): {end.text}"
-        for end in ends
-    ]
+    error_lines = {(error.file, error.line) for error in case.evidence.errors}
+    ends = [end for end in case.evidence.log_ends if (end.file, end.line) not in error_lines][: standing.MAX_LINES]
+    return [f"{end.file}: {end.who or 'it'} ended with line {end.line} of {end.lines:,}: {end.text}" for end in ends]
 
 
 def first_error_of_waiters(case: Case) -> Ruling | None:
@@ -255,7 +262,7 @@ def timed_out(case: Case) -> Ruling | None:
         else f"{who} waited {waited_s} s in {where} until the watchdog gave up; nothing says for whom",
         place=f"in {where}",
         evidence=(
-            *(f"{subject.label}: {subject.state()}" for subject in waiters[: standing.MAX_LINES]),
+            *(_counted(case, subject) for subject in waiters[: standing.MAX_LINES]),
             *_late(case),
             *_failures(case),
             *(_echoes(case) if ended else ()),
@@ -267,6 +274,19 @@ def timed_out(case: Case) -> Ruling | None:
             "for the next run: harness watch -- COMMAND, which records groups and open spans",
         ),
     )
+
+
+def _counted(case: Case, subject: Subject) -> str:
+    """In what a rank waits, with its sizes and the counters of its group."""
+    pending = subject.pending
+    states = [(group, state) for group in case.groups for state in group.ranks.values()
+              if state.rank == subject.rank and state.pending == pending]  # fmt: skip
+    if pending is None or not states:
+        return f"{subject.label}: {subject.state()}"
+    group, state = states[0]
+    sizes = " -> ".join(map(str, map(list, pending.sizes)))
+    counters = f"last enqueued #{state.enqueued}, last completed #{state.completed}" if state.completed >= 0 else ""
+    return "; ".join(filter(None, (f"{subject.label}: {subject.state(title(group))}", sizes, counters)))
 
 
 def _echoes(case: Case) -> list[str]:
@@ -307,7 +327,7 @@ def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], m
                   *evidence),
         missing=(*echoed, *missing),
         place=f"{name}:{first.line}",
-        next=(first.fix, "harness triage PID   # of any process of the job that still stands"),
+        next=(first.fix, "" if _LOOK in first.fix else f"{_LOOK}   # of any process of the job that still stands"),
     )  # fmt: skip
 
 
@@ -344,11 +364,11 @@ def _failures(case: Case) -> list[str]:
     return [f"{error.of} {error.what} ({error.file}:{error.line})" for error in failures[:MAX_FAILURES]]
 
 
-def _headline(places: list[standing.Place], twice: int | None, *, all_read: bool) -> str:
+def _headline(places: list[standing.Place], twice: int | None, folders: Sequence[str], *, all_read: bool) -> str:
     if not places:
         return "the stacks are of launchers only: no rank of the job is among them"
     if twice is not None:
-        return f"rank {twice} is there twice: stacks of two jobs, or of two roles of one"
+        return f"rank {twice} is there twice: stacks of {max(len(folders), 2)} jobs, or of several roles of one"
     if len(places) == 1:
         alone = len(places[0].subjects) == 1
         quiet = "nobody stands elsewhere" if all_read else "not every file could be read"

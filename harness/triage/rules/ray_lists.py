@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from harness.triage.evidence import PASTED, RayActor, RayTask
 from harness.triage.rules.pasted import one_look
+from harness.triage.rules.resources import amounts
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.rules.standing import MAX_LINES
 
+_PLURAL = {"waits": "wait", "restarts": "restart", "has": "have"}
+NODE, ACTOR = "for a node", "for its actor"
 # States in which an actor or a task waits for something of the cluster, in the order in which they are told.
 _WAITING = {
-    "PENDING_CREATION": ("waits", "for a node"),
-    "PENDING_NODE_ASSIGNMENT": ("waits", "for a node"),
+    "PENDING_CREATION": ("waits", NODE),
+    "PENDING_NODE_ASSIGNMENT": ("waits", NODE),
     "DEPENDENCIES_UNREADY": ("waits", "for arguments"),
     "PENDING_ARGS_AVAIL": ("waits", "for arguments"),
     "PENDING_OBJ_STORE_MEM_AVAIL": ("waits", "for memory of the object store"),
+    "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY": ("waits", "for its turn in its actor"),
     "RESTARTING": ("restarts", ""),
 }
 
@@ -46,13 +51,41 @@ def pasted(case: Case) -> Ruling | None:
     )
 
 
+class _Wait(NamedTuple):
+    """What an actor or a task waits for, in words for one of them. `placed`: it has a node already."""
+
+    placed: bool
+    order: int
+    name: str
+    verb: str
+    what: str
+    asked: str = ""
+
+
 def _waiting(rows: Iterable[RayActor | RayTask], kind: str) -> Iterator[str]:
-    """A line for each name and state that waits, the most frequent first."""
-    counts = Counter((row.state, row.name) for row in rows if row.state in _WAITING)
-    for (state, name), count in sorted(counts.items(), key=lambda item: (list(_WAITING).index(item[0][0]), -item[1])):
-        verb, what = _WAITING[state]
-        words = [str(count), *name.split(), kind if count == 1 else f"{kind}s", verb if count == 1 else verb[:-1], what]
-        yield " ".join(filter(None, words))
+    """A line for each name and state that waits: first what has no node, then the most frequent."""
+    counts = Counter(_wait(row) for row in rows if row.state in _WAITING)
+    for wait, count in sorted(counts.items(), key=lambda item: (item[0][:2], -item[1])):
+        several = count > 1
+        verb = _PLURAL[wait.verb] if several else wait.verb
+        what = wait.what.replace("its", "their") if several else wait.what
+        nouns = f"{kind}s" if several else kind
+        yield " ".join(filter(None, (str(count), *wait.name.split(), nouns, verb, what, wait.asked)))
+
+
+def _wait(row: RayActor | RayTask) -> _Wait:
+    verb, what = _WAITING[row.state]
+    order = list(_WAITING).index(row.state)
+    if what != NODE:
+        return _Wait(False, order, row.name, verb, what)
+    if isinstance(row, RayTask) and row.actor_id:  # Ray gives calls of methods this state too, and they need no node
+        return _Wait(False, order, row.name, verb, ACTOR)
+    if row.host or row.pid:
+        # An actor has its node while it is constructed. Of a task the record is late, or of the attempt before.
+        late = f"a node, though the state is {row.state}"
+        constructed = "a node, and the constructor has not returned"
+        return _Wait(True, order, row.name, "has", late if isinstance(row, RayTask) else constructed)
+    return _Wait(False, order, row.name, verb, what, f"with {amounts(row.resources)}" if row.resources else "")
 
 
 def _counts(rows: Iterable[RayActor | RayTask], kind: str) -> list[str]:

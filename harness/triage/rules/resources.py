@@ -41,8 +41,8 @@ class Request:
 
     def fits(self, nodes: Iterable[Resources]) -> bool:
         """Whether each bundle fits on some node. Bundles that do not fit together are not found by this."""
-        amounts = list(map(dict, nodes))
-        return all(any(_covers(node, bundle) for node in amounts) for bundle in self.bundles)
+        totals = list(map(dict, nodes))
+        return all(any(_covers(node, bundle) for node in totals) for bundle in self.bundles)
 
 
 def starved(case: Case) -> Ruling | None:
@@ -144,9 +144,9 @@ def _ruling(case: Case, verdict: str, requests: list[Request], shortage: str = "
     what = _counted(request.label for request in requests)
     return Ruling(
         verdict,
-        f"{what} ask{'s' if len(requests) == 1 else ''} for {_words(tuple(lacking.items())[:1])}{each}; {why}",
+        f"{what} ask{'s' if len(requests) == 1 else ''} for {amounts(tuple(lacking.items())[:1])}{each}; {why}",
         "K14" if verdict == "HUNG" else "",
-        place=f"Ray's resources: {_words(lacking)}",
+        place=f"Ray's resources: {amounts(lacking)}",
         evidence=(*_facts(case, requests), *(_described(case, holder) for holder in holders[:MOST_NAMED])),
         missing=(unknown,) if unknown else (),
         next=_steps(case, lacking),
@@ -156,9 +156,9 @@ def _ruling(case: Case, verdict: str, requests: list[Request], shortage: str = "
 def _facts(case: Case, requests: list[Request]) -> Iterator[str]:
     """What is asked, and by whom; and what the nodes have, in words."""
     for request in requests[:MOST_NAMED]:
-        amounts = "; ".join(map(_words, request.bundles))
+        bundles = "; ".join(map(amounts, request.bundles))
         caller = case.names([request.caller])
-        yield f"{request.label} asks for {amounts} since {request.age_s:.0f} s; {caller} waits for it"
+        yield f"{request.label} asks for {bundles} since {request.age_s:.0f} s; {caller} waits for it"
     names = {name for request in requests for bundle in request.bundles for name, _ in bundle}
     for node in [node for node in case.evidence.ray_nodes if node.alive][:MOST_NAMED]:
         free = dict(node.free)
@@ -191,7 +191,7 @@ def _holders(case: Case, lacking: Mapping[str, float]) -> list[Holder]:
 def _described(case: Case, holder: Holder) -> str:
     subject = case.graph.subjects.get(holder.key)
     state = f": {subject.state()}" if subject is not None and subject.process else ""
-    return f"{holder.label}{f' ({holder.key})' if holder.key else ''} holds {_words(holder.amounts)}{state}"
+    return f"{holder.label}{f' ({holder.key})' if holder.key else ''} holds {amounts(holder.amounts)}{state}"
 
 
 def _counted(labels: Iterable[str]) -> str:
@@ -215,15 +215,15 @@ def _shortage(requests: list[Request], nodes: list[RayNode]) -> str:
     most = {name: max((dict(node.total).get(name, 0.0) for node in nodes), default=0.0) for name in lacking}
     if not any(most.values()):
         return "the cluster has none"
-    return f"the cluster's largest node has {_words(most)}"
+    return f"the cluster's largest node has {amounts(most)}"
 
 
 def _lacking(request: Request, nodes: list[Resources]) -> dict[str, float]:
     """What a request asks for and no node has in that amount; all of it if only the combination is lacking. Empty if
     some node covers it."""
-    amounts = list(map(dict, nodes))
-    bundle = next((its for its in request.bundles if not any(_covers(node, its) for node in amounts)), ())
-    return {name: amount for name, amount in bundle if all(node.get(name, 0.0) < amount for node in amounts)} or dict(
+    totals = list(map(dict, nodes))
+    bundle = next((its for its in request.bundles if not any(_covers(node, its) for node in totals)), ())
+    return {name: amount for name, amount in bundle if all(node.get(name, 0.0) < amount for node in totals)} or dict(
         bundle
     )
 
@@ -232,9 +232,9 @@ def _covers(node: Mapping[str, float], bundle: Resources) -> bool:
     return all(node.get(name, 0.0) >= amount for name, amount in bundle)
 
 
-def _words(amounts: Mapping[str, float] | Resources) -> str:
+def amounts(resources: Mapping[str, float] | Resources) -> str:
     """Amounts in words: "1 CPU and 0.5 GPU"; memory in GiB."""
-    pairs = amounts.items() if isinstance(amounts, Mapping) else amounts
+    pairs = resources.items() if isinstance(resources, Mapping) else resources
     return " and ".join(f"{amount / 2**30:.1f} GiB of memory" if name == "memory" else f"{amount:g} {name}"
                         for name, amount in pairs)  # fmt: skip
 

@@ -6,8 +6,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
-from harness.triage.evidence import Evidence
+from harness.triage.evidence import PASTED, Evidence
 from harness.triage.flight.model import Comparison, GroupState
 from harness.triage.graph import Graph, Subject
 from harness.triage.graph.subjects import ended
@@ -124,6 +125,9 @@ class Case:
         here = [process for process in self.evidence.processes if process.samples and not ended(process)]
         if not here and self.evidence.path:  # files alone: nobody is left to look at
             return shlex.join(["harness", "triage", self.evidence.path])
+        folders = {str(PurePath(dump).parent) for dump in self.evidence.dumps}
+        if not here and self.evidence.source != PASTED and 0 < len(folders) <= MAX_ROOTS:
+            return shlex.join(["harness", "triage", *sorted(folders)])
         if self.evidence.ray_nodes or len({process.host for process in here}) > 1:
             return "harness triage"
         pids = {process.pid for process in here}

@@ -83,7 +83,10 @@ ENGINE = {
     ),
     "max_num_seqs": Native("max_running_requests", note="requests that run at once"),
     "tensor_parallel": Native("tp_size", 1, note="workers"),
-    "memory_fraction": Native("mem_fraction_static", note="weights and KV pool only"),
+    # mem_cache/kv_cache_configurator.py of 0.5.23: what is free before the weights are loaded is multiplied.
+    "memory_fraction": Native(
+        "mem_fraction_static", note="weights and KV pool only; activations and CUDA graphs take what it leaves"
+    ),
     "kv_cache_tokens": Native("max_total_tokens", note="tokens"),
     "generation_config": Native(
         "sampling_defaults",

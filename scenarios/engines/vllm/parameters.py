@@ -41,7 +41,11 @@ ENGINE = {
     "chunked_prefill": Native("enable_chunked_prefill", True, note="a flag"),
     "max_num_seqs": Native("max_num_seqs", note="sequences in one batch"),
     "tensor_parallel": Native("tensor_parallel_size", 1, note="workers"),
-    "memory_fraction": Native("gpu_memory_utilization", note="the executor's whole share of the accelerator"),
+    # v1/worker/gpu_worker.py of 0.32: the KV pool is what the others leave of it.
+    "memory_fraction": Native(
+        "gpu_memory_utilization",
+        note="the executor's whole share of the accelerator: weights, activations, CUDA graphs and KV pool",
+    ),
     "kv_cache_tokens": Native(
         "num_gpu_blocks_override",
         read=lambda blocks, native: blocks * (native.get("block_size") or CPU_BLOCK),

@@ -10,10 +10,12 @@ import pytest
 from triage_evidence import evidence, process
 
 from harness import cli
-from harness.triage import pasted
+from harness.errors import BadInput
+from harness.triage import directory, pasted
 from harness.triage.collect import draft, scope
 from harness.triage.folding import fold
 from harness.triage.judge import triage
+from harness.triage.run import look
 
 WAIT = (
     "    all_reduce (torch/distributed/distributed_c10d.py:3252)\n    step (train.py:{0})\n    <module> (train.py:60)\n"
@@ -76,3 +78,15 @@ def test_threads_without_python_are_native_and_need_no_name(tmp_path: Path) -> N
     folded = fold(pasted.evidence([str(tmp_path / "gdb.txt")]))  # type: ignore[arg-type]
     assert {(stack.main, stack.doing, stack.thread) for stack in folded.stacks} == {
         (True, "native", "MainThread"), (False, "native", "without a name")}  # fmt: skip
+
+
+def test_of_two_jobs_the_stacks_of_each_are_proposed(tmp_path: Path) -> None:
+    for number in range(2):
+        alone = dataclasses.replace(process(100 + number, "process", "main:10 step:12 acquire"), ppid=1)
+        directory.write(evidence(alone, source="live"), tmp_path / f"job{number}")
+    words = [str(tmp_path / f"job{number}") for number in range(2)]
+    with pytest.raises(BadInput) as refused:
+        look(words)
+    assert refused.value.fix == "; ".join(f"harness stacks {word}" for word in words)
+    for word in words:
+        assert look([word]).processes

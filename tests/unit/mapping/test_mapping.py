@@ -819,3 +819,47 @@ def test_a_word_of_with_is_the_value_that_it_spells_in_python_or_json(
     file.write_text(f"def f(args):\n{checks}    return {{'dtype': args['dtype']}}\n")
     cli.main(["mapping", str(file), "--engine", "sglang", "--with", f"x={word}", "--format", "json"])
     assert json.loads(capsys.readouterr().out)["arrived"] == {"engine": ["dtype"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "copied"), [("", True), (" - 0.05", False)])
+def test_an_equal_number_of_another_meaning_is_told(share: str, copied: bool, checked) -> None:
+    judged = checked(TO_SGLANG.replace('["gpu_memory_utilization"] - 0.05', f'["gpu_memory_utilization"]{share}'))
+    told = [line for line in judged.differs if "gpu_memory_utilization" in line and "mem_fraction_static" in line]
+    assert bool(told) is copied and "gpu_memory_utilization" in judged.arrived["engine"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "more", "idle"),
+    [
+        ('def f(args):\n    return {"dtype": args["dtype"]}\n', {"x": 1}, ["x"]),
+        ('def f(args):\n    return {"dtype": args["dtype"], "y": args["x"]}\n', {"x": 1, "z": 2}, ["z"]),
+        ('def f(dtype, seed, x=1):\n    return {"dtype": dtype, "y": x}\n', {"x": 1}, ["x"]),  # its own default
+        ('def f(dtype, seed, x=1):\n    return {"dtype": dtype, "y": x}\n', {"x": 2, "seed": 7}, ["seed"]),
+        ('def f(args, *, x):\n    return {"dtype": args["dtype"], "y": x}\n', {"x": 2}, []),
+        ('def f(args, x):\n    return {"dtype": args["dtype"]}\n', {"x": 2}, []),  # it cannot be called without
+    ],
+)
+def test_a_word_of_with_that_changes_nothing_is_told(
+    source: str, more: dict[str, int], idle: list[str], checked
+) -> None:
+    judged = checked(source, more=tuple(more.items()))
+    assert "dtype" in judged.arrived["engine"]
+    assert [note.split("=")[0].split()[-1] for note in judged.notes if "changes nothing" in note] == idle
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    [
+        'def f(args, role):\n    return {"dtype": args["dtype"]}\n',
+        'def f(seed, dtype, role):\n    return {"dtype": dtype, "random_seed": seed}\n',
+        'def f(dtype, *, role):\n    return {"dtype": dtype}\n',
+    ],
+)
+def test_a_parameter_beside_the_settings_is_to_be_given(source: str, checked) -> None:
+    with pytest.raises(BadInput, match="role") as refused:
+        checked(source)
+    assert refused.value.fix == "--with role=VALUE"
+    assert "dtype" in checked(source, more=(("role", "actor"),)).arrived["engine"]

@@ -105,7 +105,7 @@ def test_an_echo_says_how_the_other_processes_ended(tmp_path: Path) -> None:
     limit = "slurmstepd: error: *** STEP 8.13 ON n1 CANCELLED AT 2026-05-02T03:58:46 DUE TO TIME LIMIT ***"
     (tmp_path / "slurm.out").write_text("\n".join(("0: step 1", "1: step 1", "2: step 0", limit)))
     verdict = triage([str(tmp_path / "slurm.out")])
-    assert any("rank 2 ended with (line 3 of 4): step 0" in line for line in verdict.evidence)
+    assert any("rank 2 ended with line 3 of 4: step 0" in line for line in verdict.evidence)
     assert "no first failure in the log" in verdict.reason
 
 

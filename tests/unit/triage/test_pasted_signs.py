@@ -226,7 +226,7 @@ root       26403  0.0  0.0      0     0 ?        Z    Mar25   0:00 [sh] <defunct
 
 def test_the_name_that_most_of_the_defunct_have_comes_first(tmp_path: Path) -> None:
     verdict = judged(tmp_path, PS.format(state="Z", worker="[eng::worker] <defunct>"))
-    assert "2 processes called eng::worker ended and are defunct: pid 101-102" in verdict.reason
+    assert "2 processes called eng::worker ended and are defunct: pids 101-102" in verdict.reason
     assert verdict.triage is not None and verdict.exit_code == 3 and not verdict.triage.culprits
 
 

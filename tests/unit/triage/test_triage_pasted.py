@@ -374,6 +374,15 @@ def test_an_archive_of_stacks_is_read_as_its_folder(tmp_path: Path, kind: str) -
     assert judged(Path(file)).reason == judged(folder).reason
 
 
+def test_a_stack_of_a_launcher_alone_is_a_stack(tmp_path: Path) -> None:
+    frames = "    poll (torch/distributed/elastic/agent/server/api.py:905)\n    main (torch/distributed/run.py:900)\n"
+    launcher = "/usr/bin/python /usr/bin/torchrun --nproc-per-node 2 train.py"
+    (tmp_path / "launcher.txt").write_text(dump(5, frames, launcher))
+    verdict = judged(tmp_path)
+    assert "launchers only" in verdict.reason and verdict.triage is not None
+    assert not any(step.startswith("harness triage 5") for step in verdict.triage.next)
+
+
 def test_a_text_that_is_no_paste_says_how_it_ends(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("Process 12: done\nnothing here\n")

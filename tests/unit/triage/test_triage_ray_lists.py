@@ -84,15 +84,61 @@ def judged(folder: Path, *contents: str) -> Verdict:
     return verdict
 
 
-@pytest.mark.parametrize("content", [ACTORS_TABLE, yaml(ACTORS), json.dumps(ACTORS)])
-def test_actors_that_have_no_node_are_counted(tmp_path: Path, content: str) -> None:
+ASKED = " with 1 GPU"  # what a list in YAML and JSON says, with --detail
+
+
+@pytest.mark.parametrize(("content", "asked"), [(ACTORS_TABLE, ""), (yaml(ACTORS), ASKED), (json.dumps(ACTORS), ASKED)])
+def test_actors_that_have_no_node_are_counted(tmp_path: Path, content: str, asked: str) -> None:
     verdict = judged(tmp_path, content)
-    assert verdict.reason == "Ray: 2 RolloutWorker actors wait for a node" and "1 actor ALIVE" in verdict.evidence
+    assert verdict.reason == f"Ray: 2 RolloutWorker actors wait for a node{asked}"
+    assert "1 actor ALIVE" in verdict.evidence
 
 
-@pytest.mark.parametrize("content", [TASKS_TABLE, yaml(TASKS), json.dumps(TASKS)])
-def test_tasks_that_have_no_node_are_counted(tmp_path: Path, content: str) -> None:
-    assert judged(tmp_path, content).reason == "Ray: 2 Trainer.step tasks wait for a node"
+@pytest.mark.parametrize(("content", "asked"), [(TASKS_TABLE, ""), (yaml(TASKS), ASKED), (json.dumps(TASKS), ASKED)])
+def test_tasks_that_have_no_node_are_counted(tmp_path: Path, content: str, asked: str) -> None:
+    assert judged(tmp_path, content).reason == f"Ray: 2 Trainer.step tasks wait for a node{asked}"
+
+
+NODE, WORKER, PARENT = "ab" * 28, "cd" * 28, "f" * 48
+PLACED_TABLE = (
+    "     TASK_ID    ATTEMPT_NUMBER  NAME  STATE  JOB_ID  ACTOR_ID  TYPE  FUNC_OR_CLASS_NAME  NODE_ID  WORKER_PID\n"
+    f" 0  {0:048x}                 0  Trainer.step  PENDING_NODE_ASSIGNMENT  01000000              NORMAL_TASK  "
+    f"Trainer.step          {PARENT}  {NODE}  {WORKER}           813\n"
+    f" 1  {1:048x}                 0  Trainer.step  PENDING_NODE_ASSIGNMENT  01000000              NORMAL_TASK  "
+    f"Trainer.step          {PARENT}\n"
+    f" 2  {2:048x}                 0  Trainer.poll  PENDING_NODE_ASSIGNMENT  01000000  {'a' * 32}  ACTOR_TASK  "
+    f"Trainer.poll          {PARENT}\n"
+)
+PLACED = [
+    {**TASKS[1], "task_id": f"{0:048x}", "node_id": NODE, "worker_pid": 813, "type": "NORMAL_TASK"},
+    {**TASKS[1], "type": "NORMAL_TASK"},
+    {**TASKS[1], "task_id": f"{2:048x}", "name": "Trainer.poll", "actor_id": "a" * 32, "type": "ACTOR_TASK"},
+]
+
+
+@pytest.mark.parametrize("content", [PLACED_TABLE, yaml(PLACED), json.dumps(PLACED)])
+def test_a_task_that_has_a_node_waits_for_none_and_a_call_waits_for_its_actor(tmp_path: Path, content: str) -> None:
+    (tmp_path / "paste").write_text(content)
+    evidence = pasted.evidence([str(tmp_path / "paste")])
+    assert evidence is not None
+    assert [(task.host, task.pid) for task in evidence.ray_tasks] == [(NODE[:12], 813), ("", 0), ("", 0)]
+    assert [bool(task.actor_id) for task in evidence.ray_tasks] == [False, False, True]
+    verdict = judged(tmp_path, content)
+    assert verdict.reason.startswith("Ray: 1 Trainer.step task waits for a node")
+    assert "1 Trainer.poll task waits for its actor" in verdict.evidence
+    assert "1 Trainer.step task has a node, though the state is PENDING_NODE_ASSIGNMENT" in verdict.evidence
+
+
+def test_an_actor_with_a_node_is_being_constructed(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, json.dumps([{**ACTORS[1], "node_id": NODE, "pid": 7}, ACTORS[2]]))
+    assert verdict.reason == "Ray: 1 RolloutWorker actor waits for a node with 1 GPU"
+    assert "1 RolloutWorker actor has a node, and the constructor has not returned" in verdict.evidence
+
+
+def test_amounts_that_are_no_numbers_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "paste").write_text(yaml(TASKS).replace("GPU: 1.0", "GPU: 1.1.1"))
+    evidence = pasted.evidence([str(tmp_path / "paste")])
+    assert evidence is not None and {task.resources for task in evidence.ray_tasks} == {()}
 
 
 def test_what_is_asked_for_stands_beside_who_asks(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def culprits(verdict: Verdict) -> list[int | None]:
 def test_the_rank_that_enqueued_nothing_more_is_the_one_that_has_not_come(tmp_path: Path) -> None:
     verdict = judged(tmp_path, *waits(1), *waits(2), SIGNAL.format(0, 7309, 7309))
     assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0])
+    assert verdict.triage is not None
+    assert {node.label for node in verdict.triage.nodes if "all_reduce #7310" in node.state} == {"rank 1", "rank 2"}
 
 
 def test_a_stack_beside_the_lines_says_where_the_missing_rank_stands(tmp_path: Path) -> None:
