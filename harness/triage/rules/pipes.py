@@ -26,7 +26,7 @@ def undrained(case: Case) -> Ruling | None:
             continue
         if (
             parent.ended
-            or _reads_beside(parent)
+            or runs_beside(parent)
             or handler(parent.process)
             or not (waits := _how_it_waits(parent, child))
         ):
@@ -86,8 +86,8 @@ def _how_it_waits(parent: Subject, child: Subject) -> str:
     return "writes to" if mine.reader == its.pid and fills(parent) else ""
 
 
-def _reads_beside(subject: Subject) -> bool:
-    """Whether a thread other than the main one runs user code, which may read the pipe."""
+def runs_beside(subject: Subject) -> bool:
+    """Whether a thread other than the main one runs user code, which may read the pipe or release the lock."""
     threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
 
