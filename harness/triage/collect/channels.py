@@ -218,14 +218,11 @@ def _threads_beside(pid: int, beat: int) -> bool:
     return any((PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER for tid in beside)
 
 
-def readers(written: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
-    """Writer -> the one other process of this host that can read what it writes.
-
-    Left out if several processes can, or none is known. `written`: pid -> the result of `writing`.
-    """
+def readers(written: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
+    """Writer -> the other processes of this host that can read what it writes. `written`: pid -> the result of
+    `writing`."""
     holding = _at_other_end(written, sockets, besides=os.O_WRONLY)
-    reader_pids = {pid: its - {pid} for pid, its in holding.items()}
-    return {pid: next(iter(its)) for pid, its in reader_pids.items() if len(its) == 1}
+    return {pid: its - {pid} for pid, its in holding.items()}
 
 
 def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
