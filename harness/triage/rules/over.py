@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.triage import source
 from harness.triage.echoes import OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
@@ -12,13 +12,15 @@ from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
 from harness.triage.places import users
-from harness.triage.rules.processes import BROUGHT_DOWN, error_age_s, local_error
+from harness.triage.rules.processes import BROUGHT_DOWN, TOGETHER_S, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import describe
+from reports.text import and_more
 
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
 MAX_WORDS = 16  # of the end of a process that was not the first
+MAX_NAMES = 8  # words of a headline that name several processes
 MAX_PEAKS = 6  # roles of which the memory is told
 MAX_AFTER = 4  # ends after the first that are told
 SILENT = "was ended without a last word"  # as by a signal
@@ -100,24 +102,32 @@ def _in_unknown_order(case: Case, unknown: list[str]) -> Ruling:
     )
 
 
-def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], absent: Collection[str]) -> Ruling:
+def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], absent: Mapping[str, str]) -> Ruling:
     """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `absent`: processes for which
     others gave up waiting."""
     by_key = {process.key: process for process in case.evidence.processes}
     first = min(bad, key=lambda key: (case.subject(key).launcher, key not in absent, *_order(by_key[key])))
-    firsts = [key for key, how in bad.items() if key == first or (
-        bad[first] == how == SILENT and _at_once(by_key[key], by_key[first]))]  # fmt: skip
+    firsts = [first, *(key for key in bad if key != first and key not in absent and first not in absent | kills.keys()
+                       and _may_be_first(case, by_key[key], by_key[first], bad))]  # fmt: skip
     firsts += [key for key in absent if first in absent and key != first]
+    firsts.sort(key=list(bad).index)
     killed = by_key[first].exit_code == -signal.SIGKILL or bad[first] == SILENT
-    pids = ", ".join(f"pid {by_key[key].pid} on {by_key[key].host}" for key in firsts[:MAX_AFTER] if by_key[key].pid)
     which = "" if len(firsts) == 1 or first in absent else "; which of them first is not known"
-    how = bad[first] if len(firsts) == 1 else bad[first].replace("was", "were", 1)
+    alike: dict[str, list[str]] = {}
+    for key in firsts:
+        alike.setdefault(bad[key], []).append(key)
+    ends = [_end_text(case, keys, how) for how, keys in alike.items()]
+    lines = [line for _, line in ends][:MAX_AFTER]
+    names = case.names(firsts)
+    names = names if len(names.split()) <= MAX_NAMES else f"{len(firsts)} processes"
+    what = f"{names} failed together" if len(alike) > 1 else ends[0][0]
     return Ruling(
         "INSUFFICIENT",
-        f"the run has ended, and not in good order: {case.names(firsts)} {brief(how)}",
+        f"the run has ended, and not in good order: {what}",
         evidence=(
-            f"{case.names(firsts)}{f' ({pids})' if pids else ''} {how}{which}",
-            *_phase(by_key[first], how),
+            *lines[:-1],
+            f"{lines[-1]}{and_more(len(ends) - len(lines))}{which}",
+            *_phase(by_key[first], bad[first]),
             *(_memory(case.evidence.peaks) if killed else []),
             *_afterwards(case, {key: how for key, how in bad.items() if key not in firsts}),
             _untaken(case),
@@ -128,6 +138,39 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
             Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
+
+
+def _may_be_first(case: Case, process: Process, first: Process, bad: Mapping[str, str]) -> bool:
+    """Whether nothing tells that a process failed after the one that comes first by its record.
+
+    Later is who lost a peer or was brought down. A launcher brings down those that live, without a last word.
+    """
+    if case.subject(process.key).launcher or _order(process)[0] != _order(first)[0]:
+        return False
+    silences = [bad[each.key] == SILENT for each in (process, first)]
+    if all(silences):
+        return _at_once(process, first)
+    if any(silences) and (any(subject.launcher for subject in case.graph.subjects.values()) or _has_table(case)):
+        return False
+    return abs(_end_age_s(process) - _end_age_s(first)) < TOGETHER_S
+
+
+def _has_table(case: Case) -> bool:
+    """Whether a launcher told how one of its ranks ended, which is the first that it saw."""
+    return any(process.rank is not None and process.exit_code for process in case.evidence.processes)
+
+
+def _end_age_s(process: Process) -> float:
+    return error_age_s(process) if local_error(process) else _since_s(process) or 0.0
+
+
+def _end_text(case: Case, keys: Sequence[str], how: str) -> tuple[str, str]:
+    """How processes ended, for the headline and with their pids."""
+    how = how if len(keys) == 1 else how.replace("was", "were", 1)
+    processes = [process for key in keys[:MAX_AFTER] if (process := case.subject(key).process) is not None]
+    pids = ", ".join(f"pid {process.pid} on {process.host}" for process in processes if process.pid)
+    names = case.names(keys)
+    return f"{names} {brief(how, 5) if len(keys) > 1 else brief(how)}", f"{names}{f' ({pids})' if pids else ''} {how}"
 
 
 def _untaken(case: Case) -> str:
@@ -225,12 +268,14 @@ def _good_order(case: Case, well: str, count: str) -> Ruling:
     return Ruling("HEALTHY", well + rest, missing=missing)
 
 
-def _order(process: Process) -> tuple[bool, float]:
-    """Sorts the ends of processes: the first death comes first, and what only echoes a peer's end comes last.
+def _order(process: Process) -> tuple[int, float]:
+    """Sorts the ends of processes: the first death comes first, then what only echoes a peer's end, and last what a
+    launcher ended because of it.
 
     A process that was killed leaves no error, and its last heartbeat is up to a period older than its end.
     """
-    echoes = (bool(process.error) and not local_error(process)) or process.exit_code in BROUGHT_DOWN
+    echoes = int((bool(process.error) and not local_error(process)) or process.exit_code in BROUGHT_DOWN)
+    echoes += process.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
     if process.error_age_s is not None:
         return echoes, -process.error_age_s
     silent_s = (_since_s(process) or 0.0) - (SILENCE_S if process.exit_code is None else 0.0)

@@ -48,8 +48,48 @@ def test_who_was_killed_comes_before_those_that_lost_the_connection() -> None:
 
 
 def test_an_error_comes_before_the_silence_of_those_that_were_brought_down() -> None:
-    reason, _ = first(ended(0, beat_s=10.4), ended(1, beat_s=10.0, error="ValueError: no slot", error_s=10.0))
-    assert reason.startswith("rank 1 ended with ValueError: no slot")
+    """A launcher ends the others without a last word. Where there is none, nothing tells who ended first."""
+    launcher = dataclasses.replace(process(50, "launcher", gone=True), beat=None, journal=None, exit_code=1)
+    ranks = ended(0, beat_s=10.4), ended(1, beat_s=10.0, error="ValueError: no slot", error_s=10.0)
+    assert first(launcher, *ranks)[0].startswith("rank 1 ended with ValueError: no slot")
+    reason, facts = first(*ranks)
+    assert "rank 0" in reason and "rank 1" in reason
+    assert [("rank 0" in fact, "rank 1" in fact) for fact in facts[:2]] == [(True, False), (False, True)]
+    assert "which of them first is not known" in facts[1]
+
+
+@pytest.mark.parametrize("later_s", [9.4, 7.0])
+def test_errors_of_their_own_that_end_together_are_not_put_in_an_order(later_s: float) -> None:
+    """A process that closes its connections in a `finally` ends after those that lost them."""
+    reason, facts = first(
+        ended(0, beat_s=10.0, error="RuntimeError: the answer of rank 1 is missing", error_s=10.0),
+        ended(1, beat_s=later_s, error="ValueError: bad reward", error_s=later_s),
+    )
+    together = later_s > 9.0
+    assert ("rank 1" in reason) is together and reason.startswith("rank 0") and ("not known" in facts[1]) is together
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        {"error": "EOFError:"},
+        {"error": "http.client.RemoteDisconnected: Remote end closed connection without response"},
+        {"error": "asyncio.exceptions.IncompleteReadError: 0 bytes read on a total of 8 expected bytes"},
+        {"error": "BrokenPipeError: [Errno 32] Broken pipe"},
+        {"exit_code": -signal.SIGPIPE},
+        {"exit_code": 128 + signal.SIGTERM},
+    ],
+)
+def test_who_lost_a_peer_or_was_brought_down_is_not_first(echo: dict[str, Any]) -> None:
+    """Whatever the times say: its end is recorded at once, and a silence later than it began."""
+    lost = dataclasses.replace(ended(1, beat_s=12.0, error=echo.get("error", ""), error_s=12.0), **echo)
+    reason, _ = first(ended(0, beat_s=10.0), lost)
+    assert reason.startswith("rank 0 was ended without a last word")
+
+
+@pytest.mark.parametrize("error", ["EOFError: EOF when reading a line", "EOFError: Ran out of input"])
+def test_the_end_of_a_file_is_an_error_of_ones_own(error: str) -> None:
+    assert first(ended(0, beat_s=5.0), ended(1, beat_s=12.0, error=error, error_s=12.0))[0].startswith("rank 1")
 
 
 LOST = (
