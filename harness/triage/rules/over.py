@@ -52,11 +52,14 @@ def unrecorded(exit_code: int) -> Ruling:
     """HEALTHY or INSUFFICIENT: a watched command has ended, and none of its processes left a record of its own."""
     if not exit_code:
         return Ruling("HEALTHY", "the watched command has ended with exit code 0, without a stall")
+    by_signal = exit_code - 128 in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    name = f" ({signal.Signals(exit_code - 128).name})" if by_signal else ""
     return Ruling(
         "INSUFFICIENT",
-        f"the watched command has ended with exit code {exit_code}, and none of its processes left a record",
-        next=("read the end of its log for the first error",),
-    )
+        f"the watched command has ended with exit code {exit_code}{name}, and none of its processes left a record",
+        next=("find who ended it: a person, a scheduler, a limit of time" if by_signal
+              else "read the end of its log for the first error",),
+    )  # fmt: skip
 
 
 def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[str, str]:
