@@ -44,7 +44,7 @@ from harness.triage.collect import (
 from harness.triage.collect.connections import PROC
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
-from harness.triage.evidence import ENDED, Evidence, PipeReader, Process, RayNode, Sample, Thread
+from harness.triage.evidence import ENDED, Evidence, Maker, PipeReader, Process, RayNode, Sample, Thread
 from harness.triage.sought import Start, sought
 from probes import limits, redaction
 from probes.files import make_folder
@@ -207,7 +207,7 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
     # The ends of pipes need both looks of every process, so they come after the looks.
     _join_pipes(drafts, terms, notes)
     files = _read_sources(drafts, terms, notes)
-    maker_work = bounded.start("makers of files", makers.look, host, files, MAKERS_S)
+    maker_work = bounded.start("makers of files", _makers, host, files, tuple(drafts))
     memory_work = bounded.start("polled memory", _touched, drafts)
     recordings = _recordings(histories, terms, notes)
     for pid, draft in drafts.items():
@@ -340,6 +340,10 @@ def _sought(threads: Mapping[int, Sequence[Thread]]) -> dict[int, tuple[str, ...
             start = Start(proc.environment(pid), proc.arguments(pid), os.readlink(PROC / str(pid) / "cwd"))
             things[pid] = tuple(map(redaction.text, sought(main.frames, start))) if main is not None else ()
     return things
+
+
+def _makers(host: str, files: Mapping[int, tuple[str, ...]], members: Sequence[int]) -> tuple[Maker, ...]:
+    return makers.look(host, files, MAKERS_S, members=members)
 
 
 def _touched(drafts: Mapping[int, Draft]) -> dict[int, tuple[str, ...]]:
