@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from harness.triage import source
 from harness.triage.echoes import OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
@@ -12,7 +14,7 @@ from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
 from harness.triage.places import users
-from harness.triage.rules.processes import BROUGHT_DOWN, TOGETHER_S, error_age_s, local_error
+from harness.triage.rules.processes import BROUGHT_DOWN, LAST_S, TOGETHER_S, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import describe
 from reports.text import and_more
@@ -23,6 +25,10 @@ MAX_WORDS = 16  # of the end of a process that was not the first
 MAX_NAMES = 8  # words of a headline that name several processes
 MAX_PEAKS = 6  # roles of which the memory is told
 MAX_AFTER = 4  # ends after the first that are told
+# What an error says that is about a process of the program that failed before.
+_OF_A_CHILD = re.compile(
+    r"worker|child|subprocess|CalledProcess|process.{0,60}(died|dead|exit|kill|terminat|fail)", re.I
+)
 SILENT = "was ended without a last word"  # as by a signal
 
 
@@ -40,12 +46,17 @@ def over(case: Case) -> Ruling | None:
              for peak in case.evidence.peaks if peak.killed}  # fmt: skip
     missed = {rank for process in processes for rank in missed_barrier(process.error)}
     absent = {process.key: "missed a monitored barrier" for process in processes if process.rank in missed}
-    if bad := _bad_ends(processes, kills | absent):
-        return _after_early_end(case, bad) or _in_bad_order(case, bad, kills, absent)
-    if unknown := _unknown_ends(case):
+    bad = _bad_ends(processes, kills | absent)
+    outlived = {key: how for key, how in bad.items() if key not in kills | absent and _is_outlived(case, key, bad)}
+    bad = {key: how for key, how in bad.items() if key not in outlived}
+    if bad:
+        ruling = _after_early_end(case, bad) or _in_bad_order(case, bad, kills, absent)
+        return replace(ruling, evidence=(*ruling.evidence[:-1], *_outlived(case, outlived), *ruling.evidence[-1:]))
+    if unknown := [key for key in _unknown_ends(case) if key not in outlived]:
         return _in_unknown_order(case, unknown)
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
-    return _good_order(case, f"the run has ended in good order{_ago(case)}", count)
+    ruling = _good_order(case, f"the run has ended in good order{_ago(case)}", count)
+    return replace(ruling, evidence=_outlived(case, outlived))
 
 
 def unrecorded(exit_code: int) -> Ruling:
@@ -71,8 +82,43 @@ def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[st
         for process in processes
         if (how := kills.get(process.key) or _how(process))
         and not (how == SILENT and _parent(process) in well)
-        and (process.key in kills or not _is_helper_of_success(process, by_key))
+        and (process.key in kills or not _answers_to_success(process, by_key))
     }
+
+
+def _is_outlived(case: Case, key: str, bad: Mapping[str, str]) -> bool:
+    """Whether the job went on after the failure of a process: a rank that was started again and ended in good order,
+    or a helper whose program did, or failed much later by an error of its own."""
+    by_key = {process.key: process for process in case.evidence.processes}
+    process = by_key[key]
+    if process.rank is not None:
+        return any(_replaces(other, process) for other in by_key.values() if other.key not in bad)
+    age_s = _dated_end_s(process)
+    above = next((each for each in _above(process, by_key) if each.key in bad or _in_good_order(each)), None)
+    if above is None:
+        return case.evidence.command_exit_code == 0
+    above_s = _dated_end_s(above)
+    if above.key not in bad:  # it did not fail; what fails long after its end is not its helper
+        return age_s is None or above_s is None or age_s > above_s - LAST_S
+    own = local_error(above) and not _OF_A_CHILD.search(above.error) and not case.subject(above.key).launcher
+    return bool(own) and age_s is not None and above_s is not None and age_s > above_s + LAST_S
+
+
+def _replaces(other: Process, process: Process) -> bool:
+    """Whether a process ended in good order that has the rank of one that failed before it."""
+    same = (other.rank, other.engine) == (process.rank, process.engine) and same_world(other, process)
+    end_s, failed_s = _dated_end_s(other), _dated_end_s(process)
+    return same and _in_good_order(other) and end_s is not None and failed_s is not None and failed_s > end_s
+
+
+def _outlived(case: Case, outlived: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{case.names([key])} {brief(how, MAX_WORDS)}, and the job went on"
+                 for key, how in outlived.items())[:MAX_AFTER]  # fmt: skip
+
+
+def _dated_end_s(process: Process) -> float | None:
+    """The age of the end of a process; None if nothing dates it."""
+    return process.error_age_s if process.error_age_s is not None else _since_s(process)
 
 
 def _unknown_ends(case: Case) -> list[str]:
@@ -364,7 +410,7 @@ def _parent(process: Process) -> str:
     return f"{process.host}:{process.ppid}"
 
 
-def _is_helper_of_success(process: Process, by_key: Mapping[str, Process]) -> bool:
+def _answers_to_success(process: Process, by_key: Mapping[str, Process]) -> bool:
     """Whether it left only an exit code, is no rank, and a process above it ended with exit code 0.
 
     A program ends its own helpers, and what they answer to that is no failure of it. A crash, or a kill that the
