@@ -33,7 +33,10 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, sig
     signal.signal(number, signal.SIG_IGN)
 kept = int(sys.argv[2])
 file = os.open(sys.argv[1], os.O_RDWR)
-late = os.open(sys.argv[1] + "{LATE}", os.O_WRONLY)
+try:
+    late = os.open(sys.argv[1] + "{LATE}", os.O_WRONLY)
+except OSError:  # nothing is said of the times, and everything is passed on
+    late = -1
 size = 0
 parts = []  # when each part of the last seconds came, and the byte at which it begins
 while True:

@@ -12,7 +12,7 @@ import pytest
 
 from harness.triage.collect import stacks
 from harness.triage.watch import stderr_tail as tail
-from harness.triage.watch.stderr_tail import KEPT, LATE, LATE_S, PROGRAM, StderrTail
+from harness.triage.watch.stderr_tail import KEPT, LATE_S, PROGRAM, StderrTail
 from harness.triage.watch.watchdog import Watchdog
 
 pytestmark = pytest.mark.slow  # each starts two or three processes
@@ -120,7 +120,7 @@ def test_a_daemon_that_holds_it_open_delays_nobody_and_goes_on_writing() -> None
 
 def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     file = tmp_path / "words"
-    file.touch(), (tmp_path / f"words{LATE}").touch()
+    file.touch()
     filled = b"x" * 99 + b"\n"
     subprocess.run([sys.executable, "-I", "-S", "-c", PROGRAM, str(file), str(KEPT)], input=filled * 50_000 + b"END",
                    stdout=subprocess.DEVNULL, check=True)  # fmt: skip
