@@ -93,7 +93,7 @@ def watch(
             "--on-verdict",
             metavar="COMMAND",
             help="a line of sh that gets each new verdict as JSON on its standard input: a chat hook, a pager, a "
-            "requeue; it never holds the watch up",
+            "requeue; it never holds the watch up, and has 5 s more when the watch ends",
             show_default=False,
         ),
     ] = "",
@@ -160,15 +160,18 @@ def _serving(context: typer.Context, serve: str, serve_after: str, token_file: s
 
 @contextlib.contextmanager
 def _handed_on(on_verdict: str) -> Iterator[Callable[[Verdict], None]]:
-    """What hands each verdict on to the user's command, if there is one; at the end it waits for that command."""
+    """What hands each verdict on to the user's command, if there is one; at the end it waits shortly for that
+    command."""
     if not on_verdict:
         yield lambda verdict: None
         return
     from harness.triage.watch.notices import Notices
 
     notices = Notices(on_verdict, say)
-    yield notices.put
-    notices.close()
+    try:
+        yield notices.put
+    finally:
+        notices.close()
 
 
 def _attach(pid: int, options: WatchOptions, on_verdict: str) -> int:

@@ -9,13 +9,15 @@ OUT_OF_MEMORY = "dmesg | grep -i oom   # SIGKILL is how the kernel ends a proces
 _ECHO = re.compile(
     r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
     r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|monitoredBarrier|aborted|SIGTERM"
-    r"|KeyboardInterrupt|got 0 bytes|eof \(this error originated|ncclRemoteError|exiting prematurely",
+    r"|KeyboardInterrupt|got 0 bytes|eof \(this error originated|ncclRemoteError|exiting prematurely"
+    r"|disconnected|IncompleteReadError|\bEOFError:?\s*$",  # of a pipe; of a file or a terminal it has words
     re.I,
 )
-# Of these, what says that a peer has gone, by gloo, NCCL, TCPStore and RPC.
+# Of these, what says that a peer has gone, by gloo, NCCL, TCPStore, RPC, Python's pipes and HTTP clients.
 _PEER_LOST = re.compile(
     r"connection (was likely )?(reset|closed|refused)|broken pipe|remote process exited|got 0 bytes"
-    r"|eof \(this error originated|NCCL|exiting prematurely|timed? ?out|timeout",
+    r"|eof \(this error originated|NCCL|exiting prematurely|timed? ?out|timeout"
+    r"|disconnected|IncompleteReadError|\bEOFError:?\s*$",
     re.I,
 )
 # What torch 2.13 raises on rank 0, with `wait_all_ranks` of several.

@@ -227,6 +227,17 @@ class Journal:
 
 
 @dataclass(frozen=True)
+class PipeReader:
+    """A process that can read the full pipe or socket to which another one writes, and what it did last."""
+
+    pid: int
+    command: str = ""  # argv, without secrets
+    wchan: str = ""  # the kernel function in which its main thread sleeps
+    sleeps_s: Number | None = None  # seconds that its sleep still lasts, at most
+    children: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Process:
     """One process of the job. `rank`: its global rank in torch.distributed; None if it has none or none is known."""
 
@@ -267,6 +278,7 @@ class Process:
     wakers: tuple[int, ...] | None = None
     forked: bool = False  # it was forked by its parent and still runs that one's program
     reader: int = 0  # the one other process on its host that can read the full pipe or socket to which it writes
+    readers: tuple[PipeReader, ...] = ()  # all of these, where several can
     loops: tuple[EventLoop, ...] = ()  # its event loops, where a probe of ours is in it
     # What its loop looks for again and again, by its source text: "127.0.0.1:80", "/a/file", "/a/folder/".
     sought: tuple[str, ...] = ()

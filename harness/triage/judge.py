@@ -272,7 +272,8 @@ def _steps(case: Case, ruling: Ruling, afterwards: str) -> list[str]:
     useful.sort(key=lambda step: isinstance(step, Native))
     steps = [step for step in useful if not (afterwards and isinstance(step, Live))]
     first = [afterwards] if len(steps) < len(useful) else []
-    return [*first, *(_filled(case, ruling, step) for step in steps)]
+    filled = (_without_stop(case, _filled(case, ruling, step)) for step in steps)
+    return [*first, *filter(None, filled)]
 
 
 def _filled(case: Case, ruling: Ruling, step: str) -> str:
@@ -291,6 +292,15 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
     if not subjects or subjects[0].process is None:
         return step
     return step.replace("--pid PID", f"--pid {subjects[0].process.pid}")
+
+
+def _without_stop(case: Case, step: str) -> str:
+    """Let py-spy not stop a process that writes to a full pipe: the write would return short. A stack of C needs that
+    stop, so that this step is left out."""
+    writers = {f"--pid {each.pid} " for each in case.evidence.processes if each.samples and each.samples[-1].writing}
+    if "py-spy dump " not in step or not any(writer in step for writer in writers):
+        return step
+    return "" if "--native" in step else step.replace("py-spy dump", "py-spy dump --nonblocking")
 
 
 def _party(subject: Subject, why: str, frame: str = "") -> Party:

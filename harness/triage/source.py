@@ -314,6 +314,56 @@ def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
     return max(loops, key=lambda loop: loop.lineno) if loops else None
 
 
+# Calls of a loop that waits for the end of a child, says so, and reads nothing of what the child writes.
+_OF_WAITING = frozenset({
+    "wait", "join", "poll", "is_alive", "print", "debug", "info", "warning", "error", "exception", "critical", "log",
+    "monotonic", "time", "perf_counter", "sleep", "format", "round", "flush", "str", "len",
+})  # fmt: skip
+_LEFT_BY = frozenset({"poll", "is_alive", "returncode", "exitcode"})  # what tells that the child has ended
+
+
+def waits_again(frame: Frame, *, raises: bool) -> bool:
+    """Whether a wait for the end of a child at this line, which has a time limit, begins anew each time: it stands in a
+    `while` loop that only waits and that only the child's end leaves.
+
+    `raises`: the wait raises an error at its limit, so that the loop has to catch it.
+    """
+    loop = innermost_loop(frame)
+    if not isinstance(loop, ast.While) or any(isinstance(node, ast.Raise) for node in ast.walk(loop)):
+        return False
+    functions = [node.func for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    if any(_short_name(function) not in _OF_WAITING for function in functions):
+        return False
+    if not (isinstance(loop.test, ast.Constant) or _named(loop.test) & _LEFT_BY):
+        return False
+    tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try) and _any_holds(node.body, frame.line)]
+    if raises and not any(each.handlers for each in tries):
+        return False
+    # What stands behind a wait that raises, in its own block or in the `else` of its `try`, runs when the child has
+    # ended, and so does the body of a condition that says so.
+    behind = [part for each in tries if raises for part in (*each.body, *each.orelse)]
+    behind = [part for part in behind if part.lineno > frame.line or isinstance(part, ast.Return)]
+    behind += [part for node in ast.walk(loop) if isinstance(node, ast.If) and _says_ended(node.test)
+               for part in node.body]  # fmt: skip
+    return all(node in behind for node in ast.walk(loop) if isinstance(node, (ast.Break, ast.Return)))
+
+
+def _says_ended(test: ast.expr) -> bool:
+    """Whether a condition holds only of a child that has ended."""
+    text = ast.unparse(test)
+    return bool(_named(test) & _LEFT_BY) and (
+        text.endswith(("poll() is not None", "code is not None")) or text.startswith("not ")
+    )
+
+
+def _short_name(function: ast.expr) -> str:
+    return ast.unparse(function).rpartition(".")[2]
+
+
+def _named(body: ast.AST) -> set[str]:
+    return {node.attr for node in ast.walk(body) if isinstance(node, ast.Attribute)}
+
+
 def condition(frame: Frame) -> str:
     """The text of the condition while which the innermost loop around a frame goes on; empty if it has none."""
     loop = innermost_loop(frame)

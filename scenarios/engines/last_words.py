@@ -35,6 +35,11 @@ _POINTER = re.compile(
 # How an engine's parent reports a child's exit code: vLLM ("Failed core proc(s): {'EngineCore_0': -9}"), SGLang.
 _CODE = re.compile(r"(?:\b[Ee]xit ?code:? |Failed core proc\(s\): \{[^}]{1,80}: )-(\d{1,2})\b")
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+# Progress of a job: a step, or a bar of tqdm. Others may do one more after a process of them has failed.
+_PROGRESS = re.compile(
+    r"\b(?:step|epoch|iter|iteration|batch|it)s?\b[ :=#\[]{0,3}(\d{1,9})|(\d{1,3})%\|", re.IGNORECASE
+)
+STEPS = 3  # different steps after an error that show that it was outlived
 LAST_LINES = 3  # a choice: enough for an assertion and its place
 COLLECTED = "its log does not say why, and its parent collected its exit code before it could be read"
 # _SPEAKER: which process wrote a line of a shared file. _RECORD: a line of a logger. _ENDING: what a process prints
@@ -83,32 +88,45 @@ def explain(reason: str, begun: dict[Path, int], ended: int | None = None) -> st
     return f"{reason}. Its own last words: {cause}" if reason else cause
 
 
-def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
+def root_cause(begun: dict[Path, int], ended: int | None = None, late: dict[Path, int] | None = None) -> str:
     """Return why a process ended, in one sentence, from its files after these offsets; "" where they do not tell.
 
-    `ended`: its exit code, negative for a signal (as in subprocess), None where unknown. A negative code that its
-    parent wrote into the log takes precedence. The cause is the last exception that is not a pointer to another one:
-    chained and forwarded exceptions are printed after their cause. If the process did not exit by itself, an
-    exception is the cause only if nothing that the process logged afterwards shows that it continued. Otherwise the
-    result is the signal with the last lines of the log; for a process that failed without an exception in its log,
-    those lines alone.
+    `ended`: its exit code, negative for a signal (as in subprocess), 128 + n for one that a shell passes on, None where
+    unknown. A negative code that its parent wrote into the log takes precedence. `late`: the byte at which the part of
+    each file begins that came shortly before the end, where that is known.
+
+    The cause is the last exception that is not a pointer to another one: chained and forwarded exceptions are printed
+    after their cause. One that the job outlived by several steps is no cause. If the process did not exit by itself, an
+    exception is the cause only if it was printed at the end, and nothing that the process logged afterwards shows that
+    it continued. Otherwise the result is the signal with the last lines of the log; for a process that failed without
+    an exception in its log, those lines alone.
     """
-    logs = [  # without secrets, before the lines are parted: a secret may be on another line than its name
-        [line.rstrip() for line in redaction.text(_COLOUR.sub("", _read(file, begin)), 0).splitlines()]
-        for file, begin in begun.items()
-    ]
+    logs = [_lines(file, begin) for file, begin in begun.items()]
+    ends = [None if late is None or file not in late else _lines(file, late[file]) for file in begun]
     code = next((-int(match[1]) for log in logs for line in reversed(log) if (match := _CODE.search(line))), ended)
-    for log in reversed(logs):
+    code = 128 - code if code is not None and code - 128 in _FROM_OUTSIDE else code
+    outlived = ""
+    for number, log in reversed([*enumerate(logs)]):
         at = next((at for at in reversed(range(len(log))) if is_error(log[at])), None)
         if at is None:
             continue
-        by_itself = code is not None and -code not in _FROM_OUTSIDE
-        if by_itself or not any(_goes_on(line, log[at], killed=code is not None) for line in log[at + 1 :]):
+        by_itself, behind, end = code is not None and -code not in _FROM_OUTSIDE, log[at + 1 :], ends[number]
+        is_early = end is not None and log[at] not in end
+        goes_on = is_early or any(_goes_on(line, log[at], killed=code is not None) for line in behind)
+        if not _advances(behind) and (by_itself or not goes_on):
             return _sentence(log[at])
+        outlived = f"; an earlier error in its log, which it outlived: {_sentence(log[at])}"
+        logs[number] = behind
         break
     if code is None or code == 0:
         return ""
-    return _killed(-code, logs) if code < 0 else _last_lines(logs)
+    return (_killed(-code, logs) if code < 0 else _last_lines(logs)) + outlived
+
+
+def _lines(file: Path, begin: int) -> list[str]:
+    """The lines of a file without secrets, which go before the lines are parted: one may be on another line than its
+    name."""
+    return [line.rstrip() for line in redaction.text(_COLOUR.sub("", _read(file, begin)), 0).splitlines()]
 
 
 def is_error(line: str) -> bool:
@@ -131,11 +149,17 @@ def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
     return killed or bool(_RECORD.search(line[:80]))
 
 
+def _advances(lines: Iterable[str]) -> bool:
+    """Whether lines after an exception tell of several steps of the job."""
+    matches = (match for line in lines for match in _PROGRESS.finditer(line))
+    return len({match[1] or match[2] for match in matches}) >= STEPS
+
+
 def _last_lines(logs: list[list[str]]) -> str:
     """Return the end of a log that holds no exception of its own, without exceptions that refer to another one."""
     lines = [line for log in logs for line in log if re.search(r"\w", line) and not is_pointer(line)]
     last = " | ".join(_sentence(line) for line in lines[-LAST_LINES:])
-    return f"no exception in its log, which ends: {last}" if last else ""
+    return f"no exception at the end of its log, which ends: {last}" if last else ""
 
 
 def _killed(number: int, logs: list[list[str]]) -> str:

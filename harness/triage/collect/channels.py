@@ -24,6 +24,20 @@ from harness.triage.collect.traffic import BY_FAMILY, DONE, DUMP, ERROR, HEADER,
 _READS = {"x86_64": ("0", "19", "45", "47"), "aarch64": ("63", "65", "207", "212")}.get(platform.machine(), ())
 # write, writev, sendto and sendmsg
 _WRITES = {"x86_64": ("1", "20", "44", "46"), "aarch64": ("64", "66", "206", "211")}.get(platform.machine(), ())
+# Calls that return early, with a part done or with EINTR, once the process was stopped and continued (signal(7)); all
+# others go on as if nothing had been. Not here is epoll_wait: what calls it takes EINTR for no event and calls again.
+_CUT_SHORT = {
+    "x86_64": {1: "write", 20: "writev", 18: "pwrite", 296: "pwritev", 44: "sendto", 46: "sendmsg", 307: "sendmmsg",
+               299: "recvmmsg", 40: "sendfile", 275: "splice", 276: "tee", 278: "vmsplice", 326: "copy_file_range",
+               65: "semop", 220: "semtimedop", 69: "msgsnd", 70: "msgrcv", 128: "rt_sigtimedwait",
+               208: "io_getevents", 333: "io_pgetevents", 426: "io_uring_enter"},
+    "aarch64": {64: "write", 66: "writev", 68: "pwrite", 70: "pwritev", 206: "sendto", 211: "sendmsg", 269: "sendmmsg",
+                243: "recvmmsg", 71: "sendfile", 76: "splice", 77: "tee", 75: "vmsplice", 285: "copy_file_range",
+                193: "semop", 192: "semtimedop", 189: "msgsnd", 188: "msgrcv", 137: "rt_sigtimedwait",
+                4: "io_getevents", 292: "io_pgetevents", 426: "io_uring_enter"},
+}.get(platform.machine(), {})  # fmt: skip
+# Calls that receive -> the position of their flags. With MSG_WAITALL they wait for the rest of what came in part.
+_RECEIVES = {"x86_64": {45: 3, 47: 2}, "aarch64": {207: 3, 212: 2}}.get(platform.machine(), {})  # recvfrom, recvmsg
 # Kernel functions in which a thread waits for room in a pipe or a Unix socket.
 _FULL = re.compile("pipe_write|sock_alloc_send|sock_wait_for_wmem")
 # Calls that wait -> the position of the argument that limits the wait. It is a pointer (0: no limit) or, for
@@ -163,6 +177,21 @@ def writing(pid: int) -> Writing:
     return NOT_WRITING
 
 
+def cut_short(pid: int) -> str:
+    """The call of a thread of a process that a stop of the process would end early, such as "write"; empty if it is in
+    none, or may not be inspected."""
+    with contextlib.suppress(OSError):  # it ended, or it is another user's
+        for tid in os.listdir(PROC / str(pid) / "task"):
+            with contextlib.suppress(OSError, ValueError):  # the thread ended, or it runs
+                words = (PROC / str(pid) / "task" / tid / "syscall").read_text().split()
+                call = int(words[0]) if words else -1
+                if call in _CUT_SHORT:
+                    return _CUT_SHORT[call]
+                if (at := _RECEIVES.get(call)) is not None and int(words[1 + at], 16) & socket.MSG_WAITALL:
+                    return "recv with MSG_WAITALL"
+    return ""
+
+
 def locked_alone(pid: int, beat: int = 0) -> bool:
     """Whether the only thread of a process, beside that of its heartbeat, waits without a limit for a lock in its own
     memory, so that nothing can wake it but a signal.
@@ -189,14 +218,11 @@ def _threads_beside(pid: int, beat: int) -> bool:
     return any((PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER for tid in beside)
 
 
-def readers(written: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
-    """Writer -> the one other process of this host that can read what it writes.
-
-    Left out if several processes can, or none is known. `written`: pid -> the result of `writing`.
-    """
+def readers(written: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
+    """Writer -> the other processes of this host that can read what it writes. `written`: pid -> the result of
+    `writing`."""
     holding = _at_other_end(written, sockets, besides=os.O_WRONLY)
-    reader_pids = {pid: its - {pid} for pid, its in holding.items()}
-    return {pid: next(iter(its)) for pid, its in reader_pids.items() if len(its) == 1}
+    return {pid: its - {pid} for pid, its in holding.items()}
 
 
 def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:

@@ -35,6 +35,7 @@ from harness.triage.collect import (
     ras,
     ray,
     recorder,
+    redact,
     roles,
     servers,
     stacks,
@@ -43,7 +44,7 @@ from harness.triage.collect import (
 from harness.triage.collect.connections import PROC
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
-from harness.triage.evidence import ENDED, Evidence, Process, RayNode, Sample, Thread
+from harness.triage.evidence import ENDED, Evidence, Maker, PipeReader, Process, RayNode, Sample, Thread
 from harness.triage.sought import Start, sought
 from probes import limits, redaction
 from probes.files import make_folder
@@ -56,6 +57,7 @@ AT_LEAST_S = 0.05  # seconds that every source is given, even after the deadline
 JOURNALS_S = 2.0
 MAKERS_S = 0.5  # seconds between two looks at the makers of files
 TOUCHED_S = 0.5  # seconds in which a loop that polls shared memory reads it; such loops sleep 1 to 100 ms
+MOST_READERS = 8  # of one pipe that are looked at
 _STREAMS = {1: "stdout", 2: "stderr"}
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
 
@@ -205,7 +207,7 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
     # The ends of pipes need both looks of every process, so they come after the looks.
     _join_pipes(drafts, terms, notes)
     files = _read_sources(drafts, terms, notes)
-    maker_work = bounded.start("makers of files", makers.look, host, files, MAKERS_S)
+    maker_work = bounded.start("makers of files", _makers, host, files, tuple(drafts))
     memory_work = bounded.start("polled memory", _touched, drafts)
     recordings = _recordings(histories, terms, notes)
     for pid, draft in drafts.items():
@@ -291,8 +293,22 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
         drafts[pid].wakers = tuple(sorted(waking))
     written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
     readers = _result(bounded.start("readers of pipes", channels.readers, written, terms.sockets), terms, {}, notes)
-    for pid, reader in readers.items():
+    for pid, reader in channels.alone(readers).items():
         drafts[pid].reader = reader
+    table = proc.parents() if readers else {}
+    for pid, reading in readers.items():
+        drafts[pid].readers = tuple(_reader(reader, table) for reader in sorted(reading)[:MOST_READERS])
+
+
+def _reader(pid: int, parents: Mapping[int, int]) -> PipeReader:
+    """What a process does that can read a full pipe."""
+    return PipeReader(
+        pid,
+        redact.command(proc.arguments(pid)),
+        proc.wchan(pid, pid),
+        channels.waiting(pid).sleeps_s,
+        tuple(sorted(child for child, parent in parents.items() if parent == pid)),
+    )
 
 
 def _read_sources(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> dict[int, tuple[str, ...]]:
@@ -324,6 +340,10 @@ def _sought(threads: Mapping[int, Sequence[Thread]]) -> dict[int, tuple[str, ...
             start = Start(proc.environment(pid), proc.arguments(pid), os.readlink(PROC / str(pid) / "cwd"))
             things[pid] = tuple(map(redaction.text, sought(main.frames, start))) if main is not None else ()
     return things
+
+
+def _makers(host: str, files: Mapping[int, tuple[str, ...]], members: Sequence[int]) -> tuple[Maker, ...]:
+    return makers.look(host, files, MAKERS_S, members=members)
 
 
 def _touched(drafts: Mapping[int, Draft]) -> dict[int, tuple[str, ...]]:

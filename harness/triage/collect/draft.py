@@ -12,7 +12,7 @@ from harness.triage.collect.connections import Connections
 from harness.triage.collect.journals import Recording, same_process
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.scope import Cast
-from harness.triage.evidence import EventLoop, LostThread, Process, Sample, Thread
+from harness.triage.evidence import EventLoop, LostThread, PipeReader, Process, Sample, Thread
 
 
 class Draft:
@@ -27,6 +27,7 @@ class Draft:
         self.native: tuple[Thread, ...] = ()
         self.connections = Connections()
         self.writer = self.reader = self.feeder = 0
+        self.readers: tuple[PipeReader, ...] = ()
         self.fed = self.own_pipe = False
         self.wakers: tuple[int, ...] | None = None
         self.loops: tuple[EventLoop, ...] = ()
@@ -121,6 +122,7 @@ class Draft:
             asked=self.connections.retried,
             writer=self.writer,
             reader=self.reader,
+            readers=self.readers,
             forked=facts.forked,
             fed=self.fed,
             own_pipe=self.own_pipe,

@@ -1,8 +1,9 @@
 """Locks of whole files (flock, lockf) on this host: who holds each, who waits for it, and what its holder does.
 
-/proc/locks (proc_locks(5)) numbers the locks; a line with "->" is a process that waits for the lock of that number. The
-file stands in /proc/PID/fdinfo of the holder, or of one that waits. Whoever tries again and again, as filelock does, is
-in no such line, but opens the file each time: inotify(7) counts that. Only locks that concern the job are kept.
+/proc/locks (proc_locks(5)) numbers the locks; a line with "->" is a process that waits for the lock of that number, set
+in further for each that stands before it. The file stands in /proc/PID/fdinfo of the holder, or of one that waits.
+Whoever tries again and again, as filelock does, is in no such line, but opens the file each time: inotify(7) counts
+that. Only locks that concern the job are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MOST = 256  # of a host; a database has one or two
 WAKING_S = 1.5 / proc.TICKS  # whoever only wakes up and sleeps again may be charged one tick of the kernel's clock
 SOON_S = 300.0  # half of NCCL's default timeout in torch: whoever sleeps for less may release a lock in time
 SLICE_S = 0.05  # inotify merges equal events, so they are read this often
-_LINE = re.compile(r"(\d+): (-> )?(?:FLOCK|POSIX|OFDLCK) +ADVISORY +WRITE +(-?\d+) (\S+) 0 EOF")
+_LINE = re.compile(r"(\d+): ( *-> )?(?:FLOCK|POSIX|OFDLCK) +ADVISORY +WRITE +(-?\d+) (\S+) 0 EOF")
 _OPENED = 0x20  # IN_OPEN of linux/inotify.h
 _EVENT = struct.Struct("iIII")  # struct inotify_event without its name
 _INIT = frozenset({"systemd", "init"})  # names of processes that adopt those whose parent has ended

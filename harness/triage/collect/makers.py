@@ -1,7 +1,8 @@
 """Who may make a file for which a process of the job looks again and again, inside the job or beside it.
 
-A process may that has the file, or a part of it, open for writing, or that names it in its command line. One that only
-has another file of the same folder open for writing may as well. Nobody is looked for in a folder that everybody uses.
+A process may that has the file, or a part of it, open for writing, or that names it in its command line and does not
+only read it, as tail does. Of the job, one that only has another file of the same folder open for writing may as well:
+a stranger may only have its log there. Nobody is looked for in a folder that everybody uses.
 """
 
 from __future__ import annotations
@@ -22,15 +23,25 @@ from harness.triage.evidence import Maker
 MAX_MAKERS = 16  # makers of one host that are kept
 WAKING_S = 1.5 / proc.TICKS  # whoever only wakes up and sleeps again may be charged one tick of the kernel's clock
 _COMMON = ("/", "/dev", "/dev/shm", "/tmp", "/var/tmp", "/var/log", tempfile.gettempdir())
+# Programs that only read the files that they name. What they write, they have open.
+_VIEWERS = frozenset({
+    "tail", "head", "cat", "less", "more", "grep", "ls", "stat", "wc", "watch", "find", "jq", "inotifywait", "du",
+})  # fmt: skip
+STDERR = 2
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")  # an argument of sleep(1)
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def look(
-    host: str, sought: Mapping[int, tuple[str, ...]], window_s: float, *, sleep: Callable[[float], None] = time.sleep
+    host: str,
+    sought: Mapping[int, tuple[str, ...]],
+    window_s: float,
+    *,
+    members: Collection[int] = (),
+    sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Maker, ...]:
     """The possible makers of the files for which processes look. `sought`: pid -> files, and folders with a slash at
-    their end."""
+    their end. `members`: processes of the job; whoever is in the process group of one belongs to it, too."""
     wanted = {path: {pid for pid, paths in sought.items() if path in paths} for its in sought.values() for path in its}
     wanted = {path: pids for path, pids in wanted.items() if path.startswith("/")}
     if not wanted:
@@ -39,15 +50,17 @@ def look(
     above = {path: {each for pid in pids for each in job.ancestors(pid, table)} for path, pids in wanted.items()}
     programs = {path: {proc.arguments(pid) for pid in pids} for path, pids in wanted.items()}
     folders = {str(_folder(path)) for path in wanted} - {*_COMMON}
+    groups = {proc.process_group(pid) for pid in {*members, *sought}} - {0}
     makers = []
     for pid in table.keys() - {os.getpid()}:
-        arguments, files = proc.arguments(pid), list(map(PurePath, _written(pid, folders)))
+        arguments, files = proc.arguments(pid), list(_written(pid, folders))
+        is_member = pid in members or proc.process_group(pid) in groups
         for path, pids in wanted.items():
             if pid in pids or pid in above[path]:
                 continue
             by, exact = _named(path, arguments if arguments not in programs[path] else ()), True
             if not by:
-                by, exact = _open(path, files)
+                by, exact = _open(path, files, is_member=is_member)
             if by:
                 makers.append(Maker(host, path, pid, redact.command(arguments), by, exact))
     makers = sorted(makers, key=lambda maker: not maker.exact)[:MAX_MAKERS]
@@ -68,22 +81,30 @@ def _folder(path: str) -> PurePath:
 
 def _named(path: str, arguments: Sequence[str]) -> str:
     """How a command line names a file, as the verb of a sentence; empty if it does not."""
+    if arguments and PurePath(arguments[0]).name in _VIEWERS:
+        return ""
     pattern = re.compile(rf"(?<![\w/]){re.escape(path.rstrip('/'))}(?![\w./-])")
     return f"names {path} in its command line" if any(map(pattern.search, arguments)) else ""
 
 
-def _open(path: str, files: Sequence[PurePath]) -> tuple[str, bool]:
+def _open(path: str, files: Sequence[tuple[PurePath, int]], *, is_member: bool) -> tuple[str, bool]:
     """How files that are open for writing lead to `path`, as the verb of a sentence, and whether one is that file or a
-    part of it; empty if none is of its folder."""
-    beside = [file for file in files if file.parent == _folder(path)]
+    part of it; empty if none is of its folder. `files`: each with its descriptor. `is_member`: of the job."""
+    # Where any file of a folder may be meant, a stranger's counts too, unless it is a standard stream: its log.
+    beside = [
+        file
+        for file, number in files
+        if file.parent == _folder(path) and (is_member or not path.endswith("/") or number > STDERR)
+    ]
     parts = [file for file in beside if not path.endswith("/") and PurePath(path).stem in file.name]
     for file in parts:
         return f"has {file} open for writing", True
-    return (f"has {beside[0]} open for writing, in the same folder" if beside else ""), False
+    counts = beside and (is_member or path.endswith("/"))
+    return (f"has {beside[0]} open for writing, in the same folder" if counts else ""), False
 
 
-def _written(pid: int, folders: Collection[str]) -> Iterator[str]:
-    """The files of these folders that a process has open for writing."""
+def _written(pid: int, folders: Collection[str]) -> Iterator[tuple[PurePath, int]]:
+    """The files of these folders that a process has open for writing, each with its descriptor."""
     with contextlib.suppress(OSError):  # it ended, or it is another user's
         for number in os.listdir(PROC / str(pid) / "fd") if folders else ():
             with contextlib.suppress(OSError, ValueError):  # closed meanwhile
@@ -93,7 +114,7 @@ def _written(pid: int, folders: Collection[str]) -> Iterator[str]:
                 info = (PROC / str(pid) / "fdinfo" / number).read_text()
                 flags = next((line.split()[1] for line in info.splitlines() if line.startswith("flags:")), "0")
                 if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
-                    yield link
+                    yield PurePath(link), int(number)
 
 
 def _spent(tree: list[int]) -> dict[int, proc.Look]:

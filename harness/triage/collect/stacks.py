@@ -3,7 +3,8 @@
 The non-blocking mode comes first. It neither stops the process nor waits for it. It works while C code holds the
 interpreter lock (16 ms), under SIGSTOP and in state D, where the blocking mode fails or hangs. Native frames need the
 blocking mode. They are taken second, within a limit, and only of a process that can be stopped and whose Python frames
-do not explain its wait.
+do not explain its wait. A stop ends some system calls early: a write to a full pipe returns short, and the job goes on
+otherwise than without the look. No native stack is taken of a process in such a call.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import extras
-from harness.triage.collect import bounded, proc
+from harness.triage.collect import bounded, channels, proc
 from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Frame, Thread
 
 TIMEOUT_S = 4.0  # chosen: half of the eight seconds of a look (`collect`)
@@ -71,6 +72,8 @@ def dump_native(pid: int, *, timeout_s: float) -> Stacks:
     before = proc.look(pid).state
     if before not in ("R", "S"):
         return Stacks(note=f"no native stack: a process in state {before or 'gone'} cannot be stopped for it")
+    if call := channels.cut_short(pid):
+        return Stacks(note=f"no native stack: its {call} would end early if it were stopped for it")
     native_stacks = _dump(pid, ("--native",), timeout_s)
     if not native_stacks.threads and proc.look(pid).state == "T":
         # py-spy was killed between its SIGSTOP and its detaching. Let the process continue as it was found.

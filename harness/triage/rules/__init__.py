@@ -79,6 +79,7 @@ RULES: tuple[Rule, ...] = (
     groups.inverted,  # K2
     pipes.undrained,  # K6
     calls.ring,  # K6
+    locks.ring,  # K6
     pauses.slow,  # K7
     locks.worked,  # K7
     makers.at_work,  # K7

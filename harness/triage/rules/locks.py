@@ -7,10 +7,13 @@ as filelock does, the file is known if it is the only locked one that is opened 
 from __future__ import annotations
 
 import os
+import re
 
 from harness.triage.evidence import FileLock
 from harness.triage.graph import Subject
+from harness.triage.rules.alive import handler
 from harness.triage.rules.pauses import slow_because
+from harness.triage.rules.pipes import runs_beside
 from harness.triage.rules.polls import tries_to_lock
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
@@ -18,6 +21,82 @@ TRIES = 2  # somebody else may open a file once while it is looked at
 # CPU seconds of a process that never did much. Python starts in 0.02 s, and an import of numpy or requests takes 0.11 s
 # (measured), so that whoever has built or downloaded a data set and pauses has used more.
 UNUSED_S = 0.1
+# The kernel functions (/proc/PID/wchan) in which a thread waits for the lock of a file.
+IN_LOCK = re.compile("lock_inode_wait|_setlk|do_lock_file_wait")
+MOST_NAMED = 2  # files in a headline
+
+
+def ring(case: Case) -> Ruling | None:
+    """K6: processes wait in the kernel for locks of files, each for one that the next of them holds."""
+    locks = _ring(case)
+    if not locks:
+        return None
+    keys = [f"{lock.host}:{lock.pid}" for lock in locks]
+    waiters = [keys[-1], *keys[:-1]]  # the holder of each lock waits for the next one
+    labels = {key: _label(case, lock) for key, lock in zip(keys, locks, strict=True)}
+    paths = ", ".join(sorted(lock.path for lock in locks))
+    files = [os.path.basename(lock.path) for lock in locks[:MOST_NAMED]]
+    more = f" and {len(locks) - MOST_NAMED} more" if len(locks) > MOST_NAMED else ""
+    alone = len(locks) == 1
+    who = case.names(keys) if all(key in case.graph.subjects for key in keys) else " and ".join(labels.values())
+    waits = "waits for a file's lock that it holds itself" if alone else "wait for each other's locks of files"
+    subjects = [case.subject(key) for key in keys if key in case.graph.subjects]
+    return Ruling(
+        "HUNG",
+        f"{who} {waits}: {' and '.join(files)}{more}",
+        "K6",
+        {keys[0]: f"{waits}: {locks[0].path}"} if alone else {},
+        cycle=() if alone else tuple(waiters),
+        waiting={
+            key: f"the lock of {lock.path}"
+            for lock in locks
+            for pid in lock.waiters
+            if (key := f"{lock.host}:{pid}") in case.graph.subjects
+        },
+        evidence=tuple(
+            f"{labels[waiter]} waits for the lock of {lock.path}, which {labels[key]} holds ({brief(lock.command)})"
+            for waiter, key, lock in zip(waiters, keys, locks, strict=True)
+        ),
+        place=subjects[0].frame if subjects else "",
+        next=(
+            "take the lock once in a process: each open() of the file makes another owner"
+            if alone
+            else f"take these locks in the same order in every process: {paths}",
+        ),
+    )
+
+
+def _ring(case: Case) -> list[FileLock]:
+    """Locks of which the holder of each waits for the next one, and that of the last for the first; empty without.
+
+    Each holder has to stand: a thread or the handler of a signal may release what it holds.
+    """
+    awaited: dict[tuple[str, int], list[FileLock]] = {}
+    for lock in case.evidence.locks:
+        for pid in lock.waiters:
+            awaited.setdefault((lock.host, pid), []).append(lock)
+    for first in case.evidence.locks:
+        chain = [first]
+        while len(behind := awaited.get((chain[-1].host, chain[-1].pid), [])) == 1 and behind[0] not in chain:
+            chain.append(behind[0])
+        if behind == [first] and all(_stands(case, lock) for lock in chain):
+            return chain
+    return []
+
+
+def _stands(case: Case, lock: FileLock) -> bool:
+    """Whether the holder of a lock waits for another one in the kernel, and nothing in it goes on beside."""
+    holder = _holder(case, lock)
+    if holder is None or holder.process is None:  # of another job, which was looked at for as long
+        return lock.idle
+    looks = holder.process.samples
+    in_lock = len(looks) > 1 and all(IN_LOCK.search(look.wchan) for look in looks)
+    return in_lock and not (holder.progress or runs_beside(holder) or handler(holder.process))
+
+
+def _label(case: Case, lock: FileLock) -> str:
+    holder = _holder(case, lock)
+    return holder.label if holder is not None else f"process {lock.pid}"
 
 
 def worked(case: Case) -> Ruling | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from harness.triage import source
 from harness.triage.echoes import OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
@@ -12,15 +14,21 @@ from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
 from harness.triage.places import users
-from harness.triage.rules.processes import BROUGHT_DOWN, error_age_s, local_error
+from harness.triage.rules.processes import BROUGHT_DOWN, LAST_S, TOGETHER_S, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import describe
+from reports.text import and_more
 
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
 MAX_WORDS = 16  # of the end of a process that was not the first
+MAX_NAMES = 8  # words of a headline that name several processes
 MAX_PEAKS = 6  # roles of which the memory is told
 MAX_AFTER = 4  # ends after the first that are told
+# What an error says that is about a process of the program that failed before.
+_OF_A_CHILD = re.compile(
+    r"worker|child|subprocess|CalledProcess|process.{0,60}(died|dead|exit|kill|terminat|fail)", re.I
+)
 SILENT = "was ended without a last word"  # as by a signal
 
 
@@ -38,23 +46,31 @@ def over(case: Case) -> Ruling | None:
              for peak in case.evidence.peaks if peak.killed}  # fmt: skip
     missed = {rank for process in processes for rank in missed_barrier(process.error)}
     absent = {process.key: "missed a monitored barrier" for process in processes if process.rank in missed}
-    if bad := _bad_ends(processes, kills | absent):
-        return _after_early_end(case, bad) or _in_bad_order(case, bad, kills, absent)
-    if unknown := _unknown_ends(case):
+    bad = _bad_ends(processes, kills | absent)
+    outlived = {key: how for key, how in bad.items() if key not in kills | absent and _is_outlived(case, key, bad)}
+    bad = {key: how for key, how in bad.items() if key not in outlived}
+    if bad:
+        ruling = _after_early_end(case, bad) or _in_bad_order(case, bad, kills, absent)
+        return replace(ruling, evidence=(*ruling.evidence[:-1], *_outlived(case, outlived), *ruling.evidence[-1:]))
+    if unknown := [key for key in _unknown_ends(case) if key not in outlived]:
         return _in_unknown_order(case, unknown)
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
-    return _good_order(case, f"the run has ended in good order{_ago(case)}", count)
+    ruling = _good_order(case, f"the run has ended in good order{_ago(case)}", count)
+    return replace(ruling, evidence=_outlived(case, outlived))
 
 
 def unrecorded(exit_code: int) -> Ruling:
     """HEALTHY or INSUFFICIENT: a watched command has ended, and none of its processes left a record of its own."""
     if not exit_code:
         return Ruling("HEALTHY", "the watched command has ended with exit code 0, without a stall")
+    by_signal = exit_code - 128 in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    name = f" ({signal.Signals(exit_code - 128).name})" if by_signal else ""
     return Ruling(
         "INSUFFICIENT",
-        f"the watched command has ended with exit code {exit_code}, and none of its processes left a record",
-        next=("read the end of its log for the first error",),
-    )
+        f"the watched command has ended with exit code {exit_code}{name}, and none of its processes left a record",
+        next=("find who ended it: a person, a scheduler, a limit of time" if by_signal
+              else "read the end of its log for the first error",),
+    )  # fmt: skip
 
 
 def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[str, str]:
@@ -66,8 +82,43 @@ def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[st
         for process in processes
         if (how := kills.get(process.key) or _how(process))
         and not (how == SILENT and _parent(process) in well)
-        and (process.key in kills or not _is_helper_of_success(process, by_key))
+        and (process.key in kills or not _answers_to_success(process, by_key))
     }
+
+
+def _is_outlived(case: Case, key: str, bad: Mapping[str, str]) -> bool:
+    """Whether the job went on after the failure of a process: a rank that was started again and ended in good order,
+    or a helper whose program did, or failed much later by an error of its own."""
+    by_key = {process.key: process for process in case.evidence.processes}
+    process = by_key[key]
+    if process.rank is not None:
+        return any(_replaces(other, process) for other in by_key.values() if other.key not in bad)
+    age_s = _dated_end_s(process)
+    above = next((each for each in _above(process, by_key) if each.key in bad or _in_good_order(each)), None)
+    if above is None:
+        return case.evidence.command_exit_code == 0
+    above_s = _dated_end_s(above)
+    if above.key not in bad:  # it did not fail; what fails long after its end is not its helper
+        return age_s is None or above_s is None or age_s > above_s - LAST_S
+    own = local_error(above) and not _OF_A_CHILD.search(above.error) and not case.subject(above.key).launcher
+    return bool(own) and age_s is not None and above_s is not None and age_s > above_s + LAST_S
+
+
+def _replaces(other: Process, process: Process) -> bool:
+    """Whether a process ended in good order that has the rank of one that failed before it."""
+    same = (other.rank, other.engine) == (process.rank, process.engine) and same_world(other, process)
+    end_s, failed_s = _dated_end_s(other), _dated_end_s(process)
+    return same and _in_good_order(other) and end_s is not None and failed_s is not None and failed_s > end_s
+
+
+def _outlived(case: Case, outlived: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{case.names([key])} {brief(how, MAX_WORDS)}, and the job went on"
+                 for key, how in outlived.items())[:MAX_AFTER]  # fmt: skip
+
+
+def _dated_end_s(process: Process) -> float | None:
+    """The age of the end of a process; None if nothing dates it."""
+    return process.error_age_s if process.error_age_s is not None else _since_s(process)
 
 
 def _unknown_ends(case: Case) -> list[str]:
@@ -100,24 +151,32 @@ def _in_unknown_order(case: Case, unknown: list[str]) -> Ruling:
     )
 
 
-def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], absent: Collection[str]) -> Ruling:
+def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], absent: Mapping[str, str]) -> Ruling:
     """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `absent`: processes for which
     others gave up waiting."""
     by_key = {process.key: process for process in case.evidence.processes}
     first = min(bad, key=lambda key: (case.subject(key).launcher, key not in absent, *_order(by_key[key])))
-    firsts = [key for key, how in bad.items() if key == first or (
-        bad[first] == how == SILENT and _at_once(by_key[key], by_key[first]))]  # fmt: skip
+    firsts = [first, *(key for key in bad if key != first and key not in absent and first not in absent | kills.keys()
+                       and _may_be_first(case, by_key[key], by_key[first], bad))]  # fmt: skip
     firsts += [key for key in absent if first in absent and key != first]
+    firsts.sort(key=list(bad).index)
     killed = by_key[first].exit_code == -signal.SIGKILL or bad[first] == SILENT
-    pids = ", ".join(f"pid {by_key[key].pid} on {by_key[key].host}" for key in firsts[:MAX_AFTER] if by_key[key].pid)
     which = "" if len(firsts) == 1 or first in absent else "; which of them first is not known"
-    how = bad[first] if len(firsts) == 1 else bad[first].replace("was", "were", 1)
+    alike: dict[str, list[str]] = {}
+    for key in firsts:
+        alike.setdefault(bad[key], []).append(key)
+    ends = [_end_text(case, keys, how) for how, keys in alike.items()]
+    lines = [line for _, line in ends][:MAX_AFTER]
+    names = case.names(firsts)
+    names = names if len(names.split()) <= MAX_NAMES else f"{len(firsts)} processes"
+    what = f"{names} failed together" if len(alike) > 1 else ends[0][0]
     return Ruling(
         "INSUFFICIENT",
-        f"the run has ended, and not in good order: {case.names(firsts)} {brief(how)}",
+        f"the run has ended, and not in good order: {what}",
         evidence=(
-            f"{case.names(firsts)}{f' ({pids})' if pids else ''} {how}{which}",
-            *_phase(by_key[first], how),
+            *lines[:-1],
+            f"{lines[-1]}{and_more(len(ends) - len(lines))}{which}",
+            *_phase(by_key[first], bad[first]),
             *(_memory(case.evidence.peaks) if killed else []),
             *_afterwards(case, {key: how for key, how in bad.items() if key not in firsts}),
             _untaken(case),
@@ -128,6 +187,39 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
             Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
+
+
+def _may_be_first(case: Case, process: Process, first: Process, bad: Mapping[str, str]) -> bool:
+    """Whether nothing tells that a process failed after the one that comes first by its record.
+
+    Later is who lost a peer or was brought down. A launcher brings down those that live, without a last word.
+    """
+    if case.subject(process.key).launcher or _order(process)[0] != _order(first)[0]:
+        return False
+    silences = [bad[each.key] == SILENT for each in (process, first)]
+    if all(silences):
+        return _at_once(process, first)
+    if any(silences) and (any(subject.launcher for subject in case.graph.subjects.values()) or _has_table(case)):
+        return False
+    return abs(_end_age_s(process) - _end_age_s(first)) < TOGETHER_S
+
+
+def _has_table(case: Case) -> bool:
+    """Whether a launcher told how one of its ranks ended, which is the first that it saw."""
+    return any(process.rank is not None and process.exit_code for process in case.evidence.processes)
+
+
+def _end_age_s(process: Process) -> float:
+    return error_age_s(process) if local_error(process) else _since_s(process) or 0.0
+
+
+def _end_text(case: Case, keys: Sequence[str], how: str) -> tuple[str, str]:
+    """How processes ended, for the headline and with their pids."""
+    how = how if len(keys) == 1 else how.replace("was", "were", 1)
+    processes = [process for key in keys[:MAX_AFTER] if (process := case.subject(key).process) is not None]
+    pids = ", ".join(f"pid {process.pid} on {process.host}" for process in processes if process.pid)
+    names = case.names(keys)
+    return f"{names} {brief(how, 5) if len(keys) > 1 else brief(how)}", f"{names}{f' ({pids})' if pids else ''} {how}"
 
 
 def _untaken(case: Case) -> str:
@@ -225,12 +317,14 @@ def _good_order(case: Case, well: str, count: str) -> Ruling:
     return Ruling("HEALTHY", well + rest, missing=missing)
 
 
-def _order(process: Process) -> tuple[bool, float]:
-    """Sorts the ends of processes: the first death comes first, and what only echoes a peer's end comes last.
+def _order(process: Process) -> tuple[int, float]:
+    """Sorts the ends of processes: the first death comes first, then what only echoes a peer's end, and last what a
+    launcher ended because of it.
 
     A process that was killed leaves no error, and its last heartbeat is up to a period older than its end.
     """
-    echoes = (bool(process.error) and not local_error(process)) or process.exit_code in BROUGHT_DOWN
+    echoes = int((bool(process.error) and not local_error(process)) or process.exit_code in BROUGHT_DOWN)
+    echoes += process.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
     if process.error_age_s is not None:
         return echoes, -process.error_age_s
     silent_s = (_since_s(process) or 0.0) - (SILENCE_S if process.exit_code is None else 0.0)
@@ -316,7 +410,7 @@ def _parent(process: Process) -> str:
     return f"{process.host}:{process.ppid}"
 
 
-def _is_helper_of_success(process: Process, by_key: Mapping[str, Process]) -> bool:
+def _answers_to_success(process: Process, by_key: Mapping[str, Process]) -> bool:
     """Whether it left only an exit code, is no rank, and a process above it ended with exit code 0.
 
     A program ends its own helpers, and what they answer to that is no failure of it. A crash, or a kill that the

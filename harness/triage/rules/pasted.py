@@ -92,6 +92,8 @@ def first_error(case: Case) -> Ruling | None:
     if ended := [error for error in logged if DEFUNCT in error.text]:
         return _defunct(case, ended)
     firsts = _firsts(_ending(case) or [error for error in logged if not error.echo] or logged)
+    if all(error.survived and not error.echo for error in logged):
+        return _outlived(case, logged)
     more = len(logged) - 1
     later = f"; {more} more line{'s' if more > 1 else ''}" if more else ""
     ends = _ends(case) if firsts[0].echo else ()
@@ -99,6 +101,21 @@ def first_error(case: Case) -> Ruling | None:
         firsts, later, (*_followed(case, firsts[0]), *ends, *(beside.evidence if beside else ())),
         ("stacks of the processes that still stand, if any does", *(beside.missing if beside else ())),
     )  # fmt: skip
+
+
+def _outlived(case: Case, logged: Sequence[LogError]) -> Ruling:
+    """INSUFFICIENT: the log has errors, and whoever met them went on with its work after each of them."""
+    last = logged[-1]
+    return Ruling(
+        "INSUFFICIENT",
+        f"no failure at the end of the log: it goes on after line {last.line}, {brief(last.text, 6)}",
+        evidence=(
+            *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in logged[: standing.MAX_LINES]),
+            *_ends(case),
+        ),
+        missing=("what the job did last, and who ended it if it has ended",),
+        next=("read the end of the log", "harness triage PID   # of any process of the job that still stands"),
+    )
 
 
 def _defunct(case: Case, ended: list[LogError]) -> Ruling:

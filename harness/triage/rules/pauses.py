@@ -8,6 +8,7 @@ from dataclasses import replace
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
+from harness.triage.rules.pipes import unread
 from harness.triage.rules.polls import open_polls, polling
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Native, Ruling, Watching
 from harness.triage.rules.threads import for_whom
@@ -203,6 +204,8 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
     """INSUFFICIENT: nothing that was seen is pending, and not everything was seen. Processes that poll are named with
     what they look for."""
     stand, open_pollers = unnamed(case), open_polls(case)
+    if stand and not open_pollers and all(subject.process and subject.process.readers for subject in stand):
+        return unread(case, stand)
     if open_pollers and not stand:
         ruling = polling(case, open_pollers)
         others = tuple(hole for hole in holes if hole not in map(in_a_loop, open_pollers))

@@ -1,4 +1,4 @@
-"""Rules about a pipe that is full because its one reader waits for its writer (K6).
+"""Rules about a pipe that is full: its one reader waits for its writer (K6), or its readers do something else.
 
 The kernel says that a thread of the writer waits in `pipe_write`, and who else has the pipe open to read. A reader that
 only reads slowly is no part of this: it wakes up, so that its wait is not the same at both looks.
@@ -7,12 +7,18 @@ only reads slowly is no part of this: it wakes up, so that its wait is not the s
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from harness.triage import source
+from harness.triage.evidence import PipeReader, Process
 from harness.triage.graph import Subject
+from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
 from harness.triage.rules.alive import handler
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Live, Ruling, brief
+from reports.text import first_of
 
+MOST_NAMED = 2  # readers in a headline
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
 
 
@@ -26,7 +32,7 @@ def undrained(case: Case) -> Ruling | None:
             continue
         if (
             parent.ended
-            or _reads_beside(parent)
+            or runs_beside(parent)
             or handler(parent.process)
             or not (waits := _how_it_waits(parent, child))
         ):
@@ -57,6 +63,63 @@ def _started(case: Case, parent: Subject, child: Subject) -> bool:
     return False
 
 
+def unread(case: Case, writers: Sequence[Subject]) -> Ruling:
+    """INSUFFICIENT: processes write to a full pipe or socket. Names who can read it and what these do, which may read
+    later."""
+    who, ends = case.names(writer.key for writer in writers), "" if len(writers) > 1 else "s"
+    pairs = [(writer, reader) for writer in writers for reader in _idle_readers(writer)]
+    names = list(dict.fromkeys(_reader_name(case, *pair) for pair in pairs))
+    which = f"which {first_of(names, MOST_NAMED)} can read" if names else "and nothing says who reads it"
+    pids = ",".join(dict.fromkeys(str(reader.pid) for _, reader in pairs))
+    return Ruling(
+        "INSUFFICIENT",
+        f"{who} write{ends} into a pipe or socket that is full, {which}",
+        evidence=tuple(
+            f"{_reader_name(case, writer, reader)} can read what {writer.label} writes; "
+            f"{_reader_state(case, writer, reader)}"
+            for writer, reader in pairs
+        ),
+        missing=tuple(f"when {name} reads" for name in names)
+        or tuple(f"who reads what {writer.label} writes" for writer in writers),
+        place=case.waited_in(writer.key for writer in writers) or writers[0].frame,
+        next=(
+            Live(f"ps -o pid,ppid,etime,args -p {pids}   # who can read it, and since when" if pids else ""),
+            "read the pipe while its writer runs, and a queue before the process that fills it is joined",
+        ),
+    )
+
+
+def _idle_readers(writer: Subject) -> list[PipeReader]:
+    """Who can read what a process writes, without those that wait for the end of another of them: a shell has the pipe
+    of the program that it runs."""
+    readers = writer.process.readers if writer.process is not None else ()
+    pids = {reader.pid for reader in readers}
+    return [reader for reader in readers if not ("do_wait" in reader.wchan and pids & set(reader.children))]
+
+
+def _reader_name(case: Case, writer: Subject, reader: PipeReader) -> str:
+    subject = case.graph.subjects.get(f"{writer.process.host}:{reader.pid}") if writer.process is not None else None
+    return subject.label if subject is not None else f"process {reader.pid}"
+
+
+def _reader_state(case: Case, writer: Subject, reader: PipeReader) -> str:
+    """What a reader does instead, and which processes wait for its end with the pipe open, to read it then."""
+    process = writer.process
+    behind = [
+        str(other.pid) for other in (process.readers if process is not None else ()) if reader.pid in other.children
+    ]
+    subject = case.graph.subjects.get(f"{process.host}:{reader.pid}") if process is not None else None
+    does = "it does something else"
+    if reader.sleeps_s is not None:
+        does = f"it sleeps, at most {reader.sleeps_s:.0f} s more"
+    elif "do_wait" in reader.wchan and reader.children:
+        does = f"it waits for the end of process {', '.join(map(str, reader.children[:MOST_NAMED]))}"
+    elif subject is not None and subject.frame:
+        does = f"it stands at {subject.frame}"
+    then = f", and process {', '.join(behind)}, which waits for its end, may read then" if behind else ""
+    return f"{does} ({brief(reader.command)}){then}"
+
+
 def _unread(stream: str, child: Subject) -> str:
     return f"full {stream or ('queue' if _feeds(child) else 'pipe')} it does not read"
 
@@ -77,7 +140,8 @@ def _how_it_waits(parent: Subject, child: Subject) -> str:
     mine, its = parent.process, child.process
     if mine is None or its is None or len(mine.samples) < 2:
         return ""
-    if parent.doing.kind == parent.before.kind == "join" and not any(look.timed for look in mine.samples):
+    limited = any(look.timed for look in mine.samples) and not _begins_again(mine)
+    if parent.doing.kind == parent.before.kind == "join" and not limited:
         return "joins"
     full = its.samples[-1].writing
     if mine.writer == its.pid and full.startswith("pipe:") and mine.samples[-1].reading != full:
@@ -86,8 +150,18 @@ def _how_it_waits(parent: Subject, child: Subject) -> str:
     return "writes to" if mine.reader == its.pid and fills(parent) else ""
 
 
-def _reads_beside(subject: Subject) -> bool:
-    """Whether a thread other than the main one runs user code, which may read the pipe."""
+def _begins_again(process: Process) -> bool:
+    """Whether its main thread waits with a limit in a loop that does nothing else, by the source text: for ever."""
+    frames = main_frames(process.samples[-1].threads)
+    at = next((at for at, frame in enumerate(frames) if users(frame)), None)
+    if at is None:
+        return False
+    raises = any(frame.file.endswith("/subprocess.py") for frame in frames[:at])
+    return source.waits_again(frames[at], raises=raises)
+
+
+def runs_beside(subject: Subject) -> bool:
+    """Whether a thread other than the main one runs user code, which may read the pipe or release the lock."""
     threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
 

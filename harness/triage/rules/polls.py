@@ -13,7 +13,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.polling import woke
 from harness.triage.places import users
-from harness.triage.rules.pipes import fills
+from harness.triage.rules.pipes import fills, unread
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
 # Packages whose loops try to lock a file.
@@ -47,14 +47,7 @@ def undecided(case: Case) -> Ruling | None:
         if workers := _share_with(case, poller):
             return _lost(case, workers, [poller.key], poller)
     if full := [end for end in ends if fills(end)]:
-        who = case.names(writer.key for writer in full)
-        return Ruling(
-            "INSUFFICIENT",
-            f"{who} writes into a pipe or socket that is full, and nothing says who reads it",
-            missing=tuple(f"who reads what {writer.label} writes" for writer in full),
-            place=case.waited_in(writer.key for writer in full),
-            next=("read a queue before the process that fills it is joined",),
-        )
+        return unread(case, full)
     if reading := [end for end in ends if reads(end)]:
         who = case.names(reader.key for reader in reading)
         return Ruling(

@@ -14,7 +14,12 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Live, Native, Ruling, brief
 
-BROUGHT_DOWN = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGABRT)  # by a launcher or a watchdog, after a peer's end
+# By a launcher or a watchdog, after a peer's end, or by the end of whoever read what it writes; in a shell too.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGPIPE)
+BROUGHT_DOWN = frozenset({-number for number in _SIGNALS} | {128 + number for number in _SIGNALS})
+# An error is dated by the end of its process, which closes its connections before that and takes a moment to end: of
+# two ends that are no further apart, neither is known to be the first.
+TOGETHER_S = 2.0
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
 
 
@@ -93,7 +98,8 @@ def died(case: Case) -> Ruling | None:
         return None
     why = {subject.key: _why(subject) for subject in _to_blame(case, dead)}
     where = case.waited_in(why)
-    reason = f"{case.names(why)} {brief(next(iter(why.values())), 12)}"
+    ends = dict.fromkeys(why.values())
+    reason = f"{case.names(why)} {brief(next(iter(ends)), 12)}" if len(ends) == 1 else f"{case.names(why)} failed"
     steps = ["read the end of its own log: the first error is there, not in its peers' timeouts"]
     if any(subject.process and subject.process.exit_code == -9 for subject in map(case.subject, why)):
         steps.append(OUT_OF_MEMORY)
@@ -173,12 +179,12 @@ def _to_blame(case: Case, dead: list[Subject]) -> list[Subject]:
 
 
 def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:
-    """Those that failed first. `apart`: choose on each host, because nothing tells on which host the first error
-    happened."""
+    """Those that failed first, as far as that is known. `apart`: choose on each host, because nothing tells on which
+    host the first error happened."""
     age = {subject.key: error_age_s(subject.process) for subject in failed if subject.process}
     hosts = {subject.key: subject.process.host if apart and subject.process else "" for subject in failed}
     oldest = {host: max(age[key] for key in age if hosts[key] == host) for host in hosts.values()}
-    return [subject for subject in failed if age[subject.key] == oldest[hosts[subject.key]]]
+    return [subject for subject in failed if age[subject.key] > oldest[hosts[subject.key]] - TOGETHER_S]
 
 
 def _missed(subject: Subject, waiting: list[Subject]) -> bool:

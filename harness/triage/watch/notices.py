@@ -1,6 +1,7 @@
 """Gives each new verdict of a watch to a command of the user: a chat hook, a pager, a requeue.
 
-The command runs in a thread and a session of its own. One that fails, hangs or does not read never holds up the watch.
+The command runs in a thread and a session of its own. One that fails, hangs or does not read never holds up the watch:
+when the watch ends it has a few seconds more, and is then killed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from probes import redaction
 from reports.model import Verdict
 
 LIMIT_S = 60.0  # chosen: a hook that takes longer hangs
+CLOSING_S = 5.0  # chosen: a message or a requeue takes a second, and the exit code of the job waits meanwhile
 TAIL_BYTES = 4096  # of what a command prints to its standard error
 READ_S = 1.0  # how long its last words are waited for when it has ended
 MAX_LINE = 300  # characters of its last line
@@ -43,12 +45,8 @@ class Notices:
         except queue.Full:
             self._say(f"--on-verdict: {MAX_WAITING} verdicts wait for the command, so it does not get this one")
 
-    def close(self, wait_s: float | None = None) -> None:
-        """Wait for the notices that are under way, take no more, and kill a command that runs on.
-
-        Without `wait_s` it waits as long as one command may run.
-        """
-        wait_s = self._limit_s if wait_s is None else wait_s
+    def close(self, wait_s: float = CLOSING_S) -> None:
+        """Wait so long for the notices that are under way, take no more, and kill a command that runs on."""
         deadline = time.monotonic() + wait_s
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=wait_s)

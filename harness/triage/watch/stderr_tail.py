@@ -23,15 +23,22 @@ from scenarios.engines import last_words
 
 STDERR = 2  # the descriptor of standard error
 DRAIN_S = 0.5  # chosen: the rest in the pipe is passed on in milliseconds, unless a daemon holds it open
+LATE_S = 5.0  # chosen: whoever ends a job because of an error that it printed does so at once
+LATE = ".late"  # suffix of the file with the byte at which the last LATE_S of the command's words begin
 # Copies descriptor 0 to 1 and keeps the end in a file of at most twice KEPT. It ignores keys and signals, which are
 # meant for the command.
-PROGRAM = """
-import os, signal, sys
+PROGRAM = f"""
+import os, signal, sys, time
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGTTOU):
     signal.signal(number, signal.SIG_IGN)
 kept = int(sys.argv[2])
 file = os.open(sys.argv[1], os.O_RDWR)
+try:
+    late = os.open(sys.argv[1] + "{LATE}", os.O_WRONLY)
+except OSError:  # nothing is said of the times, and everything is passed on
+    late = -1
 size = 0
+parts = []  # when each part of the last seconds came, and the byte at which it begins
 while True:
     try:
         part = os.read(0, 65536)
@@ -46,14 +53,22 @@ while True:
     except OSError:  # nobody reads any more
         pass
     try:
+        now = time.monotonic()
+        parts = [(at, begin) for at, begin in parts if at > now - {LATE_S}] + [(now, size)]
         size += os.write(file, part)
         if size > 2 * kept:
+            parts = [(at, max(0, begin - size + kept)) for at, begin in parts]
             end = os.pread(file, kept, size - kept)
             os.ftruncate(file, 0)
             os.lseek(file, 0, 0)
             size = os.write(file, end)
     except OSError:  # a full disk
         pass
+begins = [begin for at, begin in parts if at > time.monotonic() - {LATE_S}]
+try:
+    os.write(late, str(min(begins, default=size)).encode())
+except OSError:  # a full disk
+    pass
 """
 KEPT = 1 << 17  # chosen, in bytes: an engine's traceback and what its siblings log after it
 
@@ -89,7 +104,12 @@ class StderrTail:
         if self._passing is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._passing.wait(DRAIN_S)
-        return last_words.root_cause({self._file: 0}, ended) if self._file.is_file() else ""
+        if not self._file.is_file():
+            return ""
+        late: dict[Path, int] | None = None
+        with contextlib.suppress(OSError, ValueError):  # a process that was left behind may still write
+            late = {self._file: int(self._late.read_text())}
+        return last_words.root_cause({self._file: 0}, ended, late)
 
     def text(self) -> str:
         """The end of what the command printed to its standard error; call it after `words`."""
@@ -105,11 +125,17 @@ class StderrTail:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._passing.wait(DRAIN_S)
             self._file.unlink(missing_ok=True)
+            self._late.unlink(missing_ok=True)
+
+    @property
+    def _late(self) -> Path:
+        return self._file.with_name(self._file.name + LATE)
 
     def _open(self) -> None:
         descriptor, name = tempfile.mkstemp(prefix=LAST_WORDS)
         os.close(descriptor)
         self._file = Path(name)
+        os.close(os.open(self._late, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         reader, self.descriptor = _terminal(self._into) if os.isatty(self._into) else os.pipe()
         try:
             self._passing = subprocess.Popen(

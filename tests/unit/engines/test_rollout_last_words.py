@@ -105,9 +105,9 @@ def test_an_exception_that_a_process_survived_is_not_its_cause(ended: int | None
 
 def test_a_kill_is_told_as_one(tmp_path: Path) -> None:
     assert cause_of(HARMLESS, -9, tmp_path) == (
-        "killed by signal 9, which the kernel's OOM killer also sends; last lines of the log: ModuleNotFoundError: "
-        "No module named 'flash_attn' | INFO 11-23 02:00:09 [loader.py:9] flash_attn is not there, going on without | "
-        "step 17 done"
+        "killed by signal 9, which the kernel's OOM killer also sends; last lines of the log: INFO 11-23 02:00:09 "
+        "[loader.py:9] flash_attn is not there, going on without | step 17 done; an earlier error in its log, which it "
+        "outlived: ModuleNotFoundError: No module named 'flash_attn'"
     )  # fmt: skip
     assert cause_of("ready\n", -15, tmp_path) == "killed by signal 15; last lines of the log: ready"
     assert cause_of("", -9, tmp_path) == "killed by signal 9, which the kernel's OOM killer also sends"
@@ -178,12 +178,40 @@ def test_the_process_that_ends_first_is_told_with_its_exit_code_where_nobody_col
         assert engine_processes.first_to_end([pids[0]], closing) is None
 
 
+ERROR = "ValueError: bad batch 17, skipped\n"
+BARS = "".join(f"\r  {step}%|###   | {step}/1000" for step in range(1, 9)) + "\n"
+
+
+@pytest.mark.parametrize("ended", [-15, 143, -2, 130, 137])
+def test_an_error_long_before_a_signal_is_not_its_cause(ended: int, tmp_path: Path) -> None:
+    """Somebody ended the job; a shell passes that on as 128 + n."""
+    log = tmp_path / "worker.err"
+    log.write_text(ERROR)
+    assert last_words.root_cause({log: 0}, ended, {log: 0}) == ERROR.strip(), "it was printed at the end"
+    early = last_words.root_cause({log: 0}, ended, {log: len(ERROR)})
+    assert early.startswith("killed by signal ") and not last_words.is_error(early)
+
+
+@pytest.mark.parametrize("ended", [-15, 143, 1])
+@pytest.mark.parametrize(("after", "outlived"), [
+    (BARS, True), ("step 18 loss 0.1\nstep 19 loss 0.1\nstep 20 loss 0.1\n", True), ("step 18 loss 0.1\n" * 8, False),
+])  # fmt: skip
+def test_an_error_that_a_job_outlived_by_several_steps_is_not_its_cause(
+    ended: int, after: str, outlived: bool, tmp_path: Path
+) -> None:
+    """Eight ranks may still print the step at which one of them failed."""
+    cause = cause_of(ERROR + after, ended, tmp_path)
+    if ended == 1:
+        assert (cause == ERROR.strip()) is not outlived
+    assert ("outlived" in cause) is (outlived or ended != 1)
+
+
 def test_where_only_pointers_are_left_the_last_lines_are_told(tmp_path: Path) -> None:
     pointer = "RuntimeError: Engine core initialization failed. See root cause above.\n"
     log = tmp_path / "worker.err"
     log.write_text(f"loading\n/opt/engine.so: undefined symbol: cblas_gemm\n{pointer}")
     assert last_words.root_cause({log: 0}, ended=1) == (
-        "no exception in its log, which ends: loading | /opt/engine.so: undefined symbol: cblas_gemm"
+        "no exception at the end of its log, which ends: loading | /opt/engine.so: undefined symbol: cblas_gemm"
     )
     log.write_text(pointer)
     assert last_words.root_cause({log: 0}, ended=1) == ""

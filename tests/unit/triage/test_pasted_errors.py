@@ -240,3 +240,15 @@ def test_the_file_of_a_rank_names_it(tmp_path: Path) -> None:
     for rank, text in enumerate((WAITS.format(0), raised("", "ValueError: no slot"))):
         (tmp_path / f"rank_{rank}.log").write_text(text)
     assert "rank 1 ended with ValueError: no slot" in triage([str(tmp_path)]).reason
+
+
+def test_an_error_that_whoever_met_it_outlived_is_no_failure(tmp_path: Path) -> None:
+    """As of a job that skipped a batch, worked for hours and was ended by somebody."""
+    log = tmp_path / "job.log"
+    traceback = 'Traceback (most recent call last):\n  File "job.py", line 3, in <module>\nValueError: bad batch\n'
+    for steps, outlived in ((60, True), (2, False)):
+        log.write_text(traceback + "".join(f"step {step} loss 0.3\n" for step in range(steps)) + "Terminated\n")
+        verdict = triage([str(log)])
+        assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
+        assert bool(verdict.triage.place) is not outlived
+        assert ("first failure" in verdict.reason) is not outlived and "bad batch" in verdict.reason

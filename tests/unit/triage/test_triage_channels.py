@@ -133,7 +133,16 @@ def test_who_reads_a_full_unix_socket_is_told(start: Start, text: str) -> None:
     writer, reader = start(f"import sys; {text}", write), start(HOLD, read)
     os.close(write), os.close(read)
     until(lambda: bool(channels.writing(writer).link), 10)
-    assert channels.readers({writer: channels.writing(writer).link}, connections.Sockets()) == {writer: reader}
+    assert channels.readers({writer: channels.writing(writer).link}, connections.Sockets()) == {writer: {reader}}
+
+
+@pytest.mark.slow
+def test_what_a_reader_does_is_read_from_the_kernel(start: Start) -> None:
+    pid = start("import time; time.sleep(990)")
+    until(lambda: conduct._reader(pid, {}).sleeps_s is not None)
+    reader = conduct._reader(pid, {5: pid, 6: 7})
+    assert reader.sleeps_s is not None and 900 < reader.sleeps_s <= 990
+    assert reader.children == (5,) and "time.sleep" in reader.command and "nanosleep" in reader.wchan
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from triage_evidence import compared, evidence, frames, group, process, rank
 from waiting import until
 
 from harness.triage.collect import locks, proc
-from harness.triage.evidence import FileLock, Frame, Process
+from harness.triage.evidence import FileLock, Frame, Process, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
 from reports.sections.answer import of
@@ -46,6 +46,25 @@ def test_who_holds_a_lock_and_who_waits_for_it(tmp_path: Path) -> None:
             waiter.kill()
             waiter.wait()
     assert lock.pid == os.getpid() and lock.command and not mine()
+
+
+MANY = """
+import fcntl, os, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+for _ in range(3):
+    if not os.fork():
+        fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)
+os.wait()
+"""
+
+
+@pytest.mark.slow
+def test_each_of_several_that_wait_for_a_lock_is_listed(tmp_path: Path) -> None:
+    """The kernel sets in the line of each that waits behind another."""
+    path = tmp_path / "cache.lock"
+    with running(MANY, str(path)) as holder:
+        until(lambda: (lock := concerning(path, holder.pid, window_s=0.0)) is not None and len(lock.waiters) == 3)
 
 
 HOLDS = "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); "
@@ -240,3 +259,59 @@ def test_a_lock_whose_holder_in_the_job_works_is_slow(tmp_path: Path) -> None:
     poller, holder = polling(tmp_path, "filelock"), rank(0, "main:9 build:1", "main:9 build:7 pack", world=2, cpu_s=1.4)
     lock = FileLock(holder.host, "/data/cache.lock", holder.pid, "python train.py", tries=20)
     assert triage(evidence(holder, poller, locks=(lock,)), None).verdict == "SLOW"
+
+
+def ring(first: Process, second: Process, **changes: Any) -> tuple[Verdict, tuple[str, ...]]:
+    """Two processes of which each waits for the lock that the other one holds; the verdict, and their keys."""
+    holds = dataclasses.replace(HOLDER, host=first.host)
+    mine = dataclasses.replace(holds, path="/data/one.lock", pid=first.pid, waiters=(second.pid,))
+    other = dataclasses.replace(holds, path="/data/two.lock", pid=second.pid, waiters=(first.pid,), **changes)
+    members = [first] if changes else [first, second]
+    return triage(evidence(*members, locks=(mine, other)), None), (first.key, second.key)
+
+
+def stands(one: Process, **fields: Any) -> Process:
+    """The process as it waits for the lock of a file in the kernel, at both looks."""
+    fields = {"wchan": "locks_lock_inode_wait", **fields}
+    return dataclasses.replace(one, samples=tuple(dataclasses.replace(look, **fields) for look in one.samples))
+
+
+def beside(one: Process) -> Process:
+    """The process with a thread that runs code of the user's."""
+    worker = Thread("worker", 9, frames("work:3"), main=False)
+    return dataclasses.replace(one, samples=tuple(dataclasses.replace(look, threads=(*look.threads, worker))
+                                                  for look in one.samples))  # fmt: skip
+
+
+FIRST, SECOND = process(77, "process", "main:5 build"), process(78, "process", "main:9 build")
+
+
+def test_a_ring_of_locks_names_each_holder_and_each_file() -> None:
+    verdict, keys = ring(stands(FIRST), stands(SECOND))
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K6")
+    assert set(verdict.triage.cycle) == set(keys) and not verdict.triage.culprits
+    assert [("/data/one.lock" in line, "/data/two.lock" in line) for line in verdict.evidence] == [(1, 0), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("second", "changes", "hung"),
+    [
+        (stands(SECOND, wchan="hrtimer_nanosleep"), {}, False),  # the kernel's list and its looks are of two moments
+        (stands(SECOND, handles=("SIGALRM",)), {}, False),
+        (beside(stands(SECOND)), {}, False),
+        (stands(SECOND), {"idle": True}, True),  # of another job, and it did not wake up
+        (stands(SECOND), {"idle": False}, False),
+    ],
+)
+def test_a_ring_of_locks_hangs_only_where_nobody_in_it_goes_on(
+    second: Process, changes: dict[str, Any], hung: bool
+) -> None:
+    verdict, _ = ring(stands(FIRST), second, **changes)
+    assert (verdict.verdict == "HUNG") is hung, verdict.reason
+
+
+def test_a_process_that_waits_for_its_own_lock_is_named() -> None:
+    lock = dataclasses.replace(HOLDER, host=FIRST.host, waiters=(FIRST.pid,))
+    verdict = triage(evidence(stands(FIRST), locks=(lock,)), None)
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K6")
+    assert [culprit.key for culprit in verdict.triage.culprits] == [FIRST.key]

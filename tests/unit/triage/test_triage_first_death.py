@@ -48,8 +48,48 @@ def test_who_was_killed_comes_before_those_that_lost_the_connection() -> None:
 
 
 def test_an_error_comes_before_the_silence_of_those_that_were_brought_down() -> None:
-    reason, _ = first(ended(0, beat_s=10.4), ended(1, beat_s=10.0, error="ValueError: no slot", error_s=10.0))
-    assert reason.startswith("rank 1 ended with ValueError: no slot")
+    """A launcher ends the others without a last word. Where there is none, nothing tells who ended first."""
+    launcher = dataclasses.replace(process(50, "launcher", gone=True), beat=None, journal=None, exit_code=1)
+    ranks = ended(0, beat_s=10.4), ended(1, beat_s=10.0, error="ValueError: no slot", error_s=10.0)
+    assert first(launcher, *ranks)[0].startswith("rank 1 ended with ValueError: no slot")
+    reason, facts = first(*ranks)
+    assert "rank 0" in reason and "rank 1" in reason
+    assert [("rank 0" in fact, "rank 1" in fact) for fact in facts[:2]] == [(True, False), (False, True)]
+    assert "which of them first is not known" in facts[1]
+
+
+@pytest.mark.parametrize("later_s", [9.4, 7.0])
+def test_errors_of_their_own_that_end_together_are_not_put_in_an_order(later_s: float) -> None:
+    """A process that closes its connections in a `finally` ends after those that lost them."""
+    reason, facts = first(
+        ended(0, beat_s=10.0, error="RuntimeError: the answer of rank 1 is missing", error_s=10.0),
+        ended(1, beat_s=later_s, error="ValueError: bad reward", error_s=later_s),
+    )
+    together = later_s > 9.0
+    assert ("rank 1" in reason) is together and reason.startswith("rank 0") and ("not known" in facts[1]) is together
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        {"error": "EOFError:"},
+        {"error": "http.client.RemoteDisconnected: Remote end closed connection without response"},
+        {"error": "asyncio.exceptions.IncompleteReadError: 0 bytes read on a total of 8 expected bytes"},
+        {"error": "BrokenPipeError: [Errno 32] Broken pipe"},
+        {"exit_code": -signal.SIGPIPE},
+        {"exit_code": 128 + signal.SIGTERM},
+    ],
+)
+def test_who_lost_a_peer_or_was_brought_down_is_not_first(echo: dict[str, Any]) -> None:
+    """Whatever the times say: its end is recorded at once, and a silence later than it began."""
+    lost = dataclasses.replace(ended(1, beat_s=12.0, error=echo.get("error", ""), error_s=12.0), **echo)
+    reason, _ = first(ended(0, beat_s=10.0), lost)
+    assert reason.startswith("rank 0 was ended without a last word")
+
+
+@pytest.mark.parametrize("error", ["EOFError: EOF when reading a line", "EOFError: Ran out of input"])
+def test_the_end_of_a_file_is_an_error_of_ones_own(error: str) -> None:
+    assert first(ended(0, beat_s=5.0), ended(1, beat_s=12.0, error=error, error_s=12.0))[0].startswith("rank 1")
 
 
 LOST = (
@@ -191,11 +231,11 @@ def test_without_a_cgroup_no_kill_is_counted(tmp_path: Path) -> None:
         ({"exit_code": 0}, {}, "HEALTHY"),
         ({}, {}, "INSUFFICIENT"),  # nothing says how the program itself ended
         ({"exit_code": 1}, {}, "INSUFFICIENT"),
-        ({"exit_code": 0}, {"error": "KeyError: 'x'"}, "INSUFFICIENT"),
+        ({"exit_code": 0}, {"error": "KeyError: 'x'"}, "HEALTHY"),
         ({"exit_code": 0}, {"rank": 0}, "INSUFFICIENT"),
         ({"exit_code": 0}, {"exit_code": -signal.SIGTERM}, "HEALTHY"),
-        ({"exit_code": 0}, {"exit_code": -signal.SIGSEGV}, "INSUFFICIENT"),
-        ({"exit_code": 0}, {"exit_code": -signal.SIGKILL}, "INSUFFICIENT"),
+        ({"exit_code": 0}, {"exit_code": -signal.SIGSEGV}, "HEALTHY"),
+        ({"exit_code": 0}, {"exit_code": -signal.SIGKILL}, "HEALTHY"),
     ],
 )
 def test_what_a_helper_answered_to_its_end_is_no_failure_of_a_program_that_succeeded(
@@ -206,7 +246,53 @@ def test_what_a_helper_answered_to_its_end_is_no_failure_of_a_program_that_succe
     program = dataclasses.replace(process(50, "process", **gone), **{**bare, **top})
     between = dataclasses.replace(process(51, "process", ppid=50, **gone), **bare)
     ended = dataclasses.replace(process(52, "process", ppid=51, **gone), **{**bare, "exit_code": 1, **helper})
-    assert triage(evidence(program, between, ended)).verdict == verdict
+    looked = triage(evidence(program, between, ended))
+    assert looked.verdict == verdict
+    answers = helper.get("exit_code", -signal.SIGTERM) == -signal.SIGTERM and "error" not in helper
+    assert any("went on" in line for line in looked.evidence) is (verdict == "HEALTHY" and not answers)
+
+
+def helper_of(program: Process, *, failed_s: float) -> tuple[Process, Process]:
+    """The program and a helper of it that failed so long ago."""
+    helper = dataclasses.replace(process(52, "process", ppid=program.pid, gone=True), error="ValueError: bad page",
+                                 error_age_s=failed_s, beat=Beat(9, failed_s, failed_s, ended=True))  # fmt: skip
+    return program, helper
+
+
+def program_that(error: str = "", ended_s: float = 10.0) -> Process:
+    gone = process(50, "process", gone=True)
+    beat = Beat(90, ended_s, ended_s, ended=True)
+    return dataclasses.replace(gone, beat=beat, error=error, error_age_s=ended_s if error else None)
+
+
+@pytest.mark.parametrize(
+    ("program", "failed_s", "first_pid"),
+    [
+        (program_that(), 60.0, None),
+        (program_that(), 11.0, None),
+        (program_that(ended_s=60.0), 10.0, 52),  # it had ended before
+        (program_that("KeyError: 'x'"), 60.0, 50),
+        (program_that("KeyError: 'x'"), 13.0, 52),
+        (program_that("RuntimeError: worker 52 died"), 60.0, 52),
+        (program_that(ECHO), 60.0, 52),
+    ],
+)
+def test_a_failure_that_the_program_outlived_is_not_the_end_of_the_run(
+    program: Process, failed_s: float, first_pid: int | None
+) -> None:
+    looked = triage(evidence(*helper_of(program, failed_s=failed_s), source="live", stall_s=0.0))
+    if first_pid is None:
+        assert looked.verdict == "HEALTHY" and any("52" in line and "went on" in line for line in looked.evidence)
+    else:
+        assert looked.verdict == "INSUFFICIENT" and f"pid {first_pid} " in looked.evidence[0]
+
+
+def test_a_rank_that_was_started_again_and_ended_well_is_not_the_end_of_the_run() -> None:
+    failed = ended(1, beat_s=60.0, error="ValueError: no slot", error_s=60.0)
+    again = dataclasses.replace(ended(1, beat_s=10.0), pid=300, beat=Beat(90, 10.0, 10.0, ended=True))
+    well = dataclasses.replace(ended(0, beat_s=10.0), beat=Beat(90, 10.0, 10.0, ended=True))
+    assert triage(evidence(failed, again, well, source="live", stall_s=0.0)).verdict == "HEALTHY"
+    assert triage(evidence(failed, well, source="live", stall_s=0.0)).verdict == "INSUFFICIENT"
 
 
 def test_the_exit_code_of_a_process_that_ends_between_two_looks_is_read() -> None:

@@ -47,7 +47,7 @@ def test_the_details_stand_below_the_headline(seen: Evidence, comparison: Compar
 
 def test_of_a_long_reason_the_first_fact_stands_above_the_whole() -> None:
     ended = [dataclasses.replace(rank(number, gone=True), role="long role", host=f"node{number}",
-             beat=Beat(90, 9.0, 9.0), exit_code=number + 1) for number in range(9)]  # fmt: skip
+             beat=Beat(90, 90.0 - 9 * number, 9.0), exit_code=number + 1) for number in range(9)]  # fmt: skip
     alone, among_others = (triage(evidence(*ranks, source="live", stall_s=0.0)) for ranks in (ended[:1], ended))
     assert alone.reason.endswith("exit code 1") and alone.reason not in alone.evidence
     assert fits("INSUFFICIENT", among_others.reason) and not fits("INSUFFICIENT", among_others.evidence[0])

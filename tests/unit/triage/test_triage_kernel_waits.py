@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from triage_evidence import compared, evidence, group, process, rank
 
+from harness.triage import source
 from harness.triage.collect import channels, proc, stacks
 from harness.triage.collect.proc import OTHER_USER
-from harness.triage.evidence import Frame, Process
+from harness.triage.evidence import Frame, PipeReader, Process, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -92,10 +94,79 @@ def test_a_parent_that_reads_the_full_pipe_itself_is_not_named() -> None:
     assert judged(parent, child).triage.hang != "K6"  # type: ignore[union-attr]
 
 
-def test_the_thread_that_stands_in_the_lock_is_told(tmp_path: Path) -> None:
-    from harness.triage import source
-    from harness.triage.evidence import Frame
+CATCHES = "    try:\n        {}p.wait(timeout=5)\n{}    except TimeoutExpired:\n        {}\n"
+WAITS = "def main():\n  p = Popen()\n  while True:\n"
+WAITING = {
+    WAITS + CATCHES.format("", "        break\n", "print('waits')"): True,
+    WAITS + CATCHES.format("return ", "", "pass"): True,
+    WAITS.replace("True", "p.poll() is None") + CATCHES.format("", "", "log.info('waits')"): True,
+    WAITS + CATCHES.format("", "        break\n", "p.kill()"): False,
+    WAITS + CATCHES.format("", "        break\n", "p.communicate()"): False,
+    WAITS + CATCHES.format("", "        break\n", "drain(p)"): False,
+    WAITS + CATCHES.format("", "        break\n", "raise"): False,
+    WAITS + CATCHES.format("", "        break\n", "if time.time() > end: break"): False,
+    WAITS + CATCHES.format("", "        break\n", "tries += 1") + "    if tries > 3: return\n": False,
+    WAITS.replace("True", "time.time() < end") + CATCHES.format("", "", "pass"): False,
+    WAITS + "    p.wait(timeout=5)\n": False,  # its error leaves the loop
+    WAITS.replace("while True", "for _ in range(3)") + CATCHES.format("", "        break\n", "pass"): False,
+}
 
+
+@pytest.mark.parametrize("text", WAITING)
+def test_a_wait_with_a_limit_that_begins_again_for_ever_is_none_with_a_limit(text: str, tmp_path: Path) -> None:
+    (file := tmp_path / "job.py").write_text(text)
+    line = next(at for at, line in enumerate(text.splitlines(), 1) if "p.wait" in line)
+    frames = (Frame("wait", "/usr/lib/python3.11/subprocess.py", 1264), Frame("main", str(file), line))
+    parent = looks(
+        rank(1, "main wait communicate", world=2), timed=True, threads=(Thread("MainThread", 7, frames, main=True),)
+    )
+    child = looks(
+        process(200, "tool", "main log:3", ppid=parent.pid, reader=101), writing="pipe:[7]", writes_to="stdout"
+    )
+    verdict = judged(parent, child)
+    assert (verdict.triage.hang == "K6") is WAITING[text], verdict.reason  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "again"),
+    [
+        ("while p.is_alive():\n    p.join(5)\n", True),
+        ("while True:\n    p.join(5)\n    if not p.is_alive():\n        break\n", True),
+        ("while True:\n    p.join(5)\n    if p.is_alive():\n        break\n", False),
+        ("while p.is_alive():\n    p.join(5)\n    answers.get()\n", False),
+        ("p.join(5)\n", False),
+    ],
+)
+def test_a_join_with_a_limit_raises_no_error(text: str, again: bool, tmp_path: Path) -> None:
+    (file := tmp_path / "job.py").write_text(text)
+    line = next(at for at, line in enumerate(text.splitlines(), 1) if "p.join" in line)
+    assert source.waits_again(Frame("<module>", str(file), line), raises=False) is again
+
+
+def full(*readers: PipeReader, **more: Any) -> Verdict:
+    writer = looks(process(100, "tool", "main log:3", readers=readers), writing="pipe:[7]", wchan="pipe_write")
+    return triage(evidence(writer, source="live", stall_s=0.0, **more), None)
+
+
+def test_who_can_read_a_full_pipe_is_told_with_what_it_does() -> None:
+    """As of `job | (sleep 990; cat)`: the shell has the pipe of the program for whose end it waits."""
+    shell = PipeReader(200, "(sleep 990; cat)", "do_wait", None, (201,))
+    verdict = full(shell, PipeReader(201, "sleep 990", "hrtimer_nanosleep", 980.4))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
+    assert "201" in verdict.reason and "200" not in verdict.reason
+    [line] = [line for line in verdict.evidence if "201" in line]
+    assert "980 s" in line and "200" in line and "sleep 990" in line
+    assert " -p 201 " in verdict.triage.next[0]
+
+
+def test_nobody_is_told_where_nobody_reads_a_full_pipe() -> None:
+    verdict = full()
+    assert verdict.verdict == "INSUFFICIENT" and not any(
+        "can read" in line for line in [verdict.reason, *verdict.evidence]
+    )
+
+
+def test_the_thread_that_stands_in_the_lock_is_told(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     file.write_text(
         "def keep():\n    with a.lock:\n        x()\ndef take():\n    a.lock.acquire()\ndef free():\n    x()\n"

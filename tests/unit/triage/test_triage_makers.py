@@ -370,15 +370,41 @@ def test_a_process_that_names_a_file_or_writes_beside_it_may_make_it(tmp_path: P
         until(lambda: any(maker.sleeps_s for maker in makers.look("node0", {1: (str(target),)}, 0.0)))
         its = {maker.pid: maker for maker in makers.look("node0", {1: (str(target),)}, 0.0)}
         assert its[naming.pid].exact and 0 < (its[naming.pid].sleeps_s or 0.0) <= 60
-        assert beside.pid in its
+        assert beside.pid not in its, "a stranger with a log in the same folder"
+        its = {maker.pid: maker for maker in makers.look("node0", {1: (str(target),)}, 0.0, members=(beside.pid,))}
+        assert beside.pid in its and not its[beside.pid].exact
         assert naming.pid not in {
             maker.pid for maker in makers.look("node0", {1: (str(target)[:-5],)}, 0.0) if maker.exact
         }
-        assert makers.look("node0", {os.getpid(): (str(tmp_path / "other-name"),)}, 0.0)[0].exact is False
+        assert makers.look("node0", {os.getpid(): (str(tmp_path / "other-name"),)}, 0.0)[0].exact is False, "its group"
+        assert beside.pid in {maker.pid for maker in makers.look("node0", {1: (f"{tmp_path}/",)}, 0.0)}
     finally:
         for child in (naming, beside):
             child.kill()
             child.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "makes"),
+    [
+        ("tail -f {0}/score.json", False),
+        ("sleep 60 >> {0}/shell.log", False),
+        ("sleep 60 >> {0}/score.json", True),
+        ("sleep 60 >> {0}/score.json.part", True),
+    ],
+)
+def test_a_stranger_makes_a_file_only_where_it_writes_that_file(tmp_path: Path, program: str, makes: bool) -> None:
+    (tmp_path / "score.json").touch()
+    stranger = subprocess.Popen(["sh", "-c", f"exec {program.format(tmp_path)}"], start_new_session=True)
+    try:
+        until(lambda: Path(f"/proc/{stranger.pid}/comm").read_text().strip() in ("tail", "sleep"))
+        for thing in (f"{tmp_path}/score.json", f"{tmp_path}/"):
+            its = {maker.pid for maker in makers.look("node0", {1: (thing,)}, 0.0)}
+            assert (stranger.pid in its) is (makes and not thing.endswith("/"))
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 def test_a_traceback_in_the_log_belongs_to_the_process_that_starts_such_a_thread(tmp_path: Path, file: str) -> None:

@@ -449,8 +449,8 @@ def test_who_can_read_a_pipe_is_known(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     link = os.readlink(f"/proc/self/fd/{reader}")
     try:
-        assert channels.readers({os.getppid(): link}, connections.Sockets()) == {os.getppid(): os.getpid()}
-        assert channels.readers({os.getpid(): link}, connections.Sockets()) == {}
+        assert channels.readers({os.getppid(): link}, connections.Sockets()) == {os.getppid(): {os.getpid()}}
+        assert channels.readers({os.getpid(): link}, connections.Sockets()) == {os.getpid(): set()}
     finally:
         os.close(reader)
         os.close(writer)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.triage.collect import stacks
-from harness.triage.watch.stderr_tail import KEPT, PROGRAM, StderrTail
+from harness.triage.watch import stderr_tail as tail
+from harness.triage.watch.stderr_tail import KEPT, LATE_S, PROGRAM, StderrTail
 from harness.triage.watch.watchdog import Watchdog
 
 pytestmark = pytest.mark.slow  # each starts two or three processes
@@ -124,6 +125,17 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", PROGRAM, str(file), str(KEPT)], input=filled * 50_000 + b"END",
                    stdout=subprocess.DEVNULL, check=True)  # fmt: skip
     assert file.read_bytes().endswith(b"END") and file.stat().st_size <= 2 * KEPT + (1 << 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("early", [False, True])
+def test_what_was_printed_early_is_no_reason_for_a_kill(monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
+    if early:
+        monkeypatch.setattr(tail, "PROGRAM", PROGRAM.replace(str(LATE_S), "0.0"))
+    reader, writer = os.pipe()
+    words = ran(["bash", "-c", "echo 'ValueError: bad batch, skipped' >&2; kill -TERM $$"], writer)
+    os.close(writer), os.close(reader)
+    assert words.startswith("killed by signal 15") is early and "ValueError" in words
 
 
 def test_a_closed_standard_error_is_nothing_to_hear() -> None:

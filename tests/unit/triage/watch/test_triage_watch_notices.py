@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
-from harness.triage.watch.notices import MAX_WAITING, Notices
+from harness.triage.watch.notices import CLOSING_S, MAX_WAITING, Notices
 from reports.model import Verdict
 
 VERDICT = Verdict("triage", "HUNG", 1, "rank 1 sleeps")
@@ -56,16 +57,16 @@ def test_a_command_that_fails_is_told_with_its_last_words(command: str, words: s
     lines: list[str] = []
     notices = Notices(command, lines.append)
     notices.put(VERDICT)
-    notices.close()
+    notices.close(60.0)
     assert len(lines) == 1 and words in lines[0] and len(lines[0]) < 400
     assert "abcdefghij" not in lines[0] and "xxx" not in lines[0]
 
 
-def test_the_end_of_a_watch_waits_for_a_command_as_long_as_it_may_run(tmp_path: Path) -> None:
+def test_the_end_of_a_watch_waits_for_a_command(tmp_path: Path) -> None:
     lines: list[str] = []
     notices = Notices(f"sleep 0.2; cat > {shlex.quote(str(tmp_path / 'got'))}", lines.append)
     notices.put(VERDICT)
-    notices.close()
+    notices.close(60.0)
     assert (tmp_path / "got").stat().st_size and not lines
 
 
@@ -75,6 +76,20 @@ def test_a_command_that_the_end_of_a_watch_kills_is_told() -> None:
     notices.put(VERDICT)
     notices.close(0.2)
     assert len(lines) == 1 and "was killed" in lines[0]
+
+
+def test_the_end_of_a_watch_waits_a_few_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a command may run, and whatever waits for it."""
+    lines: list[str] = []
+    waited: list[float] = []
+    notices = Notices("sleep 999", lines.append, limit_s=900.0)
+    for _ in range(MAX_WAITING):
+        notices.put(VERDICT)
+    until(lambda: notices._hook is not None)
+    monkeypatch.setattr(notices._thread, "join", waited.append)
+    notices.close()
+    assert len(waited) == 1 and waited[0] <= CLOSING_S <= 5.0
+    assert any("was killed" in line for line in lines)
 
 
 def test_a_hanging_command_holds_nothing_up(tmp_path: Path) -> None:
