@@ -14,7 +14,7 @@ from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
-from harness.triage.rules.alive import handler, in_condition
+from harness.triage.rules.alive import in_condition
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe, user_frame
@@ -25,7 +25,7 @@ _LAUNCH = re.compile(r"/multiprocessing/popen_fork\.py$")
 def locked(case: Case) -> Ruling | None:
     """K4: a process that others wait for waits for a lock that it alone could release."""
     awaited = {wait.target for wait in case.graph.waits if not _has_limit(case.subject(wait.waiter))}
-    stuck = [subject for subject in case.live()
+    stuck = [subject for subject in case.suspects()
              if _locked(subject) and (subject.key in awaited or _collected(case, subject))]  # fmt: skip
     if not stuck:
         return None
@@ -64,7 +64,7 @@ def _notified(process: Process | None) -> bool:
 def _locked(subject: Subject) -> bool:
     looks = subject.process.samples if subject.process else ()
     still = len(looks) > 1 and looks[0].main_switches == looks[-1].main_switches
-    return still and all(look.locked_alone for look in looks) and not handler(subject.process)
+    return still and all(look.locked_alone for look in looks)
 
 
 def _copied(process: Process | None) -> bool:

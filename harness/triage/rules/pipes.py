@@ -10,7 +10,6 @@ import re
 
 from harness.triage.graph import Subject
 from harness.triage.places import plain, users
-from harness.triage.rules.alive import handler
 from harness.triage.rules.ruling import Case, Ruling
 
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
@@ -25,9 +24,9 @@ def undrained(case: Case) -> Ruling | None:
         if its is None or parent is None or child.progress or parent.progress or not _started(case, parent, child):
             continue
         if (
-            parent.ended
+            parent.key in case.excused
+            or parent.ended
             or _reads_beside(parent)
-            or handler(parent.process)
             or not (waits := _how_it_waits(parent, child))
         ):
             continue
