@@ -41,24 +41,25 @@ _SLEEPS = re.compile("nanosleep")
 _SUBPROCESS = re.compile(r"/subprocess\.py$")
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
+Kinds = tuple[Callable[[Case, Subject, Process], str], ...]
 UNAIDED: set[str] = set()  # the rules that conclude from absence, by module and name
 # Modules of the standard library that wait as long as their caller says.
 _WAITS_OF_A_CALLER = re.compile(r"/(threading|queue)\.py$|/concurrent/futures/_base\.py$")
 
 
-def actor(case: Case, subject: Subject) -> str:
+def actor(case: Case, subject: Subject, kinds: Kinds = ()) -> str:
     """Say in words who may still end what a process does or waits for; empty if nobody is seen who could.
 
     This is the one place that answers it, for every rule that concludes from absence (`unaided`). A process that ended
     or is held is not coming, nor is one that failed or has caught an error, unless it looks for something. A process of
-    which only recorder data was seen is judged by its counters, so this is empty too.
+    which only recorder data was seen is judged by its counters, so this is empty too. `kinds`: only some of KINDS.
     """
     process = subject.process
     if process is None or not process.samples or not process.samples[-1].threads:
         return ""
     if subject.ended or subject.blocked:
         return ""
-    kinds = NEVERTHELESS if failed(process) else KINDS
+    kinds = kinds or (NEVERTHELESS if failed(process) else KINDS)
     return next((words for may_end in kinds if (words := may_end(case, subject, process))), "")
 
 
@@ -312,19 +313,10 @@ def _client(case: Case, subject: Subject, process: Process) -> str:
 
 
 # Kinds of who may end a wait, each as words; empty if there is none. The first are those that end it even where a
-# process has caught an error.
-_Kinds = tuple[Callable[[Case, Subject, Process], str], ...]
-NEVERTHELESS: _Kinds = (_moved_lately, _maker, _other_end, _holder, _client)
-KINDS: _Kinds = (
-    _sleep,
-    _limit,
-    _thread,
-    _signal,
-    _child,
-    _outside,
-    _request,
-    *NEVERTHELESS,
-)
+# process has caught an error. WITHIN: itself.
+NEVERTHELESS: Kinds = (_moved_lately, _maker, _other_end, _holder, _client)
+WITHIN: Kinds = (_sleep, _limit, _thread, _signal)
+KINDS: Kinds = (*WITHIN, _child, _outside, _request, *NEVERTHELESS)
 
 
 def undecided(case: Case) -> Ruling | None:
