@@ -35,6 +35,14 @@ def taken_twice():
     with lock: again()
 def again():
     with lock: pass
+def consume(items, limit):
+    while True:
+        try: item = items.get(timeout=limit)
+        except queue.Empty: continue
+        if item is None: return
+def fifo():
+    os.mkfifo("fifo")
+    return "fifo"
 def run(text): subprocess.run([sys.executable, "-c", text], check=True)
 """
 HANGS = {
@@ -54,6 +62,12 @@ HANGS = {
     "an executor with a copied lock": (
         "held()\nwith ProcessPoolExecutor(2, mp_context=fork) as pool:\n    ready()\n    list(pool.map(load, range(9)))",
         "K4", "in load"),
+    "a queue that a thread filled which has ended": (
+        "items = queue.Queue()\nthreading.Thread(target=items.put, args=(1,)).start()\nready()\nconsume(items, None)",
+        "K4", "in consume"),
+    "the same, asked again and again": (
+        "items = queue.Queue()\nthreading.Thread(target=items.put, args=(1,)).start()\nready()\nconsume(items, 2)",
+        "K4", "in consume"),
     "a child whose event nobody sets": (
         "its = fork.Process(target=forever)\nits.start()\nready()\nits.join()", "K4", "in forever"),
     "children whose events nobody sets": (
@@ -62,6 +76,62 @@ HANGS = {
         "for child in children: child.wait()", "K4", "<string>:2 in <module>"),
 }  # fmt: skip
 """Program, kind of hang, and the end of the culprits' place."""
+OPEN = {
+    "cat of a named pipe below a shell": (
+        "ready()\nsubprocess.run('cat ' + fifo() + '; echo', shell=True)", False, "fifo"),
+    "the same child alone": (
+        "its = subprocess.Popen(['cat', fifo()])\ntime.sleep(1)\nready()\nits.wait()", True, "fifo"),
+    "a child whose event nobody sets, alone": (
+        "its = subprocess.Popen([sys.executable, '-c', 'import threading\\nthreading.Event().wait()'])\ntime.sleep(1)\n"
+        "ready()\nits.wait()", True, "<string>:2 in <module>"),
+    "an event in the text of a command": (
+        "os.execv(sys.executable, [sys.executable, '-c', 'import threading\\nprint(0, flush=True)\\n'"
+        "'threading.Event().wait()'])", False, "<string>:3 in <module>"),
+    "a queue of processes whose producer has ended": (
+        "items = fork.Queue()\nits = fork.Process(target=items.put, args=(1,))\nits.start()\nits.join()\nready()\n"
+        "consume(items, 2)", False, "in consume"),
+}  # fmt: skip
+"""Program, whether its child alone is looked at, and what the verdict names."""
+GOES_ON = {
+    "a lock that a timer releases": "lock.acquire()\nthreading.Timer(60, lock.release).start()\nready()\nlock.acquire()",
+    "a queue that a thread fills after a sleep": (
+        "items = queue.Queue()\nthreading.Timer(60, items.put, (None,)).start()\nready()\nconsume(items, 2)"),
+    "a queue that the handler of a signal fills": (
+        "items = queue.Queue()\nsignal.signal(signal.SIGALRM, lambda *_: items.put(None))\nsignal.alarm(60)\nready()\n"
+        "consume(items, 2)"),
+    "a queue that is filled where it was empty": (
+        "items = queue.Queue()\nready()\nwhile True:\n    try: items.get(timeout=2)\n    except queue.Empty:\n"
+        "        if os.path.exists('flag'): items.put(None)\n        continue"),
+    "a lock of processes whose holder sleeps": (
+        "shared = fork.Lock()\nshared.acquire()\ndef take():\n    with shared: pass\n"
+        "workers = [fork.Process(target=take) for _ in range(2)]\nfor its in workers: its.start()\nready()\n"
+        "time.sleep(60); shared.release()"),
+    "a child that keeps its servers alive": (
+        "text = 'import subprocess, threading\\ndef main():\\n    subprocess.Popen([\"sleep\", \"60\"])\\n'"
+        "'    threading.Event().wait()\\nmain()'\nits = subprocess.Popen([sys.executable, '-c', text])\ntime.sleep(1)\n"
+        "ready()\nits.wait()"),
+    "a child whose event a signal sets": (
+        "text = 'import signal, threading\\ndone = threading.Event()\\n'"
+        "'signal.signal(signal.SIGUSR1, lambda *_: done.set())\\ndone.wait()'\n"
+        "its = subprocess.Popen([sys.executable, '-c', text])\ntime.sleep(1)\nready()\nits.wait()"),
+    "workers beside a parent that computes": (
+        "held()\nitems = fork.Queue()\nfork.Process(target=load, args=(items,)).start()\nready()\n"
+        "while True: sum(range(1000))"),
+    "a named pipe that a child opens after a sleep": (
+        "name = fifo()\nif not os.fork():\n    time.sleep(60)\n    open(name, 'w').close()\n    os._exit(0)\nready()\n"
+        "subprocess.run(['cat', name])"),
+}  # fmt: skip
+IDLE = {
+    "a supervisor that waits for signals": "subprocess.Popen(['sleep', '60'])\nready()\nsignal.pause()",
+    "a supervisor of a child that waits for the writer of a named pipe": (
+        "subprocess.Popen(['cat', fifo()])\nready()\nsignal.pause()"
+    ),
+    "an idle server": (
+        "from http.server import BaseHTTPRequestHandler, HTTPServer\nready()\n"
+        "HTTPServer(('127.0.0.1', 0), BaseHTTPRequestHandler).serve_forever()"
+    ),
+    "a sleep": "ready()\ntime.sleep(10**6)",
+}
 
 
 def judged(text: str, folder: Path, child: bool = False) -> Verdict:
@@ -82,3 +152,23 @@ def test_a_wait_that_nobody_can_end_is_named_with_its_place(tmp_path: Path, how:
     verdict = judged(text, tmp_path)
     assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", hang), verdict.reason
     assert verdict.triage.culprits and all(its.frame.endswith(place) for its in verdict.triage.culprits)
+
+
+@pytest.mark.parametrize("how", OPEN)
+def test_a_wait_that_somebody_unseen_may_end_is_not_healthy_and_names_its_place(tmp_path: Path, how: str) -> None:
+    text, child, words = OPEN[how]
+    verdict = judged(text, tmp_path, child)
+    assert verdict.verdict == "INSUFFICIENT", verdict.reason
+    assert any(words in line for line in (verdict.reason, *verdict.evidence, *verdict.missing))
+
+
+@pytest.mark.parametrize("how", GOES_ON)
+def test_a_wait_that_somebody_ends_later_blames_nobody(tmp_path: Path, how: str) -> None:
+    verdict = judged(GOES_ON[how], tmp_path)
+    assert verdict.verdict != "HUNG", verdict.reason
+
+
+@pytest.mark.parametrize("how", IDLE)
+def test_an_idle_program_is_healthy(tmp_path: Path, how: str) -> None:
+    verdict = judged(IDLE[how], tmp_path)
+    assert verdict.verdict == "HEALTHY", verdict.reason

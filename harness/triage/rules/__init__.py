@@ -32,6 +32,7 @@ from harness.triage.rules import (
     locks,
     makers,
     nodes,
+    outsiders,
     over,
     pasted,
     pauses,
@@ -105,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     makers.undecided,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
     alive.undecided,  # INSUFFICIENT
+    outsiders.unopened,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
     over.ending,  # K7

@@ -128,7 +128,7 @@ def _limit(case: Case, subject: Subject, process: Process) -> str:
     for frame in main_frames(process.samples[-1].threads):
         if users(frame):
             loop = source.loop_around(frame)
-            again = loop is source.Loop.ENDLESS and not source.passes_on(frame)
+            again = (loop is source.Loop.ENDLESS and not source.passes_on(frame)) or source.begins_anew(frame)
             unread = loop is source.Loop.UNKNOWN and process.rank is not None
             return "" if again or unread else "its wait has a time limit"
         if not _WAITS_OF_A_CALLER.search(frame.file):
@@ -192,6 +192,16 @@ def _signal(case: Case, subject: Subject, process: Process) -> str:
     waits_for_it = in_condition(main_frames(look.threads))
     names = [name for name in look.handles if waits_for_it or name != "SIGTERM"]
     return f"its handler of {names[0]} may end it" if names else ""
+
+
+def waits_for_itself(subject: Subject) -> bool:
+    """Whether its only thread waits to be notified, for a limited time, and then does nothing but begin that anew."""
+    looks = subject.process.samples if subject.process is not None else ()
+    if len(looks) < 2 or not all(look.alone and look.timed for look in looks):
+        return False
+    stacks = [main_frames(look.threads) for look in looks]
+    own = (next((frame for frame in frames if users(frame)), None) for frames in stacks)
+    return all(map(in_condition, stacks)) and all(frame is not None and source.begins_anew(frame) for frame in own)
 
 
 def in_condition(frames: Sequence[Frame]) -> bool:
@@ -275,7 +285,7 @@ def _moved_lately(case: Case, subject: Subject, process: Process) -> str:
 
 def _maker(case: Case, subject: Subject, process: Process) -> str:
     """Whoever makes what it looks for again and again, or gives orders to an engine's worker."""
-    if subject.polls:
+    if subject.polls and not waits_for_itself(subject):
         return "it looks for what somebody may make"
     return "it waits for orders" if takes_orders(case, subject) else ""
 

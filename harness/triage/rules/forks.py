@@ -15,7 +15,7 @@ from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
-from harness.triage.rules.alive import WITHIN, actor, in_condition
+from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_itself
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe, user_frame
@@ -55,13 +55,15 @@ def locked(case: Case) -> Ruling | None:
 
 def _matters(case: Case, subject: Subject, keys: set[str]) -> bool:
     """Whether somebody waits without a limit for this one of the locked processes `keys`, or for all of them; or the
-    job is this process alone. What waits to be notified alone may only keep itself alive until a signal."""
+    job is this process alone. What waits to be notified alone, and for no item of a queue, may only keep itself alive
+    until a signal."""
     waiters = [case.subject(wait.waiter) for wait in case.graph.waits if wait.target == subject.key]
     if any(not _has_limit(waiter) for waiter in waiters):
         return True
     parent, beside = _parent(case, subject), case.live()
     if parent is None:
-        return len(beside) == 1 and not _notified(subject.process)
+        items = subject.doing.within("queue") and subject.before.within("queue")
+        return len(beside) == 1 and (items or not _notified(subject.process))
     children = {each.key for each in beside if each.process and _parent(case, each) is parent}
     return not waiters and children <= keys and _awaits_children(case, parent)
 
@@ -120,7 +122,7 @@ def _notified(process: Process | None) -> bool:
 def _locked(subject: Subject) -> bool:
     looks = subject.process.samples if subject.process else ()
     still = len(looks) > 1 and looks[0].main_switches == looks[-1].main_switches
-    return still and all(look.locked_alone for look in looks)
+    return (still and all(look.locked_alone for look in looks)) or waits_for_itself(subject)
 
 
 def _copied(subject: Subject) -> bool:

@@ -246,10 +246,13 @@ def open_polls(case: Case) -> list[Subject]:
     """If nobody is known to wait: ranks that poll, processes that poll while everything that they started is idle, and
     programs that look for what nobody is seen to make.
 
-    They woke up between the looks. A single sleep in a loop is a pause.
+    They woke up between the looks, or wait for an item or an event with a time limit. A single sleep in a loop is a
+    pause.
     """
     pollers = [
-        subject for subject in case.live() if subject.polls and subject.process is not None and woke(subject.process)
+        subject
+        for subject in case.live()
+        if subject.polls and subject.process is not None and (woke(subject.process) or _in_limited_wait(subject))
     ]
     return [
         poller
@@ -258,6 +261,15 @@ def open_polls(case: Case) -> list[Subject]:
         or _asks_below(case, poller)
         or _nobody_makes(case, poller)
     ]
+
+
+def _in_limited_wait(poller: Subject) -> bool:
+    """Whether each look met it in a wait for a queue, an event or a lock that its loop begins anew; not where one other
+    process is seen that fills the queue, as that of a worker is filled."""
+    looks = poller.process.samples if poller.process is not None else ()
+    waits = all(doing.kind == "lock" or doing.within("queue") for doing in (poller.doing, poller.before))
+    fed = poller.process is not None and poller.process.feeder
+    return waits and not fed and all(look.timed for look in looks)
 
 
 def _nobody_makes(case: Case, poller: Subject) -> bool:
