@@ -60,7 +60,7 @@ HANGS = {
     "a pool with a copied lock": ("held()\nwith fork.Pool(2) as pool:\n    ready()\n    pool.map(load, range(9))",
                                   "K4", "in load"),
     "an executor with a copied lock": (
-        "held()\nwith ProcessPoolExecutor(2, mp_context=fork) as pool:\n    ready()\n    list(pool.map(load, range(9)))",
+        "held()\nwith ProcessPoolExecutor(2, mp_context=fork) as its:\n    ready()\n    list(its.map(load, range(9)))",
         "K4", "in load"),
     "a queue that a thread filled which has ended": (
         "items = queue.Queue()\nthreading.Thread(target=items.put, args=(1,)).start()\nready()\nconsume(items, None)",
@@ -93,7 +93,8 @@ OPEN = {
 }  # fmt: skip
 """Program, whether its child alone is looked at, and what the verdict names."""
 GOES_ON = {
-    "a lock that a timer releases": "lock.acquire()\nthreading.Timer(60, lock.release).start()\nready()\nlock.acquire()",
+    "a lock that a timer releases": (
+        "lock.acquire()\nthreading.Timer(60, lock.release).start()\nready()\nlock.acquire()"),
     "a queue that a thread fills after a sleep": (
         "items = queue.Queue()\nthreading.Timer(60, items.put, (None,)).start()\nready()\nconsume(items, 2)"),
     "a queue that the handler of a signal fills": (

@@ -33,9 +33,17 @@ _OUTSIDE = re.compile(
     r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty"
     r"|inet_csk_accept|skb_wait_for_more_packets"  # a connection or a datagram of anybody
 )
+_PIPE = re.compile("pipe_read|pipe_wait")
 _UNIX = re.compile(r"unix_stream|sock_alloc_send|sock_wait_for_wmem")  # a read from a Unix socket, or a send to it
 _TAKES_A_REQUEST = re.compile(r"(^|\.)handle_request$")  # of socketserver: it selects on its listening socket
-_IN_PROCESS = ("lock", "queue", "select", "user", "http_server")  # waits that a thread beside, or a child, may end
+_IN_PROCESS = (
+    "lock",
+    "queue",
+    "select",
+    "user",
+    "http_server",
+    "join",
+)  # waits that a thread beside, or a child, may end
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
 _SLEEPS = re.compile("nanosleep")
 _SUBPROCESS = re.compile(r"/subprocess\.py$")
@@ -250,9 +258,10 @@ def _has_stack(process: Process) -> bool:
 
 def _outside(case: Case, subject: Subject, process: Process) -> str:
     """A wait for a writer, a connection, a signal or an event, which no thread of this process causes."""
-    if _resolved(case, subject):
-        return ""
     waits = [look.wchan for look in process.samples]
+    no_writer = process.own_pipe or _writes(case, process, process.writer)
+    if _resolved(case, subject) or (no_writer and all(map(_PIPE.search, waits))):
+        return ""
     if all(map(_OUTSIDE.search, waits)):
         return f"it waits in the kernel ({waits[-1]})"
     requests = (

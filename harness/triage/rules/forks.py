@@ -55,15 +55,19 @@ def locked(case: Case) -> Ruling | None:
 
 def _matters(case: Case, subject: Subject, keys: set[str]) -> bool:
     """Whether somebody waits without a limit for this one of the locked processes `keys`, or for all of them; or the
-    job is this process alone. What waits to be notified alone, and for no item of a queue, may only keep itself alive
-    until a signal."""
+    job is this process alone. What waits to be notified, and for no item of a queue, may only keep itself or its
+    children alive until a signal."""
     waiters = [case.subject(wait.waiter) for wait in case.graph.waits if wait.target == subject.key]
+    beside, items = case.live(), subject.doing.within("queue") and subject.before.within("queue")
+    keeps_alive = _notified(subject.process) and not items
+    own = [each for each in beside if _parent(case, each) is subject and each.key not in keys]
+    if keeps_alive and own and all(waiter.doing.kind == "join" for waiter in waiters):
+        return False
     if any(not _has_limit(waiter) for waiter in waiters):
         return True
-    parent, beside = _parent(case, subject), case.live()
+    parent = _parent(case, subject)
     if parent is None:
-        items = subject.doing.within("queue") and subject.before.within("queue")
-        return len(beside) == 1 and (items or not _notified(subject.process))
+        return len(beside) == 1 and not keeps_alive
     children = {each.key for each in beside if each.process and _parent(case, each) is parent}
     return not waiters and children <= keys and _awaits_children(case, parent)
 

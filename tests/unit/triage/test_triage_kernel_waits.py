@@ -78,7 +78,10 @@ def test_a_child_for_which_nobody_waits_without_a_limit_explains_nothing(more: d
 )
 def test_the_pipe_that_is_not_read_is_named(stream: str, stack: str, fields: dict[str, int], says: str) -> None:
     parent = looks(
-        rank(1, stack, world=2, **fields), reading="pipe:[8]", writing="pipe:[9]" if "reader" in fields else ""
+        rank(1, stack, world=2, fed="writer" in fields, **fields),
+        reading="pipe:[8]",
+        writing="pipe:[9]" if "reader" in fields else "",
+        wchan="pipe_read" if "writer" in fields else "",
     )
     child = looks(process(200, "tool", "main log:3", ppid=parent.pid, reader=101), writing="pipe:[7]", writes_to=stream)
     verdict = judged(parent, child)
