@@ -111,6 +111,9 @@ GOES_ON = {
         "text = 'import subprocess, threading\\ndef main():\\n    subprocess.Popen([\"sleep\", \"60\"])\\n'"
         "'    threading.Event().wait()\\nmain()'\nits = subprocess.Popen([sys.executable, '-c', text])\ntime.sleep(1)\n"
         "ready()\nits.wait()"),
+    "children that are kept alive by a parent that is": (
+        "text = 'import threading\\nthreading.Event().wait()'\n"
+        "for _ in range(2): subprocess.Popen([sys.executable, '-c', text])\ntime.sleep(1)\nready()\nforever()"),
     "a child whose event a signal sets": (
         "text = 'import signal, threading\\ndone = threading.Event()\\n'"
         "'signal.signal(signal.SIGUSR1, lambda *_: done.set())\\ndone.wait()'\n"
@@ -132,6 +135,10 @@ IDLE = {
         "HTTPServer(('127.0.0.1', 0), BaseHTTPRequestHandler).serve_forever()"
     ),
     "a sleep": "ready()\ntime.sleep(10**6)",
+    "a main thread that looks once a minute whether it shall stop": (
+        "threading.Thread(target=time.sleep, args=(99,), daemon=True).start()\nstop = threading.Event()\nready()\n"
+        "while not stop.wait(60): pass"
+    ),
 }
 
 

@@ -13,7 +13,8 @@
 5. Nothing is pending: healthy. Otherwise the evidence is insufficient, and the ruling says what is missing.
 
 A rule is a function Case -> Ruling | None. To add one, write it, test it with a planted case and a control, and put it
-in its place here.
+in its place here. One that proves a hang by "nobody is seen who could end this wait" is `alive.unaided`: its ruling
+falls where a thread, a handler, a child, a timer or somebody outside may still act.
 """
 
 from __future__ import annotations

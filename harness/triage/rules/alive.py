@@ -3,6 +3,9 @@
 A rank that has not come is to blame only where nothing that was seen could still bring it. A process that waits inside
 itself for such a thread, or for something outside the job, may be slow, or wait for a party that nobody looked at. Then
 the verdict is INSUFFICIENT, and says who would have to act.
+
+`KINDS` lists all who may act. A rule that proves a hang by "nobody is seen who could end this wait" is registered by
+`unaided`, which asks all of them; such a rule has no exceptions of its own for what they know.
 """
 
 from __future__ import annotations
@@ -36,14 +39,8 @@ _OUTSIDE = re.compile(
 _PIPE = re.compile("pipe_read|pipe_wait")
 _UNIX = re.compile(r"unix_stream|sock_alloc_send|sock_wait_for_wmem")  # a read from a Unix socket, or a send to it
 _TAKES_A_REQUEST = re.compile(r"(^|\.)handle_request$")  # of socketserver: it selects on its listening socket
-_IN_PROCESS = (
-    "lock",
-    "queue",
-    "select",
-    "user",
-    "http_server",
-    "join",
-)  # waits that a thread beside, or a child, may end
+# Waits that a thread beside, or a child, may end.
+_IN_PROCESS = ("lock", "queue", "select", "user", "http_server", "join")
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
 _SLEEPS = re.compile("nanosleep")
 _SUBPROCESS = re.compile(r"/subprocess\.py$")

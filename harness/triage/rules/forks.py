@@ -1,8 +1,9 @@
-"""Rule about a process that waits for a lock which nothing can release: a fork copies locks, not the threads that hold
-them, and a thread that takes a lock twice waits for itself.
+"""Rule about a process whose only thread waits for what it alone could bring: a lock or an item of a queue.
 
-The kernel proves it. The process has one thread, which waits without a limit for a lock that no other process uses
-(`Sample.locked_alone`). Locks of multiprocessing are shared and never show so.
+A fork copies locks, not the threads that hold them; a thread that takes a lock twice waits for itself; a queue that a
+thread filled stays empty once that one has ended. The kernel proves it. The process has one thread, which waits without
+a limit for a lock that no other process uses (`Sample.locked_alone`), or by its text begins such a wait anew and does
+nothing else. Locks of multiprocessing are shared and never show so.
 """
 
 from __future__ import annotations
@@ -69,22 +70,24 @@ def _matters(case: Case, subject: Subject, keys: set[str]) -> bool:
     if parent is None:
         return len(beside) == 1 and not keeps_alive
     children = {each.key for each in beside if each.process and _parent(case, each) is parent}
-    return not waiters and children <= keys and _awaits_children(case, parent)
+    return not waiters and children <= keys and _awaits_children(case, parent, end_only=keeps_alive)
 
 
-def _awaits_children(case: Case, parent: Subject) -> bool:
+def _awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
     """Whether a process waits without a limit for the end of a child, by the kernel, or, with nobody beside to end its
-    wait, for what its children make: their end, an item, a result."""
+    wait, for what its children make: their end, and unless `end_only` an item or a result."""
     if parent.process is None or parent.launcher or parent.progress:
         return False
     if {look.wchan for look in parent.process.samples} == {"do_wait"}:
         return True
     if _has_limit(parent) or parent.before.kind != parent.doing.kind or actor(case, parent, WITHIN):
         return False
+    if parent.doing.kind == "join" or end_only:
+        return parent.doing.kind == "join"
     if parent.doing.kind == "queue":  # of multiprocessing: its children fill it, or whoever started it
         pipes = all(look.reading.startswith("pipe:") for look in parent.process.samples)
         return pipes and _parent(case, parent) is None
-    return parent.doing.kind in ("join", "lock")
+    return parent.doing.kind == "lock"
 
 
 def _parent(case: Case, subject: Subject) -> Subject | None:

@@ -246,7 +246,7 @@ def open_polls(case: Case) -> list[Subject]:
     """If nobody is known to wait: ranks that poll, processes that poll while everything that they started is idle, and
     programs that look for what nobody is seen to make.
 
-    They woke up between the looks, or wait for an item or an event with a time limit. A single sleep in a loop is a
+    They woke up between the looks, or wait for an item of a queue with a time limit. A single sleep in a loop is a
     pause.
     """
     pollers = [
@@ -264,12 +264,12 @@ def open_polls(case: Case) -> list[Subject]:
 
 
 def _in_limited_wait(poller: Subject) -> bool:
-    """Whether each look met it in a wait for a queue, an event or a lock that its loop begins anew; not where one other
-    process is seen that fills the queue, as that of a worker is filled."""
-    looks = poller.process.samples if poller.process is not None else ()
-    waits = all(doing.kind == "lock" or doing.within("queue") for doing in (poller.doing, poller.before))
-    fed = poller.process is not None and poller.process.feeder
-    return waits and not fed and all(look.timed for look in looks)
+    """Whether each look met it in a wait for an item of a queue that its loop begins anew; not where one other process
+    is seen that fills the queue, as that of a worker is filled. A wait for an event may only keep it alive."""
+    process = poller.process
+    if process is None or process.feeder or not all(look.timed for look in process.samples):
+        return False
+    return poller.doing.within("queue") and poller.before.within("queue")
 
 
 def _nobody_makes(case: Case, poller: Subject) -> bool:
