@@ -68,6 +68,10 @@ HANGS = {
     "the same, asked again and again": (
         "items = queue.Queue()\nthreading.Thread(target=items.put, args=(1,)).start()\nready()\nconsume(items, 2)",
         "K4", "in consume"),
+    "workers of a DataLoader with a copied lock": (
+        "from torch.utils.data import DataLoader\nclass Items(list):\n    def __getitem__(self, at): load()\nheld()\n"
+        "loader = iter(DataLoader(Items(range(9)), num_workers=2, multiprocessing_context='fork'))\ntime.sleep(2)\n"
+        "ready()\nnext(loader)", "K4", "in load"),
     "a child whose event nobody sets": (
         "its = fork.Process(target=forever)\nits.start()\nready()\nits.join()", "K4", "in forever"),
     "children whose events nobody sets": (
@@ -93,6 +97,18 @@ OPEN = {
 }  # fmt: skip
 """Program, whether its child alone is looked at, and what the verdict names."""
 GOES_ON = {
+    "a main thread that looks once a minute whether it shall stop": (
+        "threading.Thread(target=time.sleep, args=(99,), daemon=True).start()\nstop = threading.Event()\nready()\n"
+        "while not stop.wait(60): pass"
+    ),
+    "workers of a DataLoader that sleep": (
+        "from torch.utils.data import DataLoader\nclass Items(list):\n    def __getitem__(self, at): time.sleep(60)\n"
+        "loader = iter(DataLoader(Items(range(9)), num_workers=2, multiprocessing_context='fork'))\ntime.sleep(2)\n"
+        "ready()\nnext(loader)"),
+    "a DataLoader that gives its workers a time limit": (
+        "from torch.utils.data import DataLoader\nclass Items(list):\n    def __getitem__(self, at): load()\nheld()\n"
+        "loader = iter(DataLoader(Items(range(9)), num_workers=2, multiprocessing_context='fork', timeout=60))\n"
+        "time.sleep(2)\nready()\nnext(loader)"),
     "a lock that a timer releases": (
         "lock.acquire()\nthreading.Timer(60, lock.release).start()\nready()\nlock.acquire()"),
     "a queue that a thread fills after a sleep": (
@@ -135,10 +151,6 @@ IDLE = {
         "HTTPServer(('127.0.0.1', 0), BaseHTTPRequestHandler).serve_forever()"
     ),
     "a sleep": "ready()\ntime.sleep(10**6)",
-    "a main thread that looks once a minute whether it shall stop": (
-        "threading.Thread(target=time.sleep, args=(99,), daemon=True).start()\nstop = threading.Event()\nready()\n"
-        "while not stop.wait(60): pass"
-    ),
 }
 
 

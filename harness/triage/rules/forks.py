@@ -14,6 +14,7 @@ import re
 from harness.triage import source
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
+from harness.triage.graph.polling import from_workers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_itself
@@ -48,6 +49,8 @@ def locked(case: Case) -> Ruling | None:
             if forked
             else f"take {itself} once, or make it a threading.RLock, which its own thread may take again"
             if itself
+            else "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
+            if _for_items(first)
             else Live("py-spy dump --pid PID   # where it stands"),
             "or fork before the first thread that takes the lock is started" if forked else "",
         ),
@@ -59,8 +62,7 @@ def _matters(case: Case, subject: Subject, keys: set[str]) -> bool:
     job is this process alone. What waits to be notified, and for no item of a queue, may only keep itself or its
     children alive until a signal."""
     waiters = [case.subject(wait.waiter) for wait in case.graph.waits if wait.target == subject.key]
-    beside, items = case.live(), subject.doing.within("queue") and subject.before.within("queue")
-    keeps_alive = _notified(subject.process) and not items
+    beside, keeps_alive = case.live(), _notified(subject.process) and not _for_items(subject)
     own = [each for each in beside if _parent(case, each) is subject and each.key not in keys]
     if keeps_alive and own and all(waiter.doing.kind == "join" for waiter in waiters):
         return False
@@ -80,6 +82,8 @@ def _awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
         return False
     if {look.wchan for look in parent.process.samples} == {"do_wait"}:
         return True
+    if from_workers(parent.process):
+        return not (end_only or actor(case, parent, WITHIN))
     if _has_limit(parent) or parent.before.kind != parent.doing.kind or actor(case, parent, WITHIN):
         return False
     if parent.doing.kind == "join" or end_only:
@@ -120,6 +124,11 @@ def _reason(subject: Subject) -> str:
     if _notified(subject.process):
         return "waits for what it alone could bring"
     return "waits for a lock that it alone could release"
+
+
+def _for_items(subject: Subject) -> bool:
+    """Whether it waits for an item of a queue."""
+    return subject.doing.within("queue") and subject.before.within("queue")
 
 
 def _notified(process: Process | None) -> bool:
