@@ -88,6 +88,8 @@ class Sample:
     reads_from: str = ""  # TCP peer from which its main thread waits to read
     heard: tuple[tuple[str, Number], ...] = ()  # TCP peer -> seconds since data last came from it
     handles: tuple[str, ...] = ()  # signals for which it has a handler, of those that a program may wait for: "SIGUSR1"
+    alone: bool = False  # it has no thread but its main one, its heartbeat's and torch's worker server
+    opens: str = ""  # named pipe that its main thread waits to open, "/tmp/fifo"; nobody has its other end open
     owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
 
 

@@ -303,6 +303,34 @@ def passes_on(frame: Frame) -> bool:
     return bool(statements) and not others <= _LOOKS_INSIDE
 
 
+_SAYS = frozenset({"print", "debug", "info", "warning", "log", "sleep"})  # calls that bring nothing
+
+
+def begins_anew(frame: Frame) -> bool:
+    """Whether the line of a frame waits for a limited time in a loop that does nothing but begin the wait anew until
+    something has come: by its condition, or as its first statement, whose errors are only told."""
+    loop = innermost_loop(frame)
+    if not isinstance(loop, ast.While):
+        return False
+    if holds(loop.test, frame.line):
+        return all(map(_does_nothing, loop.body))
+    first = loop.body[0]
+    if not isinstance(loop.test, (ast.Constant, ast.Name)) or not isinstance(first, ast.Try) or first.finalbody:
+        return False
+    handled = [part for handler in first.handlers for part in handler.body]
+    goes_on = all(isinstance(handler.body[-1], ast.Continue) for handler in first.handlers)
+    return holds(first.body[0], frame.line) and all(map(_does_nothing, handled)) and (goes_on or len(loop.body) == 1)
+
+
+def _does_nothing(part: ast.stmt) -> bool:
+    says = isinstance(part, ast.Expr) and isinstance(part.value, ast.Call)
+    return isinstance(part, (ast.Pass, ast.Continue)) or (says and _name(part.value.func) in _SAYS)  # type: ignore[attr-defined]
+
+
+def _name(function: ast.expr) -> str:
+    return ast.unparse(function).rpartition(".")[2]
+
+
 def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
     """The innermost loop around a frame within its function, whose head counts as part of it; None without one."""
     body = function_of(frame)

@@ -40,6 +40,8 @@ _LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # frames of
 _ASYNC, _WAITS = re.compile(r"asyncio/|uvloop"), re.compile(r"asyncio/|uvloop|selectors\.py")
 JOINS = ("join", "_wait_for_tstate_lock")  # functions of threading that wait for the end of a thread
 _TASK = "actor_method_executor"  # the function in ray/_private/function_manager.py that calls an actor's method
+# Programs that multiprocessing starts by `python -c`.
+_STARTED = re.compile(r"/multiprocessing/(spawn|forkserver|resource_tracker)\.py$")
 # User functions, as `Doing.frame` ends, that write metrics or log lines if they run beside the main thread.
 _VERB = re.compile(r" in _*(write|store|export|publish)(_all|_to_disk)?$")
 # Frameworks with an adapter, engines, and frameworks without an adapter.
@@ -254,7 +256,8 @@ def _served(frame: Frame) -> bool:
 
 
 def user_frame(frames: Iterable[Frame]) -> str:
-    """The innermost frame of the user's code; without one, that of the RLHF framework or engine; else empty."""
+    """The innermost frame of the user's code; without one, that of the RLHF framework or engine, or the line of the
+    text that `python -c` runs; else empty."""
     frames = list(frames)
     for frame in frames:
         if users(frame):
@@ -262,7 +265,8 @@ def user_frame(frames: Iterable[Frame]) -> str:
     for frame in frames:
         if _FRAMEWORKS.search(frame.file):
             return describe(frame)
-    return ""
+    of_text = frames[-1:] if not any(_STARTED.search(frame.file) for frame in frames) else []
+    return next((describe(frame) for frame in of_text if (frame.file, frame.function) == ("<string>", "<module>")), "")
 
 
 def main_stack(process: Process | None) -> list[str]:

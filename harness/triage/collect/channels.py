@@ -57,6 +57,9 @@ _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
 # linux/futex.h: FUTEX_PRIVATE_FLAG, FUTEX_CMD_MASK without FUTEX_CLOCK_REALTIME; FUTEX_WAIT, _LOCK_PI, _WAIT_BITSET
 _PRIVATE, _COMMAND, _LOCKS = 128, 127, (0, 6, 9)
+# open and openat -> the position of the path. AT_FDCWD of linux/fcntl.h: relative to the current folder.
+_OPENS = {"x86_64": {2: 1, 257: 2}, "aarch64": {56: 2}}.get(platform.machine(), {})
+AT_FDCWD, MAX_PATH = 0xFFFFFF9C, 4096
 _SERVER = "pt_workerserver"  # name of the threads of torch's worker server
 MAX_POLLED = 64  # descriptors of one poll that are read
 SHOW_PEER, PEER = 4, 2  # UDIAG_SHOW_PEER, UNIX_DIAG_PEER of linux/unix_diag.h
@@ -133,6 +136,25 @@ def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
     return tuple("file" if link.startswith("/") else link for link in links)
 
 
+def opening(pid: int) -> str:
+    """The named pipe that the main thread waits to open, as a path: the kernel lets it wait until somebody opens the
+    other end. Empty if it does something else or may not be inspected."""
+    try:
+        if "wait_for_partner" not in (PROC / str(pid) / "wchan").read_text():
+            return ""
+        words = (PROC / str(pid) / "syscall").read_text().split()
+        at = _OPENS.get(int(words[0]))
+        if at is None:
+            return ""
+        path = _memory(pid, int(words[at], 16), MAX_PATH).partition(b"\0")[0].decode(errors="replace")
+        folder = PROC / str(pid) / "cwd"
+        if at == 2 and int(words[1], 16) & 0xFFFFFFFF != AT_FDCWD:
+            folder = PROC / str(pid) / "fd" / str(int(words[1], 16))
+        return os.path.normpath(os.path.join(os.readlink(folder), path))
+    except (OSError, ValueError, IndexError):  # it ended, or it is another user's
+        return ""
+
+
 def looping(pid: int, beat: int = 0) -> tuple[str, ...]:
     """Links of the descriptors for which the only thread of a process, beside its heartbeat's, waits in epoll for
     LONG_MS at least, as an event loop without a timer does; empty if it does something else.
@@ -190,6 +212,14 @@ def cut_short(pid: int) -> str:
                 if (at := _RECEIVES.get(call)) is not None and int(words[1 + at], 16) & socket.MSG_WAITALL:
                     return "recv with MSG_WAITALL"
     return ""
+
+
+def single(pid: int, beat: int = 0) -> bool:
+    """Whether a process has one thread only, beside its heartbeat's and torch's worker server."""
+    try:
+        return not _threads_beside(pid, beat)
+    except OSError:  # it ended, or it is another user's
+        return False
 
 
 def locked_alone(pid: int, beat: int = 0) -> bool:

@@ -496,6 +496,8 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         writing=look.writing.link,
         writes_to=_STREAMS.get(look.writing.descriptor, ""),
         locked_alone=look.locked_alone,
+        alone=look.alone,
+        opens=look.opens,
         loop=look.loop,
         timed=look.timed,
         sleeps_s=look.sleeps_s,

@@ -63,6 +63,8 @@ class Look:
     reading: str = ""
     writing: channels.Writing = channels.NOT_WRITING
     locked_alone: bool = False
+    alone: bool = False
+    opens: str = ""
     loop: tuple[str, ...] = ()
     timed: bool = False
     sleeps_s: float | None = None
@@ -122,6 +124,8 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         reading=reading,
         writing=channels.writing(pid),
         locked_alone=channels.locked_alone(pid, beat),
+        alone=channels.single(pid, beat),
+        opens=channels.opening(pid),
         loop=channels.looping(pid, beat),
         timed=waits.timed,
         sleeps_s=waits.sleeps_s,

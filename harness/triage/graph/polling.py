@@ -12,6 +12,7 @@ import re
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Sample
 from harness.triage.graph.sockets import SOCKET_FILE, main_frames
+from harness.triage.places import plain
 from harness.triage.source import Loop
 
 _STANDARD = re.compile(r"/lib/python3[^/]*/(?!site-packages/|dist-packages/)|^<")
@@ -75,6 +76,14 @@ def place(loop: tuple[Frame, ...]) -> str:
 def from_children(loop: tuple[Frame, ...]) -> bool:
     """Whether a loop looks for something that the process's own children make: the workers of a DataLoader."""
     return any(_LOADER.search(frame.file) for frame in loop[:1])
+
+
+def from_workers(process: Process) -> bool:
+    """Whether a process asks the workers of its DataLoader again and again for a batch, however long that takes: it
+    asks in a loop only where it has no time limit."""
+    frames = [frame for look in process.samples for frame in main_frames(look.threads) if _LOADER.search(frame.file)]
+    asking = [frame for frame in frames if plain(frame.function) == "_get_data"]
+    return any(source.loop_around(frame) in (Loop.UNTIL, Loop.ENDLESS) for frame in asking)
 
 
 def woke(process: Process) -> bool:

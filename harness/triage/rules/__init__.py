@@ -13,7 +13,8 @@
 5. Nothing is pending: healthy. Otherwise the evidence is insufficient, and the ruling says what is missing.
 
 A rule is a function Case -> Ruling | None. To add one, write it, test it with a planted case and a control, and put it
-in its place here.
+in its place here. One that proves a hang by "nobody is seen who could end this wait" is `alive.unaided`: its ruling
+falls where a thread, a handler, a child, a timer or somebody outside may still act.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from harness.triage.rules import (
     locks,
     makers,
     nodes,
+    outsiders,
     over,
     pasted,
     pauses,
@@ -64,34 +66,34 @@ RULES: tuple[Rule, ...] = (
     engines.refused,  # K13
     processes.blocked,  # K9
     processes.died,  # K4
-    processes.unwritten,  # K4
+    alive.unaided(processes.unwritten),  # K4
     pools.lost,  # K4
-    forks.locked,  # K4
+    alive.unaided(forks.locked),  # K4
     lock_rings.ring,  # K6
     tasks.ring,  # K6
-    tasks.unfilled,  # K4
+    alive.unaided(tasks.unfilled),  # K4
     builds.locked,  # K9
     engines.transition,  # K8
     nodes.unreachable,  # K5
     forming.unformed,  # K5
     groups.diverged,  # K10, K3, K1: operations differ
     groups.conditional,  # K10
-    groups.inverted,  # K2
-    pipes.undrained,  # K6
-    calls.ring,  # K6
-    locks.ring,  # K6
+    alive.unaided(groups.inverted),  # K2
+    alive.unaided(pipes.undrained),  # K6
+    alive.unaided(calls.ring),  # K6
+    alive.unaided(locks.ring),  # K6
     pauses.slow,  # K7
     locks.worked,  # K7
     makers.at_work,  # K7
     pauses.fresh,  # INSUFFICIENT
-    tasks.owed,  # K4
+    alive.unaided(tasks.owed),  # K4
     routes.closed,  # K4
     makers.stopped,  # K4, K9
     resources.starved,  # K14
     nodes.between,  # K12, or INSUFFICIENT
     engines.branch,  # K3
     absence.left_loop,  # K1
-    absence.outside,  # K4
+    alive.unaided(absence.outside),  # K4
     absence.device,  # K9
     groups.wedged,  # K12
     pasted.first_error_of_waiters,  # INSUFFICIENT
@@ -106,6 +108,7 @@ RULES: tuple[Rule, ...] = (
     makers.undecided,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
     alive.undecided,  # INSUFFICIENT
+    outsiders.unopened,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
     over.ending,  # K7

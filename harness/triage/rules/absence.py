@@ -7,21 +7,16 @@ from harness.triage.evidence import PASTED, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
-from harness.triage.graph.sockets import main_frames
-from harness.triage.rules import locks, standing, threads
-from harness.triage.rules.alive import coming, failed, user_frames
+from harness.triage.rules import standing, threads
+from harness.triage.rules.alive import actor, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.pauses import FRESH_S
-from harness.triage.rules.pipes import fills
-from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
 from harness.triage.stacks import EVENT_LOOP, user_frame
 from reports.sections.triage import ranks
 
-SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
-SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
 MAX_BELOW = 2  # places of children in a headline that names their parent too
 _STAND = Live("py-spy dump --pid PID   # where it stands")
 _AFTER_AN_ERROR = (
@@ -64,7 +59,7 @@ def _outnumbered(case: Case, ends: list[Subject], waiters: list[Subject]) -> boo
     # they are.
     joined = {group.group.name for group in case.groups if group.joined}
     peers = not all(waiter.pending is not None and waiter.pending.group in joined for waiter in waiters)
-    resting = all(not (end.polls or coming(case, end)) and _passive(end) for end in ends)
+    resting = all(not actor(case, end) and _passive(end) for end in ends)
     return peers and len(ends) > len(waiters) and resting
 
 
@@ -89,10 +84,7 @@ def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
 def outside(case: Case) -> Ruling | None:
     """K4: the process that the others wait for is alive, outside any collective, and does nothing that would end the
     wait."""
-    ends = [end for end in _absent(case) if not (end.polls or fills(end) or reads(end) or takes_orders(case, end))]
-    # An idle server and a process whose heartbeat shows recent progress are not dead.
-    ends = [end for end in ends if not (_serves(case, end) or _moved_lately(case, end) or coming(case, end))]
-    ends = [end for end in ends if not locks.in_the_kernel(case, end)]
+    ends = _absent(case)
     if not ends or not _waiters(case, ends) or _young(case):
         return None
     why = {end.key: _why(case, end) for end in ends}
@@ -114,23 +106,6 @@ def _handler(subject: Subject) -> Thread | None:
     if subject.process is None or not subject.doing.within("http_server"):
         return None
     return next((thread for thread in handlers(subject.process) if not thread.main), None)
-
-
-def _serves(case: Case, subject: Subject) -> bool:
-    """Whether the process waits for a connection and its waiters wait only for its end: an idle server is not dead."""
-    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
-    samples = subject.process.samples if subject.process else ()
-    innermost = main_frames(samples[-1].threads)[:SERVER_FRAMES] if samples else []
-    calls = {frame.function.rpartition(".")[2] for frame in innermost}
-    return all(wait.layer == "process" for wait in waits) and not SERVER_CALLS.isdisjoint(calls)
-
-
-def _moved_lately(case: Case, subject: Subject) -> bool:
-    """Whether its heartbeat shows progress within half of the stall threshold: it did not stand still with the
-    others."""
-    beat = subject.process.beat if subject.process else None
-    threshold_s = case.evidence.threshold_s
-    return beat is not None and not beat.ended and 0 < beat.progress_age_s < threshold_s / 2
 
 
 def device(case: Case) -> Ruling | None:
@@ -324,6 +299,7 @@ def _absent(case: Case) -> list[Subject]:
         sink
         for sink in case.sinks()
         if sink.observed
+        and sink.key not in case.excused
         and not sink.progress
         and not sink.stuck
         and not sink.launcher

@@ -3,24 +3,32 @@
 A rank that has not come is to blame only where nothing that was seen could still bring it. A process that waits inside
 itself for such a thread, or for something outside the job, may be slow, or wait for a party that nobody looked at. Then
 the verdict is INSUFFICIENT, and says who would have to act.
+
+`KINDS` lists all who may act. A rule that proves a hang by "nobody is seen who could end this wait" is registered by
+`unaided`, which asks all of them; such a rule has no exceptions of its own for what they know.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop, unseen
-from harness.triage.graph.motion import handlers, hands_on, spent_s
+from harness.triage.graph.motion import BETWEEN_RANKS, handlers, hands_on, spent_s
 from harness.triage.graph.polling import woke
 from harness.triage.graph.sockets import main_frames
-from harness.triage.places import users
+from harness.triage.places import WAITING, users
+from harness.triage.rules.locks import in_a_ring, in_the_kernel
 from harness.triage.rules.outsiders import awaits_tasks, in_client, tasks_shown
+from harness.triage.rules.pipes import fills
+from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import Case, Live, Ruling
+from harness.triage.rules.ruling import Case, Live, Rule, Ruling
 from harness.triage.stacks import JOINS, classify, describe, user_frame
 
 # Kernel functions in which only another process, a person or a device ends the wait of the caller.
@@ -28,32 +36,59 @@ _OUTSIDE = re.compile(
     r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty"
     r"|inet_csk_accept|skb_wait_for_more_packets"  # a connection or a datagram of anybody
 )
+_PIPE = re.compile("pipe_read|pipe_wait")
 _UNIX = re.compile(r"unix_stream|sock_alloc_send|sock_wait_for_wmem")  # a read from a Unix socket, or a send to it
 _TAKES_A_REQUEST = re.compile(r"(^|\.)handle_request$")  # of socketserver: it selects on its listening socket
-_IN_PROCESS = ("lock", "queue", "select", "user", "http_server")  # waits that a thread beside, or a child, may end
+# Waits that a thread beside, or a child, may end.
+_IN_PROCESS = ("lock", "queue", "select", "user", "http_server", "join")
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
 _SLEEPS = re.compile("nanosleep")
 _SUBPROCESS = re.compile(r"/subprocess\.py$")
+SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
+SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
+Kinds = tuple[Callable[[Case, Subject, Process], str], ...]
+UNAIDED: set[str] = set()  # the rules that conclude from absence, by module and name
 # Modules of the standard library that wait as long as their caller says.
 _WAITS_OF_A_CALLER = re.compile(r"/(threading|queue)\.py$|/concurrent/futures/_base\.py$")
 
 
-def coming(case: Case, subject: Subject) -> str:
-    """Say in words who may still end what a process does or waits for; empty if nothing that was seen could.
+def actor(case: Case, subject: Subject, kinds: Kinds = ()) -> str:
+    """Say in words who may still end what a process does or waits for; empty if nobody is seen who could.
 
-    A process that ended, is held, failed or has caught an error is not coming. A process of which only recorder data
-    was seen is judged by its counters, so this is empty too.
+    This is the one place that answers it, for every rule that concludes from absence (`unaided`). A process that ended
+    or is held is not coming, nor is one that failed or has caught an error, unless it looks for something. A process of
+    which only recorder data was seen is judged by its counters, so this is empty too. `kinds`: only some of KINDS.
     """
     process = subject.process
     if process is None or not process.samples or not process.samples[-1].threads:
         return ""
-    if subject.ended or subject.blocked or failed(process):
+    if subject.ended or subject.blocked:
         return ""
-    for who_ends in (_sleep, _limit, _thread):
-        if words := who_ends(subject, process):
-            return words
-    signalled = handler(process) if subject.doing.kind in _IN_PROCESS else ""
-    return signalled or _child(case, subject, process) or _outside(process) or _request(subject, process)
+    kinds = kinds or (NEVERTHELESS if failed(process) else KINDS)
+    return next((words for may_end in kinds if (words := may_end(case, subject, process))), "")
+
+
+def unaided(rule: Rule) -> Rule:
+    """The rule, where it concludes from absence: nobody is seen who could end a wait.
+
+    Its ruling does not stand on a process whose wait somebody may end: the rule is asked again without that one. A
+    ruling that comes back to such a process falls.
+    """
+
+    @functools.wraps(rule)
+    def checked(case: Case) -> Ruling | None:
+        while (ruling := rule(case)) is not None and ruling.verdict == "HUNG":
+            inside = [case.subject(key) for key in ruling.stands_on if key in case.graph.subjects]
+            helped = frozenset(subject.key for subject in inside if actor(case, subject))
+            if not helped:
+                return ruling
+            if helped <= case.excused:
+                return None
+            case = replace(case, excused=case.excused | helped)
+        return ruling
+
+    UNAIDED.add(f"{rule.__module__.rpartition('.')[2]}.{rule.__name__}")
+    return checked
 
 
 def failed(process: Process | None) -> bool:
@@ -68,7 +103,7 @@ def user_frames(process: Process | None) -> list[Frame]:
     return [frame for frame in main_frames(process.samples[-1].threads) if users(frame)]
 
 
-def _sleep(subject: Subject, process: Process) -> str:
+def _sleep(case: Case, subject: Subject, process: Process) -> str:
     """A sleep that ends by itself, as the kernel or the source text says, and behind which something is done.
 
     Without both a rank is judged by its counters, which stand. A process that is no rank has none, so nothing shows
@@ -89,7 +124,7 @@ def _sleep(subject: Subject, process: Process) -> str:
     return f"its sleep ends in {left_s:.0f} s" if left_s is not None else "a sleep ends by itself"
 
 
-def _limit(subject: Subject, process: Process) -> str:
+def _limit(case: Case, subject: Subject, process: Process) -> str:
     """A wait that the user's own code gave a time limit, outside a loop that does nothing but begin it anew for ever.
 
     Where the source text cannot be read, a rank is judged by its counters, as in `_sleep`.
@@ -99,7 +134,7 @@ def _limit(subject: Subject, process: Process) -> str:
     for frame in main_frames(process.samples[-1].threads):
         if users(frame):
             loop = source.loop_around(frame)
-            again = loop is source.Loop.ENDLESS and not source.passes_on(frame)
+            again = (loop is source.Loop.ENDLESS and not source.passes_on(frame)) or source.begins_anew(frame)
             unread = loop is source.Loop.UNKNOWN and process.rank is not None
             return "" if again or unread else "its wait has a time limit"
         if not _WAITS_OF_A_CALLER.search(frame.file):
@@ -107,62 +142,72 @@ def _limit(subject: Subject, process: Process) -> str:
     return ""
 
 
-def _thread(subject: Subject, process: Process) -> str:
-    """A thread beside the main one that may end its wait, or answers a request."""
-    if subject.doing.kind not in _IN_PROCESS:
+def _thread(case: Case, subject: Subject, process: Process) -> str:
+    """A thread beside the main one that may end its wait, answers a request, or may come to the collective for which
+    the others wait.
+
+    One that only ticks for ever will not. On a busy host the last look may lack the stacks that an earlier one has.
+    """
+    if not (_may_be_ended(case, subject) or _in_group(subject)):
         return ""
-    look = process.samples[-1]
-    serves = subject.doing.within("http_server")
-    joined = subject.doing.op in JOINS
-    for thread in look.threads:
-        if thread.main or thread.name == "MainThread":
+    threads = next((look.threads for look in reversed(process.samples) if look.threads), ())
+    serves, joined = subject.doing.within("http_server"), subject.doing.op in JOINS
+    for thread in threads:
+        if thread.main or thread.name == "MainThread" or _waits_like(case, subject, thread):
             continue
-        own = any(map(users, thread.frames))
-        if _alive(process, thread) and ((serves and own) or hands_on(thread, joined=joined)):
+        own = [frame for frame in thread.frames if users(frame)]
+        comes = own and _in_group(subject) and not any(map(source.endless_loop, own))
+        if _alive(process, thread) and ((serves and own) or comes or hands_on(thread, joined=joined)):
             place = user_frame(thread.frames) or describe(thread.frames[0])
             return f"its thread {thread.name or thread.tid} stands at {place}"
-    if serves and any("/asyncio/" in frame.file for thread in look.threads for frame in thread.frames):
+    if serves and any("/asyncio/" in frame.file for thread in threads for frame in thread.frames):
         return f"it {in_loop(process)}"
     return ""
 
 
-def sender(process: Process | None) -> Thread | None:
-    """A thread beside the main one that sleeps and, by its source text, then sends, puts or sets something; None
-    without one."""
-    asleep = (thread for thread in _coming_threads(process) if _SLEEPS.search(thread.wchan))
-    return next(filter(hands_on, asleep), None)
+def _in_group(subject: Subject) -> bool:
+    """Whether it waits for its peers or its device in C, where no handler of a signal runs."""
+    return subject.pending is not None or subject.doing.kind in (*BETWEEN_RANKS, "store", "device")
 
 
-def goes_on_beside(process: Process | None) -> bool:
-    """Whether a thread beside the main one computes, sleeps, or waits for what ends without this process, and then goes
-    on in the user's code."""
-    return any(True for _ in _coming_threads(process))
+def _waits_like(case: Case, subject: Subject, thread: Thread) -> bool:
+    """Whether a thread waits for other processes as its process does: in a collective as well, or for an answer."""
+    kinds = BETWEEN_RANKS if _in_group(subject) else WAITING if _resolved(case, subject) else ()
+    return classify(thread).kind in kinds
 
 
-def _coming_threads(process: Process | None) -> Iterator[Thread]:
-    """The threads beside the main one that will go on in the user's code. One that only ticks for ever will not.
-
-    On a busy host the last look may lack the stacks that an earlier one has.
-    """
-    if process is None:
-        return
-    for thread in next((look.threads for look in reversed(process.samples) if look.threads), ()):
-        own = [frame for frame in thread.frames if users(frame)]
-        if own and not thread.main and not any(map(source.endless_loop, own)) and _alive(process, thread):
-            yield thread
+def _resolved(case: Case, subject: Subject) -> bool:
+    """Whether the graph says for whom it waits."""
+    return any(wait.waiter == subject.key for wait in case.graph.waits)
 
 
-def handler(process: Process | None) -> str:
-    """Say which signal's handler of a process may end a wait inside it; empty without one.
+def _may_be_ended(case: Case, subject: Subject) -> bool:
+    """Whether it stands in a wait that a thread beside, a handler or a child may end."""
+    locked = subject.process is not None and any(look.locked_alone for look in subject.process.samples)
+    return not _in_group(subject) and (subject.doing.kind in _IN_PROCESS or locked or _resolved(case, subject))
+
+
+def _signal(case: Case, subject: Subject, process: Process) -> str:
+    """The handler of a signal.
 
     Every server ends at SIGTERM, so its handler counts only where the main thread waits to be notified.
     """
-    if process is None or not process.samples:
+    if not _may_be_ended(case, subject):
         return ""
     look = process.samples[-1]
     waits_for_it = in_condition(main_frames(look.threads))
     names = [name for name in look.handles if waits_for_it or name != "SIGTERM"]
     return f"its handler of {names[0]} may end it" if names else ""
+
+
+def waits_for_itself(subject: Subject) -> bool:
+    """Whether its only thread waits to be notified, for a limited time, and then does nothing but begin that anew."""
+    looks = subject.process.samples if subject.process is not None else ()
+    if len(looks) < 2 or not all(look.alone and look.timed for look in looks):
+        return False
+    stacks = [main_frames(look.threads) for look in looks]
+    own = (next((frame for frame in frames if users(frame)), None) for frames in stacks)
+    return all(map(in_condition, stacks)) and all(frame is not None and source.begins_anew(frame) for frame in own)
 
 
 def in_condition(frames: Sequence[Frame]) -> bool:
@@ -180,7 +225,7 @@ def _alive(process: Process, thread: Thread) -> bool:
 
 def _child(case: Case, subject: Subject, process: Process) -> str:
     """A child that is alive, where the main thread may wait for it; none that waits for this process."""
-    if subject.doing.kind not in _IN_PROCESS:
+    if not _may_be_ended(case, subject):
         return ""
     waiters, collects = case.graph.waiters({subject.key}), _in_subprocess(process)
     for each in case.live():
@@ -209,9 +254,12 @@ def _has_stack(process: Process) -> bool:
     return any(look.threads for look in process.samples)
 
 
-def _outside(process: Process) -> str:
+def _outside(case: Case, subject: Subject, process: Process) -> str:
     """A wait for a writer, a connection, a signal or an event, which no thread of this process causes."""
     waits = [look.wchan for look in process.samples]
+    no_writer = process.own_pipe or _writes(case, process, process.writer)
+    if _resolved(case, subject) or (no_writer and all(map(_PIPE.search, waits))):
+        return ""
     if all(map(_OUTSIDE.search, waits)):
         return f"it waits in the kernel ({waits[-1]})"
     requests = (
@@ -221,7 +269,7 @@ def _outside(process: Process) -> str:
     return "it waits for a request of anybody" if all(requests) else ""
 
 
-def _request(subject: Subject, process: Process) -> str:
+def _request(case: Case, subject: Subject, process: Process) -> str:
     """A thread of a server that waits for what another request may bring, by its source text; none where a thread that
     has died brought it."""
     for thread in handlers(process) if subject.doing.within("http_server") else ():
@@ -235,6 +283,60 @@ def _request(subject: Subject, process: Process) -> str:
     return ""
 
 
+def _moved_lately(case: Case, subject: Subject, process: Process) -> str:
+    """Progress by its heartbeat within half of the stall threshold: it did not stand still with the others."""
+    beat, threshold_s = process.beat, case.evidence.threshold_s
+    moved = beat is not None and not beat.ended and 0 < beat.progress_age_s < threshold_s / 2
+    return f"it moved {beat.progress_age_s:.0f} s ago" if beat is not None and moved else ""
+
+
+def _maker(case: Case, subject: Subject, process: Process) -> str:
+    """Whoever makes what it looks for again and again, or gives orders to an engine's worker."""
+    if subject.polls and not waits_for_itself(subject):
+        return "it looks for what somebody may make"
+    return "it waits for orders" if takes_orders(case, subject) else ""
+
+
+def _other_end(case: Case, subject: Subject, process: Process) -> str:
+    """A process that has the other end of the pipe or socket open that it reads from, or that it fills; none where the
+    only one waits to write itself."""
+    if _resolved(case, subject):
+        return ""
+    if reads(subject) and not _writes(case, process, process.writer):
+        return "another process can write what it reads"
+    if fills(subject) and not _writes(case, process, process.reader):
+        return "what it writes to is full, and somebody may read it"
+    return ""
+
+
+def _writes(case: Case, process: Process, pid: int) -> bool:
+    """Whether the process of that pid waits to write to a full pipe."""
+    other = case.graph.subjects.get(f"{process.host}:{pid}")
+    return other is not None and fills(other)
+
+
+def _holder(case: Case, subject: Subject, process: Process) -> str:
+    """The holder of the lock of a file for which it stands in the kernel; none that waits for its lock in turn."""
+    waits = in_the_kernel(case, subject) and not in_a_ring(case, subject)
+    return "the holder of its file's lock may release it" if waits else ""
+
+
+def _client(case: Case, subject: Subject, process: Process) -> str:
+    """Whoever connects to a server, if those who wait for it wait for its end only: an idle server is not dead."""
+    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
+    innermost = main_frames(process.samples[-1].threads)[:SERVER_FRAMES]
+    calls = {frame.function.rpartition(".")[2] for frame in innermost}
+    idle = all(wait.layer == "process" for wait in waits) and not SERVER_CALLS.isdisjoint(calls)
+    return "it waits for a connection of anybody" if idle else ""
+
+
+# Kinds of who may end a wait, each as words; empty if there is none. The first are those that end it even where a
+# process has caught an error. WITHIN: itself.
+NEVERTHELESS: Kinds = (_moved_lately, _maker, _other_end, _holder, _client)
+WITHIN: Kinds = (_sleep, _limit, _thread, _signal)
+KINDS: Kinds = (*WITHIN, _child, _outside, _request, *NEVERTHELESS)
+
+
 def undecided(case: Case) -> Ruling | None:
     """INSUFFICIENT: waiting ends at processes whose wait somebody may still end."""
     ends = [
@@ -242,7 +344,7 @@ def undecided(case: Case) -> Ruling | None:
         for sink in case.sinks()
         if sink.observed and not sink.progress and not (awaits_tasks(sink) or in_client(case, sink))
     ]
-    awaited = {end.key: why for end in ends if (why := coming(case, end))}
+    awaited = {end.key: why for end in ends if (why := actor(case, end))}
     if not awaited or not any(wait.target in awaited for wait in case.graph.waits):
         return None
     described = {key: f"{case.subject(key).state()}; {why}" for key, why in awaited.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from harness.triage.graph.calls import reads
-from harness.triage.rules.alive import sender
 from harness.triage.rules.ruling import Case, Native, Ruling
 
 CONTROL = frozenset({"ray", "http", "engine", "process", "lock"})
@@ -14,12 +13,12 @@ LOST = "a request or its answer was lost, or lies in a buffer: number both, flus
 
 def ring(case: Case) -> Ruling | None:
     """K6: processes wait for each other's answers. No single one of them is the culprit."""
-    for members in case.graph.cycles:
+    for members in case.rings():
         inside = set(members)
         waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
         layers = {wait.layer for wait in waits}
         # A ring of collectives alone belongs to `groups.inverted`.
-        if not layers & CONTROL or case.moving(members) or any(sender(case.subject(key).process) for key in members):
+        if not layers & CONTROL or case.moving(members):
             continue
         steps = [
             next((wait for wait in waits if wait.waiter == key and wait.target == after), None)

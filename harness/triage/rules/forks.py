@@ -1,20 +1,23 @@
-"""Rule about a process that waits for a lock which nothing can release: a fork copies locks, not the threads that hold
-them.
+"""Rule about a process whose only thread waits for what it alone could bring: a lock or an item of a queue.
 
-The kernel proves it. The process has one thread, which waits without a limit for a lock that no other process uses
-(`Sample.locked_alone`). Locks of multiprocessing are shared and never show so.
+A fork copies locks, not the threads that hold them; a thread that takes a lock twice waits for itself; a queue that a
+thread filled stays empty once that one has ended. The kernel proves it. The process has one thread, which waits without
+a limit for a lock that no other process uses (`Sample.locked_alone`), or by its text begins such a wait anew and does
+nothing else. Locks of multiprocessing are shared and never show so.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from harness.triage import source
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
+from harness.triage.graph.polling import from_workers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
-from harness.triage.rules.alive import handler, in_condition
+from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_itself
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe, user_frame
@@ -23,38 +26,109 @@ _LAUNCH = re.compile(r"/multiprocessing/popen_fork\.py$")
 
 
 def locked(case: Case) -> Ruling | None:
-    """K4: a process that others wait for waits for a lock that it alone could release."""
-    awaited = {wait.target for wait in case.graph.waits if not _has_limit(case.subject(wait.waiter))}
-    stuck = [subject for subject in case.live()
-             if _locked(subject) and (subject.key in awaited or _collected(case, subject))]  # fmt: skip
+    """K4, or K6 of a thread that waits for itself: a process waits for a lock that it alone could release."""
+    locked_subjects = [subject for subject in case.suspects() if _locked(subject)]
+    keys = {subject.key for subject in locked_subjects}
+    stuck = [subject for subject in locked_subjects if _matters(case, subject, keys)]
     if not stuck:
         return None
     why = {subject.key: _why(case, subject) for subject in stuck}
     first = stuck[0]
-    forked = _copied(first.process)
-    reason = _reason(first.process, forked)
+    forked, itself = _copied(first), _kept_itself(first)
+    reason = _reason(first)
     several = len(stuck) > 1
     return Ruling(
         "HUNG",
         f"{case.names(why)} {reason.replace('waits', 'wait', 1) if several else reason}",
-        "K4",
+        "K6" if itself else "K4",
         why,
-        place=first.frame or "a lock",
+        place=_place(first),
+        frames={subject.key: _place(subject) for subject in stuck},
         next=(
             f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(_fork_place(first))}"
             if forked
+            else f"take {itself} once, or make it a threading.RLock, which its own thread may take again"
+            if itself
+            else "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
+            if _for_items(first)
             else Live("py-spy dump --pid PID   # where it stands"),
             "or fork before the first thread that takes the lock is started" if forked else "",
         ),
     )
 
 
-def _reason(process: Process | None, forked: bool) -> str:
-    if forked:
+def _matters(case: Case, subject: Subject, keys: set[str]) -> bool:
+    """Whether somebody waits without a limit for this one of the locked processes `keys`, or for all of them; or the
+    job is this process alone. What waits to be notified, and for no item of a queue, may only keep itself or its
+    children alive until a signal."""
+    waiters = [case.subject(wait.waiter) for wait in case.graph.waits if wait.target == subject.key]
+    beside, keeps_alive = case.live(), _notified(subject.process) and not _for_items(subject)
+    own = [each for each in beside if _parent(case, each) is subject and each.key not in keys]
+    if keeps_alive and own and all(waiter.doing.kind == "join" for waiter in waiters):
+        return False
+    if any(not _has_limit(waiter) for waiter in waiters):
+        return True
+    parent = _parent(case, subject)
+    if parent is None:
+        return len(beside) == 1 and not keeps_alive
+    children = {each.key for each in beside if each.process and _parent(case, each) is parent}
+    return not waiters and children <= keys and _awaits_children(case, parent, end_only=keeps_alive)
+
+
+def _awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
+    """Whether a process waits without a limit for the end of a child, by the kernel, or, with nobody beside to end its
+    wait, for what its children make: their end, and unless `end_only` an item or a result."""
+    if parent.process is None or parent.launcher or parent.progress:
+        return False
+    if {look.wchan for look in parent.process.samples} == {"do_wait"}:
+        return True
+    if from_workers(parent.process):
+        return not (end_only or actor(case, parent, WITHIN))
+    if _has_limit(parent) or parent.before.kind != parent.doing.kind or actor(case, parent, WITHIN):
+        return False
+    if parent.doing.kind == "join" or end_only:
+        return parent.doing.kind == "join"
+    if parent.doing.kind == "queue":  # of multiprocessing: its children fill it, or whoever started it
+        pipes = all(look.reading.startswith("pipe:") for look in parent.process.samples)
+        return pipes and _parent(case, parent) is None
+    return parent.doing.kind == "lock"
+
+
+def _parent(case: Case, subject: Subject) -> Subject | None:
+    process = subject.process
+    return case.graph.subjects.get(f"{process.host}:{process.ppid}") if process is not None else None
+
+
+def _place(subject: Subject) -> str:
+    """Where it waits: in the user's code, or in whatever calls the lock, as the text of `python -c` does."""
+    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
+    return subject.frame or (describe(frames[0]) if frames else "a lock")
+
+
+def _kept_itself(subject: Subject) -> str:
+    """The lock that its main thread waits for inside a `with` of it, where its name means one object; empty without
+    one."""
+    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
+    since_fork = itertools.takewhile(lambda frame: not _LAUNCH.search(frame.file), frames)
+    own = [frame for frame in since_fork if users(frame)]
+    taken = source.sole_locks_taken(own[0]) if own else set()
+    kept = {lock for frame in own[1:] if frame.file == own[0].file for lock in source.sole_locks_kept(frame)}
+    return next(iter(taken & kept), "")
+
+
+def _reason(subject: Subject) -> str:
+    if _kept_itself(subject):
+        return "waits for a lock that it keeps itself"
+    if _copied(subject):
         return "waits for a lock copied by fork, which nothing can release"
-    return (
-        "waits for what it alone could bring" if _notified(process) else "waits for a lock that it alone could release"
-    )
+    if _notified(subject.process):
+        return "waits for what it alone could bring"
+    return "waits for a lock that it alone could release"
+
+
+def _for_items(subject: Subject) -> bool:
+    """Whether it waits for an item of a queue."""
+    return subject.doing.within("queue") and subject.before.within("queue")
 
 
 def _notified(process: Process | None) -> bool:
@@ -64,22 +138,13 @@ def _notified(process: Process | None) -> bool:
 def _locked(subject: Subject) -> bool:
     looks = subject.process.samples if subject.process else ()
     still = len(looks) > 1 and looks[0].main_switches == looks[-1].main_switches
-    return still and all(look.locked_alone for look in looks) and not handler(subject.process)
+    return (still and all(look.locked_alone for look in looks)) or waits_for_itself(subject)
 
 
-def _copied(process: Process | None) -> bool:
+def _copied(subject: Subject) -> bool:
     """Whether it was forked with the lock. What a thread waits in to be notified is made when it begins to wait."""
-    return process is not None and process.forked and not _notified(process)
-
-
-def _collected(case: Case, subject: Subject) -> bool:
-    """Whether its parent waits in the kernel for the end of a child, and this is its only one that lives."""
     process = subject.process
-    parent = case.graph.subjects.get(f"{process.host}:{process.ppid}") if process is not None else None
-    if process is None or parent is None or parent.process is None or parent.launcher:
-        return False
-    living = [each for each in case.live() if each.process and each.process.ppid == process.ppid]
-    return len(living) == 1 and {look.wchan for look in parent.process.samples} == {"do_wait"}
+    return process is not None and process.forked and not _notified(process) and not _kept_itself(subject)
 
 
 def _has_limit(waiter: Subject) -> bool:
@@ -89,16 +154,16 @@ def _has_limit(waiter: Subject) -> bool:
 def _why(case: Case, subject: Subject) -> str:
     process = subject.process
     assert process is not None
-    parent = case.graph.subjects.get(f"{process.host}:{process.ppid}")
+    parent = _parent(case, subject)
     frames = main_frames(process.samples[-1].threads)
     waiting = next((frame for frame in frames if users(frame)), None)
     lock = source.lock_of(waiting) if waiting is not None else ""
     what = f"the lock {lock}" if lock else "a lock"
-    where = f" at {subject.frame}" if subject.frame else ""
+    where = f" at {_place(subject)}"
     facts = [f"waits for {what}{where} with its only thread, so that nothing can release it"]
     if in_condition(frames):
         facts = [f"waits to be notified{where} with its only thread, so that nothing of it can do so"]
-    elif process.forked:
+    elif _copied(subject):
         by = parent.label if parent is not None else f"process {process.ppid}"
         facts.append(
             f"{by} forked it{_at(_fork_place(subject))}, and a fork copies locks but not the threads that hold them"

@@ -16,7 +16,6 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.places import match, users
 from harness.triage.rules import standing
 from harness.triage.rules.absence import trip
-from harness.triage.rules.alive import goes_on_beside
 from harness.triage.rules.apart import ONE_GROUP_EACH, collectives_beside, left_out
 from harness.triage.rules.nodes import network, ping, severed
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
@@ -243,7 +242,7 @@ def _elsewhere(case: Case, subject: Subject) -> list[Subject]:
 
 def _inversions(case: Case) -> Iterator[tuple[tuple[str, ...], list[Wait]]]:
     """Yield each ring of waits that goes over several groups and in which nothing moves, with its waits."""
-    for members in case.graph.cycles:
+    for members in case.rings():
         inside = set(members)
         waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
         several = {wait.layer for wait in waits} == {"collective"} and len({wait.group for wait in waits}) > 1
@@ -259,10 +258,8 @@ def inverted(case: Case) -> Ruling | None:
     others, or goes round it alone.
     """
     for members, waits in _inversions(case):
-        if any(goes_on_beside(case.subject(key).process) for key in members):
-            continue  # that thread may come to the collective for which the others wait
         if (ruling := _out_of_step(case, waits)) is not None:
-            return ruling
+            return replace(ruling, absent=members)
         steps = [
             next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
             for key, after in zip(members, (*members[1:], members[0]), strict=True)
@@ -276,6 +273,7 @@ def inverted(case: Case) -> Ruling | None:
             "K2",
             why,
             cycle=() if why else members,
+            absent=members,
             place=description,
             evidence=(description,),
             next=(

@@ -11,9 +11,7 @@ import re
 
 from harness.triage.evidence import FileLock
 from harness.triage.graph import Subject
-from harness.triage.rules.alive import handler
 from harness.triage.rules.pauses import slow_because
-from harness.triage.rules.pipes import runs_beside
 from harness.triage.rules.polls import tries_to_lock
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
@@ -69,7 +67,7 @@ def ring(case: Case) -> Ruling | None:
 def _ring(case: Case) -> list[FileLock]:
     """Locks of which the holder of each waits for the next one, and that of the last for the first; empty without.
 
-    Each holder has to stand: a thread or the handler of a signal may release what it holds.
+    Each holder has to stand. Whether a thread or the handler of a signal may release what it holds, `unaided` asks.
     """
     awaited: dict[tuple[str, int], list[FileLock]] = {}
     for lock in case.evidence.locks:
@@ -91,7 +89,12 @@ def _stands(case: Case, lock: FileLock) -> bool:
         return lock.idle
     looks = holder.process.samples
     in_lock = len(looks) > 1 and all(IN_LOCK.search(look.wchan) for look in looks)
-    return in_lock and not (holder.progress or runs_beside(holder) or handler(holder.process))
+    return in_lock and not holder.progress and holder.key not in case.excused
+
+
+def in_a_ring(case: Case, subject: Subject) -> bool:
+    """Whether a process waits for the lock of a file, and holds one for which the holder of that lock waits."""
+    return any(subject.key == f"{lock.host}:{lock.pid}" for lock in _ring(case))
 
 
 def _label(case: Case, lock: FileLock) -> str:

@@ -15,10 +15,12 @@ from harness.triage.graph.awaiting import in_loop, unseen
 from harness.triage.graph.motion import loop_wakes
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.rules import threads
+from harness.triage.rules.polls import collects, serves
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling, Watching
 from harness.triage.stacks import awaits
 
 _ASYNCIO = re.compile(r"/python3\.(\d+)/asyncio/")
+_BELOW = re.compile("^(kernel_)?do_wait$|pipe_read|pipe_wait")  # kernel functions: the end of a child, what it writes
 _LOOPBACK = ("127.", "[::1]")
 
 
@@ -31,6 +33,45 @@ def beyond(case: Case, last: list[Subject]) -> Ruling | None:
     if loops := [end for end in resting if awaits_tasks(end)]:
         return _in_tasks(case, loops)
     return None
+
+
+def unopened(case: Case) -> Ruling | None:
+    """INSUFFICIENT: a process waits for whoever opens the other end of a named pipe, and all others for that one.
+
+    The kernel lets it wait in open(2) only while nobody has the other end open. Whoever knows the path may open it.
+    """
+    waiting = [each for each in case.live() if _opens(each)]
+    if not waiting or any(each.progress for each in case.live()):
+        return None
+    if not all(each in waiting or _waits_below(case, each) for each in case.live()):
+        return None
+    first, path = waiting[0], _opens(waiting[0])
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(each.key for each in waiting)} wait{'s' if len(waiting) == 1 else ''} for whoever opens "
+        f"{path}",
+        evidence=tuple(f"{each.label} waits in open: no process has the other end of {_opens(each)} open"
+                       for each in waiting[:8]),
+        missing=tuple(f"who opens {_opens(each)}" for each in waiting[:8]),
+        place=first.frame or path,
+        next=(
+            f"look for the program that opens {path}: whether it was started, and the end of its log",
+            f"{case.again()}   # in a minute: whether somebody has opened it",
+        ),
+    )  # fmt: skip
+
+
+def _opens(subject: Subject) -> str:
+    """The named pipe that it waits to open at every look; empty without one."""
+    paths = {look.opens for look in subject.process.samples} if subject.process is not None else set()
+    return paths.pop() if len(paths) == 1 else ""
+
+
+def _waits_below(case: Case, subject: Subject) -> bool:
+    """Whether a process waits, by its stack or by the kernel, for one below it or for a pipe; none that serves."""
+    looks = subject.process.samples if subject.process is not None else ()
+    sleeps = all(_BELOW.search(look.wchan) for look in looks)
+    return not serves(subject) and (subject.stuck or collects(subject) or (bool(looks) and sleeps))
 
 
 def awaits_tasks(subject: Subject) -> bool:

@@ -14,7 +14,6 @@ from harness.triage.evidence import PipeReader, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
-from harness.triage.rules.alive import handler
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
 from reports.text import first_of
 
@@ -31,9 +30,9 @@ def undrained(case: Case) -> Ruling | None:
         if its is None or parent is None or child.progress or parent.progress or not _started(case, parent, child):
             continue
         if (
-            parent.ended
-            or runs_beside(parent)
-            or handler(parent.process)
+            parent.key in case.excused
+            or parent.ended
+            or _reads_beside(parent)
             or not (waits := _how_it_waits(parent, child))
         ):
             continue
@@ -160,8 +159,8 @@ def _begins_again(process: Process) -> bool:
     return source.waits_again(frames[at], raises=raises)
 
 
-def runs_beside(subject: Subject) -> bool:
-    """Whether a thread other than the main one runs user code, which may read the pipe or release the lock."""
+def _reads_beside(subject: Subject) -> bool:
+    """Whether a thread other than the main one runs user code, which may read the pipe."""
     threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
 

@@ -239,10 +239,13 @@ def open_polls(case: Case) -> list[Subject]:
     """If nobody is known to wait: ranks that poll, processes that poll while everything that they started is idle, and
     programs that look for what nobody is seen to make.
 
-    They woke up between the looks. A single sleep in a loop is a pause.
+    They woke up between the looks, or wait for an item of a queue with a time limit. A single sleep in a loop is a
+    pause.
     """
     pollers = [
-        subject for subject in case.live() if subject.polls and subject.process is not None and woke(subject.process)
+        subject
+        for subject in case.live()
+        if subject.polls and subject.process is not None and (woke(subject.process) or _in_limited_wait(subject))
     ]
     return [
         poller
@@ -251,6 +254,15 @@ def open_polls(case: Case) -> list[Subject]:
         or _asks_below(case, poller)
         or _nobody_makes(case, poller)
     ]
+
+
+def _in_limited_wait(poller: Subject) -> bool:
+    """Whether each look met it in a wait for an item of a queue that its loop begins anew; not where one other process
+    is seen that fills the queue, as that of a worker is filled. A wait for an event may only keep it alive."""
+    process = poller.process
+    if process is None or process.feeder or not all(look.timed for look in process.samples):
+        return False
+    return poller.doing.within("queue") and poller.before.within("queue")
 
 
 def _nobody_makes(case: Case, poller: Subject) -> bool:

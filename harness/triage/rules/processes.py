@@ -108,7 +108,7 @@ def died(case: Case) -> Ruling | None:
 
 def unwritten(case: Case) -> Ruling | None:
     """K4: a process reads a queue whose writers have ended, and nothing that was seen tells who they were."""
-    readers = [subject for subject in case.live() if calls.unwritten(subject)]
+    readers = [subject for subject in case.suspects() if calls.unwritten(subject)]
     if not readers:
         return None
     keys = {reader.key for reader in readers}
@@ -126,6 +126,7 @@ def unwritten(case: Case) -> Ruling | None:
             "give each read a timeout, and look then whether the process that fills the queue lives",
         ),
         waiting=where,
+        absent=tuple(reader.key for reader in readers),
     )
 
 

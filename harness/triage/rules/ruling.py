@@ -63,6 +63,12 @@ class Ruling:
     evidence: tuple[str, ...] = ()  # further facts, one each; a culprit's own facts are in its `why`
     lateness: tuple[Lateness, ...] = ()  # who keeps the others waiting, if nothing hangs
     waiting: dict[str, str] = field(default_factory=dict)  # node -> in what it waits, where nothing says for whom
+    absent: tuple[str, ...] = ()  # nodes of which it says that they never go on, if they are not those it names
+
+    @property
+    def stands_on(self) -> tuple[str, ...]:
+        """The nodes of which it says that they never go on."""
+        return self.absent or (*self.cycle, *self.culprits)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ class Case:
     evidence: Evidence
     comparison: Comparison | None
     graph: Graph
+    excused: frozenset[str] = frozenset()  # nodes whose wait somebody may end (rules/alive.py): not to blame
 
     @property
     def groups(self) -> tuple[GroupState, ...]:
@@ -87,6 +94,14 @@ class Case:
             for subject in self.graph.subjects.values()
             if subject.process and not subject.ended and not subject.launcher
         ]
+
+    def suspects(self) -> list[Subject]:
+        """Live processes whose wait nobody may be able to end."""
+        return [subject for subject in self.live() if subject.key not in self.excused]
+
+    def rings(self) -> list[tuple[str, ...]]:
+        """The rings of waits, without those through a process whose wait somebody may end."""
+        return [members for members in self.graph.cycles if not self.excused & set(members)]
 
     def sinks(self) -> list[Subject]:
         """The processes at which waiting ends."""

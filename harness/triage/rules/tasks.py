@@ -12,7 +12,6 @@ from harness.triage.evidence import EventLoop, Frame, LostTask, Process, Task, T
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import WITHIN, Awaiting, place, words
 from harness.triage.places import users
-from harness.triage.rules.alive import handler
 from harness.triage.rules.polls import collects
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import describe, ours
@@ -66,10 +65,10 @@ def unfilled(case: Case) -> Ruling | None:
     Its loop waits for no connection, signal, timer, thread or child. A main task that awaits an event and for which
     nobody waits may only keep its process alive.
     """
-    for subject in case.live():
+    for subject in case.suspects():
         tasks, process = Awaiting.of(subject.process), subject.process
         main = tasks.main
-        if process is None or main is None or tasks.open() or not _alone(case, process, tasks) or handler(process):
+        if process is None or main is None or tasks.open() or not _alone(case, process, tasks):
             continue
         lost = [died for loop in tasks.loops for died in loop.lost]
         if main.awaits != "event" or lost or subject.key in case.awaited():
@@ -91,6 +90,8 @@ def owed(case: Case) -> Ruling | None:
     if not case.evidence.stall_s or any(subject.progress for subject in case.live()):
         return None
     for subject in case.sinks():
+        if subject.key in case.excused:
+            continue
         tasks, process = Awaiting.of(subject.process), subject.process
         pairs = tasks.owed()
         if process is None or not pairs or process.peers or threads_beside(process):

@@ -192,7 +192,8 @@ def _stands_with_all(case: Case, subject: Subject) -> bool:
     Work comes through a queue. Whoever would release a lock or set an event is not known to be idle.
     """
     looks = subject.process.samples if subject.process else ()
-    in_lock = all(doing.kind == "lock" and not doing.within("queue") for doing in (subject.doing, subject.before))
+    ends = ((subject.before, looks[0]), (subject.doing, looks[-1])) if looks else ()
+    in_lock = all(_awaited(doing, look.wchan) == "a lock" for doing, look in ends)
     return in_lock and not any(look.timed for look in looks) and not any(each.progress for each in case.live())
 
 

@@ -69,6 +69,130 @@ def test_a_child_for_which_nobody_waits_without_a_limit_explains_nothing(more: d
     assert "fork" not in forked(**more).reason  # type: ignore[arg-type]
 
 
+RETRIES = """
+def asks(items):
+    while True:
+        try: item = items.get(timeout=2)
+        except Empty: continue
+        if item is None: return
+
+def tells(items):
+    while True:
+        try: item = items.get(timeout=2)
+        except Empty: log.info("none yet")
+
+def fills(items):
+    while True:
+        try: item = items.get(timeout=2)
+        except Empty: items.put(look())
+        if item is None: return
+
+def works(items):
+    while True:
+        try: item = items.get(timeout=2)
+        except Empty: pass
+        items.put(look())
+
+def stops(items, done):
+    while not done.wait(2): pass
+
+def counts(items):
+    for _ in range(9):
+        try: item = items.get(timeout=2)
+        except Empty: continue
+
+def twice():
+    with lock:
+        again()
+
+def again():
+    with lock:
+        pass
+
+lock = threading.Lock()
+"""
+HEADS = [line.partition("(")[0] for line in RETRIES.splitlines()]
+LINES = {head.removeprefix("def "): at for at, head in enumerate(HEADS, 1) if head.startswith("def ")}
+
+
+def in_queue(function: str, file: Path, *, limit: int = 2) -> tuple[Frame, ...]:
+    inner = (Frame("wait", "/usr/lib/python3.11/threading.py", 331), Frame("get", "/usr/lib/python3.11/queue.py", 180))
+    return (*inner, Frame(function, str(file), LINES[function] + limit))
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "nothing"),
+    [("asks", 2, True), ("tells", 2, True), ("fills", 2, False), ("works", 2, False), ("stops", 1, True),
+     ("counts", 2, False)],
+)  # fmt: skip
+def test_the_text_says_whether_a_loop_only_begins_a_wait_anew(
+    tmp_path: Path, function: str, line: int, nothing: bool
+) -> None:
+    (tmp_path / "job.py").write_text(RETRIES)
+    assert source.begins_anew(Frame(function, str(tmp_path / "job.py"), LINES[function] + line)) is nothing
+
+
+def alone(file: Path, function: str, **fields: object) -> Verdict:
+    """What is said of a program of one process that asks a queue again and again."""
+    file.write_text(RETRIES)
+    program = process(200, "process", "main")
+    [main] = program.samples[-1].threads
+    main = dataclasses.replace(main, frames=in_queue(function, file))
+    return triage(evidence(looks(program, **{"threads": (main,), "timed": True, "alone": True, **fields})))
+
+
+@pytest.mark.parametrize(("function", "fields", "verdict"), [
+    ("asks", {}, "HUNG"), ("asks", {"alone": False}, "INSUFFICIENT"),
+    ("asks", {"handles": ("SIGTERM",)}, "INSUFFICIENT"), ("fills", {}, "INSUFFICIENT"),
+])  # fmt: skip
+def test_a_queue_that_the_only_thread_asks_for_ever_is_filled_by_nobody(
+    tmp_path: Path, function: str, fields: dict[str, object], verdict: str
+) -> None:
+    """The controls: another thread, the handler of a signal, and a loop that fills the queue itself."""
+    its = alone(tmp_path / "job.py", function, **fields)
+    assert its.verdict == verdict, its.reason
+
+
+@pytest.mark.parametrize(("outer", "hang"), [("twice", "K6"), ("asks", "K4")])
+def test_a_lock_that_the_only_thread_takes_twice_is_a_cycle_where_the_text_says_so(
+    tmp_path: Path, outer: str, hang: str
+) -> None:
+    file = tmp_path / "job.py"
+    file.write_text(RETRIES)
+    stack = (Frame("again", str(file), LINES["again"] + 1), Frame(outer, str(file), LINES[outer] + 2))
+    program = process(200, "process", "main")
+    main = dataclasses.replace(program.samples[-1].threads[0], frames=stack)
+    verdict = triage(evidence(looks(program, threads=(main,), locked_alone=True, main_switches=7)))
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", hang)
+    assert [culprit.frame for culprit in verdict.triage.culprits] == [f"job.py:{LINES['again'] + 1} in again"]
+
+
+@pytest.mark.parametrize(("fields", "verdict"), [
+    ({}, "HUNG"), ({"timed": True}, "INSUFFICIENT"), ({"handles": ("SIGUSR1",)}, "INSUFFICIENT"),
+    ({"reading": "socket:[8]"}, "INSUFFICIENT"),
+])  # fmt: skip
+def test_workers_with_a_copied_lock_whose_items_their_parent_waits_for(
+    tmp_path: Path, fields: dict[str, object], verdict: str
+) -> None:
+    """The controls: a parent that gives up, one with the handler of a signal, and one that anybody may send to."""
+    reads = {"reading": "pipe:[8]", "wchan": "pipe_read", **fields}
+    parent = looks(process(70, "process", "main:5 pipe.recv", fed=True), **reads)
+    worker = looks(process(200, "process", "main:9 load:3", ppid=70, forked=True), locked_alone=True, main_switches=7,
+                   wchan="futex_do_wait")  # fmt: skip
+    its = triage(evidence(parent, worker, dataclasses.replace(worker, pid=201)))
+    assert its.triage is not None and its.verdict == verdict, its.reason
+    assert {culprit.pid for culprit in its.triage.culprits} == ({200, 201} if verdict == "HUNG" else set())
+
+
+@pytest.mark.parametrize(("beside", "verdict"), [("", "INSUFFICIENT"), ("main:4 think", "HEALTHY")])
+def test_who_waits_to_open_a_named_pipe_is_told_where_all_others_wait_for_it(beside: str, verdict: str) -> None:
+    """The control: a process beside it that does something else, and may open the pipe."""
+    shell = looks(process(70, "shell"), wchan="do_wait")
+    cat = looks(process(71, "process", ppid=70, command="cat /tmp/fifo"), wchan="wait_for_partner", opens="/tmp/fifo")
+    its = triage(evidence(shell, cat, *([process(72, "process", beside, ppid=70)] if beside else ())))
+    assert its.verdict == verdict and ("/tmp/fifo" in its.reason) is (verdict == "INSUFFICIENT")
+
+
 @pytest.mark.parametrize(
     ("stream", "stack", "fields", "says"),
     [
@@ -80,7 +204,10 @@ def test_a_child_for_which_nobody_waits_without_a_limit_explains_nothing(more: d
 )
 def test_the_pipe_that_is_not_read_is_named(stream: str, stack: str, fields: dict[str, int], says: str) -> None:
     parent = looks(
-        rank(1, stack, world=2, **fields), reading="pipe:[8]", writing="pipe:[9]" if "reader" in fields else ""
+        rank(1, stack, world=2, fed="writer" in fields, **fields),
+        reading="pipe:[8]",
+        writing="pipe:[9]" if "reader" in fields else "",
+        wchan="pipe_read" if "writer" in fields else "",
     )
     child = looks(process(200, "tool", "main log:3", ppid=parent.pid, reader=101), writing="pipe:[7]", writes_to=stream)
     verdict = judged(parent, child)
