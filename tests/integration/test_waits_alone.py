@@ -17,6 +17,7 @@ import pytest
 from harness.triage.run import triage
 from reports.model import Verdict
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 HEAD = """
 import multiprocessing, os, queue, signal, subprocess, sys, threading, time
 from concurrent.futures import ProcessPoolExecutor
@@ -182,12 +183,14 @@ def test_a_wait_that_somebody_unseen_may_end_is_not_healthy_and_names_its_place(
     assert any(words in line for line in (verdict.reason, *verdict.evidence, *verdict.missing))
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("how", GOES_ON)
 def test_a_wait_that_somebody_ends_later_blames_nobody(tmp_path: Path, how: str) -> None:
     verdict = judged(GOES_ON[how], tmp_path)
     assert verdict.verdict != "HUNG", verdict.reason
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("how", IDLE)
 def test_an_idle_program_is_healthy(tmp_path: Path, how: str) -> None:
     verdict = judged(IDLE[how], tmp_path)
