@@ -258,7 +258,7 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
     """A wait for a writer, a connection, a signal or an event, which no thread of this process causes."""
     waits = [look.wchan for look in process.samples]
     no_writer = process.own_pipe or _writes(case, process, process.writer)
-    if _resolved(case, subject) or (no_writer and all(map(_PIPE.search, waits))):
+    if _resolved(case, subject) or (no_writer and all(map(_PIPE.search, waits))) or _fed_by_a_child(case, process):
         return ""
     if all(map(_OUTSIDE.search, waits)):
         return f"it waits in the kernel ({waits[-1]})"
@@ -267,6 +267,15 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
         for frames in (main_frames(look.threads) for look in process.samples)
     )
     return "it waits for a request of anybody" if all(requests) else ""
+
+
+def _fed_by_a_child(case: Case, process: Process) -> bool:
+    """Whether a child waits until this process, which alone can, reads the pipe that it fills: so it does not end."""
+    return any(
+        its.ppid == process.pid and its.host == process.host and its.reader == process.pid and fills(each)
+        for each in case.live()
+        if (its := each.process) is not None
+    )
 
 
 def _request(case: Case, subject: Subject, process: Process) -> str:

@@ -12,6 +12,7 @@ import re
 from harness.triage.evidence import FileLock
 from harness.triage.graph import Subject
 from harness.triage.rules.pauses import slow_because
+from harness.triage.rules.pipes import runs_beside
 from harness.triage.rules.polls import tries_to_lock
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
 
@@ -67,7 +68,7 @@ def ring(case: Case) -> Ruling | None:
 def _ring(case: Case) -> list[FileLock]:
     """Locks of which the holder of each waits for the next one, and that of the last for the first; empty without.
 
-    Each holder has to stand. Whether a thread or the handler of a signal may release what it holds, `unaided` asks.
+    Each holder has to stand. Who else may release what it holds, as the handler of a signal, `unaided` asks.
     """
     awaited: dict[tuple[str, int], list[FileLock]] = {}
     for lock in case.evidence.locks:
@@ -89,7 +90,7 @@ def _stands(case: Case, lock: FileLock) -> bool:
         return lock.idle
     looks = holder.process.samples
     in_lock = len(looks) > 1 and all(IN_LOCK.search(look.wchan) for look in looks)
-    return in_lock and not holder.progress and holder.key not in case.excused
+    return in_lock and not (holder.progress or runs_beside(holder)) and holder.key not in case.excused
 
 
 def in_a_ring(case: Case, subject: Subject) -> bool:

@@ -32,7 +32,7 @@ def undrained(case: Case) -> Ruling | None:
         if (
             parent.key in case.excused
             or parent.ended
-            or _reads_beside(parent)
+            or runs_beside(parent)
             or not (waits := _how_it_waits(parent, child))
         ):
             continue
@@ -159,8 +159,8 @@ def _begins_again(process: Process) -> bool:
     return source.waits_again(frames[at], raises=raises)
 
 
-def _reads_beside(subject: Subject) -> bool:
-    """Whether a thread other than the main one runs user code, which may read the pipe."""
+def runs_beside(subject: Subject) -> bool:
+    """Whether a thread other than the main one runs user code, which may read the pipe, or release a lock."""
     threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
 

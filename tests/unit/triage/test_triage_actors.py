@@ -121,6 +121,16 @@ def undrained(folder: Path) -> Hang:
     return Hang((parent, child))
 
 
+def crossed_files(folder: Path) -> Hang:
+    """Two processes, each of which waits in the kernel for the lock of a file that the other one holds."""
+    both = (
+        standing(process(pid, "process", "main"), at(folder, "waits"), wchan="locks_lock_inode_wait")
+        for pid in (PID, 78)
+    )
+    locks = (FileLock("node0", "/data/1", PID, waiters=(78,)), FileLock("node0", "/data/2", 78, waiters=(PID,)))
+    return Hang(tuple(both), None, {"locks": locks})
+
+
 def inverted(folder: Path) -> Hang:
     """Two ranks in operations of two groups, each of which the other has not come to."""
     crossed = compared(group("A", {0: (5, "all_reduce"), 1: 4}), group("B", {1: (3, "all_reduce"), 0: 2}))
@@ -163,6 +173,7 @@ HANGS: dict[str, Callable[[Path], Hang]] = {
     "calls.ring": called,
     "pipes.undrained": undrained,
     "groups.inverted": inverted,
+    "locks.ring": crossed_files,
     "processes.unwritten": unwritten,
     "tasks.unfilled": unfilled,
     "tasks.owed": owed,
