@@ -46,7 +46,7 @@ from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
 from harness.parity.runs.recording import recording_in, written
 from harness.program import CommandNotRun, find_program
-from harness.triage.watch.stderr_tail import STDERR
+from harness.triage.collect.proc import STDERR
 from harness.triage.watch.watched_command import why_of
 from probes import redaction
 from probes.format import SIDES, Run, write_manifest

@@ -41,7 +41,7 @@ MAX_JSON_BYTES = 16 << 20  # bytes
 # Limits of one process file (two looks at 300 threads of 40 frames each), and of all together (10,000 with 25 kB, as of
 # 60 threads).
 MAX_PROCESS_BYTES, MAX_PROCESSES_BYTES = 4 << 20, 256 << 20
-HEAD = 4_096  # bytes of a file by which it is recognised
+KIND_BYTES = 4_096  # bytes of a file by which it is recognised
 MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this holds more than 200,000
 MAX_TEXT, MAX_ITEMS = 20_000, 100_000  # limits of a field: characters, and items of a list or object
 MAX_DEPTH = 16  # nesting depth of a file
@@ -275,7 +275,7 @@ def is_dump(file: Path) -> bool:
         return False
     try:
         with open(file, "rb") as stream:
-            head = stream.read(HEAD)
+            head = stream.read(KIND_BYTES)
     except OSError:
         return True  # the reader of dumps reports why it cannot be read
     return begins_dump(file, head) if head else file.stem[-1:].isdigit()

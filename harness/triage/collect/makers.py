@@ -27,7 +27,6 @@ _COMMON = ("/", "/dev", "/dev/shm", "/tmp", "/var/tmp", "/var/log", tempfile.get
 _VIEWERS = frozenset({
     "tail", "head", "cat", "less", "more", "grep", "ls", "stat", "wc", "watch", "find", "jq", "inotifywait", "du",
 })  # fmt: skip
-STDERR = 2
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")  # an argument of sleep(1)
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -94,7 +93,7 @@ def _open(path: str, files: Sequence[tuple[PurePath, int]], *, is_member: bool) 
     beside = [
         file
         for file, number in files
-        if file.parent == _folder(path) and (is_member or not path.endswith("/") or number > STDERR)
+        if file.parent == _folder(path) and (is_member or not path.endswith("/") or number > proc.STDERR)
     ]
     parts = [file for file in beside if not path.endswith("/") and PurePath(path).stem in file.name]
     for file in parts:

@@ -20,6 +20,7 @@ from harness.triage.collect import channels, connections, redact, traffic
 from harness.triage.collect.connections import PROC
 
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+STDERR = 2  # the descriptor of standard error
 OTHER_USER = "it belongs to another user: run harness as that user or as root"
 MOST_WALKED_KB = 32 << 20  # resident memory; a walk through the page table of 32 GiB holds its lock for about 0.1 s
 MORE_RIGHTS = "it has more rights than harness: run harness as root; a container needs --cap-add SYS_PTRACE"

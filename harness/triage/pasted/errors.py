@@ -15,14 +15,13 @@ from harness.triage.collect import redact
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
 from harness.triage.pasted.naming import NOBODY, Name, of_path
-from harness.triage.pasted.text import cut
+from harness.triage.pasted.text import MAX_TEXT, cut
 from probes import limits
 from probes.limits import RANKS
 from scenarios.engines import registry
 
 MAX_ERRORS = 1_000  # of all files
 MAX_MEMORY = 1_000  # characters of a line in which the process that Ray killed is looked for
-MAX_TEXT = 300  # characters of a line that are kept
 # Lines of a process after its error from which on it went on. What Python, torch and wandb print at an end is shorter.
 WENT_ON = 20
 READ_ON = "read the log from that line on"

@@ -15,6 +15,7 @@ from probes.limits import FILE_BYTES
 MAX_LINES = 2_000_000  # of one file; 10,000 stacks of 20 frames have 250,000
 MAX_LINE = 4_096  # characters that are read of one line; a command line may have thousands
 CHUNK = 1 << 20  # bytes that are read first: asking for FILE_BYTES at once costs more than most files
+MAX_TEXT = 300  # characters of a line that are kept
 HEAD = 4_096  # bytes at the beginning of a file that are searched for the zero byte, which no text has
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _END = re.compile(r"[\r\n]")  # a lone carriage return ends what a progress bar wrote

@@ -18,7 +18,7 @@ from harness.triage.collect import redact
 from harness.triage.evidence import LogError
 from harness.triage.flight.mismatches import DEFAULT
 from harness.triage.pasted.naming import NOBODY, Name, of_path
-from harness.triage.pasted.text import cut
+from harness.triage.pasted.text import MAX_TEXT, cut
 from probes.limits import RANKS
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _ENDS = ("watchdog thread terminated with exception", "we are taking the entire 
 _RAN = re.compile(r"ran for (\d{1,12}) milli")
 _COUNTERS = "last enqueued"
 _WITH_RANKS = "read the logs of the other ranks to the same time, and keep the prefix [rankN]: of their lines"
-MAX_UNRANKED, MAX_TEXT = 1_000, 300  # lines, and characters of one that are kept
+MAX_UNRANKED = 1_000  # lines that are kept
 MAX_WRAPPED = 2_000  # characters of a line that is put together
 _AFTERWARDS = ("frame #", "Exception raised from", "terminate called", "  what()", "Traceback")
 _STATUS = re.compile(rf"last enqueued (?:NCCL )?work: {_NUMBER}, last completed (?:NCCL )?work: {_NUMBER}", re.I)

@@ -16,10 +16,9 @@ from harness.triage.graph import Subject
 from harness.triage.graph.motion import spent_s
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import describe
 
-MOST_NAMED = 2  # places in a headline
 IN_ONE_ORDER = "take these locks in the same order in every thread: {places}"
 
 

@@ -14,7 +14,7 @@ from harness.triage.graph import Subject
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.pipes import runs_beside
 from harness.triage.rules.polls import tries_to_lock
-from harness.triage.rules.ruling import Case, Live, Ruling, brief
+from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
 
 TRIES = 2  # somebody else may open a file once while it is looked at
 # CPU seconds of a process that never did much. Python starts in 0.02 s, and an import of numpy or requests takes 0.11 s
@@ -22,7 +22,6 @@ TRIES = 2  # somebody else may open a file once while it is looked at
 UNUSED_S = 0.1
 # The kernel functions (/proc/PID/wchan) in which a thread waits for the lock of a file.
 IN_LOCK = re.compile("lock_inode_wait|_setlk|do_lock_file_wait")
-MOST_NAMED = 2  # files in a headline
 
 
 def ring(case: Case) -> Ruling | None:

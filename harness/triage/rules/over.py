@@ -22,7 +22,7 @@ from reports.text import and_more
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
 MAX_WORDS = 16  # of the end of a process that was not the first
-MAX_NAMES = 8  # words of a headline that name several processes
+MOST_WORDS = 8  # words of a headline that name several processes
 MAX_PEAKS = 6  # roles of which the memory is told
 MAX_AFTER = 4  # ends after the first that are told
 # What an error says that is about a process of the program that failed before.
@@ -168,7 +168,7 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
     ends = [_end_text(case, keys, how) for how, keys in alike.items()]
     lines = [line for _, line in ends][:MAX_AFTER]
     names = case.names(firsts)
-    names = names if len(names.split()) <= MAX_NAMES else f"{len(firsts)} processes"
+    names = names if len(names.split()) <= MOST_WORDS else f"{len(firsts)} processes"
     what = f"{names} failed together" if len(alike) > 1 else ends[0][0]
     return Ruling(
         "INSUFFICIENT",

@@ -14,10 +14,9 @@ from harness.triage.evidence import PipeReader, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
-from harness.triage.rules.ruling import Case, Live, Ruling, brief
+from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
 from reports.text import first_of
 
-MOST_NAMED = 2  # readers in a headline
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
 
 

@@ -16,6 +16,7 @@ from reports.model import Lateness
 from reports.sections.triage import ranks
 
 NO_MAJORITY = "neither side has a majority, so nobody is named"
+MOST_NAMED = 2  # of one kind in a headline
 MAX_RUNS = 3  # ranges of ranks in a headline: "0, 2-7, 9 and 4 more"
 MAX_ROOTS = 8  # pids that a printed command names
 _PLAIN = re.compile(r"[\w./=:,@%+-]+( [\w./=:,@%+-]+)*")  # a command line whose words need no quotes, without secrets

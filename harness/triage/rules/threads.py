@@ -16,8 +16,8 @@ from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
-from harness.triage.rules.lock_rings import IN_ONE_ORDER, MOST_NAMED, proven
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.lock_rings import IN_ONE_ORDER, proven
+from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
 
 MAX_LINES = 8  # of one verdict

@@ -18,10 +18,10 @@ import termios
 import tty
 from pathlib import Path
 
+from harness.triage.collect.proc import STDERR
 from harness.triage.collect.roles import LAST_WORDS
 from scenarios.engines import last_words
 
-STDERR = 2  # the descriptor of standard error
 DRAIN_S = 0.5  # chosen: the rest in the pipe is passed on in milliseconds, unless a daemon holds it open
 LATE_S = 5.0  # chosen: whoever ends a job because of an error that it printed does so at once
 LATE = ".late"  # suffix of the file with the byte at which the last LATE_S of the command's words begin

@@ -26,6 +26,7 @@ from harness.exit_codes import NOT_RUNNABLE, STALLED
 from harness.other_paths import another_out
 from harness.program import CommandNotRun, find_program
 from harness.triage.collect import endings, redact
+from harness.triage.collect.proc import STDERR
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.deaths import failed_ranks, first_death, killed_for_memory
@@ -34,7 +35,7 @@ from harness.triage.watch.peaks import kernel_log, killed_by_kernel
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.slowness import Slowness
-from harness.triage.watch.stderr_tail import STDERR, StderrTail
+from harness.triage.watch.stderr_tail import StderrTail
 from harness.triage.watch.watchdog import Stall, Watchdog
 from harness.verdict_file import NAME as VERDICT
 from probes import engines
