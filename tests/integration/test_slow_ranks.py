@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.mark.parametrize(
     ("kind", "slow"),
     [
-        ("network", {STRAGGLER}),
+        pytest.param("network", {STRAGGLER}, marks=pytest.mark.night),
         pytest.param("processor", {STRAGGLER}, marks=pytest.mark.night),
         pytest.param("disk", {STRAGGLER}, marks=pytest.mark.night),
         pytest.param("garbage", {STRAGGLER}, marks=pytest.mark.night),
