@@ -89,6 +89,7 @@ class Sample:
     heard: tuple[tuple[str, Number], ...] = ()  # TCP peer -> seconds since data last came from it
     handles: tuple[str, ...] = ()  # signals for which it has a handler, of those that a program may wait for: "SIGUSR1"
     alone: bool = False  # it has no thread but its main one, its heartbeat's and torch's worker server
+    in_shared_lock: bool = False  # its main thread waits for a lock that other processes may use, as multiprocessing's
     opens: str = ""  # named pipe that its main thread waits to open, "/tmp/fifo"; nobody has its other end open
     owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
 

@@ -242,6 +242,17 @@ def locked_alone(pid: int, beat: int = 0) -> bool:
     return bool(operation & _PRIVATE) and operation & _COMMAND in _LOCKS and limit == 0
 
 
+def in_shared_lock(pid: int) -> bool:
+    """Whether the main thread of a process waits for a lock that other processes may use, as those of multiprocessing
+    are: futex(2) without FUTEX_PRIVATE_FLAG."""
+    try:
+        words = (PROC / str(pid) / "syscall").read_text().split()
+        operation = int(words[2], 16) if len(words) > 2 and words[0] == _FUTEX else _PRIVATE
+    except (OSError, ValueError):  # it ended, or it is another user's
+        return False
+    return not operation & _PRIVATE and operation & _COMMAND in _LOCKS
+
+
 def _threads_beside(pid: int, beat: int) -> bool:
     """Whether a process has a thread beside its main one, its heartbeat's and torch's worker server."""
     beside = {*os.listdir(PROC / str(pid) / "task")} - {str(pid), str(beat)}

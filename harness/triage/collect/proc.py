@@ -64,6 +64,7 @@ class Look:
     reading: str = ""
     writing: channels.Writing = channels.NOT_WRITING
     locked_alone: bool = False
+    in_shared_lock: bool = False
     alone: bool = False
     opens: str = ""
     loop: tuple[str, ...] = ()
@@ -125,6 +126,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         reading=reading,
         writing=channels.writing(pid),
         locked_alone=channels.locked_alone(pid, beat),
+        in_shared_lock=channels.in_shared_lock(pid),
         alone=channels.single(pid, beat),
         opens=channels.opening(pid),
         loop=channels.looping(pid, beat),

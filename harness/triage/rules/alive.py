@@ -254,6 +254,23 @@ def _has_stack(process: Process) -> bool:
     return any(look.threads for look in process.samples)
 
 
+def _sharer(case: Case, subject: Subject, process: Process) -> str:
+    """A parent, sibling or child that shares the lock, event or semaphore of multiprocessing for which it waits: one
+    that moves, or waits for what ends by itself, may release or set it later."""
+    if not process.samples[-1].in_shared_lock:
+        return ""
+    waiters = case.graph.waiters({subject.key})
+    for each in case.live():
+        its = each.process
+        if its is None or its.host != process.host or each.key == subject.key or each.key in waiters:
+            continue
+        kin = its.pid == process.ppid or its.ppid in (process.pid, process.ppid)
+        may_act = each.progress or each.doing.kind in _PENDING or woke(its)
+        if kin and may_act and not (each.blocked or failed(its)):
+            return f"process {its.pid}, which may share its lock: {each.state()}"
+    return ""
+
+
 def _outside(case: Case, subject: Subject, process: Process) -> str:
     """A wait for a writer, a connection, a signal or an event, which no thread of this process causes."""
     waits = [look.wchan for look in process.samples]
@@ -341,7 +358,7 @@ def _client(case: Case, subject: Subject, process: Process) -> str:
 
 # Kinds of who may end a wait, each as words; empty if there is none. The first are those that end it even where a
 # process has caught an error. WITHIN: itself.
-NEVERTHELESS: Kinds = (_moved_lately, _maker, _other_end, _holder, _client)
+NEVERTHELESS: Kinds = (_moved_lately, _maker, _other_end, _holder, _sharer, _client)
 WITHIN: Kinds = (_sleep, _limit, _thread, _signal)
 KINDS: Kinds = (*WITHIN, _child, _outside, _request, *NEVERTHELESS)
 

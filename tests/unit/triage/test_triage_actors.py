@@ -207,6 +207,12 @@ def collected(hang: Hang, folder: Path) -> Hang:
     return hang.with_party(lambda its: standing(its, select, *stack, wchan="poll_schedule_timeout"), child)
 
 
+def shared(hang: Hang, folder: Path) -> Hang:
+    parent = standing(process(400, "process", "main"), at(folder, "pauses"), wchan=SLEEP)
+    waits = hang.with_party(lambda its: standing(its, at(folder, "waits"), wchan=FUTEX, in_shared_lock=True))
+    return waits.with_party(lambda its: dataclasses.replace(its, ppid=400), parent)
+
+
 LOCK = FileLock("node0", "/data/lock", 900, waiters=(PID,))
 ACTORS: dict[str, Callable[[Hang, Path], Hang]] = {
     "a thread that computes": lambda hang, folder: beside(hang, folder, active=True),
@@ -223,6 +229,7 @@ ACTORS: dict[str, Callable[[Hang, Path], Hang]] = {
         lambda its: dataclasses.replace(its, fed=True)
     ),
     "who reads a full pipe": lambda hang, folder: waiting(hang, folder, "waits", writing="pipe:[9]"),
+    "who shares a lock": shared,
     "who connects": lambda hang, folder: waiting(hang, folder, "waits", wchan="inet_csk_accept"),
     "who makes what is polled": lambda hang, folder: waiting(hang, folder, "polls", wchan=SLEEP),
     "the holder of a file's lock": lambda hang, folder: waiting(
