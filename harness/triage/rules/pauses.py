@@ -10,6 +10,7 @@ from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
 from harness.triage.rules.pipes import unread
 from harness.triage.rules.polls import open_polls, polling
+from harness.triage.rules.processes import to_free
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Native, Ruling, Watching
 from harness.triage.rules.threads import for_whom
 from harness.triage.rules.untested import MOMENT_S, bereft, in_a_loop, unnamed, untested
@@ -187,16 +188,21 @@ def healthy(case: Case) -> Ruling | None:
 
 
 def _bereft(case: Case, dead: Sequence[Subject], resting: Sequence[Subject]) -> Ruling:
-    """INSUFFICIENT: a child ended badly and the others stand still, and nothing says whether they wait for it."""
+    """INSUFFICIENT: a process ended badly or is stopped and the others stand still, and nothing says whether they wait
+    for it."""
     first = dead[0]
     stand = case.names(subject.key for subject in resting)
     made = case.names(subject.key for subject in dead)
     return Ruling(
         "INSUFFICIENT",
-        f"{first.label} {first.state()}; {stand} may wait for it",
+        f"{first.label} {'is ' if first.blocked else ''}{first.state()}; {stand} may wait for it",
         evidence=tuple(f"{subject.label} {subject.state()}" for subject in dead[1:MOST_SEEN]),
         missing=(f"for what {stand} may wait, and whether {made} made it", *untested(case)),
-        next=(f"look first at the end of the log of {first.label}: why it {first.state()}", case.attach()),
+        next=(
+            f"look first at the end of the log of {first.label}: why it {first.state()}" if first.ended else "",
+            *to_free([subject for subject in dead if subject.blocked]),
+            case.attach(),
+        ),
     )
 
 

@@ -9,7 +9,6 @@ from harness.triage.echoes import OUT_OF_MEMORY, is_echo, name_of
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject, calls
 from harness.triage.graph.edges import superseded
-from harness.triage.graph.subjects import Blocked
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Live, Native, Ruling, brief
@@ -47,12 +46,15 @@ def blocked(case: Case) -> Ruling | None:
         {subject.key: str(subject.blocked) for subject in blocked_subjects},
         place=where or str(first),
         evidence=(*_of_whom(case, blocked_subjects), *((f"others wait in {where}",) if where else ())),
-        next=(*_to_free(blocked_subjects, first), "the network is not to blame"),
+        next=(*to_free(blocked_subjects), "the network is not to blame"),
     )
 
 
-def _to_free(blocked_subjects: list[Subject], first: Blocked) -> tuple[str, ...]:
+def to_free(blocked_subjects: list[Subject]) -> tuple[str, ...]:
     """What to do about processes that are held, by what holds the first of them."""
+    first = blocked_subjects[0].blocked if blocked_subjects else None
+    if first is None:
+        return ()
     pids = [str(subject.process.pid) for subject in blocked_subjects if subject.process]
     if first.by == "stop":
         return (Live(f"kill -CONT {' '.join(pids)}   # and find out who stopped it"),)

@@ -62,30 +62,39 @@ def in_a_loop(poller: Subject) -> str:
 
 
 def bereft(case: Case) -> tuple[list[Subject], list[Subject]]:
-    """Children that ended badly, and the processes that stand still beside them and are no idle servers or workers.
+    """Processes that ended badly or are stopped, and those that stand still beside them and are no idle servers or
+    workers.
 
     None of either if somebody moves: the job goes on without those.
     """
     dead = [
         subject
         for subject in case.graph.subjects.values()
-        if subject.ended
-        and subject.process
-        and subject.process.exit_code
+        if subject.process
         and not subject.launcher
-        and not superseded(subject.process, case.evidence.processes)
+        and (
+            _stopped(subject)
+            or (
+                subject.ended and subject.process.exit_code and not superseded(subject.process, case.evidence.processes)
+            )
+        )
     ]
     live = [subject for subject in case.live() if subject.process and not _only_started(subject.process)]
     resting = [
         subject
         for subject in live
         if not serves(subject)
+        and not _stopped(subject)
         and not subject.doing.within("debugger", "finished")
         and not (subject.doing.idle and _fed(case, subject))
     ]
     if not dead or not resting or any(_moves(subject) for subject in live):
         return [], []
     return dead, resting
+
+
+def _stopped(subject: Subject) -> bool:
+    return subject.blocked is not None and subject.blocked.by == "stop"
 
 
 def unnamed(case: Case) -> list[Subject]:

@@ -296,3 +296,12 @@ def test_a_connection_whose_other_end_died_is_told_from_one_that_is_read_with_a_
     assert {each.own_pipe for each in taken.processes if each.pid == job.pid} == {read == "recv()"}
     culprits = {taken.processes[-1].key} if read == "recv()" else set()
     assert {*named(triage(taken))} == culprits
+
+
+def test_a_stopped_process_beside_one_that_stands_is_named_with_the_command_that_lets_it_go_on() -> None:
+    parent = process(70, "process", "main:21 pipe.recv")
+    child = process(71, "process", "main:9 send", ppid=70)
+    stopped = dataclasses.replace(child, samples=tuple(dataclasses.replace(look, state="T") for look in child.samples))
+    verdict = triage(evidence(parent, stopped), None)
+    assert verdict.verdict == "INSUFFICIENT" and "71" in verdict.reason
+    assert any(step.startswith("kill -CONT 71") for step in [verdict.fix, *(verdict.triage.next if verdict.triage else ())])
