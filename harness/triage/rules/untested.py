@@ -62,8 +62,8 @@ def in_a_loop(poller: Subject) -> str:
 
 
 def bereft(case: Case) -> tuple[list[Subject], list[Subject]]:
-    """Processes that ended badly or are stopped, and those that stand still beside them and are no idle servers or
-    workers.
+    """Processes that ended badly, or are stopped while nobody is known to release another one, and those that stand
+    still beside them and are no idle servers or workers.
 
     None of either if somebody moves: the job goes on without those.
     """
@@ -73,7 +73,7 @@ def bereft(case: Case) -> tuple[list[Subject], list[Subject]]:
         if subject.process
         and not subject.launcher
         and (
-            _stopped(subject)
+            (_stopped(subject) and unnamed(case))
             or (
                 subject.ended and subject.process.exit_code and not superseded(subject.process, case.evidence.processes)
             )

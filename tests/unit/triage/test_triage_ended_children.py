@@ -303,5 +303,5 @@ def test_a_stopped_process_beside_one_that_stands_is_named_with_the_command_that
     child = process(71, "process", "main:9 send", ppid=70)
     stopped = dataclasses.replace(child, samples=tuple(dataclasses.replace(look, state="T") for look in child.samples))
     verdict = triage(evidence(parent, stopped), None)
-    assert verdict.verdict == "INSUFFICIENT" and "71" in verdict.reason
-    assert any(step.startswith("kill -CONT 71") for step in [verdict.fix, *(verdict.triage.next if verdict.triage else ())])
+    assert verdict.verdict == "INSUFFICIENT" and "71" in verdict.reason and verdict.triage is not None
+    assert any(step.startswith("kill -CONT 71") for step in verdict.triage.next)
