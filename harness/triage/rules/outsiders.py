@@ -75,12 +75,13 @@ def _waits_below(case: Case, subject: Subject) -> bool:
 
 
 def awaits_tasks(subject: Subject) -> bool:
-    """Whether it waits in an event loop. No stack shows its tasks, which may await anything, including a server
-    outside the job such as a judge or a sandbox. So it is never named for not coming."""
+    """Whether it waits in an event loop; that of a server may be uvloop, which is in C. No stack shows its tasks, which
+    may await anything, including a server outside the job such as a judge or a sandbox. So it is never named for not
+    coming."""
     process = subject.process
     if process is None or not process.samples or subject.blocked:
         return False
-    if subject.doing.kind not in ("select", "lock", "ray_idle", "sleep"):
+    if subject.doing.kind not in ("select", "lock", "ray_idle", "sleep", "http_server"):
         return False
     return any(map(awaits, process.samples[-1].threads))
 

@@ -105,6 +105,22 @@ def test_a_server_that_waits_for_a_later_request_of_its_client_is_named(tmp_path
     assert "/thaw" in culprit.why and "load" in culprit.why and "draw" in culprit.why
 
 
+def test_a_server_whose_loop_is_uvloop_is_named_too(tmp_path: Path) -> None:
+    """Its innermost Python frame is asyncio's runner: uvloop is in C."""
+    server, *clients = job(tmp_path / "engine.py")
+    frames = (
+        Frame("Runner.run", "/usr/lib/python3.11/asyncio/runners.py", 118),
+        Frame("Server.run", "/venv/lib/python3.11/site-packages/uvicorn/server.py", 75),
+        *server.samples[-1].threads[0].frames[2:],
+    )
+    main = dataclasses.replace(server.samples[-1].threads[0], frames=frames)
+    server = dataclasses.replace(
+        server, samples=tuple(dataclasses.replace(look, threads=(main,)) for look in server.samples)
+    )
+    verdict = judged([server, *clients])
+    assert (verdict.verdict, [culprit.pid for culprit in verdict.triage.culprits]) == ("HUNG", [30])  # type: ignore[union-attr]
+
+
 CLASS = (
     ("def server():\n    gate, awake = asyncio.Lock(), asyncio.Event()\n    awake.set()\n",
      "class Engine:\n    def __init__(self):\n        self.gate = asyncio.Lock()\n"
