@@ -71,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     alive.unaided(forks.locked),  # K4
     lock_rings.ring,  # K6
     tasks.ring,  # K6
-    alive.unaided(tasks.unfilled),  # K4
+    alive.unaided(tasks.unfilled, excludes=alive.event_loop),  # K4
     builds.locked,  # K9
     engines.transition,  # K8
     nodes.unreachable,  # K5
@@ -86,7 +86,7 @@ RULES: tuple[Rule, ...] = (
     locks.worked,  # K7
     makers.at_work,  # K7
     pauses.fresh,  # INSUFFICIENT
-    alive.unaided(tasks.owed),  # K4
+    alive.unaided(tasks.owed, excludes=alive.event_loop),  # K4
     routes.closed,  # K4
     makers.stopped,  # K4, K9
     resources.starved,  # K14

@@ -46,18 +46,20 @@ _SLEEPS = re.compile("nanosleep")
 _SUBPROCESS = re.compile(r"/subprocess\.py$")
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
-Kinds = tuple[Callable[[Case, Subject, Process], str], ...]
+Kind = Callable[[Case, Subject, Process], str]
+Kinds = tuple[Kind, ...]
 UNAIDED: set[str] = set()  # the rules that conclude from absence, by module and name
 # Modules of the standard library that wait as long as their caller says.
 _WAITS_OF_A_CALLER = re.compile(r"/(threading|queue)\.py$|/concurrent/futures/_base\.py$")
 
 
-def actor(case: Case, subject: Subject, kinds: Kinds = ()) -> str:
+def actor(case: Case, subject: Subject, kinds: Kinds = (), *, excludes: Kind | None = None) -> str:
     """Say in words who may still end what a process does or waits for; empty if nobody is seen who could.
 
     This is the one place that answers it, for every rule that concludes from absence (`unaided`). A process that ended
     or is held is not coming, nor is one that failed or has caught an error, unless it looks for something. A process of
     which only recorder data was seen is judged by its counters, so this is empty too. `kinds`: only some of KINDS.
+    `excludes`: one of them that does not count.
     """
     process = subject.process
     if process is None or not process.samples or not process.samples[-1].threads:
@@ -65,21 +67,22 @@ def actor(case: Case, subject: Subject, kinds: Kinds = ()) -> str:
     if subject.ended or subject.blocked:
         return ""
     kinds = kinds or (NEVERTHELESS if failed(process) else KINDS)
-    return next((words for may_end in kinds if (words := may_end(case, subject, process))), "")
+    counted = (kind for kind in kinds if kind is not excludes)
+    return next((words for may_end in counted if (words := may_end(case, subject, process))), "")
 
 
-def unaided(rule: Rule) -> Rule:
+def unaided(rule: Rule, *, excludes: Kind | None = None) -> Rule:
     """The rule, where it concludes from absence: nobody is seen who could end a wait.
 
     Its ruling does not stand on a process whose wait somebody may end: the rule is asked again without that one. A
-    ruling that comes back to such a process falls.
+    ruling that comes back to such a process falls. `excludes`: a kind of actor that the rule itself has looked at.
     """
 
     @functools.wraps(rule)
     def checked(case: Case) -> Ruling | None:
         while (ruling := rule(case)) is not None and ruling.verdict == "HUNG":
             inside = [case.subject(key) for key in ruling.stands_on if key in case.graph.subjects]
-            helped = frozenset(subject.key for subject in inside if actor(case, subject))
+            helped = frozenset(subject.key for subject in inside if actor(case, subject, excludes=excludes))
             if not helped:
                 return ruling
             if helped <= case.excused:
@@ -160,9 +163,14 @@ def _thread(case: Case, subject: Subject, process: Process) -> str:
         if _alive(process, thread) and ((serves and own) or comes or hands_on(thread, joined=joined)):
             place = user_frame(thread.frames) or describe(thread.frames[0])
             return f"its thread {thread.name or thread.tid} stands at {place}"
-    if serves and any("/asyncio/" in frame.file for thread in threads for frame in thread.frames):
-        return f"it {in_loop(process)}"
     return ""
+
+
+def event_loop(case: Case, subject: Subject, process: Process) -> str:
+    """A task of the event loop in which a server waits."""
+    serves = subject.doing.within("http_server") and _may_be_ended(case, subject)
+    frames = (frame for look in process.samples[-1:] for thread in look.threads for frame in thread.frames)
+    return f"it {in_loop(process)}" if serves and any("/asyncio/" in frame.file for frame in frames) else ""
 
 
 def _in_group(subject: Subject) -> bool:
@@ -359,7 +367,7 @@ def _client(case: Case, subject: Subject, process: Process) -> str:
 # Kinds of who may end a wait, each as words; empty if there is none. The first are those that end it even where a
 # process has caught an error. WITHIN: itself.
 NEVERTHELESS: Kinds = (_moved_lately, _maker, _other_end, _holder, _sharer, _client)
-WITHIN: Kinds = (_sleep, _limit, _thread, _signal)
+WITHIN: Kinds = (_sleep, _limit, _thread, event_loop, _signal)
 KINDS: Kinds = (*WITHIN, _child, _outside, _request, *NEVERTHELESS)
 
 

@@ -273,3 +273,14 @@ def test_the_rule_names_a_hang_where_nobody_may_act(name: str, tmp_path: Path) -
 def test_no_rule_names_a_hang_where_somebody_may_act(name: str, actor: str, tmp_path: Path) -> None:
     ruling = rule(name)(ACTORS[actor](HANGS[name](tmp_path), tmp_path).case())
     assert ruling is None, ruling
+
+
+def test_a_server_whose_tasks_are_seen_is_named_on_any_event_loop(tmp_path: Path) -> None:
+    """Under uvloop, which is in C, its innermost Python frame is asyncio's runner."""
+    stack = (
+        Frame("Runner.run", "/usr/lib/python3.11/asyncio/runners.py", 118),
+        Frame("Server.run", "/venv/lib/python3.11/site-packages/uvicorn/server.py", 75),
+        at(tmp_path, "waits"),
+    )
+    ruling = rule("tasks.owed")(owed(tmp_path).with_party(lambda its: standing(its, *stack)).case())
+    assert ruling is not None and ruling.verdict == "HUNG"  # type: ignore[attr-defined]
