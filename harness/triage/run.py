@@ -27,7 +27,7 @@ from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
 from harness.triage.nodes import unite
-from harness.triage.pasted.plain_files import unpacked_archives
+from harness.triage.pasted.opened_files import unpacked_archives
 from harness.triage.remote import gather, token
 from harness.triage.watch.retention import EVIDENCE, order
 from harness.verdict_file import NAME as VERDICT

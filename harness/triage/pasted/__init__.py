@@ -28,7 +28,7 @@ from harness.triage.flight.filenames import named_rank
 from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
-from harness.triage.pasted.plain_files import plain_files
+from harness.triage.pasted.opened_files import plain_files
 from harness.triage.pasted.reader import Look, Reader
 from harness.triage.pasted.text import NO_TEXT
 from harness.triage.stacks import trail

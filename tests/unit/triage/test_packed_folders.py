@@ -22,7 +22,7 @@ from harness.errors import BadInput
 from harness.triage import archive, compressed, directory, pasted
 from harness.triage.evidence import Evidence
 from harness.triage.flight import synthesis
-from harness.triage.pasted import plain_files, text
+from harness.triage.pasted import opened_files, text
 from harness.triage.run import triage
 
 STACK = (
@@ -178,7 +178,7 @@ def test_what_is_refused_of_a_folder_of_archives_is_told(tmp_path: Path, monkeyp
 def test_a_large_archive_that_nobody_named_is_left_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rank_4.txt").write_text(stack(4))
     data = _tar(tmp_path / "data.tgz", rank_5=stack(5))
-    monkeypatch.setattr(plain_files, "MAX_PACKED", 10)
+    monkeypatch.setattr(opened_files, "MAX_PACKED", 10)
     verdict = triage([str(tmp_path)])
     assert any("data.tgz" in line for line in verdict.missing) and verdict.triage is not None
     assert {node.label for node in verdict.triage.nodes} == labels(4)
