@@ -230,27 +230,26 @@ def locked_alone(pid: int, beat: int = 0) -> bool:
     the program.
     FUTEX_PRIVATE_FLAG of futex(2) says that no other process uses the lock: those of multiprocessing have no such flag.
     """
-    try:
-        if _threads_beside(pid, beat):
-            return False
-        words = (PROC / str(pid) / "syscall").read_text().split()
-        if len(words) < 7 or words[0] != _FUTEX:
-            return False
-        operation, limit = int(words[2], 16), int(words[4], 16)
-    except (OSError, ValueError):  # it ended, or it is another user's
-        return False
-    return bool(operation & _PRIVATE) and operation & _COMMAND in _LOCKS and limit == 0
+    operation, limit = _futex(pid)
+    private = bool(operation & _PRIVATE) and operation & _COMMAND in _LOCKS and limit == 0
+    return private and single(pid, beat)
 
 
 def in_shared_lock(pid: int) -> bool:
     """Whether the main thread of a process waits for a lock that other processes may use, as those of multiprocessing
     are: futex(2) without FUTEX_PRIVATE_FLAG."""
-    try:
-        words = (PROC / str(pid) / "syscall").read_text().split()
-        operation = int(words[2], 16) if len(words) > 2 and words[0] == _FUTEX else _PRIVATE
-    except (OSError, ValueError):  # it ended, or it is another user's
-        return False
+    operation, _ = _futex(pid)
     return not operation & _PRIVATE and operation & _COMMAND in _LOCKS
+
+
+def _futex(pid: int) -> tuple[int, int]:
+    """The operation of the futex(2) call in which the main thread of a process waits, and the address of its time
+    limit; an operation that is none if it is in no such call, or may not be inspected."""
+    with contextlib.suppress(OSError, ValueError):  # it ended, or it is another user's
+        words = (PROC / str(pid) / "syscall").read_text().split()
+        if len(words) >= 7 and words[0] == _FUTEX:
+            return int(words[2], 16), int(words[4], 16)
+    return _COMMAND, 0
 
 
 def _threads_beside(pid: int, beat: int) -> bool:
