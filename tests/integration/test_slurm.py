@@ -85,6 +85,7 @@ elif dist.get_rank() == 1:
 else:
     dist.all_reduce(torch.ones(4))
     dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()  # without it torch aborts now and then at the end: pytorch/pytorch#190489
 """
 RAY_JOB = """\
 import os, sys, time

@@ -339,6 +339,7 @@ def rank() -> None:
             WAITS[WAY]()
         dist.broadcast_object_list([1.0], src=0)
     dist.barrier()
+    dist.destroy_process_group()  # without it torch aborts now and then at the end: pytorch/pytorch#190489
 
 
 def free_port() -> str:

@@ -392,6 +392,14 @@ def test_a_failed_command_is_told_by_its_first_death(death: str, words: str, why
     assert why_of(result) == why and words_of(result).endswith(why)
 
 
+@pytest.mark.parametrize("death", ["", "rank 1 ended with signal 6 (SIGABRT)"])
+def test_an_abort_of_a_process_that_left_its_groups_alive_is_explained(death: str) -> None:
+    aborted = WatchResult(1, None, None, last_words="terminate called without an active exception", first_death=death)
+    assert "destroy_process_group" in why_of(aborted)
+    other = WatchResult(1, None, None, last_words="terminate called after throwing an instance of 'int'")
+    assert "destroy_process_group" not in why_of(other)
+
+
 @pytest.mark.parametrize("text", ["", "[", "{}", '[{"pid": "x"}]', "[3]", "[" * 100_000])
 def test_a_damaged_file_of_ends_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / endings.NAME).write_text(text)

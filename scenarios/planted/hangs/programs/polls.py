@@ -23,6 +23,7 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import torch.distributed as dist
 import toy
 
 AT, SHARES = 4, 3  # the step in which something happens; how many thresholds it takes
@@ -165,6 +166,7 @@ def main() -> None:
         if step == AT and options.rank == toy.RANK:
             something(options.phase, options.stall)
         toy.train_step(module, toy.batch(step))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
