@@ -11,6 +11,7 @@ _WAITS = tuple((re.compile(pattern), words) for pattern, words in (
     ("ptlrpc|cl_sync_io|osc_|ll_", "a Lustre server"),
     ("ceph", "a Ceph server"),
     ("flock_lock|fcntl_setlk|posix_lock|locks_lock", "the lock of a file"),
+    ("wait_for_partner", "somebody to open the other end of a named pipe"),
     ("pipe_read", "somebody to write into a pipe"),
     ("pipe_write", "somebody to read a full pipe"),
     ("do_wait", "the end of a child"),

@@ -22,12 +22,12 @@ from __future__ import annotations
 from harness.triage.rules import absence as absence
 from harness.triage.rules import (
     alive,
+    alone,
     apart,
     builds,
     calls,
     closed,
     engines,
-    forks,
     forming,
     lock_rings,
     locks,
@@ -68,7 +68,7 @@ RULES: tuple[Rule, ...] = (
     processes.died,  # K4
     alive.unaided(processes.unwritten),  # K4
     pools.lost,  # K4
-    alive.unaided(forks.locked),  # K4
+    alive.unaided(alone.locked),  # K4
     lock_rings.ring,  # K6
     tasks.ring,  # K6
     alive.unaided(tasks.unfilled, excludes=alive.event_loop),  # K4
@@ -105,10 +105,10 @@ RULES: tuple[Rule, ...] = (
     nodes.lost,  # INSUFFICIENT
     locks.unreleased,  # K4, K6, K7, INSUFFICIENT
     resources.unmet,  # INSUFFICIENT
+    outsiders.unopened,  # INSUFFICIENT
     makers.undecided,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
     alive.undecided,  # INSUFFICIENT
-    outsiders.unopened,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
     over.ending,  # K7

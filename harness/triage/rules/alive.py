@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from harness.triage import source
+from harness.triage import source, wchan
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop, unseen
@@ -286,7 +286,8 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
     if _resolved(case, subject) or (no_writer and all(map(_PIPE.search, waits))) or _fed_by_a_child(case, process):
         return ""
     if all(map(_OUTSIDE.search, waits)):
-        return f"it waits in the kernel ({waits[-1]})"
+        awaited = wchan.words(waits[-1])
+        return f"it waits for {awaited}" if awaited else f"it waits in the kernel ({waits[-1]})"
     requests = (
         any(_TAKES_A_REQUEST.search(frame.function) and frame.file.endswith("/socketserver.py") for frame in frames)
         for frames in (main_frames(look.threads) for look in process.samples)

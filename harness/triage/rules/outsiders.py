@@ -16,6 +16,7 @@ from harness.triage.graph.motion import loop_wakes
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.rules import threads
 from harness.triage.rules.polls import collects, serves
+from harness.triage.rules.processes import to_free
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling, Watching
 from harness.triage.stacks import awaits
 
@@ -38,12 +39,14 @@ def beyond(case: Case, last: list[Subject]) -> Ruling | None:
 def unopened(case: Case) -> Ruling | None:
     """INSUFFICIENT: a process waits for whoever opens the other end of a named pipe, and all others for that one.
 
-    The kernel lets it wait in open(2) only while nobody has the other end open. Whoever knows the path may open it.
+    The kernel lets it wait in open(2) only while nobody has the other end open. Whoever knows the path may open it, a
+    process that is stopped among them once it goes on.
     """
     waiting = [each for each in case.live() if _opens(each)]
+    halted = [each for each in case.live() if each.blocked]
     if not waiting or any(each.progress for each in case.live()):
         return None
-    if not all(each in waiting or _waits_below(case, each) for each in case.live()):
+    if not all(each in waiting or each in halted or _waits_below(case, each) for each in case.live()):
         return None
     first, path = waiting[0], _opens(waiting[0])
     return Ruling(
@@ -51,10 +54,12 @@ def unopened(case: Case) -> Ruling | None:
         f"{case.names(each.key for each in waiting)} wait{'s' if len(waiting) == 1 else ''} for whoever opens "
         f"{path}",
         evidence=tuple(f"{each.label} waits in open: no process has the other end of {_opens(each)} open"
-                       for each in waiting[:8]),
+                       for each in waiting[:8])
+        + tuple(f"{each.label}: {each.blocked}; it may be who opens it" for each in halted[:8]),
         missing=tuple(f"who opens {_opens(each)}" for each in waiting[:8]),
         place=first.frame or path,
         next=(
+            *to_free(halted),
             f"look for the program that opens {path}: whether it was started, and the end of its log",
             f"{case.again()}   # in a minute: whether somebody has opened it",
         ),

@@ -281,8 +281,11 @@ STOPPED_CHILD = (
               rank=0, culprits=("tokenizer",)),
     _training("child-aside", "K4", "a rank has failed and stays; a child of its peer is stopped, and nobody waits "
               "for it", "stopped_child", "aside", rank=1, culprits=(0,), frame="keep_alive"),
-    _training("child-elsewhere", "K4", "a rank waits for a file; its child is stopped, and the rank does not wait "
-              "for it", "stopped_child", "elsewhere", rank=1, frame="wait_for_model"),
+    replace(_control("child-elsewhere", "a rank opens a named pipe that a shell beside the job writes to after three "
+                     "thresholds; its child is stopped, and the rank does not wait for it", "elsewhere", rank=1,
+                     verdict="INSUFFICIENT"),
+            program=_program("stopped_child"), arguments=("--phase", "elsewhere", "--stall", "{stall}"),
+            reason="for whoever opens"),
 )  # fmt: skip
 
 RANK_ZERO = (

@@ -169,7 +169,7 @@ def owed(folder: Path) -> Hang:
 
 HANGS: dict[str, Callable[[Path], Hang]] = {
     "absence.outside": absent,
-    "forks.locked": locked,
+    "alone.locked": locked,
     "calls.ring": called,
     "pipes.undrained": undrained,
     "groups.inverted": inverted,

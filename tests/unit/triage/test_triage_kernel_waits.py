@@ -193,6 +193,14 @@ def test_who_waits_to_open_a_named_pipe_is_told_where_all_others_wait_for_it(bes
     assert its.verdict == verdict and ("/tmp/fifo" in its.reason) is (verdict == "INSUFFICIENT")
 
 
+def test_a_stopped_process_beside_who_opens_a_named_pipe_may_be_who_opens_it() -> None:
+    reader = looks(rank(1, "main:4 load", world=1), wchan="wait_for_partner", opens="/tmp/fifo")
+    child = looks(process(200, "tool", ppid=reader.pid), state="T", wchan="do_signal_stop")
+    its = triage(evidence(reader, child))
+    assert its.verdict == "INSUFFICIENT" and "/tmp/fifo" in its.reason
+    assert its.triage is not None and any("kill -CONT 200" in advice for advice in its.triage.next)
+
+
 @pytest.mark.parametrize(
     ("stream", "stack", "fields", "says"),
     [

@@ -2,7 +2,8 @@
 
 `asked`: the rank reads its answer from a pipe. `shell`: the same, with a shell between the two. Where nothing waits
 for the stopped process, it is not the culprit: in `aside` another rank has failed and stays alive; in `elsewhere` its
-own rank waits for a file; in `slow` its rank is slow in every step, and the run ends.
+own rank opens a named pipe, which a shell beside the job opens after three thresholds; in `slow` its rank is slow in
+every step. Both runs end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import torch.distributed as dist
 import toy
 
 STRIKES = 4
@@ -48,9 +50,11 @@ def keep_alive() -> None:
         time.sleep(1)
 
 
-def wait_for_model(path: Path) -> None:
+def wait_for_model(path: Path, seconds: float) -> None:
+    """Wait for a writer, which is no process of this job."""
     os.mkfifo(path)
-    path.read_bytes()  # nothing writes to it
+    subprocess.run(["setsid", "--fork", "sh", "-c", f"sleep {seconds}; echo 1 > {path}"], check=True)
+    path.read_bytes()
 
 
 def main() -> None:
@@ -71,7 +75,7 @@ def main() -> None:
         if tokenizer is not None and (step < STRIKES or options.phase in ("asked", "shell")):
             tokenizer.ask(f"prompt {step}")
         if step == STRIKES and options.phase == "elsewhere" and mine:
-            wait_for_model(Path(tempfile.mkdtemp()) / "model")
+            wait_for_model(Path(tempfile.mkdtemp()) / "model", 3 * options.stall)
         if step == STRIKES and options.phase == "aside" and not mine:
             keep_alive()
         toy.train_step(module, toy.batch(step))
@@ -81,6 +85,7 @@ def main() -> None:
             time.sleep(0.6 * options.stall if mine else 0)
     if tokenizer is not None:
         os.kill(tokenizer.pid, signal.SIGKILL)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
