@@ -71,6 +71,16 @@ class _Written:
 
 
 @dataclass(frozen=True)
+class _LauncherCall:
+    """A launcher in a command: its name there, its options by name, and the words in front of it."""
+
+    name: str
+    launcher: _Launcher
+    options: Mapping[str, _Written]
+    before: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Launch:
     """What is known about a job's processes: settings, why others are not known, and where each is set.
 
@@ -112,7 +122,33 @@ def launched(
     `environ`: of the job. `accelerated`: words behind the entry that accelerate gets, as from the `trl` command; None:
     none. `package`: of TRL, whose folder has the files that `--accelerate_config` names.
     """
-    words = start.before
+    call = _launcher_call(start.before, accelerated)
+    if call is None:
+        return _without_launcher(start.before, environ)
+    written, trouble = dict(call.options), ""
+    accelerate: dict[str, str] = {}
+    if call.launcher is _ACCELERATE:
+        from_file, trouble = _accelerate_file(start.before, accelerated or (), environ, package)
+        written = {**from_file, **written}
+        accelerate = {key: item.text for key, item in written.items()}
+    written |= _from_variables(call.launcher, written, environ)
+    if shell := next((word for word in start.before if SHELL.match(word)), ""):
+        trouble = trouble or f"{start.entry} is started by {shell}, which only the shell knows"
+    counted = _counted(call.launcher, call.name, written, trouble)
+    # The words that the `trl` command gives accelerate are the framework's own options too.
+    further = {} if accelerated is not None else _further(call.launcher, written, counted)
+    outer = _parallel(call.before)
+    return Launch(
+        {**{key: item.text for key, item in further.items()}, **outer.values, **counted.values},
+        counted.unknown,
+        {**outer.places, **{key: item.where for key, item in further.items()}, **counted.places},
+        accelerate,
+        trouble,
+    )
+
+
+def _launcher_call(words: Sequence[str], accelerated: Sequence[str] | None) -> _LauncherCall | None:
+    """The launcher among the words in front of a framework's entry; None without one."""
     place = _place_of(words, _LAUNCHERS)
     if accelerated is not None:
         name, launcher, options = "accelerate", _ACCELERATE, _options((*words, *accelerated))
@@ -120,33 +156,24 @@ def launched(
         name = os.path.basename(words[place])
         launcher, options = _LAUNCHERS[name], _options(words[place + 1 :])
     else:
-        parallel = _parallel(words)
-        world = {PROCESSES: f"WORLD_SIZE is {environ['WORLD_SIZE']}"} if "WORLD_SIZE" in environ else {}
-        return replace(parallel, unknown={**world, **parallel.unknown})
+        return None
     written = {
-        each.name: _Written(each.value or str(each.bare), f"{name} {word}, {_COMMAND}") for each, word in options
+        item.name: _Written(item.value or str(item.bare), f"{name} {word}, {_COMMAND}") for item, word in options
     }
-    trouble = ""
-    accelerate: dict[str, str] = {}
-    if launcher is _ACCELERATE:
-        from_file, trouble = _accelerate_file(words, accelerated or (), environ, package)
-        written = {**from_file, **written}
-        accelerate = {key: item.text for key, item in written.items()}
-    written |= _from_variables(launcher, written, environ)
-    if shell := next((word for word in words if SHELL.match(word)), ""):
-        trouble = trouble or f"{start.entry} is started by {shell}, which only the shell knows"
-    made = _counted(launcher, name, written, trouble)
-    # The words that the `trl` command gives accelerate are the framework's own options too.
-    counted_keys = {launcher.processes: PROCESSES, launcher.nodes: NODES}
-    others = [key for key in written if counted_keys.get(key) not in made.values and accelerated is None]
-    outer = _parallel(words[:place])
-    return Launch(
-        {**{f"launch.{key}": written[key].text for key in others}, **outer.values, **made.values},
-        made.unknown,
-        {**outer.places, **{f"launch.{key}": written[key].where for key in others}, **made.places},
-        accelerate,
-        trouble,
-    )
+    return _LauncherCall(name, launcher, written, words[:place])
+
+
+def _without_launcher(words: Sequence[str], environ: Mapping[str, str]) -> Launch:
+    """A job that only MPI, Slurm or nobody starts several times. WORLD_SIZE says that somebody does."""
+    parallel = _parallel(words)
+    world = {PROCESSES: f"WORLD_SIZE is {environ['WORLD_SIZE']}"} if "WORLD_SIZE" in environ else {}
+    return replace(parallel, unknown={**world, **parallel.unknown})
+
+
+def _further(launcher: _Launcher, written: Mapping[str, _Written], counted: Launch) -> dict[str, _Written]:
+    """The launcher's options, under the names of settings, but for those that gave one of the two numbers."""
+    numbers = {launcher.processes: PROCESSES, launcher.nodes: NODES}
+    return {f"launch.{key}": item for key, item in written.items() if numbers.get(key) not in counted.values}
 
 
 def _place_of(words: Sequence[str], programs: Container[str]) -> int | None:
