@@ -86,22 +86,22 @@ def charts(parity: Parity, sheet: StyleSheet) -> list[Chart]:
     import matplotlib.style
 
     with matplotlib.style.context(RC, after_reset=True):  # independent of the user's own matplotlibrc
-        return [chart for chart in _Book(parity, sheet).all() if chart is not None]
+        return [chart for chart in _VerdictCharts(parity, sheet).all() if chart is not None]
 
 
-class _Book:
+class _VerdictCharts:
     """Draws one chart after the other for one verdict."""
 
     def __init__(self, parity: Parity, sheet: StyleSheet) -> None:
         self.runs, self.comparison, self.floor = parity.runs[:2], parity.series, parity.floor
-        self.mark = parity.first_divergence.step if parity.first_divergence else None
+        self.divergence_step = parity.first_divergence.step if parity.first_divergence else None
         self.sheet, self.count = sheet, 0
-        self.plain: Figure | None = None  # of the last chart of lines alone, for the next one
+        self.last_lines_figure: Figure | None = None  # of the last chart of lines alone, for the next one
         tables = [*(run.series for run in self.runs), self.comparison]
         steps = [step for table in tables for name in table for step in line(table, name).steps]
-        self.span = min(steps, default=0.0) - 0.5, max(steps, default=0.0) + 0.5  # shared: a torn run ends early
+        self.step_range = min(steps, default=0.0) - 0.5, max(steps, default=0.0) + 0.5  # shared: a torn run ends early
         names = [clean(f"{run.side} {run.backend}").strip() or "run" for run in self.runs]
-        self.key = tuple((f"line {side}", name) for side, name in zip(SIDES, names, strict=False))
+        self.run_legend = tuple((f"line {side}", name) for side, name in zip(SIDES, names, strict=False))
 
     def all(self) -> list[Chart | None]:
         placed_names = [
@@ -137,7 +137,7 @@ class _Book:
             for side, item in zip(SIDES, lines, strict=False):
                 _plot(ax, item, side)
 
-        return self._chart(_TITLES.get(name) or _title(name), lines, lambda: self._of_lines(draw), self.key)
+        return self._chart(_TITLES.get(name) or _title(name), lines, lambda: self._of_lines(draw), self.run_legend)
 
     def alone(self, name: str) -> Chart | None:
         item = line(self.comparison, name)
@@ -207,7 +207,7 @@ class _Book:
             "Response length, tokens",
             [item for _, *pair in lines for item in pair],
             lambda: self._figure([draw]),
-            self.key,
+            self.run_legend,
             "thin: the longest sample",
         )
 
@@ -246,7 +246,7 @@ class _Book:
 
             return draw
 
-        real = [(f"box {side}", f"real, {name}") for side, (_, name) in zip(SIDES, self.key, strict=False)]
+        real = [(f"box {side}", f"real, {name}") for side, (_, name) in zip(SIDES, self.run_legend, strict=False)]
         return self._chart(
             "Experience tensors, tokens",
             [item for pair in pairs for item in pair],
@@ -284,16 +284,16 @@ class _Book:
         """Return a figure of lines on linear axes. It is the one of the last such chart, emptied: its ticks, which take
         most of the time of a chart, are drawn again.
         """
-        if self.plain is None:
-            self.plain = self._figure([draw])
-            return self.plain
-        [ax] = self.plain.axes
+        if self.last_lines_figure is None:
+            self.last_lines_figure = self._figure([draw])
+            return self.last_lines_figure
+        [ax] = self.last_lines_figure.axes
         for drawn in [*ax.lines]:
             drawn.remove()
         ax.relim()
         ax.autoscale()
         self._draw(ax, draw)
-        return self.plain
+        return self.last_lines_figure
 
     def _figure(self, panels: Sequence[Callable[[Axes], None]]) -> Figure:
         from matplotlib.figure import Figure
@@ -314,9 +314,9 @@ class _Book:
 
     def _draw(self, ax: Axes, draw: Callable[[Axes], None]) -> None:
         draw(ax)
-        ax.set_xlim(*self.span)
-        if self.mark is not None and self.mark >= 0:
-            ax.axvline(self.mark, color=ROLES["mark"], linewidth=1.0, linestyle=(0, (1, 2)))
+        ax.set_xlim(*self.step_range)
+        if self.divergence_step is not None and self.divergence_step >= 0:
+            ax.axvline(self.divergence_step, color=ROLES["mark"], linewidth=1.0, linestyle=(0, (1, 2)))
 
 
 def _title(name: str) -> str:

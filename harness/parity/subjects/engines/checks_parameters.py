@@ -239,15 +239,29 @@ def _resolved_otherwise(
         if key in given_parameters and given_parameters[key] is None and meaning is not None and meaning.native(engine):
             text = lost(key, engine, value, None, info.arguments) + f"; it resolved {got!r}"
             yield parameter_finding(side, CONFIG.key(key), text, {"asked": value, "given": None, "resolved": got})
-            continue
-        text = f"{key}: asked {value!r}, {title(info.engine)} resolved {got!r}"
-        fast = meaning is not None and not meaning.results
-        is_our_default = fast and value == getattr(Engine(), key, None)  # our default, which changes no result
-        absent = is_our_default and meaning is not None and not meaning.native(engine)  # the engine has no such thing
-        severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
-        details = {"asked": value, "resolved": got, **({"default": True} if absent else {})}
-        severity = "warning" if severe and not is_our_default else "info"
-        yield parameter_finding(side, CONFIG.key(key), text, details, severity, about="" if absent else "setting")
+        else:
+            yield _other_value(side, info, key, value, got)
+
+
+def _other_value(side: Side, info: EngineInfo, key: str, asked: Any, resolved: Any) -> Finding:
+    """The finding that an engine runs with another value of a parameter than the one asked for.
+
+    A warning where the value may change results or how much fits into memory, and was not our own default. A parameter
+    that the engine does not have at all, and that was left at our default, is no setting that anybody made.
+    """
+    meaning = BY_NAME.get(key)
+    changes_no_result = meaning is not None and not meaning.results
+    is_our_default = changes_no_result and asked == getattr(Engine(), key, None)
+    absent = is_our_default and meaning is not None and not meaning.native(info.engine or "")
+    severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
+    return parameter_finding(
+        side,
+        CONFIG.key(key),
+        f"{key}: asked {asked!r}, {title(info.engine)} resolved {resolved!r}",
+        {"asked": asked, "resolved": resolved, **({"default": True} if absent else {})},
+        "warning" if severe and not is_our_default else "info",
+        about="" if absent else "setting",
+    )
 
 
 def _between(e: Evidence) -> Iterator[Finding]:
