@@ -22,32 +22,30 @@ _SAMPLES = 1 << 40  # sample numbers are below it: step * _SAMPLES + sample is o
 class Explanation:
     """A cause, with which divergences it explains.
 
-    `covers(key, items)`: a mask of the (step, sample) divergences that it explains. `beyond`: key -> those that it
-    cannot explain, although `where` selects them.
+    `covers(key, items)`: a mask of the (step, sample) divergences that it explains. `not_explained`: key -> those that
+    it cannot explain, although `where` selects them.
     """
 
     cause: Cause
     kinds: tuple[DivergenceKey, ...]
     where: Callable[[np.ndarray], np.ndarray] = field(default=lambda items: np.ones(len(items), bool))
     partial: bool = False  # removes most of a difference and leaves the rest open: named, but covers nothing
-    beyond: Mapping[DivergenceKey, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
+    not_explained: Mapping[DivergenceKey, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
     also: tuple[Explanation, ...] = ()  # the same cause, as another stage shows it
 
     def covers(self, key: DivergenceKey, items: np.ndarray) -> np.ndarray:
         covered = self._covers(key, items)
-        return (
-            np.logical_or.reduce([covered, *(explanation.covers(key, items) for explanation in self.also)])
-            if self.also
-            else covered
-        )
+        for stage in self.also:
+            covered = covered | stage.covers(key, items)
+        return covered
 
     def _covers(self, key: DivergenceKey, items: np.ndarray) -> np.ndarray:
-        covered = key in self.kinds and not self.partial
-        if covered and key.kind is Kind.FLOOR:
-            return np.ones(len(items), bool)  # of an engine, whatever the step
-        if not covered:
+        if key not in self.kinds or self.partial:
             return np.zeros(len(items), bool)
-        return self.where(items) & ~self.beyond[key](items) if key in self.beyond else self.where(items)
+        if key.kind is Kind.FLOOR:
+            return np.ones(len(items), bool)  # of an engine, whatever the step
+        covered = self.where(items)
+        return covered & ~self.not_explained[key](items) if key in self.not_explained else covered
 
 
 def scored_otherwise(e: Evidence, side: str) -> tuple[DivergenceKey, ...]:

@@ -73,11 +73,11 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 {"variants": floor.variants},
             ),
             keys(kinds, side.name),
-            beyond=_beyond(e, side, reach),
+            not_explained=_out_of_reach(e, side, reach),
         )
 
 
-def _beyond(e: Evidence, side: Side, reach: float) -> dict[DivergenceKey, Callable[[np.ndarray], np.ndarray]]:
+def _out_of_reach(e: Evidence, side: Side, reach: float) -> dict[DivergenceKey, Callable[[np.ndarray], np.ndarray]]:
     """Return the flips that noise of `reach` nats cannot cause, for an engine that draws the same tokens each time.
 
     Their margin, in nats of logits over T, is larger.

@@ -105,13 +105,13 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
     }
     summary = f"{_WORDS[what].format(side=side.name)}{who} {when(e, steps)}"
     apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # such ranks score with other weights than those sent
-    beyond = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
+    not_explained = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
     of_side = keys((Kind.RANKS, Kind.APPLIED_LOSS), side.name)
     return Explanation(
         Cause.of(TRAINER.key(what), "trainer", summary, evidence, details),
-        (*of_side, *MADE, *beyond, *((Kind.TRAINER_DRIFT.of(),) if apart else ())),
+        (*of_side, *MADE, *not_explained, *((Kind.TRAINER_DRIFT.of(),) if apart else ())),
         from_step(steps[0]),
-        beyond=beyond,
+        not_explained=not_explained,
     )
 
 
@@ -190,7 +190,9 @@ def applied_losses(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             proofs,
         )
         kinds = (key, Kind.EXPERIENCE.of(), Kind.LEARNER.of())
-        yield Explanation(cause, kinds, from_step(losses.steps[0]), beyond={Kind.EXPERIENCE.of(): before_they_part})
+        yield Explanation(
+            cause, kinds, from_step(losses.steps[0]), not_explained={Kind.EXPERIENCE.of(): before_they_part}
+        )
 
 
 def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

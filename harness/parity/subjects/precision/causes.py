@@ -99,7 +99,7 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             {"kinds": [key.label for key in kinds], "mean": means, "rounding of the learner": rounding},
         ),
         kinds,
-        beyond={key: _out_of_reach(e, key) for key in kinds},
+        not_explained={key: _out_of_reach(e, key) for key in kinds},
     )
 
 

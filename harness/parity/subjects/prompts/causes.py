@@ -97,7 +97,7 @@ def _changed(e: Evidence, side: Side, kind: str, where: list[tuple[int, int]], r
         ),
         tuple(explained_keys),
         and_native(affected) if native else among(affected),
-        beyond={Kind.LENGTH.of(): among(limited)} if limited else {},
+        not_explained={Kind.LENGTH.of(): among(limited)} if limited else {},
     )
 
 
