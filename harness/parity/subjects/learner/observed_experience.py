@@ -37,34 +37,35 @@ SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two
 _LOGPROBS = ("actor_logprob", "reference_logprob", "kl")
 FROZEN = ("reward", "reference_logprob")  # functions of the tokens alone
 NORMALISED = ("advantage", "return")  # over the batch
-_DELTA, _SQUARE, _SIZE, _ONE, _TWO = range(1, 6)  # columns of the sums
+_DELTA, _SQUARE, _SIZE, _BASELINE, _CANDIDATE = range(1, 6)  # columns of the sums
 
 
-def experiences(e: EvidenceBuilder, b: Table, c: Table) -> None:
+def experiences(e: EvidenceBuilder, baseline: Table, candidate: Table) -> None:
     """Compare what the learners made of the same tokens, for one step."""
-    blocked = e.confounded("everything", "experience", "prompts", step=b.step)
-    if blocked is not None or b.step in e.unjudged_steps:
+    blocked = e.confounded("everything", "experience", "prompts", step=baseline.step)
+    if blocked is not None or baseline.step in e.unjudged_steps:
         return
-    note_experience(e, b, c)
-    match = Match.of(b.sample, c.sample)
-    tokens, tokens2 = b.rows("tokens"), c.rows("tokens")
-    if tokens is None or tokens2 is None or not len(match.sample):
+    note_experience(e, baseline, candidate)
+    match = Match.of(baseline.sample, candidate.sample)
+    baseline_tokens, candidate_tokens = baseline.rows("tokens"), candidate.rows("tokens")
+    if baseline_tokens is None or candidate_tokens is None or not len(match.sample):
         return
-    e.unpaired(match, f"step {b.step}", "trained on in the baseline only", "trained on in the candidate only")
-    tokens_equal = equal_rows(tokens, match.a, tokens2, match.b)
+    e.unpaired(match, f"step {baseline.step}", "trained on in the baseline only", "trained on in the candidate only")
+    tokens_equal = equal_rows(baseline_tokens, match.a, candidate_tokens, match.b)
     is_whole_batch = bool(tokens_equal.all())
     if not is_whole_batch:
-        e.other_tokens.append(b.step)
+        e.other_tokens.append(baseline.step)
         if e.guided:
-            _note_other_tokens(e, c, match, (tokens, tokens2), ~tokens_equal)
+            _note_other_tokens(e, candidate, match, (baseline_tokens, candidate_tokens), ~tokens_equal)
     e.counts += Counts(experience_samples=int(np.count_nonzero(tokens_equal)))
-    ia, ib, sample = match.a[tokens_equal], match.b[tokens_equal], match.sample[tokens_equal]
+    baseline_rows, candidate_rows = match.a[tokens_equal], match.b[tokens_equal]
+    sample = match.sample[tokens_equal]
     rounds = bool(e.learners.cuts) or e.of_a_framework
     exact = not rounds and is_whole_batch and not len(match.only_a) and not len(match.only_b)
-    observed_margins.note_apart(e, b, c, ia, ib, exact=exact)
+    observed_margins.note_apart(e, baseline, candidate, baseline_rows, candidate_rows, exact=exact)
     # Advantages and returns are normalised over the batch, so a sample that differs moves those of all others.
     compared_columns = COLUMNS if is_whole_batch else [name for name in COLUMNS if name not in NORMALISED]
-    for values in _paired_values(b, c, ia, ib, sample, compared_columns):
+    for values in _paired_values(baseline, candidate, baseline_rows, candidate_rows, sample, compared_columns):
         if values.name in FROZEN and not exact:
             _shift(e, values)
         if values.name == "reward":
@@ -96,18 +97,33 @@ def _note_other_tokens(
 
 
 def _paired_values(
-    b: Table, c: Table, ia: np.ndarray, ib: np.ndarray, sample: np.ndarray, names: Sequence[str]
+    baseline: Table,
+    candidate: Table,
+    baseline_rows: np.ndarray,
+    candidate_rows: np.ndarray,
+    sample: np.ndarray,
+    names: Sequence[str],
 ) -> Iterator[_PairedValues]:
-    """Yield these columns and the reward, on rows of equal tokens. `gaps` reports columns that were not recorded."""
+    """Yield these columns and the reward, on rows of equal tokens.
+
+    `observed_missing_steps` reports columns that were not recorded.
+    """
     for name in names:
-        column, column2 = b.rows(name), c.rows(name)
-        if column is not None and column2 is not None:
-            grid = shared([(column, ia), (column2, ib)])
-            values = grid.take(column, ia), grid.take(column2, ib)
-            yield _PairedValues(name, b.step, sample, c.rank[ib], *values, grid)
-    reward, reward2 = b.flat("reward"), c.flat("reward")
-    if reward is not None and reward2 is not None:
-        yield _PairedValues("reward", b.step, sample, c.rank[ib], reward[ia], reward2[ib])
+        of_baseline, of_candidate = baseline.rows(name), candidate.rows(name)
+        if of_baseline is not None and of_candidate is not None:
+            grid = shared([(of_baseline, baseline_rows), (of_candidate, candidate_rows)])
+            values = grid.take(of_baseline, baseline_rows), grid.take(of_candidate, candidate_rows)
+            yield _PairedValues(name, baseline.step, sample, candidate.rank[candidate_rows], *values, grid)
+    baseline_reward, candidate_reward = baseline.flat("reward"), candidate.flat("reward")
+    if baseline_reward is not None and candidate_reward is not None:
+        yield _PairedValues(
+            "reward",
+            baseline.step,
+            sample,
+            candidate.rank[candidate_rows],
+            baseline_reward[baseline_rows],
+            candidate_reward[candidate_rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -192,9 +208,9 @@ def _shift(e: EvidenceBuilder, values: _PairedValues) -> None:
     order = np.argsort(rollout.sample)
     sample = values.sample[values.row][finite]
     at = order[np.searchsorted(rollout.sample[order], sample).clip(max=len(order) - 1)]
-    first, second = values.baseline[finite].astype(np.float64), values.candidate[finite].astype(np.float64)
-    delta = second - first
-    columns = (delta, delta * delta, np.maximum(np.abs(first), np.abs(second)), first, second)
+    baseline, candidate = values.baseline[finite].astype(np.float64), values.candidate[finite].astype(np.float64)
+    delta = candidate - baseline
+    columns = (delta, delta * delta, np.maximum(np.abs(baseline), np.abs(candidate)), baseline, candidate)
     steps = e.frozen_means.setdefault(values.name, {})
     steps.setdefault(values.step, Clusters()).add(prompts(rollout)[at], *columns)
 
@@ -227,8 +243,8 @@ def note_means(e: EvidenceBuilder) -> None:
             step=step,
             phase="experience",
             field=f"mean {name}",
-            baseline=float(table[:, _ONE].sum() / count),
-            candidate=float(table[:, _TWO].sum() / count),
+            baseline=float(table[:, _BASELINE].sum() / count),
+            candidate=float(table[:, _CANDIDATE].sum() / count),
             context=context,
         )
         e.note_divergence(key, [], place)
