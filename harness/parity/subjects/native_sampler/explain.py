@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -193,29 +194,29 @@ def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_LEARNER.of(side.name)
-        facts = result.semantics.get(side.name, {}) if result is not None else {}
-        meaning = facts.get("recognised")
-        if result is None or not len(so_far.left(kind)):
+        meaning = result.meanings.get(side.name) if result is not None else None
+        if result is None or meaning is None or not len(so_far.left(kind)):
             continue
-        if shift := facts.get("shift"):
-            text = f"native log-probabilities are shifted by {abs(shift['by'])}: each stands "
-            text += f"{'after' if shift['by'] > 0 else 'before'} its token"
-            proof = Proof(f"read {shift['by']:+d} position", shift["before"], shift["after"], "tokens")
-            details = {"side": side.name, "stage": "native", **shift}
+        if shift := meaning.shift:
+            text = f"native log-probabilities are shifted by {abs(shift.by)}: each stands "
+            text += f"{'after' if shift.by > 0 else 'before'} its token"
+            proof = Proof(f"read {shift.by:+d} position", shift.before, shift.after, "tokens")
+            details = {"side": side.name, "stage": "native", **dataclasses.asdict(shift)}
             yield Explanation(Cause.of(ALIGNMENT.key(), side.name, text, "", details, [proof]), (kind,))
-        if meaning in (None, "", RAW, facts["documented"]):
+        recognised = meaning.recognised
+        if recognised in ("", RAW, meaning.documented):
             continue
-        before, after = facts["beyond"]["learner_logprob"], facts["beyond"][facts["column"]]
+        before, after = meaning.beyond["learner_logprob"], meaning.beyond[meaning.column]
         if before <= FEWEST_OUTLIERS:
             continue  # a meaning is one of all numbers, and so few may be wrong by themselves
         yield Explanation(
             Cause.of(
-                LOGPROB_SEMANTICS.key(meaning),
-                "mapping" if meaning in _set(str(facts["said"])) else side.name,
-                f"the {side.name}'s native log-probabilities are {meaning}, not the model's own",
+                LOGPROB_SEMANTICS.key(recognised),
+                "mapping" if recognised in _set(meaning.mode) else side.name,
+                f"the {side.name}'s native log-probabilities are {recognised}, not the model's own",
                 evidence(result, side.name),
-                {"side": side.name, "stage": "native", **facts},
-                [Proof(f"held against the learner's {meaning} ones", before, after, "tokens")],
+                {"side": side.name, "stage": "native", **meaning.facts()},
+                [Proof(f"held against the learner's {recognised} ones", before, after, "tokens")],
             ),
             (kind,),
         )

@@ -114,11 +114,51 @@ class Collisions:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """By how many places an engine's log-probabilities are shifted.
+
+    `before` and `after` moving them back: how many tokens differ from the learner's.
+    """
+
+    by: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the native log-probabilities of one side's engine mean, by the numbers themselves.
+
+    `mode`: what the engine says that it reports. `documented`: the meaning that its documentation gives them.
+    `recognised`: the meaning that they have. `column`: the learner's numbers that they equal. Both are empty where none
+    fits. `beyond`: the learner's column -> how many of `tokens` lie beyond the tolerance. `shift`: if they stand at
+    other tokens.
+    """
+
+    engine: str
+    mode: str
+    documented: str
+    recognised: str
+    column: str
+    beyond: Mapping[str, int]
+    tokens: int
+    shift: Shift | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the details for a verdict."""
+        shift = dataclasses.asdict(self.shift) if self.shift is not None else {}
+        return {
+            "engine": self.engine, "said": self.mode, "documented": self.documented, "recognised": self.recognised,
+            "column": self.column, "beyond": dict(self.beyond), "tokens": self.tokens, "shift": shift,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
 class NativeResult:
     """The native stage of both sides.
 
     `looks`: one after each draw, at most `draws`. `tests`: tests of a difference at the last look. `most`: samples a
-    side that may be drawn. `sampler`, `semantics`, `repeats`: side -> the results of the module of that subject.
+    side that may be drawn. `sampler`, `meanings`, `repeats`: side -> the results of the module of that subject.
     """
 
     looks: tuple[Look, ...] = ()
@@ -135,7 +175,7 @@ class NativeResult:
     prompts: int = 0
     skipped: str = ""  # why nothing was tested; "" otherwise
     sampler: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    semantics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    meanings: Mapping[str, Meaning] = field(default_factory=dict)
     repeats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     learner_delta: Mapping[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
@@ -193,9 +233,10 @@ class NativeResult:
 
     def details(self) -> dict[str, Any]:
         """Return the details of the check `native`."""
-        facts = {name: plain(value) for name, value in vars(self).items() if name != "findings"}
+        facts = {name: plain(value) for name, value in vars(self).items() if name not in ("findings", "meanings")}
         return facts | {
             "looks": [look.facts() for look in self.looks],
+            "semantics": {side: plain(meaning.facts()) for side, meaning in self.meanings.items()},
             "rejected": plain(self.rejected),
             "quantities": {name: dataclasses.asdict(quantity) for name, quantity in self.quantities.items()},
             "outcomes": self.outcomes,
@@ -273,7 +314,7 @@ class NativeStage:
         """Append to a list of the result."""
         self.set(**{name: (*getattr(self.result, name), *items)})
 
-    def note(self, name: Literal["sampler", "semantics", "repeats", "learner_delta"], side: str, value: Any) -> None:
+    def note(self, name: Literal["sampler", "meanings", "repeats", "learner_delta"], side: str, value: Any) -> None:
         """Set what was read of one side."""
         self.set(**{name: {**getattr(self.result, name), side: value}})
 

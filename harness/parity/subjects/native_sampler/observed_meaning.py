@@ -7,7 +7,7 @@ finding. An engine that reports something else than its default is a divergence.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder, items_of
 from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, Weighed
 from harness.parity.subjects.log_probabilities.observed_rereading import SHIFTS, shifted, tempered_bounds, vocabulary
-from harness.parity.subjects.native_sampler.observed import NativeResult, NativeStage
+from harness.parity.subjects.native_sampler.observed import Meaning, NativeResult, NativeStage, Shift
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens
 from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling.observed import engine_infos
@@ -38,7 +38,7 @@ FEWEST = 20  # tokens needed to recognise a meaning
 ESTIMATE, STEPS = 0.05, 5  # relative error of a fitted temperature, and how many are tried on either side of it
 
 
-def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: NativeStage) -> bool:
+def recognise(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: NativeStage) -> bool:
     """Recognise the meaning of this side's log-probabilities, and add divergences where it is neither raw nor the
     documented one.
 
@@ -60,34 +60,32 @@ def semantics(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: N
         return False
     columns = _columns(e, parts)
     name = _recognised(e, side, columns, documented)
-    meaning = MEANING.get(name, "")
-    facts = {
-        "engine": engine,
-        "said": mode,
-        "documented": documented,
-        "recognised": meaning,
-        "column": name,
-        "beyond": {column: len(weighed.beyond) for column, weighed in columns.items()},
-        "tokens": columns["learner_logprob"].compared,
-        "shift": {},
-    }
-    stage.note("semantics", side.name, facts)
+    recognised = MEANING.get(name, "")
+    beyond = {column: len(weighed.beyond) for column, weighed in columns.items()}
+    meaning = Meaning(
+        engine=engine, mode=mode, documented=documented, recognised=recognised, column=name, beyond=beyond,
+        tokens=columns["learner_logprob"].compared,
+    )  # fmt: skip
+    stage.note("meanings", side.name, meaning)
     # A meaning that is neither raw nor documented is a fault. Its distance is then that from the raw numbers.
-    sound = meaning in (RAW, documented)
+    sound = recognised in (RAW, documented)
     compared = name if sound and name else "learner_logprob"
     stage.note("learner_delta", side.name, max(_largest(e, tokens, compared) for tokens in parts))
     if sound:
-        _note_sound(e, side, parts, compared, stage)
+        if recognised != RAW:
+            stage.add("findings", _as_documented(engine or side.name, recognised, side))
+        for part in parts:
+            _weigh(e, side, part, compared)
         return True
-    if documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, stage):
+    if documented == TEMPERED and not recognised and _as_drawn(e, side, parts, samples, stage):
         # Bounds hold for other small faults too: the forward pass must be known to be right from the coupled run.
         return Kind.ENGINE.of(side.name) not in e.first
     plain = [column for column in columns if MEANING[column] in (RAW, documented)]
-    shift = {} if meaning else _shift(e, parts, plain)
-    stage.note("semantics", side.name, facts | {"shift": shift})
+    shift = None if recognised else _shift(e, parts, plain)
+    stage.note("meanings", side.name, replace(meaning, shift=shift))
     for part in parts:
         _note(e, side, part)
-    return bool(meaning or shift)
+    return bool(recognised or shift)
 
 
 def _documented(engine: str) -> str:
@@ -100,15 +98,6 @@ def _tempers(documented: str, mode: str) -> bool:
     in.
     """
     return documented != RAW or "temperature" in mode or "processed" in mode
-
-
-def _note_sound(e: EvidenceBuilder, side: RecordedSide, parts: list[Tokens], column: str, stage: NativeStage) -> None:
-    """Note the distance from the learner's numbers in a meaning that is allowed, with a finding where it is not raw."""
-    facts = stage.result.semantics[side.name]
-    if facts["recognised"] != RAW:
-        stage.add("findings", _as_documented(facts["engine"] or side.name, facts["recognised"], side))
-    for part in parts:
-        _weigh(e, side, part, column)
 
 
 def _unscored_temperature(e: EvidenceBuilder, parts: list[Tokens]) -> bool:
@@ -154,18 +143,15 @@ def _fits(e: EvidenceBuilder, side: RecordedSide, name: str, weighed: Weighed) -
     return not weighed.diverges or (edges and len(weighed.beyond) <= RESIDUE * weighed.compared)
 
 
-def _shift(e: EvidenceBuilder, parts: list[Tokens], names: list[str]) -> dict[str, int]:
-    """Return by how many positions the numbers are shifted, and how many differ before and after moving them back.
-
-    Returns {} where moving them explains nothing.
-    """
+def _shift(e: EvidenceBuilder, parts: list[Tokens], names: list[str]) -> Shift | None:
+    """Return by how many positions the numbers are shifted; None where moving them back explains nothing."""
     for name in names:
         before = _remaining(e, [_difference(e, tokens, name) for tokens in parts], parts)
         for shift in SHIFTS:
             after = _remaining(e, [_difference(e, tokens, name, shift) for tokens in parts], parts)
             if after.compared >= FEWEST and not after.diverges:
-                return {"by": shift, "before": len(before.beyond), "after": len(after.beyond)}
-    return {}
+                return Shift(shift, len(before.beyond), len(after.beyond))
+    return None
 
 
 def _as_drawn(
@@ -192,7 +178,7 @@ def _as_drawn(
         outside = min(outside, misfits)
     if outside > RESIDUE * tokens:
         return False
-    engine = stage.result.semantics[side.name]["engine"]
+    engine = stage.result.meanings[side.name].engine
     text = f"the {side.name} reports native log-probabilities after temperature, as {engine} documents, and after "
     text += f"the one that they show: {part_of(outside, tokens, 'token')} lie outside of the bounds of {figure(drawn)}"
     stage.add("findings", Finding("native log-probabilities", text, where=side.name))
@@ -254,9 +240,9 @@ def _note(e: EvidenceBuilder, side: RecordedSide, part: Tokens) -> None:
 
 def note_other_meaning(stage: NativeStage) -> None:
     """Add a finding where two engines mean different things by their documented defaults."""
-    meant: dict[str, Any] = {side: facts["recognised"] for side, facts in stage.result.semantics.items()}
-    if len(meant) == 2 and len(set(meant.values())) == 2 and all(meant.values()):
-        clauses = ", ".join(f"the {side}'s are {what}" for side, what in meant.items())
+    recognised = {side: meaning.recognised for side, meaning in stage.result.meanings.items()}
+    if len(recognised) == 2 and len(set(recognised.values())) == 2 and all(recognised.values()):
+        clauses = ", ".join(f"the {side}'s are {what}" for side, what in recognised.items())
         stage.add(
             "findings",
             Finding("native log-probability semantics", f"{clauses}: never mix the two in one loss", where="both"),
@@ -265,9 +251,9 @@ def note_other_meaning(stage: NativeStage) -> None:
 
 def evidence(result: NativeResult, side: str) -> str:
     """Return in one line how well the recognised meaning fits."""
-    facts, largest = result.semantics[side], figure(result.learner_delta[side])
-    beyond_count = facts["beyond"].get(facts["column"], 0)
+    meaning, largest = result.meanings[side], figure(result.learner_delta[side])
+    beyond_count = meaning.beyond.get(meaning.column, 0)
     return (
-        f"{part_of(beyond_count, facts['tokens'], 'token')} beyond the tolerance in that meaning; "
+        f"{part_of(beyond_count, meaning.tokens, 'token')} beyond the tolerance in that meaning; "
         f"read as raw, the largest is {largest}"
     )

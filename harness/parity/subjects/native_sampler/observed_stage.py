@@ -53,7 +53,7 @@ def _read(e: EvidenceBuilder, plan: Plan, stage: NativeStage) -> observed_distri
         for table in (*tables(side, "native", draws), *tables(side, "repeat")):
             prompts_observed.note(e, side, table)
         stage.add("not_compared", *drawn.missing)
-        agrees = observed_meaning.semantics(e, side, drawn, stage)
+        agrees = observed_meaning.recognise(e, side, drawn, stage)
         if collisions(e, side, drawn, stage):
             stage.add(
                 "not_compared", f"{side.name}: its sampler was not judged, since samples of it are copies of others"
