@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from probes import redaction
 from reports import codec
 from reports.codec import Number
+from reports.model import STRICT
 from reports.text import counted
 
 SCHEMA_VERSION = 1  # of the doctor's JSON
@@ -20,7 +21,8 @@ VERDICTS = {  # of one examination, and of a comparison of two commands
     "READY": "Nothing was found that will break a run. What was not checked is listed, and is no pass.",
     "MAY FAIL": "Something will break a run under a condition, which is listed with it. Exit code 0; 1 with --strict.",
     "WILL FAIL": "Something will break a run. Exit code 1.",
-    "SAME": "No setting was found that makes the two commands other runs.",
+    "SAME": "No setting was found that makes the two commands other runs. Exit code 0; with --strict "
+    f"{STRICT} if something was not compared.",
     "MAY DIFFER": "A setting differs that may make the two commands other runs. Exit code 0; 1 with --strict.",
     "DIFFERENT": "A setting differs that makes the two commands other runs. Exit code 1.",
 }
@@ -64,7 +66,8 @@ class Unchecked:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of one examination, the worst first. `exit_code`: 1 for an error (strict: or a warning)."""
+    """The result of one examination, the worst first. `exit_code`: 1 for an error; strict: also for a warning,
+    and 3 for two commands of which something was not compared."""
 
     kind: ClassVar[str] = "doctor"
     hazards: tuple[Hazard, ...]
@@ -80,7 +83,9 @@ class Report:
     @property
     def exit_code(self) -> int:
         failing = ("error", "warning") if self.strict else ("error",)
-        return int(any(item.severity in failing for item in self.hazards))
+        if any(item.severity in failing for item in self.hazards):
+            return 1
+        return STRICT if self.strict and self.compared and self.unchecked else 0
 
     @property
     def verdict(self) -> str:

@@ -149,9 +149,10 @@ def _serving(context: typer.Context, serve: str, serve_after: str, token_file: s
     if not serve:
         refuse_idle(context, ["serve_after", "token_file"], "evidence is served only with --serve", "--serve 0")
         return None
-    from harness.triage.remote.serve import Server
+    from harness.triage.remote.serve import Server, place
     from harness.triage.watch import Serving
 
+    place(serve)  # a wrong address is told before a token is asked for
     serving = Serving(Server(serve, token.read(token_file, make=True)), seconds(serve_after, "--serve-after"))
     where = "this host only; --serve HOST:PORT for others" if serving.server.local else "whoever has the token"
     say(f"evidence is served at {serving.server.url} to {where}")

@@ -71,4 +71,6 @@ class DoctorOptions:
             show_default=False,
         ),
     ] = ""
-    strict: Annotated[bool, typer.Option("--strict", help="exit with 1 for a warning too")] = False
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit with 1 for a warning, and with 3 for what --against did not compare")
+    ] = False

@@ -19,7 +19,7 @@ import pydantic
 from harness import envs, pydantic_errors
 from harness.command_options import command_options, option_words
 from harness.commands.faults import refuse_unknown
-from harness.errors import BadInput, HarnessError, collected, refuse
+from harness.errors import BadInput, HarnessError, collected, near_names, refuse
 from harness.frameworks import detection
 from harness.frameworks.job_parity import check_pair
 from harness.parity.runs.run_options import ParityOptions
@@ -253,7 +253,13 @@ def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
         hits = [cell for cell in cells if cell.name == pattern]
         hits = hits or [cell for cell in cells if fnmatch.fnmatchcase(cell.name, pattern) or pattern in cell.name]
         if not hits:
-            raise BadInput(f"--only {pattern!r} matches no cell", fix="--list", instead=pattern)
+            names = [cell.name for cell in cells]
+            name = next(iter([*near_names(pattern, names), *names]), "")
+            raise BadInput(
+                f"--only {pattern!r} matches no cell of {len(names):,}",
+                fix=f"{shlex.quote(name)}   # --list prints the names",
+                instead=pattern,
+            )
         chosen += hits
     return [cell for cell in cells if cell in chosen] if only else list(cells)
 

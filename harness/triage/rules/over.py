@@ -53,7 +53,8 @@ def over(case: Case) -> Ruling | None:
         ruling = _after_early_end(case, bad) or _in_bad_order(case, bad, kills, absent)
         return replace(ruling, evidence=(*ruling.evidence[:-1], *_outlived(case, outlived), *ruling.evidence[-1:]))
     if unknown := [key for key in _unknown_ends(case) if key not in outlived]:
-        return _in_unknown_order(case, unknown)
+        ruling = _in_unknown_order(case, unknown)
+        return replace(ruling, evidence=(*ruling.evidence, *_outlived(case, outlived)))
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
     ruling = _good_order(case, f"the run has ended in good order{_ago(case)}", count)
     return replace(ruling, evidence=_outlived(case, outlived))
@@ -88,11 +89,13 @@ def _bad_ends(processes: Sequence[Process], kills: Mapping[str, str]) -> dict[st
 
 def _is_outlived(case: Case, key: str, bad: Mapping[str, str]) -> bool:
     """Whether the job went on after the failure of a process: a rank that was started again and ended in good order,
-    or a helper whose program did, or failed much later by an error of its own."""
+    or a helper whose program ended in good order, was seen to go on, or failed much later by an error of its own."""
     by_key = {process.key: process for process in case.evidence.processes}
     process = by_key[key]
     if process.rank is not None:
         return any(_replaces(other, process) for other in by_key.values() if other.key not in bad)
+    if _is_left_behind(process, by_key):
+        return True
     age_s = _dated_end_s(process)
     above = next((each for each in _above(process, by_key) if each.key in bad or _in_good_order(each)), None)
     if above is None:
@@ -102,6 +105,15 @@ def _is_outlived(case: Case, key: str, bad: Mapping[str, str]) -> bool:
         return age_s is None or above_s is None or age_s > above_s - LAST_S
     own = local_error(above) and not _OF_A_CHILD.search(above.error) and not case.subject(above.key).launcher
     return bool(own) and age_s is not None and above_s is not None and age_s > above_s + LAST_S
+
+
+def _is_left_behind(process: Process, by_key: Mapping[str, Process]) -> bool:
+    """Whether a process had ended at two looks at which its parent lived, and did not ask for its exit code."""
+    parent = by_key.get(f"{process.host}:{process.ppid}")
+    if parent is None:
+        return False
+    looks = zip(process.samples, parent.samples, strict=False)
+    return sum(own.state == "Z" and parents.state not in ENDED for own, parents in looks) > 1
 
 
 def _replaces(other: Process, process: Process) -> bool:

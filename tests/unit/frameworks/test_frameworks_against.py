@@ -458,3 +458,11 @@ def test_a_command_that_nobody_reads_is_refused_with_what_the_doctor_can_do(comm
     with pytest.raises(BadInput) as refused:
         compare(["python", "train.py"], command_b.split())
     assert str(refused.value.fix).startswith("harness doctor   #")
+
+
+@pytest.mark.parametrize(
+    ("one", "strict", "code"), [("vllm serve", True, 3), ("vllm serve", False, 0), ("vllm serve x", True, 0)]
+)
+def test_what_was_not_compared_is_no_pass_under_strict(one: str, strict: bool, code: int) -> None:
+    its = compared(DoctorOptions(command=words("vllm serve x"), against=one, strict=strict))
+    assert (its.verdict, its.exit_code) == ("SAME", code)

@@ -287,6 +287,22 @@ def test_a_failure_that_the_program_outlived_is_not_the_end_of_the_run(
         assert looked.verdict == "INSUFFICIENT" and f"pid {first_pid} " in looked.evidence[0]
 
 
+@pytest.mark.parametrize(("states", "went_on"), [("SSg", True), ("Sgg", False)])
+def test_a_failed_helper_that_its_program_left_behind_is_not_the_end_of_the_run(states: str, went_on: bool) -> None:
+    """`states` of the program at three looks; nothing tells with which exit code it ended."""
+    names = {"S": "S", "g": "gone"}
+    program = dataclasses.replace(
+        process(50, "process"),
+        beat=None,
+        samples=tuple(Sample(1.5 * at, names[state]) for at, state in enumerate(states)),
+    )
+    zombie = tuple(Sample(1.5 * at, "Z") for at in range(3))
+    helper = dataclasses.replace(process(52, "tool", ppid=50), beat=None, samples=zombie, exit_code=124)
+    looked = triage(evidence(program, helper, source="live", stall_s=0.0))
+    assert looked.verdict == "INSUFFICIENT" and ("not in good order" in looked.reason) is not went_on
+    assert any("124" in line and "went on" in line for line in looked.evidence) is went_on
+
+
 def test_a_rank_that_was_started_again_and_ended_well_is_not_the_end_of_the_run() -> None:
     failed = ended(1, beat_s=60.0, error="ValueError: no slot", error_s=60.0)
     again = dataclasses.replace(ended(1, beat_s=10.0), pid=300, beat=Beat(90, 10.0, 10.0, ended=True))
