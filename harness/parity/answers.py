@@ -81,10 +81,18 @@ def cut_short(why: str) -> Answer:
     return Answer.of("INCONCLUSIVE", f"cut short: {why}", "a run was cut short")
 
 
-def untested(check: Check) -> Answer:
-    """Return the answer for an untested check without which nothing passes."""
+def untested(e: Evidence, check: Check) -> Answer:
+    """Return the answer for an untested check without which nothing passes, behind what was compared."""
     state = "was not tested" if check.state == "not tested" else "is undecided"
-    return Answer(f"{check.name} {state}", [check.evidence])
+    same_samples = coupled(e) or e.native is None
+    tokens_compared = e.counts.compared_tokens and same_samples and not e.alone and e.mode != REPLAY
+    before = f"{_tokens_equal(e)}, but " if tokens_compared else ""
+    return Answer(f"{before}{check.name} {state}", [check.evidence])
+
+
+def _tokens_equal(e: Evidence) -> str:
+    compared = e.counts.compared_tokens
+    return f"{part_of(compared - e.counts.flips, compared, 'token')} equal"
 
 
 def confounded(e: Evidence) -> Answer:
@@ -149,7 +157,7 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
     if e.mode == REPLAY:
         return Answer(f"{counted(compared, 'recorded token')} agree, scored and trained on again", evidence)
     if coupled(e) or e.native is None:
-        return Answer(f"{part_of(compared - counts.flips, compared, 'token')} equal", evidence)
+        return Answer(_tokens_equal(e), evidence)
     outcomes = list(e.native.outcomes.values())
     return Answer(f"{part_of(outcomes.count(EQUAL), len(outcomes), 'distribution')} equal", evidence)
 

@@ -100,7 +100,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     elif doubt := doubts.answer():
         verdict, answer = "INCONCLUSIVE", doubt
     elif untested:
-        verdict, answer = "INCONCLUSIVE", answers.untested(untested[0])
+        verdict, answer = "INCONCLUSIVE", answers.untested(e, untested[0])
     else:
         verdict, answer = "SOUND", _sound(e, outcomes)
     missing = [*stop, *doubts.sentences, *_not_explained(e, open_), *e.completeness.missing, *limits(e)]

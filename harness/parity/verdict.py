@@ -337,7 +337,7 @@ def _answer(
     if doubt := grounds.doubts.answer():
         return "INCONCLUSIVE", doubt
     if grounds.untested:
-        return "INCONCLUSIVE", answers.untested(grounds.untested[0])
+        return "INCONCLUSIVE", answers.untested(e, grounds.untested[0])
     if grounds.too_little:
         return "INCONCLUSIVE", Answer.of("INCONCLUSIVE", grounds.too_little, "too little was compared")
     if grounds.unequal:
