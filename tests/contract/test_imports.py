@@ -93,6 +93,7 @@ def test_fast_tests_import_no_transformers() -> None:
     assert "pytest" in modules and "transformers" not in modules
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["triage.run", "triage.watch", "doctor", "frameworks.record", "commands.report", "commands.adapters"]

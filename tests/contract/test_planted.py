@@ -52,8 +52,8 @@ from scenarios.session import EngineSession
 home = Path(sys.argv[1])
 planted = json.loads(sys.argv[2])
 models = random_models(home)
-for run, plants in (("ordinary", (None, None)), ("planted", [Injection(*planted[name]) for name in ("engine", "trainer")])):
-    engine, trainer = plants
+both = [Injection(*planted[name]) for name in ("engine", "trainer")]
+for run, (engine, trainer) in {"ordinary": (None, None), "planted": both}.items():
     with stack(scenario(), models) as running:
         running.session.submit("configure", running.scenario.to_json(), engine).result()
         made = running.trainer(home / run, plants=trainer)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from recordings import Recording, check, digest, jagged, make, pair, put, scenario
 
+from harness import cli
 from harness.parity import judge
 from harness.parity.subjects.precision.observed_floor import asked_again
 from harness.parity.subjects.recording.observed_integrity import Minimum
@@ -474,7 +475,7 @@ def _mode(
         frame.fields["mode"] = frames
 
 
-@pytest.mark.by_day(6)
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "said"),
@@ -615,7 +616,7 @@ def test_a_job_that_ended_well_is_judged(tmp_path: Path, code: Any) -> None:
     assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
 
 
-@pytest.mark.by_day(5)
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["scenario", "model", "rollout", "sampling", "engine"])
 @pytest.mark.parametrize("value", [[1], "x", 5])
