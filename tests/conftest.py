@@ -197,6 +197,14 @@ def _whatever_a_test_is_about(
 
 
 @pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of commands that leave a report beside their verdict: its charts are most of what it costs."""
+    from reports.sections import charts
+
+    monkeypatch.setattr(charts, "charts", lambda parity, sheet: [])
+
+
+@pytest.fixture
 def sigterm() -> Iterator[None]:
     """The handler of SIGTERM that was in place before the command line put its own there."""
     before = signal.getsignal(signal.SIGTERM)

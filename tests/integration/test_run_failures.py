@@ -83,7 +83,7 @@ def test_a_role_that_is_killed_ends_the_run_with_a_sentence(tmp_path: Path) -> N
     os.kill(pid, signal.SIGKILL)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 3, output
-    assert "died" in output.strip().splitlines()[-1]
+    assert "died" in "".join(output.strip().splitlines(keepends=True)[-2:])
     assert gone(processes) == []
     assert list(Run(tmp_path / "run", strict=False).frames(kind="rollout"))
 
