@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import functools
 import itertools
 import json
 import math
@@ -17,7 +18,7 @@ import types
 import typing
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import scenarios
 from harness import pydantic_errors
@@ -30,6 +31,9 @@ from scenarios.engines import canonical_request, registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.engine_interface import ParameterRefused
 from scenarios.settings import Sampling, Scenario
+
+if TYPE_CHECKING:
+    import pydantic
 
 
 def catalog() -> list[str]:
@@ -135,12 +139,20 @@ def _checked(data: dict[str, Any], where: str) -> Scenario:
 
     _check_keys(data, Scenario, where, "")
     try:
-        scenario = pydantic.TypeAdapter(Scenario).validate_python(data)
+        scenario = _adapter().validate_python(data)
     except pydantic.ValidationError as error:
         raise BadInput(pydantic_errors.sentence(error, where), fix=_restored(pydantic_errors.key(error))) from error
     _check_numbers(data, Scenario, where, "")
     _check_ranges(scenario, where)
     return scenario
+
+
+@functools.cache
+def _adapter() -> pydantic.TypeAdapter[Scenario]:
+    """Making one takes 10 ms, and a matrix checks each of its cells."""
+    import pydantic
+
+    return pydantic.TypeAdapter(Scenario)
 
 
 def _read(scenario: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -188,15 +188,16 @@ def refused() -> tuple[PluginError, ...]:
     return (*causes.refused(), *checks.refused())
 
 
-def find(query: str) -> list[Entry]:
+def find(query: str, among: Sequence[Entry] = ()) -> list[Entry]:
     """The entries that a text names. Raises BadInput if it names none, and ModuleNotFoundError if it may name a cause
     or a check that this installation cannot list.
 
     The text is a name, or several one after the other as a first line has them: "HUNG K2 order inversion",
     "EQUIVALENT, but 2 warnings", "5 collective-backend". What follows a bracket, a colon or two spaces is left out:
     the details of a cause (STALE_WEIGHTS(lm_head.weight)), an exit code, the reason of a verdict.
+    `among`: the entries, where the caller has them already.
     """
-    all_entries = entries()
+    all_entries = among or entries()
     names: dict[str, list[Entry]] = {}
     for entry in all_entries:
         for name in (entry.name, *entry.also):

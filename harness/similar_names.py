@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 
@@ -19,16 +20,28 @@ def edits(name: str, other: str) -> int:
     return rows[-1][-1]
 
 
+def fewest_edits(letters: Counter[str], others: Counter[str]) -> int:
+    """Return how many edits names of these letters need at least, whatever the order of the letters.
+
+    A swap changes no count of a letter, and every other edit changes the counts on one side by one at most.
+    """
+    return max((letters - others).total(), (others - letters).total())
+
+
 def similar(name: str, others: Iterable[str]) -> list[str]:
     """Return the names of which at most a third of the letters differ, or that begin with this one; the nearest first.
 
     rum is run, trian is train and mi is mine; nonexist is not none.
     """
     near = {}
+    letters = Counter(name)
     for other in others:
         shorter, longer = sorted((len(name), len(other)))
         begins = bool(name) and other.startswith(name)
-        # The lengths alone may be too far apart: a PATH holds thousands of names.
-        if begins or (shorter * 3 >= longer * 2 and edits(name, other) * 3 <= longer):
-            near[other] = edits(name, other)
+        # A PATH holds thousands of names. The lengths, then the letters alone, tell most of them apart at little cost.
+        if not begins and (shorter * 3 < longer * 2 or fewest_edits(letters, Counter(other)) * 3 > longer):
+            continue
+        count = edits(name, other)
+        if begins or count * 3 <= longer:
+            near[other] = count
     return sorted(near, key=near.__getitem__)

@@ -112,6 +112,16 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_collection_finish() -> None:
     """Freeze what imports and collection made: garbage collections, and Python's end, took 4 s a process over it."""
     gc.freeze()
+    _collected.update(sys.modules)
+
+
+_collected: set[str] = set()
+
+
+@pytest.fixture
+def imported_by_collection() -> frozenset[str]:
+    """The modules that were loaded when the last test was collected."""
+    return frozenset(_collected)
 
 
 @pytest.fixture(scope="session")
@@ -194,6 +204,14 @@ def _whatever_a_test_is_about(
     assert not headlines.unnamed(_answers), "harness explain refuses these names"
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
+
+
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of commands that leave a report beside their verdict: its charts are most of what it costs."""
+    from reports.sections import charts
+
+    monkeypatch.setattr(charts, "charts", lambda parity, sheet: [])
 
 
 @pytest.fixture

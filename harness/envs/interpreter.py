@@ -8,7 +8,9 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,6 +112,9 @@ class Driver(_OfPython):
             ) from error
 
 
+_ANSWERS: ContextVar[dict[Path, Interpreter] | None] = ContextVar("answers", default=None)  # of `inspected_once`
+
+
 def absolute(python: str | Path) -> Path:
     """Return the interpreter's absolute path, or bin/python of a venv's directory. Links are kept because venvs need
     them.
@@ -129,6 +134,25 @@ def clean(environ: Mapping[str, str], **more: str) -> dict[str, str]:
 def inspect(python: str | Path) -> Interpreter:
     """Query the interpreter. Takes about 0.2 s. Raises EnvironmentUnusable when it is not a Python that answers."""
     path = absolute(python)
+    answers = _ANSWERS.get()
+    if answers is None:
+        return _queried(path)
+    if path not in answers:
+        answers[path] = _queried(path)
+    return answers[path]
+
+
+@contextmanager
+def inspected_once() -> Iterator[None]:
+    """Query each interpreter once within the block, which makes and changes no environment."""
+    token = _ANSWERS.set({})
+    try:
+        yield
+    finally:
+        _ANSWERS.reset(token)
+
+
+def _queried(path: Path) -> Interpreter:
     if not path.exists():
         raise EnvironmentUnusable(f"there is no interpreter at {path}", fix="harness env list")
     engines = {name: registry.get(name).distributions or (name,) for name in registry.names(embedded=False)}

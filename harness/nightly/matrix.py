@@ -19,6 +19,7 @@ import pydantic
 from harness import envs, pydantic_errors
 from harness.command_options import command_options, option_words
 from harness.commands.faults import refuse_unknown
+from harness.envs.interpreter import inspected_once
 from harness.errors import BadInput, HarnessError, collected, near_names, refuse
 from harness.frameworks import detection
 from harness.frameworks.job_parity import check_pair
@@ -205,9 +206,10 @@ def load(path: Path) -> tuple[Matrix, list[Cell]]:
         _quantity(size, matrix.keep.size, "keep.size", path)
     cells: list[Cell] = []
     mistakes: list[HarnessError] = []
-    for cell in _cells(matrix, path):
-        with collected(mistakes):
-            cells.append(_checked(cell, path))
+    with inspected_once():  # cells share their environments
+        for cell in _cells(matrix, path):
+            with collected(mistakes):
+                cells.append(_checked(cell, path))
     refuse(mistakes)
     names = [cell.name for cell in cells]
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from scenarios import models
 from scenarios.bench.case import Alteration, CaseSample, Drawn, PassedOver
 from scenarios.bench.fit import Choices
 from scenarios.engines import guided
-from scenarios.engines.coupling import EDGE, Draw, gumbel, perturbed
+from scenarios.engines.coupling import EDGE, Draw, gumbel, perturbed_with
 from scenarios.engines.engine_interface import Completion, Request
 from scenarios.engines.hf.engine import HFEngine, ids_of
 from scenarios.engines.hidden_states import HiddenStates
@@ -206,7 +206,7 @@ class Reference:
         gaps = [float("inf")]
         for prompt in {self._prompt(sample, alteration), sample.prompt}:  # a continuation may have had either one
             logits = self._penalised(prompt, number, alteration)[position : position + 1]
-            kept, wide = (self._perturbed(logits, number, position, alteration, by)[0] for by in self._edges)
+            kept, wide = (scores[0] for scores in self._perturbed(logits, number, position, alteration, self._edges))
             if (number, position) in alteration.passed_over:
                 kept[kept.argmax()] = float("-inf")
             if 0 <= token < len(wide):
@@ -370,7 +370,7 @@ class Reference:
         sent = again.get(sample.number, 0 if request.offset else len(guide))
         logits = self._logits_from(sent, sample.number, alteration)[request.offset :]
         penalised_logits = self._penalised_from(sent, sample.number, alteration)[request.offset :]
-        scores = self._perturbed(penalised_logits, sample.number, request.offset, alteration)
+        [scores] = self._perturbed(penalised_logits, sample.number, request.offset, alteration)
         passed_over = {position for number, position in alteration.passed_over if number == sample.number}
         seconds = scores.topk(2, dim=-1).indices[:, 1].tolist() if passed_over else []
         ends, limit = self._ends(sampling), sampling.max_tokens
@@ -487,12 +487,15 @@ class Reference:
     def _ends(self, sampling: Sampling) -> frozenset[int]:
         return frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos)
 
-    def _perturbed(self, logits: Tensor, number: int, start: int, alteration: Alteration, slack: float = 0.0) -> Tensor:
+    def _perturbed(
+        self, logits: Tensor, number: int, start: int, alteration: Alteration, slacks: Sequence[float] = (0.0,)
+    ) -> list[Tensor]:
+        """Return the scores whose argmax is the draw, for each slack of the filters."""
         draw = self._draw(number, alteration)
         positions = torch.arange(start, start + len(logits), dtype=torch.int64)
         if self.scenario.rollout.mode == "greedy":
-            return barred(logits.double(), positions, draw.min_tokens, draw.end_ids)
-        return perturbed(logits, draw, positions, slack)
+            return [barred(logits.double(), positions, draw.min_tokens, draw.end_ids) for _ in slacks]
+        return perturbed_with(logits, draw, positions, slacks)
 
     def _penalised_from(self, again: int, number: int, alteration: Alteration) -> Tensor:
         """Return `_logits_from` after the penalties of an alteration."""

@@ -141,9 +141,18 @@ def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor, slack: 
     `positions` count from the start of the response. `slack`: see `filtered`. The difference of two entries is a
     margin in nats of logits/T.
     """
+    [scores] = perturbed_with(logits, draw, positions, (slack,))
+    return scores
+
+
+def perturbed_with(
+    logits: torch.Tensor, draw: Draw, positions: torch.Tensor, slacks: Sequence[float]
+) -> list[torch.Tensor]:
+    """Return the scores of `perturbed` for each slack. Their noise, which costs most, is made once."""
     scores = barred(logits, positions, draw.min_tokens, draw.end_ids)
     samples = torch.full_like(positions, draw.sample)
-    return filtered(scores, draw, slack) + gumbel(draw.seed, samples, positions, logits.shape[-1])
+    noise = gumbel(draw.seed, samples, positions, logits.shape[-1])
+    return [filtered(scores, draw, slack) + noise for slack in slacks]
 
 
 def reported(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:

@@ -74,25 +74,14 @@ def test_harness_imports_without(package: str) -> None:
     assert package not in loaded("import harness")
 
 
-@pytest.mark.slow
-def test_fast_tests_import_no_transformers() -> None:
+def test_fast_tests_import_no_transformers(pytestconfig: pytest.Config, imported_by_collection: frozenset[str]) -> None:
     """That import takes 2 s in each process of `make unit`; modules that need it are slow as a whole."""
-    collect = [
-        "--collect-only",
-        "-q",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow",
-        "tests/unit",
-        "tests/contract",
-    ]
-    modules = loaded(f"import os, pytest; os.chdir({str(ROOT)!r}); assert pytest.main({collect}) == 0")
-    assert "pytest" in modules and "transformers" not in modules
+    if pytestconfig.option.markexpr != "not slow":
+        pytest.skip("slow tests are collected, too")
+    assert "pytest" in imported_by_collection and "transformers" not in imported_by_collection
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["triage.run", "triage.watch", "doctor", "frameworks.record", "commands.report", "commands.adapters"]

@@ -154,6 +154,7 @@ def answered(server: Server, folder: Path, words: str, kind: str) -> None:
     assert printed.strip() and answer.code >= (kind in NO_FILE), printed
 
 
+@pytest.mark.by_day(60)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("parameter", READS)

@@ -25,8 +25,13 @@ TARGETS = {*re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), r
 
 
 @pytest.fixture(scope="module")
-def fixes() -> list[Fix]:
-    return [*Source().fixes()]
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture(scope="module")
+def fixes(source: Source) -> list[Fix]:
+    return [*source.fixes()]
 
 
 def test_every_fix_of_the_source_works(fixes: list[Fix]) -> None:
@@ -49,12 +54,12 @@ REFUSALS = {
 }
 
 
-def test_every_refusal_has_a_fix() -> None:
-    assert not [*Source().without(REFUSALS)]
+def test_every_refusal_has_a_fix(source: Source) -> None:
+    assert not [*source.without(REFUSALS)]
 
 
-def test_an_error_without_a_fix_is_seen() -> None:
-    assert [*Source().without({"FlightError"})], "they become findings, and the rest of the dumps is judged"
+def test_an_error_without_a_fix_is_seen(source: Source) -> None:
+    assert [*source.without({"FlightError"})], "they become findings, and the rest of the dumps is judged"
 
 
 def test_fixes_are_collected_by_name_by_place_and_from_the_shell(fixes: list[Fix]) -> None:

@@ -28,11 +28,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
         yield made
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("fault", "causes"),
     [
-        (Fault("second", engine={"draw": {"second": 7}}), ["SAMPLER(another token now and then)"]),
+        pytest.param(Fault("second", engine={"draw": {"second": 7}}), ["SAMPLER(another token now and then)"],
+                     marks=pytest.mark.night),
         (Fault("limit", engine={"limit": 9}), ["LENGTH(context)"]),
         pytest.param(Fault("pairs", engine={"permute": "pairs"}), ["ORDER"], marks=pytest.mark.night),
         pytest.param(Fault("unsaid", engine={"truncate": {"side": "left", "keep": 4, "unsaid": True}}),

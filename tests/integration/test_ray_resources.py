@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def test_a_task_that_no_cpu_is_left_for(start: Callable[[str], int], tmp_path: P
         tasks = [task for task in seen[-1].ray_tasks if task.name == "score" and not task.pid]
         return any(task.state == "PENDING_NODE_ASSIGNMENT" and task.age_s >= OLD_ENOUGH_S for task in tasks)
 
+    time.sleep(OLD_ENOUGH_S)  # each look costs a second of processor time, and none of the earlier ones would do
     until(pending)
     verdict = triage(seen[-1])
     assert verdict.triage is not None and not verdict.triage.culprits

@@ -66,6 +66,9 @@ def recorded(plan: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("recorded") / "run", plan)
 
 
+pytestmark = pytest.mark.usefixtures("without_charts")
+
+
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(run_engines, "Cluster", LocalCluster)

@@ -66,9 +66,10 @@ def unnamed(subjects: Iterable[Any]) -> list[str]:
     from harness.errors import BadInput
 
     refused = []
+    entries = glossary.entries()
     for name in names:
         try:
-            glossary.find(name)
+            glossary.find(name, entries)
         except BadInput:
             refused.append(name)
         else:

@@ -7,6 +7,7 @@ interpreter, inherits nothing of the one before it and may be ended.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -90,6 +91,7 @@ def serve() -> None:
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
     importlib.import_module("harness.parity.causes.registry")
+    gc.freeze()  # otherwise a collection in a fork would copy every page
     for line in sys.stdin:
         print(json.dumps(_answered(json.loads(line))), flush=True)
 

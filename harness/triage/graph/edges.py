@@ -7,7 +7,7 @@ cannot tell started from enqueued, and a sender may be done before its receivers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harness.triage.evidence import Evidence, Process
@@ -15,7 +15,7 @@ from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.operations import peers
 from harness.triage.graph.subjects import Subject, ended, finished
-from harness.triage.graph.worlds import same_kind, same_world
+from harness.triage.graph.worlds import same_kind, same_world, world
 from harness.triage.places import plain
 from probes import limits
 from probes.collectives import HELPER, MAKERS, MEETING
@@ -225,31 +225,43 @@ def store(
     for subject in subjects.values():
         if subject.rank is not None and subject.process and not superseded(subject.process, evidence.processes):
             ranked.setdefault(subject.rank, []).append(subject)
+    # All ranks of one world lack the same ranks: so they are looked for once, not by each of a thousand ranks.
+    absent: dict[object, list[tuple[int, list[Subject]]]] = {}
     for key, what in joining.items():
         assert what is not None
         subject = subjects[key]
         if what.name:
             continue  # nobody recorded its other members
         expected = what.members or (tuple(range(what.world_size)) if what.world_size else ())
-        for rank in expected:
+        group = (world(subject.process), expected)
+        if group not in absent:
+            holders = ((rank, _holders(subject, ranked.get(rank, []), joining)) for rank in expected)
+            absent[group] = [
+                (rank, [holder for holder in of_rank if holder.key not in joining])
+                for rank, of_rank in holders
+                if not of_rank or any(holder.key not in joining for holder in of_rank)
+            ]
+        for rank, counterparts in absent[group]:
             if rank == subject.rank:
                 continue
-            rank_holders = ranked.get(rank, [])
-            # Several worlds may have this rank; only the one of the same address is meant.
-            counterparts = [holder for holder in rank_holders if same_world(subject.process, holder.process)]
-            # A rank that makes the group at another address has come to the wrong one. That is another fault.
-            arrived = [holder for holder in rank_holders if holder.key in joining]
-            counterparts = counterparts or [holder for holder in arrived if same_kind(subject.process, holder.process)]
             # A rank without any process becomes a node of its own, so that it can be named as never started.
-            if not counterparts:
-                name = f"rank {rank}"
-                subjects.setdefault(name, Subject(name, None, rank, observed=False))
-                counterparts = [subjects[name]]
-            for counterpart in counterparts:
+            name = f"rank {rank}"
+            for counterpart in counterparts or [subjects.setdefault(name, Subject(name, None, rank, observed=False))]:
                 if counterpart.key not in joining and counterpart.key != key:
                     because = f"{what.op}: {counterpart.label} has not come"
                     waits.append(Wait(key, counterpart.key, "store", because, what.age_s, operation=what.op))
     return waits, subjects
+
+
+def _holders(subject: Subject, holders: list[Subject], joining: Container[str]) -> list[Subject]:
+    """Those of the holders of a rank that are in the subject's world.
+
+    Several worlds may have this rank; only the one of the same address is meant. A rank that makes the group at another
+    address has come to the wrong one. That is another fault.
+    """
+    return [holder for holder in holders if same_world(subject.process, holder.process)] or [
+        holder for holder in holders if holder.key in joining and same_kind(subject.process, holder.process)
+    ]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,11 @@ def same_world(process: Process | None, peer: Process | None) -> bool:
     return mine == its and is_compatible if mine and its else same_kind(process, peer)
 
 
+def world(process: Process | None) -> tuple[object, ...]:
+    """What `same_world` and `same_kind` ask of a process: two of an equal world have the same peers."""
+    return () if process is None else (met_at(process), process.engine, process.world_size)
+
+
 def same_kind(process: Process | None, peer: Process | None) -> bool:
     """Whether two processes are of the same engine, and of the same world size as far as it is known."""
     if process is None or peer is None:

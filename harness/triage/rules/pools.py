@@ -52,16 +52,17 @@ def _awaits_nothing(case: Case, subject: Subject) -> bool:
     threads = process.samples[-1].threads
     handlers = {plain(frame.function): thread for thread in threads for frame in thread.frames if _of_pool(frame)}
     tasks, results = handlers.get("_handle_tasks"), handlers.get("_handle_results")
-    workers = [peer for peer in case.live() if peer.process and _is_worker_of(process, peer.process)]
-    return (
+    waits = (
         _in_pool(main_frames(threads), _WAITS)
         and tasks is not None
         and results is not None
         and plain(tasks.frames[0].function) in ("_handle_tasks", "get")  # of its queue of tasks, which C may read
         and plain(results.frames[0].function) == "_recv"
-        and bool(workers)
-        and not any(peer.progress or not _idle(peer.process) for peer in workers)
     )
+    if not waits:  # the search for workers costs most, in a job of a thousand processes
+        return False
+    workers = [peer for peer in case.live() if peer.process and _is_worker_of(process, peer.process)]
+    return bool(workers) and not any(peer.progress or not _idle(peer.process) for peer in workers)
 
 
 def _is_worker_of(parent: Process, process: Process) -> bool:

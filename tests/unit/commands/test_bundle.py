@@ -293,7 +293,7 @@ def _manifest(**changes: object) -> Callable[[dict[str, bytes]], None]:
     return lambda members: members.update({NAME: json.dumps(json.loads(members[NAME]) | changes).encode()})
 
 
-@pytest.mark.by_day(4)
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

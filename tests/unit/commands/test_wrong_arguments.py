@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.by_day(20)
+@pytest.mark.by_day(10)
 @pytest.mark.parametrize(
     ("words", "told", "fix"),
     [

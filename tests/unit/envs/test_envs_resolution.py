@@ -10,7 +10,7 @@ import pytest
 from fake_environments import RAY, FakeUv, venv
 
 from harness import envs
-from harness.envs import Backend, creation, home, registration, resolution
+from harness.envs import Backend, creation, home, interpreter, registration, resolution
 from harness.errors import BadInput, EnvironmentUnusable
 
 
@@ -148,3 +148,17 @@ def test_resolution_prefers_the_engines_own_environment(tmp_path: Path) -> None:
     envs.resolve("vllm")
     assert envs.resolve("vllm@0.32").name == "vllm"
     assert resolution.parse("vllm@0.32").version == "0.32"
+
+
+def test_an_interpreter_is_queried_once_within_a_block_and_anew_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queried: list[Path] = []
+    monkeypatch.setattr(interpreter, "_queried", lambda path: queried.append(path) or path)
+    first, second = tmp_path / "first", tmp_path / "second"
+    with interpreter.inspected_once():
+        assert [interpreter.inspect(python) for python in (first, second, first)] == [first, second, first]
+    assert queried == [first, second]
+    interpreter.inspect(first)
+    interpreter.inspect(first)
+    assert queried == [first, second, first, first]

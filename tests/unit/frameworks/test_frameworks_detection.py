@@ -150,6 +150,7 @@ def test_a_module_that_the_commands_own_python_lacks_is_refused(command: list[st
     assert sys.executable in str(told.value.fix)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "refused"),

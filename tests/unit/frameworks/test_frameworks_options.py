@@ -374,6 +374,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "kinds"),

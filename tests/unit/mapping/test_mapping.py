@@ -118,6 +118,7 @@ def kinds(found: Mapping) -> dict[str, str]:
     return {item.parameter: item.kind for item in found.findings}
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameter", "written", "kind"),
@@ -211,6 +212,7 @@ def test_a_right_mapping_is_quiet(checked, source: str, engine: str, of: str) ->
     assert (kinds(found), found.exit_code, set(found.functions)) == ({}, 0, {"engine", "sampling"})
 
 
+@pytest.mark.by_day(7)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong", "fault"),
@@ -646,6 +648,7 @@ def sampling_arguments(params):
 """
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "parameter"),
@@ -670,6 +673,7 @@ def test_the_ends_and_the_special_values_of_a_setting_are_tried(line: str, param
     assert list(kinds(found)) == ([parameter] if parameter else []), found.findings
 
 
+@pytest.mark.by_day(7)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "parameter"),
@@ -804,6 +808,7 @@ def test_settings_can_be_read_from_an_object_in_each_way(way: str, checked) -> N
     assert {"dtype", "seed"} <= {*found.arrived["engine"]}
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "value"),

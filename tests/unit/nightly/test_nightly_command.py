@@ -377,6 +377,7 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
     assert run("--dry-run") == 0 and "\n1 cell, about" in capsys.readouterr().out
 
 
+@pytest.mark.by_day(20)
 @pytest.mark.parametrize(
     ("text", "words"),
     [

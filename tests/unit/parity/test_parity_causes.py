@@ -144,6 +144,7 @@ def parted(recording: Recording) -> None:
             frame.arrays[name] = jagged([np.r_[901, row[1:]] for row in frame.arrays[name].rows()])
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("kind, name", [("rollout", "logprob"), ("experience", "actor_logprob")])
 @pytest.mark.parametrize("misread", ["scaled", "shifted"])
 def test_where_no_token_is_equal_neither_the_engine_nor_its_learner_is_blamed(

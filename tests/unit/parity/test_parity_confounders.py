@@ -22,6 +22,7 @@ def changed(**values: object) -> Scenario:
     return dataclasses.replace(scenario(), **values)  # type: ignore[arg-type]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "plan, name",

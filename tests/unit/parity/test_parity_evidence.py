@@ -46,6 +46,7 @@ def contents(value: Any) -> Any:
     return repr(value)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", [second_bos, shifted, sound])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

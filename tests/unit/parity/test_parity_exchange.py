@@ -35,6 +35,7 @@ def unnoticed(pair: Path) -> list[str]:
     return [verdict for verdict in verdicts if verdict not in ("INCONCLUSIVE", "ERROR")]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("resealed", [False, True])
 @pytest.mark.parametrize("renamed", [False, True])

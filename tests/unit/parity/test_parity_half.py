@@ -45,6 +45,7 @@ EXACT = ("exact_logprob", "behind_logprob", "behind_exact_logprob")
 # --- holes ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("by", [0.045, -0.045, 0.01])
 def test_a_bias_of_every_token_is_no_rounding(tmp_path: Path, by: float, recorded: bool) -> None:
@@ -165,6 +166,7 @@ def test_what_the_whole_run_tells_is_told_by_the_step_that_shows_it() -> None:
     assert told and all(one.step >= 3 for one in told)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("rounds", "at", "elsewhere", "state"),
     [
@@ -253,6 +255,7 @@ def test_a_sound_engine_is_known_after_small_updates_where_it_rounds_like_its_le
     assert verdict.verdict == expected and not verdict.causes, verdict.reason
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("now", "before", "expected", "state"),
     [
@@ -280,6 +283,7 @@ def test_in_float32_the_proofs_tell_two_versions_apart(
         assert verdict.causes[0].proofs
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("now", "before", "expected"),
     [(8e-6, 1e-6, "DIVERGENT"), (1e-6, 1.5e-6, "INCONCLUSIVE"), (1e-6, 8e-6, "EQUIVALENT")],
@@ -302,6 +306,7 @@ def test_the_proofs_of_one_side_are_not_the_other_s(
         assert causes(verdict) == ["STALE_WEIGHTS(one update behind)"] and verdict.causes[0].party == side
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("versions", [range(1, 7), (3,)])
 @pytest.mark.parametrize("side", SIDES)
 def test_each_update_of_each_side_needs_a_proof(tmp_path: Path, side: str, versions: Iterable[int]) -> None:
@@ -341,6 +346,7 @@ def test_a_replay_from_a_checkpoint_needs_no_proof_of_what_it_does_not_cover(tmp
     assert verdict.verdict == "EQUIVALENT", verdict.reason
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
@@ -368,7 +374,7 @@ def test_in_float32_the_proofs_tell_a_frozen_engine_from_one_that_is_behind(
     assert causes(verdict) == [f"STALE_WEIGHTS({expected})"] and verdict.causes[0].party == "candidate"
 
 
-@pytest.mark.by_day(4)
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("by", [0.04, 0.001])
 @pytest.mark.parametrize("column", ["reward", "value", "advantage", "return", "reference_logprob"])
 def test_what_must_be_bit_identical_is_compared_bit_by_bit(tmp_path: Path, column: str, by: float) -> None:
@@ -462,7 +468,7 @@ def test_figures_beyond_a_published_limit_are_told_above_an_equivalent_verdict(t
 # --- controls ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.by_day(4)
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("noise", [None, 0.002, 0.01])
 def test_rounding_with_mean_zero_is_no_alarm(tmp_path: Path, seed: int, noise: float | None) -> None:
@@ -511,6 +517,7 @@ def test_a_mean_of_clusters_has_the_error_of_clusters() -> None:
 # --- choices that rounding turns ----------------------------------------------------------------------
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("flips", "margin", "second", "found"),
     [(1, 0.13, True, 0), (12, 0.13, True, 12), (1, 0.9, True, 1), (1, 0.13, False, 1)],
@@ -534,6 +541,7 @@ def test_one_choice_turned_by_a_token_that_rounds_far_is_no_difference(
     assert len(e.flips.table) == found and e.counts.flips_beyond_margin == found
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("choices", "edge", "found"), [(1, 0.1, 0), (12, 0.1, 12), (1, 0.4, 1), (1, float("nan"), 1), (1, None, 1)]
 )
@@ -559,6 +567,7 @@ def test_one_choice_that_the_far_edge_of_a_filter_turns_is_no_difference(
     assert [len(e.found(Kind.CHOICE.of(side))) for side in SIDES] == [found, found]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("flips", "edge", "found"), [(1, 0.1, 0), (12, 0.1, 12), (1, 0.4, 1), (1, float("nan"), 1), (1, None, 1)]
 )

@@ -121,7 +121,7 @@ def _of_the_day() -> list[Case]:
     return list(dict.fromkeys([*DECEPTIONS, *always, *once]))
 
 
-@pytest.mark.by_day(40)
+@pytest.mark.by_day(24)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name", "place"), CASES if NIGHT else _of_the_day())
 def test_a_tampering_ends_as_its_page_says(kind: str, name: str, place: str) -> None:

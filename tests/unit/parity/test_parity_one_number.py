@@ -108,6 +108,7 @@ def test_a_number_that_says_nothing_of_an_engine_is_unexplained(name: str, new: 
     assert verdict.verdict == "DIVERGENT" and families <= {"UNEXPLAINED", "NUMERIC_FATAL"}, verdict.causes
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("new", [0.5, math.nan, math.inf])
 def test_a_value_that_no_log_probability_has_is_said(new: float, copy: Path) -> None:

@@ -11,6 +11,7 @@ from tests.golden.judging import TESTS, unpacked
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("row", "side", "origin"),
     [

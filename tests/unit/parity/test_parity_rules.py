@@ -520,6 +520,7 @@ def test_prompts_that_are_another_samples_are_permuted(tmp_path: Path) -> None:
     settled(put(tmp_path, baseline, candidate), "ORDER")
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("guided", [True, False])
 @pytest.mark.parametrize("paired", ["with other prompts", "with their prompts", "and changed"])

@@ -22,6 +22,7 @@ def add(recording: Recording, by: float, *, every: int = 1) -> None:
         frame.arrays["logprob"].values[::every] += np.float32(by)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("by", [1e-5, -1e-5])

@@ -341,6 +341,7 @@ def test_twenty_tokens_are_inconclusive(tmp_path: Path) -> None:
     assert "tokens" in verdict.account
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("experience",), ("floor",), ("sync",), ("learner",), ("rollout",)])
 def test_what_was_not_recorded_was_not_passed(tmp_path: Path, kinds: tuple[str, ...]) -> None:
@@ -465,6 +466,7 @@ def test_prompts_of_the_native_stage_that_the_engine_saw_otherwise(tmp_path: Pat
     assert check(verdict, "prompt-ids-in against prompt-ids-the-engine-saw").state == "confirmed"
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("column", ["entropy", "varentropy", "mass_before", "outside", "processed_logprob"])
 def test_a_native_stage_whose_scores_are_no_numbers_was_not_passed(tmp_path: Path, column: str) -> None:

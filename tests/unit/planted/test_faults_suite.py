@@ -55,6 +55,7 @@ def test_every_cause_that_the_judge_can_name_is_known() -> None:
     assert found - {*EXIT_CODES, *AUDIT_EXIT_CODES} - others <= families().keys()
 
 
+@pytest.mark.by_day(70)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_catalogue_is_sound(fault: Fault) -> None:

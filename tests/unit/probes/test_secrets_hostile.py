@@ -286,7 +286,9 @@ def test_a_free_field_of_the_index_is_bounded(tmp_path: Path) -> None:
     from harness.triage import directory
 
     deep = json.loads('{"a":' * 300 + "1" + "}" * 300)
-    found = directory.read(hostile(tmp_path / "e", {"format_version": 1, "ras": deep, "notes": ["x" * 90_000] * 9_000}))
+    found = directory.read(
+        hostile(tmp_path / "e", {"format_version": 1, "ras": deep, "notes": ["x" * 90_000, *["y"] * 9_000]})
+    )
     assert (
         found.ras == {} and len(found.notes) <= directory.MAX_NOTES and max(map(len, found.notes)) <= directory.MAX_NOTE
     )

@@ -108,6 +108,7 @@ def read_whole(record: Any) -> None:
                 read_whole(part)
 
 
+@pytest.mark.by_day(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_json_value_of_any_key_is_read_without_an_error(kind: str) -> None:

@@ -44,6 +44,7 @@ def words(text: str) -> list[str]:
     return text.replace(" \\\n", " ").split()
 
 
+@pytest.mark.by_day(19)
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -142,6 +142,7 @@ def test_junit_has_one_case_per_check_and_one_for_the_verdict():
     assert root.attrib == {"tests": "16", "failures": "4", "errors": "0", "skipped": "0"}
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["md", "html", "junit"])
 @pytest.mark.parametrize("kind", ["findings", "confounders"])

@@ -72,6 +72,7 @@ def test_two_renderings_are_the_same_bytes(pages):
     assert render(examples.stale_tensor(), "html") == pages["stale_tensor"]
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_nothing_is_loaded_run_or_sent(pages, name):
@@ -211,6 +212,7 @@ def test_every_series_is_drawn_known_or_not():
     assert [chart.title for chart in drawn({"grad_norm": [1.0]}, {"surprise": [2.0]})] == ["grad norm", "surprise"]
 
 
+@pytest.mark.by_day(10)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "values",

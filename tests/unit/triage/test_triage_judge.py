@@ -22,6 +22,7 @@ def named(verdict):
     return {party.key for party in verdict.triage.culprits}
 
 
+@pytest.mark.by_day(31)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", trial.KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize(("world", "odd"), WORLDS)
@@ -45,6 +46,7 @@ def test_nobody_is_blamed_in_a_control(world, odd):
         assert verdict.exit_code == 0, case.name
 
 
+@pytest.mark.by_day(11)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", trial.KINDS[:4], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize(("world", "odd"), WORLDS)

@@ -333,6 +333,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_look(tmp_path, ca
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["text", "json", "md", "html", "junit"])
 def test_the_command_prints_and_leaves_with_the_verdicts_code(dumps, format, capsys):

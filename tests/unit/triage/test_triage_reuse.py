@@ -173,6 +173,7 @@ def last(path: Path) -> journals.Recording:
     return one.journal
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1 << 10, (1 << 20) + 1, 5 << 20, 20 << 20])
 @pytest.mark.parametrize("torn", [0, 100, 3 << 20], ids=["whole", "torn", "torn beyond the tail"])

@@ -53,6 +53,7 @@ def decided(words: Said) -> tuple[frozenset[int], str, str]:
 JOBS = {kind: faulty(kind, 5, 40) for kind in ("skip", "wrong-op", "dead", "straggler", "stalled", "wedge")}
 
 
+@pytest.mark.by_day(7)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*JOBS, "healthy"])
 @pytest.mark.parametrize("rewrite", [hccl, torchcomms])

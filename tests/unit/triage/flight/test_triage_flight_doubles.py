@@ -45,6 +45,7 @@ def answer(verdict: Verdict) -> tuple[str, str, list[int | None]]:
     return verdict.verdict, verdict.triage.hang, [party.rank for party in verdict.triage.culprits]
 
 
+@pytest.mark.by_day(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(

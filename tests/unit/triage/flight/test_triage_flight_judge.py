@@ -20,6 +20,7 @@ def of(kind: Any, rank: int, at: int, **shape: int) -> Said:
     return said(of_job(faulty(kind, rank, at, **shape)))
 
 
+@pytest.mark.by_day(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", range(8))
 @pytest.mark.parametrize("kind", NAMED)

@@ -313,6 +313,7 @@ def with_size(size: int) -> bytes:
     return json.dumps(dump).encode()
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "pickle"])
 @pytest.mark.parametrize("damage", [with_status, with_member, with_size])
