@@ -235,14 +235,15 @@ def _from_the_call(kinds: list[tuple[str, str]], *, leading: bool) -> list[tuple
     return kinds
 
 
-_AT_EXIT = ("finished", "the end of the interpreter")
+# The kind and the operation of a process whose program is over, and which joins its threads.
+AT_EXIT = ("finished", "the end of the interpreter")
 
 
 def _waits_in(kinds: list[tuple[str, str]]) -> tuple[str, str]:
     """What the frames mean together: the kind, and the operation as its caller named it."""
     kind, op = kinds[0]
-    if kind in ("join", "lock") and _AT_EXIT in kinds:
-        return _AT_EXIT  # it joins threads that keep the process alive
+    if kind in ("join", "lock") and AT_EXIT in kinds:
+        return AT_EXIT  # it joins threads that keep the process alive
     if kind == "wait":
         kind = "collective"
     ops = [name for frame_kind, name in kinds if frame_kind == kind and name != "wait"]

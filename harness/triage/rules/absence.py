@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.triage import source
 from harness.triage.evidence import PASTED, Process, Thread
 from harness.triage.graph import Subject
@@ -13,7 +15,7 @@ from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_c
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
-from harness.triage.stacks import EVENT_LOOP, user_frame
+from harness.triage.stacks import AT_EXIT, EVENT_LOOP, user_frame
 from reports.sections.triage import ranks
 
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
@@ -24,12 +26,19 @@ _AFTER_AN_ERROR = (
     _STAND,
     "let a failed rank end: torchrun and Ray then end the others",
 )
+_COUNTS = (
+    "count the batches and microbatches of one epoch on each rank",
+    "join the ranks' loops: torch.distributed.algorithms.join.Join, or drop_last",
+)
 _LATE_DEVICE = ("nvidia-smi; dmesg | grep -i xid", Native.dump("where the rank stands"))
 _WITHOUT_AN_ERROR = (_STAND, "read its code there, and the end of its log: what it waits for")
 
 
 def left_loop(case: Case) -> Ruling | None:
-    """K1: some ranks have left the loop in which the others still wait, or some go round once more than the others."""
+    """K1: some ranks have left the loop in which the others still wait, or some go round once more than the others.
+
+    K4 where a rank's program is over, and no recorder says whether by its last line or by an error.
+    """
     grouped = {wait.target for wait in case.graph.waits if wait.layer in ("collective", "store")}
     ends = [end for end in _absent(case) if end.key in grouped]
     together = ("collective", "p2p", "store")  # a rank that calls one of these itself is in no collective
@@ -45,11 +54,39 @@ def left_loop(case: Case) -> Ruling | None:
     past |= {end.key: 0 for end in ends if end.key not in past and end.doing.kind in ("finished", "ray_idle")}
     if not past:
         return None
+    if unrecorded := [key for key, line in past.items() if not line and _is_unrecorded_exit(case.subject(key))]:
+        return _exited(case, unrecorded)
     how = {
         key: f"has left the loop at line {line}" if line else "is through with its work" for key, line in past.items()
     }
     why_past = {key: f"{words}: {case.subject(key).state()}" for key, words in how.items()}
     return trip(why_past, case, case.waited_in(past), how=next(iter(how.values())))
+
+
+def _is_unrecorded_exit(subject: Subject) -> bool:
+    """Whether a process stands at the end of its interpreter, where a program that raised stands as well, without a
+    record of its errors."""
+    return (
+        (subject.doing.kind, subject.doing.op) == AT_EXIT
+        and subject.process is not None
+        and subject.process.beat is None
+    )
+
+
+def _exited(case: Case, keys: Sequence[str]) -> Ruling:
+    names, where = case.names(keys), case.waited_in(keys)
+    return Ruling(
+        "HUNG",
+        f"the program of {names} is over, and a thread keeps it alive; others wait in {where}",
+        "K4",
+        dict.fromkeys(keys, "its program is over, by its last line or by an error; a thread keeps it alive"),
+        place=where,
+        missing=(f"whether the program of {names} raised: its log tells, or a start under harness watch",),
+        next=(
+            f"read the end of the log of {names}: an error there is the cause; without one it left the loop early",
+            *_COUNTS,
+        ),
+    )
 
 
 def _outnumbered(case: Case, ends: list[Subject], waiters: list[Subject]) -> bool:
@@ -74,10 +111,7 @@ def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
         "K1",
         why,
         place=where,
-        next=(
-            "count the batches and microbatches of one epoch on each rank",
-            "join the ranks' loops: torch.distributed.algorithms.join.Join, or drop_last",
-        ),
+        next=_COUNTS,
     )
 
 

@@ -58,7 +58,9 @@ def apart(case: Case) -> Ruling | None:
             place=where,
             next=(again, *_NEXT),
         )
-    if not threads and (ruling := left_out(case, places)):
+    # The text is read from the lines at which main threads stand.
+    by_main = all(_main_thread_in_collective(subject.process) for subject in ranks)
+    if not threads and by_main and (ruling := left_out(case, places)):
         return ruling
     if not threads:
         headline = f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
@@ -96,8 +98,18 @@ def _waits(subject: Subject) -> bool:
 
 
 def collectives_beside(subject: Subject) -> list[Thread]:
-    """Threads beside the main one that stand in a collective of their own."""
-    return [thread for thread in _side_threads(subject.process) if stacks.classify(thread).kind in BETWEEN_RANKS]
+    """Threads beside the main one that stand in a collective of their own.
+
+    A main thread that waits for one of them is in no collective, and is seen in that one's.
+    """
+    aside = [thread for thread in _side_threads(subject.process) if stacks.classify(thread).kind in BETWEEN_RANKS]
+    return aside if _main_thread_in_collective(subject.process) else aside[1:]
+
+
+def _main_thread_in_collective(process: Process | None) -> bool:
+    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    main = main_frames(threads)
+    return any(thread.frames == main and stacks.classify(thread).kind in BETWEEN_RANKS for thread in threads)
 
 
 def _side_threads(process: Process | None) -> list[Thread]:
