@@ -1,4 +1,5 @@
-"""Rule about ranks that all wait in collectives, at different places of the program or in two threads of one rank.
+"""Rule about ranks that all wait in collectives, at different places of the program or in two threads of one rank, and
+about ranks that all receive, so that none sends.
 
 No recorder says who waits for whom. If every rank of the only world was seen at two looks, nothing moved, and nobody
 else could come, the job hangs whatever the groups are. A rank is named only if the program's text proves that it left
@@ -33,7 +34,8 @@ _NEXT = (
 
 
 def apart(case: Case) -> Ruling | None:
-    """K1, K2 or INSUFFICIENT: the ranks wait in collectives at different places, or in two threads each."""
+    """K1, K2 or INSUFFICIENT: the ranks wait in collectives at different places or in two threads each, or all of them
+    receive."""
     ranks = [subject for subject in case.live() if subject.rank is not None]
     if case.evidence.source != "live" or case.evidence.stall_s or any(group.ranks for group in case.groups):
         return None
@@ -43,7 +45,7 @@ def apart(case: Case) -> Ruling | None:
         return None
     places = standing.places_of(ranks)
     threads = [subject for subject in ranks if collectives_beside(subject)]
-    if len(places) < 2 and not threads:
+    if len(places) < 2 and not threads and not all(map(_receives, ranks)):
         return None
     lines = _lines(case, places)
     headline = _of_threads(case, threads, places) if threads else standing.headline(places)
@@ -79,6 +81,10 @@ def apart(case: Case) -> Ruling | None:
             *_NEXT,
         ),
     )  # fmt: skip
+
+
+def _receives(subject: Subject) -> bool:
+    return subject.doing.kind == "p2p" and subject.doing.op.startswith("recv")
 
 
 def _lines(case: Case, places: Sequence[standing.Place]) -> tuple[str, ...]:

@@ -73,6 +73,19 @@ def culprits(verdict: Verdict) -> list[int | None]:
     return [culprit.rank for culprit in verdict.triage.culprits]
 
 
+@pytest.mark.parametrize(("quiet_s", "verdict"), [(20.0, "HUNG"), (2.0, "INSUFFICIENT")])
+def test_ranks_that_all_receive_from_each_other_hang(file: str, quiet_s: float, verdict: str) -> None:
+    """The control: data came a moment ago."""
+    ranks = []
+    for number in range(2):
+        threads = (Thread("MainThread", 100 + number, (Frame("recv", TORCH, 100), Frame("main", file, 9)), main=True),)
+        looks = tuple(Sample(at_s, "S", threads=threads, net_quiet_s=quiet_s) for at_s in (0.0, 1.5))
+        ranks.append(Process(HOST, 100 + number, rank=number, world_size=2, samples=looks))
+    its = judged(*ranks)
+    assert its.verdict == verdict
+    assert its.triage is not None and (its.triage.hang == "K2") is (verdict == "HUNG") and not its.triage.culprits
+
+
 def test_the_rank_that_left_out_a_collective_is_named(file: str) -> None:
     verdict = judged(*job(file, {0: LOAD, 1: LOAD, 2: GRADIENT}))
     assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K1")
