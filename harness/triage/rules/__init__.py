@@ -75,7 +75,7 @@ RULES: tuple[Rule, ...] = (
     builds.locked,  # K9
     engines.transition,  # K8
     nodes.unreachable,  # K5
-    forming.unformed,  # K5
+    alive.unaided(forming.unformed),  # K5
     groups.diverged,  # K10, K3, K1: operations differ
     groups.conditional,  # K10
     alive.unaided(groups.inverted),  # K2

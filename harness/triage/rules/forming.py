@@ -9,6 +9,7 @@ from collections import Counter
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import forming
 from harness.triage.graph.subjects import LAUNCHERS
+from harness.triage.rules.outsiders import awaits_tasks, in_client
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.polls import polling
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
@@ -24,7 +25,7 @@ _STEPS = (
 
 
 def unformed(case: Case) -> Ruling | None:
-    """K5: members wait for a group to form, and some ranks have not come."""
+    """K5: members wait for a group to form, and some ranks have not come, nor is anything seen by which they would."""
     making = {
         subject.key: what for subject in case.live() if (what := forming(subject)) is not None and not subject.progress
     }
@@ -34,7 +35,11 @@ def unformed(case: Case) -> Ruling | None:
     joining = [case.subject(key) for key, what in making.items() if not what.name]
     if not joining:
         return None
-    targets = _awaited(case, joining)
+    awaited = _awaited(case, joining)
+    members = {member.key for member in joining}
+    targets = [target for target in awaited if not _may_come(case, target, members)]
+    if awaited and not targets:
+        return None
     moving = [target for target in targets if target.progress]
     if moving:
         return slow_because(case, [moving[0].key])
@@ -45,6 +50,15 @@ def unformed(case: Case) -> Ruling | None:
     if not targets:
         return _addresses(case, joining, place)
     return _without_members(case, joining, targets, place)
+
+
+def _may_come(case: Case, target: Subject, members: set[str]) -> bool:
+    """Whether a rank waits for somebody else: who may still end that wait (`alive.unaided`), a server outside the job,
+    or a process that is no member and is judged itself."""
+    if target.key in case.excused:
+        return True
+    asks = any(wait.waiter == target.key and wait.target not in members for wait in case.graph.waits)
+    return target.observed and not target.stuck and (asks or awaits_tasks(target) or in_client(case, target))
 
 
 def _awaited(case: Case, joining: list[Subject]) -> list[Subject]:
