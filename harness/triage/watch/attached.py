@@ -6,6 +6,7 @@ threshold earlier, and the verdict says what a start under `harness watch` would
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ LACKS = (
     "attached to a running job: no heartbeats, spans, groups or last words of its processes, and flight recorders only "
     "where the job dumps them; harness watch -- COMMAND starts it with all of these"
 )
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 LIFE_S = 1.0  # seconds between two checks whether the job lives
 
 
@@ -99,7 +101,10 @@ class Attached:
     def _tell(self, verdict: Verdict, folder: Path, *, ends: bool) -> None:
         """Tell a verdict that differs from the one before, and keep its evidence; also of the one that ends the job."""
         culprits = tuple(sorted(party.key for party in verdict.triage.culprits)) if verdict.triage else ()
-        before, self._last = self._last, (verdict.verdict, verdict.triage.hang if verdict.triage else "", culprits)
+        # What an undecided look knows is in its sentence. Its seconds pass, and are nothing new.
+        sentence = _NUMBERS.sub("", verdict.reason) if verdict.verdict == "INSUFFICIENT" else ""
+        hang = verdict.triage.hang if verdict.triage else ""
+        before, self._last = self._last, (verdict.verdict, hang, culprits, sentence)
         is_new = self._last != before
         if not (is_new or ends):
             self.retention.discard(folder)
@@ -110,7 +115,7 @@ class Attached:
             return
         if verdict.verdict == "HUNG" or self.verdict is None or self.verdict.verdict != "HUNG":
             self.verdict = verdict
-        self.retention.keep(folder, verdict, subject=" ".join(map(str, self._last)), displayed=True)
+        self.retention.keep(folder, verdict, subject=" ".join(map(str, self._last[:3])), displayed=True)
         self.retention.publish(verdict)
         if not is_new:
             return

@@ -166,3 +166,19 @@ def test_what_runs_the_watch_is_refused_with_the_child_to_name(
     fix = refusal.value.fix or ""
     assert fix == f"harness watch --pid {named}" if named else fix.startswith("pgrep")
     assert not (tmp_path / "out").exists()
+
+
+def test_each_new_answer_of_an_undecided_watch_is_told_once(tmp_path: Path) -> None:
+    job = Job(tmp_path, [])
+    reasons = [
+        "rank 0 had data 9.3 s ago",
+        "rank 0 had data 4 s ago",
+        "rank 1 sleeps at a.py:5",
+        "rank 1 sleeps at a.py:5",
+    ]
+    for number, reason in enumerate(reasons):
+        folder = tmp_path / "evidence" / str(number)
+        folder.mkdir(parents=True)
+        job.watch._tell(Verdict("triage", "INSUFFICIENT", 3, reason), folder, ends=False)
+    assert [verdict.reason for verdict in job.verdicts] == [reasons[0], reasons[2]]
+    assert job.watch.verdict is not None and job.watch.verdict.reason == reasons[2]
