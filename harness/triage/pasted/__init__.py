@@ -43,6 +43,9 @@ WANTED = (
 PASTES = "py-spy dump --pid PID | harness triage -"
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
+BESIDE_DUMPS = (
+    "lines about timeouts were not used beside flight recorder dumps: harness triage LOG, of the log alone, does"
+)
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
 
 
@@ -180,6 +183,8 @@ def _log_notes(reader: Reader, dumps: Mapping[int, Mapping[str, Any]]) -> list[s
     """What lines about timeouts do not say. `dumps`: their counters, if they are used."""
     if reader.log.several:
         return [SEVERAL]
+    if reader.recorded and reader.log.dumps():
+        return [BESIDE_DUMPS]
     groups = {config["name"]: False for dump in dumps.values() for config in dump["pg_config"].values()}
     groups |= {config["name"]: True for dump in dumps.values() for config in dump["pg_config"].values()
                if "ranks" in config}  # fmt: skip

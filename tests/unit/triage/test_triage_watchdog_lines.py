@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.triage.flight.synthesis import simulate, write
+from harness.triage.pasted import BESIDE_DUMPS
 from harness.triage.run import triage
 from reports.model import Verdict
 
@@ -115,6 +117,12 @@ def test_the_rank_with_another_operation_at_the_same_place_is_named(tmp_path: Pa
 def test_sends_and_receives_count_in_another_series(tmp_path: Path) -> None:
     verdict = judged(tmp_path, *waits(0, op="SEND"), *waits(1, op="RECV"), *waits(2), SIGNAL.format(3, 9, 9))
     assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+
+
+def test_lines_that_recorder_dumps_replace_are_said_to_be_unused(tmp_path: Path) -> None:
+    list(write(simulate(2, 8), tmp_path))
+    (tmp_path / "job.log").write_text("\n".join([*waits(1), *waits(2), SIGNAL.format(0, 7309, 7309)]))
+    assert BESIDE_DUMPS in triage([str(tmp_path)]).missing
 
 
 def test_lines_of_two_incidents_are_not_mixed(tmp_path: Path) -> None:
