@@ -120,7 +120,8 @@ def headline(places: Sequence[Place], most: int = MAX_PLACES) -> str:
     first, rarer = places[0], rarest(places[1:])
     rest = len(rarer) - (most - 1)
     displayed = [first, *rarer[: most - 1]]
-    return "; ".join(f"{place.who} at {place.words}" for place in displayed) + (f"; {rest} more" if rest > 0 else "")
+    places_text = [f"{place.who} at {place.words}" for place in displayed] + ([f"{rest} more"] if rest > 0 else [])
+    return ("; " if len(places_text) == 2 else ", ").join(places_text)  # two facts at most
 
 
 def line(case: Case, place: Place, most: Place | None) -> str:
