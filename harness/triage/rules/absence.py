@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.triage import source
+from harness.triage import source, wchan
 from harness.triage.evidence import PASTED, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
@@ -209,6 +209,8 @@ def unseen(case: Case) -> Ruling | None:
     ends = case.sinks()
     blind = [end for end in ends if _not_known(end)]
     if blind:
+        if ruling := _for_programs(case, blind):
+            return ruling
         return _not_looked_at(case, blind, stuck)
     if _young(case) and ends:
         return Ruling(
@@ -229,6 +231,36 @@ def unseen(case: Case) -> Ruling | None:
 def _not_known(subject: Subject) -> bool:
     """Whether there is neither a stack nor a recorder of it."""
     return not subject.observed or (subject.doing.kind == "unknown" and subject.pending is None)
+
+
+def _for_programs(case: Case, blind: list[Subject]) -> Ruling | None:
+    """INSUFFICIENT: processes wait for the end of programs that they started, which are not in Python."""
+    by_key = {subject.key: subject for subject in blind if subject.rank is None and subject.process}
+    parents = {wait.target: case.subject(wait.waiter) for wait in case.graph.waits
+               if wait.layer == "process" and wait.target in by_key}  # fmt: skip
+    if len(parents) < len(blind):
+        return None
+    lines = []
+    for key, parent in parents.items():
+        process = by_key[key].process
+        assert process is not None
+        awaited = wchan.words(process.samples[-1].wchan) if process.samples else ""
+        kernel = f", which waits for {awaited}" if awaited else ""
+        lines.append(
+            f"{parent.label} at {parent.frame or 'its call'} waits for the end of: {brief(process.command)}{kernel}"
+        )
+    first, parent = next(iter(parents.items()))
+    return Ruling(
+        "INSUFFICIENT",
+        f"{parent.label} waits for the end of {by_key[first].label}, a program without a Python stack",
+        evidence=tuple(lines[:MAX_DESCRIBED]),
+        missing=tuple(f"what {by_key[key].label} does" for key in parents),
+        place=parent.frame,
+        next=(
+            Live(f"{case.again()}   # in a minute: whether it has ended"),
+            "give the call a timeout, and say in its error what did not end",
+        ),
+    )
 
 
 def _not_looked_at(case: Case, blind: list[Subject], stuck: list[Subject]) -> Ruling:

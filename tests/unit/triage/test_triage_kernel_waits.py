@@ -15,7 +15,7 @@ from triage_evidence import compared, evidence, group, process, rank
 from harness.triage import source
 from harness.triage.collect import channels, proc, stacks
 from harness.triage.collect.proc import OTHER_USER
-from harness.triage.evidence import Frame, PipeReader, Process, Thread
+from harness.triage.evidence import Frame, OpenSpan, PipeReader, Process, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -411,3 +411,14 @@ def test_the_shared_memory_that_a_process_polls_is_told_from_what_it_only_has_ma
 
 def test_what_a_process_that_is_gone_touches_is_not_known() -> None:
     assert proc.touched_memory(2**22, ["/dev/shm/x"], 0.0) == ()
+
+
+def test_a_program_without_a_python_stack_for_whose_end_a_rank_waits_is_told() -> None:
+    waits = rank(
+        0, "main init_process_group", world=2, spans=(OpenSpan("init_process_group", 30.0, {"world_size": 2}),)
+    )
+    parent = looks(rank(1, "main:5 communicate", world=2), wchan="do_wait")
+    child = looks(process(200, "tool", ppid=parent.pid, command="aws s3 cp a b"), threads=(), wchan="hrtimer_nanosleep")
+    its = judged(waits, parent, child)
+    assert its.verdict == "INSUFFICIENT" and "rank 1 waits for the end of" in its.reason
+    assert any("aws s3 cp a b" in line for line in its.evidence)
