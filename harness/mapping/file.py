@@ -30,6 +30,7 @@ from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.mapping import PARTS
+from scenarios.engines.native import same
 from scenarios.engines.spec import EngineSpec
 
 _WITH_THE_REST = " with the rest"  # suffix for requests of a part that also have the other part's settings
@@ -163,7 +164,7 @@ def _without_effect(functions: list[Answers], options: Asked) -> Iterator[str]:
             for part in PARTS
             if f"{part}{_LEFT_OUT}{name}" in function.calls
         ]
-        if all(first == left_out for first, left_out in pairs):
+        if all(same(first, left_out) for first, left_out in pairs):
             yield f"--with {name}={value!r} changes nothing: each function returns the same without it"
 
 
@@ -328,6 +329,11 @@ def _raising(functions: list[Answers], judged: list[_Part]) -> list[Answers]:
 
 def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[Trial]:
     base, *varied = function.of(part)
+    tried = [(item, edge) for item in of_part for edge in item.edges]
+    others: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
+    for (item, edge), call in zip(tried, varied[2 * len(of_part) :], strict=True):
+        if "native" in call:
+            others.setdefault(item.parameter.name, []).append((edge.native, call["native"]))
     return [
         Trial(
             setting=item,
@@ -335,6 +341,7 @@ def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[
             varied=call.get("native", base["native"]),
             error=call.get("error", ""),
             accepted=function.takes is None or item.source.name in function.takes or item.parameter.name == "model",
+            others=tuple(others.get(item.parameter.name, ())),
         )
         for item, call in zip(of_part, varied, strict=False)
     ]

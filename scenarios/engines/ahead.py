@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -94,10 +95,14 @@ def _rejected(chosen: ParameterMap, engine: str, part: str, given: Mapping[str, 
 def main() -> None:
     request = json.load(sys.stdin)
     print(BEGUN, flush=True)
-    answer = ahead(
-        request["engine"], Scenario.from_json(request["scenario"]), request["mapping"], request["device"],
-        request["longest_context"],
-    )  # fmt: skip
+    try:
+        answer = ahead(
+            request["engine"], Scenario.from_json(request["scenario"]), request["mapping"], request["device"],
+            request["longest_context"],
+        )  # fmt: skip
+    except Exception:  # a user's code raises ParameterRefused alone: a defect of ours must not be called a fault of it
+        traceback.print_exc()
+        answer = Ahead()
     print("\n" + ANSWER + json.dumps(dataclasses.asdict(answer)), flush=True)
 
 
