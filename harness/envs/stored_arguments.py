@@ -24,12 +24,17 @@ from scenarios.engines.native_arguments import table
 PROGRAM = "scenarios.engines.accepted"
 
 
-def accepted(environment: Environment, *, ask: bool, say: Callable[[str], None] = lambda line: None) -> Accepted:
+def accepted(
+    environment: Environment, *, ask: bool, renew: bool = False, say: Callable[[str], None] = lambda line: None
+) -> Accepted:
     """Return the accepted arguments of an environment's engine.
 
-    Return an empty result where nothing is stored and `ask` is False, and where the engine cannot list them.
+    Return an empty result where nothing is stored and `ask` is False, and where the engine cannot list them. `renew`:
+    a list without choices, which an older version of the harness stored, counts as none.
     """
     kept = _read(environment)
+    if renew and kept is not None and not kept.choices:
+        kept = None
     if kept is not None or not ask or not registry.get(environment.engine).accepts:
         return kept or Accepted()
     say(f"asking {environment.engine} {environment.version} which arguments it takes, once for this environment")

@@ -235,6 +235,9 @@ def _judged(
     # What is dropped is said to be a constant, not that the constant is too large.
     reported = {name for item in (*findings.values(), *unknown) if item.kind != "dropped" for name in item.gets}
     unknown += judge.too_large(cast(Part, part), native, reported)
+    if part == "engine":
+        given = [pair for call in answers for pair in call.get("native", {}).items()]
+        unknown += judge.no_choices(given, reported)
     return _Part(
         part=part,
         function=function,

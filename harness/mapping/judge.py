@@ -245,6 +245,28 @@ class Judge:
                 fix=f"give {near[0]} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
             )
 
+    def no_choices(self, given: list[tuple[str, Any]], reported: set[str]) -> Iterator[Arrival]:
+        """Words that the target engine does not list for an argument, whatever they follow, the first of each argument,
+        without the arguments that are `reported`."""
+        for name, value in given:
+            refusal = "" if name in reported else self.takes.target.refusal(name, value)
+            if not refusal:
+                continue
+            reported = {*reported, name}
+            words = self.takes.target.choices[name]
+            near = difflib.get_close_matches(value, words, n=1)
+            yield Arrival(
+                setting=name,
+                parameter="",
+                part="engine",
+                kind="rejected",
+                asked=None,
+                gets={name: value},
+                text=f"{self.target.title} refuses it: {refusal}",
+                meaning="",
+                fix=f"give {name}={near[0]!r}, or leave it out" if near else f"leave {name} out",
+            )
+
     def too_large(self, part: Part, native: dict[str, Any], reported: set[str]) -> Iterator[Arrival]:
         """Whole numbers that no recording can hold, whatever they follow, without the arguments that are `reported`."""
         for name, value in native.items():
@@ -351,6 +373,8 @@ class Judge:
         if type_name := target.another_type(native, example):
             return f"{type_name} where {self.target.title} takes {type_text(example)}"
         why = target.rejects(native[target.name]) if target.name in native else ""
+        if not why and setting.part == "engine":
+            why = self.takes.target.refusal(target.name, native.get(target.name))
         return f"{self.target.title} refuses it: {why}" if why else ""
 
     def _misfits(self, parameter: Parameter, pairs: list[tuple[Any, Any]]) -> list[bool]:

@@ -188,6 +188,31 @@ def test_a_string_that_vllm_converts_arrives_and_another_one_does_not(checked) -
     assert kinds(judged) == {"max_model_len": "rejected"}
 
 
+CHOICES = {"dtype": ("auto", "half", "float16", "bfloat16", "float32"), "attention_backend": ("flashinfer", "triton")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "findings"),
+    [
+        ('dtype="float33"', {("dtype", "rejected")}),
+        ('dtype=asked["dtype"].replace("bfloat16", "bf16")', {("dtype", "rejected")}),
+        ('attention_backend="flashinferr"', {("attention_backend", "rejected")}),
+        ('attention_backend=asked["dtype"].replace("float32", "triton").replace("bfloat16", "tritn")',
+         {("attention_backend", "rejected")}),
+        ('attention_backend="FlashInfer"', set()),
+        ("attention_backend=None", set()),
+        ("attention_backend=asked", set()),
+    ],
+)  # fmt: skip
+def test_a_value_outside_of_the_choices_of_the_engine_is_rejected(source: str, findings: set, tmp_path: Path) -> None:
+    file = tmp_path / "users.py"
+    file.write_text(f"def sglang_engine(asked, ours):\n    return dict(ours, {source})\n")
+    judged = check(Asked(str(file), "sglang", "vllm"), Takes(Accepted(), Accepted(choices=CHOICES)))
+    assert {(item.setting, item.kind) for item in judged.findings} == findings
+    assert all("did you mean" in item.text or item.setting == "dtype" for item in judged.findings)
+
+
 NAN = """
 def engine_params(args):
     return {"model_path": args["model"], "dtype": args["dtype"], "random_seed": float("nan"), "stop": [float("nan")]}

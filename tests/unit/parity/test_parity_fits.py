@@ -100,6 +100,16 @@ def test_what_a_mapping_cannot_have_is_refused(environment: Environment, part: s
 
 
 @pytest.mark.slow
+def test_a_value_outside_of_the_choices_of_the_engine_is_refused(environment: Environment) -> None:
+    takes = kept.accepted(environment, ask=False)
+    keep(environment, dataclasses.replace(takes, choices={"dtype": ("auto", "half", "float32", "bfloat16")}))
+    checked(environment)
+    checked(environment, "def sglang_engine(asked, ours):\n    return dict(ours, dtype='half')\n")
+    with pytest.raises(BadInput, match=r"0.5.23 does not take dtype='float33'.*mean float32 or .*auto, half, float32"):
+        checked(environment, "def sglang_engine(asked, ours):\n    return dict(ours, dtype='float33')\n")
+
+
+@pytest.mark.slow
 def test_a_defect_of_the_harness_is_not_called_a_fault_of_the_mapping(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
