@@ -143,8 +143,8 @@ class Trial:
     """The calls of one setting.
 
     `base`, `varied`: native arguments at its first and its second value. `error`: what the mapping raised at the
-    second. `accepted`: whether the function can be given the setting at all. `others`: (native value of the source,
-    native arguments) of the further values with which it was called.
+    second. `accepted`: whether the function can be given the setting at all. `at_edges`: (native value
+    of the source, native arguments) of the setting's edges.
     """
 
     setting: Setting
@@ -152,7 +152,7 @@ class Trial:
     varied: dict[str, Any]
     error: str
     accepted: bool
-    others: tuple[tuple[Any, dict[str, Any]], ...] = ()
+    at_edges: tuple[tuple[Any, dict[str, Any]], ...] = ()
 
     @property
     def followers(self) -> list[str]:
@@ -162,7 +162,7 @@ class Trial:
     def outcomes(self, name: str) -> list[tuple[Any, Any]]:
         """(native value of the source, what an argument then is) for every value with which it was called."""
         values = [self.setting.source.write(value) for value in (self.setting.first, self.setting.second)]
-        calls = [*zip(values, (self.base, self.varied), strict=True), *self.others]
+        calls = [*zip(values, (self.base, self.varied), strict=True), *self.at_edges]
         return [(value, native.get(name)) for value, native in calls]
 
 
@@ -245,10 +245,10 @@ class Judge:
                 fix=f"give {near[0]} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
             )
 
-    def no_choices(self, given: list[tuple[str, Any]], reported: set[str]) -> Iterator[Arrival]:
+    def unlisted(self, arguments: list[tuple[str, Any]], reported: set[str]) -> Iterator[Arrival]:
         """Words that the target engine does not list for an argument, whatever they follow, the first of each argument,
         without the arguments that are `reported`."""
-        for name, value in given:
+        for name, value in arguments:
             refusal = "" if name in reported else self.takes.target.refusal(name, value)
             if not refusal:
                 continue
@@ -482,7 +482,7 @@ def _range_of(trial: Trial, target: Native) -> str:
     """For which values an argument is what it is for the first two: all, those beyond a limit, or these two."""
     outcomes = trial.outcomes(target.name)
     given = trial.varied[target.name]
-    if all(same(outcome, given) for _, outcome in outcomes) and (trial.others or isinstance(outcomes[0][0], bool)):
+    if all(same(outcome, given) for _, outcome in outcomes) and (trial.at_edges or isinstance(outcomes[0][0], bool)):
         return " whatever is asked"
     if all(_is_number(number) for outcome in outcomes for number in outcome):
         is_cut = [outcome == given for _, outcome in sorted(outcomes)]
