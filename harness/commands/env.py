@@ -166,12 +166,14 @@ def arguments(
     from harness import envs
     from harness.envs.stored_arguments import accepted
 
-    takes = accepted(envs.get(name), ask=True, say=say)
+    takes = accepted(envs.get(name), ask=True, renew=True, say=say)
     if format == "json":
         show_json(dataclasses.asdict(takes))
         return
     for title, names in (("to start", takes.engine), ("to sample", takes.sampling), ("to serve", takes.server)):
         print(f"{title}: {', '.join(names) or 'not known'}")
+    for argument, words in sorted(takes.choices.items()):
+        print(f"{argument} is one of: {', '.join(words)}")
 
 
 @app.command()

@@ -24,12 +24,15 @@ from scenarios.engines.native_arguments import table
 PROGRAM = "scenarios.engines.accepted"
 
 
-def accepted(environment: Environment, *, ask: bool, say: Callable[[str], None] = lambda line: None) -> Accepted:
+def accepted(
+    environment: Environment, *, ask: bool, renew: bool = False, say: Callable[[str], None] = lambda line: None
+) -> Accepted:
     """Return the accepted arguments of an environment's engine.
 
-    Return an empty result where nothing is stored and `ask` is False, and where the engine cannot list them.
+    Return an empty result where nothing is stored and `ask` is False, and where the engine cannot list them. `renew`:
+    a list without choices, which an older version of the harness stored, counts as none.
     """
-    kept = _read(environment)
+    kept = _read(environment, with_choices=renew)
     if kept is not None or not ask or not registry.get(environment.engine).accepts:
         return kept or Accepted()
     say(f"asking {environment.engine} {environment.version} which arguments it takes, once for this environment")
@@ -59,9 +62,10 @@ def keeping(engine: str, version: str, file: Path) -> tuple[str, dict[str, str]]
     return statement, {"PYTHONPATH": str(bundle(plugins=False))}
 
 
-def _read(environment: Environment) -> Accepted | None:
+def _read(environment: Environment, *, with_choices: bool = False) -> Accepted | None:
     try:
         data = json.loads((environment.folder / FILE).read_text(encoding="utf-8"))
-        return Accepted.of(data) if data["version"] == environment.version else None
+        is_stored = data["version"] == environment.version and ("choices" in data or not with_choices)
+        return Accepted.of(data) if is_stored else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -30,6 +30,7 @@ from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.mapping import PARTS
+from scenarios.engines.native import same
 from scenarios.engines.spec import EngineSpec
 
 _WITH_THE_REST = " with the rest"  # suffix for requests of a part that also have the other part's settings
@@ -163,7 +164,7 @@ def _without_effect(functions: list[Answers], options: Asked) -> Iterator[str]:
             for part in PARTS
             if f"{part}{_LEFT_OUT}{name}" in function.calls
         ]
-        if all(first == left_out for first, left_out in pairs):
+        if all(same(first, left_out) for first, left_out in pairs):
             yield f"--with {name}={value!r} changes nothing: each function returns the same without it"
 
 
@@ -228,17 +229,11 @@ def _judged(
     notes += [note for trial in trials if trial.setting.parameter.name not in wrong if (note := judge.surplus(trial))]
     findings.update({(item.setting, item.kind, item.text): item for item in at_edges})
     wrong |= {item.parameter for item in at_edges}
-    native = {name: value for call in answers for name, value in call.get("native", {}).items()}
-    renamed = {name for item in findings.values() if item.kind == "renamed" for name in item.gets}
-    unknown = [item for item in judge.unknown(cast(Part, part), native) if item.setting not in renamed]
-    # What is dropped is said to be a constant, not that the constant is too large.
-    reported = {name for item in (*findings.values(), *unknown) if item.kind != "dropped" for name in item.gets}
-    unknown += judge.too_large(cast(Part, part), native, reported)
     return _Part(
         part=part,
         function=function,
         settings={item.parameter.name: item.source.name for item in of_part},
-        findings=(*findings.values(), *unknown),
+        findings=(*findings.values(), *_of_arguments(judge, cast(Part, part), answers, list(findings.values()))),
         left_out=tuple(
             text for item, text in zip(of_part, left_out, strict=False) if text and item.parameter.name not in wrong
         ),
@@ -248,6 +243,18 @@ def _judged(
         ),
         notes=tuple(notes),
     )
+
+
+def _of_arguments(judge: Judge, part: Part, answers: list[dict[str, Any]], of_settings: list[Arrival]) -> list[Arrival]:
+    """What is wrong with arguments, whatever setting they follow, beside what is wrong with settings."""
+    arguments = [pair for call in answers for pair in call.get("native", {}).items()]
+    native = dict(arguments)
+    renamed = {name for item in of_settings if item.kind == "renamed" for name in item.gets}
+    unknown = [item for item in judge.unknown(part, native) if item.setting not in renamed]
+    # What is dropped is said to be a constant, not that the constant is too large.
+    reported = {name for item in (*of_settings, *unknown) if item.kind != "dropped" for name in item.gets}
+    unlisted = judge.unlisted(arguments, reported) if part == "engine" else ()
+    return [*unknown, *judge.too_large(part, native, reported), *unlisted]
 
 
 def _without_namesakes(judged: list[_Part], target: EngineSpec) -> list[_Part]:
@@ -328,6 +335,11 @@ def _raising(functions: list[Answers], judged: list[_Part]) -> list[Answers]:
 
 def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[Trial]:
     base, *varied = function.of(part)
+    edges = [(item, edge) for item in of_part for edge in item.edges]
+    at_edges: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
+    for (item, edge), call in zip(edges, varied[2 * len(of_part) :], strict=True):
+        if "native" in call:
+            at_edges.setdefault(item.parameter.name, []).append((edge.native, call["native"]))
     return [
         Trial(
             setting=item,
@@ -335,6 +347,7 @@ def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[
             varied=call.get("native", base["native"]),
             error=call.get("error", ""),
             accepted=function.takes is None or item.source.name in function.takes or item.parameter.name == "model",
+            at_edges=tuple(at_edges.get(item.parameter.name, ())),
         )
         for item, call in zip(of_part, varied, strict=False)
     ]

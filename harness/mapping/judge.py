@@ -28,7 +28,7 @@ from reports.text import counted
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.mapping import PARTS
-from scenarios.engines.native import Native
+from scenarios.engines.native import Native, same, type_text
 from scenarios.engines.parameter import Parameter
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Sampling
@@ -143,7 +143,8 @@ class Trial:
     """The calls of one setting.
 
     `base`, `varied`: native arguments at its first and its second value. `error`: what the mapping raised at the
-    second. `accepted`: whether the function can be given the setting at all.
+    second. `accepted`: whether the function can be given the setting at all. `at_edges`: (native value
+    of the source, native arguments) of the setting's edges.
     """
 
     setting: Setting
@@ -151,11 +152,18 @@ class Trial:
     varied: dict[str, Any]
     error: str
     accepted: bool
+    at_edges: tuple[tuple[Any, dict[str, Any]], ...] = ()
 
     @property
     def followers(self) -> list[str]:
         names = {*self.base, *self.varied}
-        return sorted(name for name in names if self.base.get(name) != self.varied.get(name))
+        return sorted(name for name in names if not same(self.base.get(name), self.varied.get(name)))
+
+    def outcomes(self, name: str) -> list[tuple[Any, Any]]:
+        """(native value of the source, what an argument then is) for every value with which it was called."""
+        values = [self.setting.source.write(value) for value in (self.setting.first, self.setting.second)]
+        calls = [*zip(values, (self.base, self.varied), strict=True), *self.at_edges]
+        return [(value, native.get(name)) for value, native in calls]
 
 
 @dataclass(frozen=True)
@@ -183,7 +191,7 @@ class Judge:
             return
         if target is None:
             yield self._without_image(trial)
-        elif target.name in trial.followers or _rejected(target, trial.varied):
+        elif target.name in trial.followers or self._refusal(setting, target, trial.varied):
             yield from self._read_back(trial, target)
         else:
             yield self._dropped(trial, target)
@@ -194,18 +202,18 @@ class Judge:
         target = setting.target
         if target is None:
             return None
-        want, read, why = setting.source.read(edge.native, {}), target.value_in(native), _rejected(target, native)
-        if not why and setting.parameter.fits(want, read):
+        want, refusal = setting.source.read(edge.native, {}), self._refusal(setting, target, native)
+        read = None if refusal else target.value_in(native)
+        if not refusal and setting.parameter.fits(want, read):
             return None
         given = {target.name: native[target.name]} if target.name in native else {}
-        refusal = f"{self.target.title} refuses it: {why}; " if why else ""
-        outcome = "" if why else f"which is {setting.parameter.name} {read!r}; "
-        text = f"{'' if given else f'no {target.name}, '}{refusal}{outcome}{edge.native!r} is tried because: {edge.why}"
+        outcome = refusal or f"which is {setting.parameter.name} {read!r}"
+        text = f"{'' if given else f'no {target.name}, '}{outcome}; {edge.native!r} is tried because: {edge.why}"
         return Arrival(
             setting=setting.source.name,
             parameter=setting.parameter.name,
             part=setting.parameter.part,
-            kind="rejected" if why else "altered",
+            kind="rejected" if refusal else "altered",
             asked=edge.native,
             gets=given,
             text=text,
@@ -235,6 +243,28 @@ class Judge:
                 text=text,
                 meaning="",
                 fix=f"give {near[0]} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
+            )
+
+    def unlisted(self, arguments: list[tuple[str, Any]], reported: set[str]) -> Iterator[Arrival]:
+        """Words that the target engine does not list for an argument, whatever they follow, the first of each argument,
+        without the arguments that are `reported`."""
+        for name, value in arguments:
+            refusal = "" if name in reported else self.takes.target.refusal(name, value)
+            if not refusal:
+                continue
+            reported = {*reported, name}
+            words = self.takes.target.choices[name]
+            near = difflib.get_close_matches(value, words, n=1)
+            yield Arrival(
+                setting=name,
+                parameter="",
+                part="engine",
+                kind="rejected",
+                asked=None,
+                gets={name: value},
+                text=f"{self.target.title} refuses it: {refusal}",
+                meaning="",
+                fix=f"give {name}={near[0]!r}, or leave it out" if near else f"leave {name} out",
             )
 
     def too_large(self, part: Part, native: dict[str, Any], reported: set[str]) -> Iterator[Arrival]:
@@ -269,6 +299,8 @@ class Judge:
     def left_out(self, setting: Setting, native: dict[str, Any]) -> str:
         """What differs if the setting is not given at all; empty if nothing does, or if it is not known."""
         if setting.target is None or setting.parameter.carried or self.source is None:
+            return ""
+        if setting.target.another_type(native, setting.target.write(setting.first)):
             return ""
         default, target_value = setting.source.value_in({}), setting.target.value_in(native)
         if default == target_value or default is None:
@@ -311,13 +343,10 @@ class Judge:
 
     def _read_back(self, trial: Trial, target: Native) -> Iterator[Arrival]:
         setting = trial.setting
-        rejected = [why for native in (trial.base, trial.varied) if (why := _rejected(target, native))]
-        if rejected:
-            at_first = bool(_rejected(target, trial.base))
-            value = setting.first if at_first else setting.second
-            native = trial.base if at_first else trial.varied
-            yield self._arrival(trial, "rejected", f"{self.target.title} refuses it: {rejected[0]}", native, value)
-            return
+        for value, native in ((setting.first, trial.base), (setting.second, trial.varied)):
+            if refusal := self._refusal(setting, target, native):
+                yield self._arrival(trial, "rejected", refusal, native, value)
+                return
         requested = [setting.requested(value) for value in (setting.first, setting.second)]
         read = [target.value_in(native) for native in (trial.base, trial.varied)]
         pairs = list(zip(requested, read, strict=True))
@@ -338,6 +367,16 @@ class Judge:
             text += f": {distance} {'less' if read[at] < requested[at] else 'more'}"
         yield self._arrival(trial, kind, text, native, value)
 
+    def _refusal(self, setting: Setting, target: Native, native: dict[str, Any]) -> str:
+        """Why the target engine does not take the value that it is given; empty where it may."""
+        example = target.write(setting.first)
+        if type_name := target.another_type(native, example):
+            return f"{type_name} where {self.target.title} takes {type_text(example)}"
+        why = target.rejects(native[target.name]) if target.name in native else ""
+        if not why and setting.part == "engine":
+            why = self.takes.target.refusal(target.name, native.get(target.name))
+        return f"{self.target.title} refuses it: {why}" if why else ""
+
     def _misfits(self, parameter: Parameter, pairs: list[tuple[Any, Any]]) -> list[bool]:
         """Which of the two values (requested, read) is not what was asked for."""
         if not parameter.comparable and self.source is not self.target:
@@ -355,10 +394,9 @@ class Judge:
             return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=unowned)
         if not trial.accepted:
             text = f"no {target.name}: the function takes no {trial.setting.source.name}"
-        elif target.name in trial.varied:
-            text = f"{target.name}={trial.varied[target.name]!r} whatever is asked"
         else:
-            text = f"no {target.name}"
+            given = f"{target.name}={trial.varied[target.name]!r}" if target.name in trial.varied else ""
+            text = f"{given or f'no {target.name}'}{_range_of(trial, target) if given else ''}"
         setting, read = trial.setting, target.value_in(trial.varied)
         then = f"{self.target.title} decides by itself"
         if read is not None:
@@ -366,7 +404,8 @@ class Judge:
         # A constant that is right for one of the two values is wrong for the other one.
         is_right = read is not None and setting.parameter.fits(setting.requested(setting.second), read)
         value, native = (setting.first, trial.base) if is_right else (setting.second, trial.varied)
-        return self._arrival(trial, "dropped", f"{text}; {then}", native, value)
+        is_constant = all(same(outcome, trial.varied.get(target.name)) for _, outcome in trial.outcomes(target.name))
+        return self._arrival(trial, "dropped" if is_constant else "altered", f"{text}; {then}", native, value)
 
     def _without_image(self, trial: Trial) -> Arrival:
         kind: Kind = "renamed" if trial.followers else "dropped"
@@ -439,6 +478,22 @@ class Judge:
         return "; ".join(filter(None, (parameter.note(self.target.name), parameter.trap)))
 
 
+def _range_of(trial: Trial, target: Native) -> str:
+    """For which values an argument is what it is for the first two: all, those beyond a limit, or these two."""
+    outcomes = trial.outcomes(target.name)
+    given = trial.varied[target.name]
+    if all(same(outcome, given) for _, outcome in outcomes) and (trial.at_edges or isinstance(outcomes[0][0], bool)):
+        return " whatever is asked"
+    if all(_is_number(number) for outcome in outcomes for number in outcome):
+        is_cut = [outcome == given for _, outcome in sorted(outcomes)]
+        if is_cut == sorted(is_cut) and given == max(outcome for _, outcome in outcomes):
+            return f": at most {given!r} for all values that were tried"
+        if is_cut == sorted(is_cut, reverse=True) and given == min(outcome for _, outcome in outcomes):
+            return f": at least {given!r} for all values that were tried"
+    first, second = outcomes[0][0], outcomes[1][0]
+    return f" for each of {first!r} and {second!r}"
+
+
 def _names(takes: Accepted) -> set[str]:
     return {*takes.engine, *takes.sampling}
 
@@ -476,7 +531,3 @@ def _factor(pairs: list[tuple[Any, Any]]) -> float:
         return 0
     first, second = (got / want for want, got in pairs)
     return first if first != 1 and math.isclose(first, second) else 0
-
-
-def _rejected(target: Native, native: dict[str, Any]) -> str:
-    return target.rejects(native[target.name]) if target.name in native else ""

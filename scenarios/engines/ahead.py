@@ -10,8 +10,9 @@ import contextlib
 import dataclasses
 import json
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from probes import limits
@@ -28,7 +29,7 @@ BEGUN = "rlhf-harness-ahead begins"  # what is printed before a user's file is e
 
 @dataclass(frozen=True)
 class Ahead:
-    """Names of the native arguments that a start and a request would have.
+    """Names of the native arguments that a start and a request would have. `words`: those of a start that are strings.
 
     `refused`: a sentence about each thing that the engine cannot be given; then it lacks names. `brought`: whether the
     interpreter has the engine's plug-in at all.
@@ -38,10 +39,17 @@ class Ahead:
     sampling: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     brought: bool = True
+    words: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Ahead:
-        return Ahead(tuple(data["engine"]), tuple(data["sampling"]), tuple(data["refused"]), bool(data["brought"]))
+        return Ahead(
+            engine=tuple(data["engine"]),
+            sampling=tuple(data["sampling"]),
+            refused=tuple(data["refused"]),
+            brought=bool(data["brought"]),
+            words=dict(data["words"]),
+        )
 
 
 def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], device: str, longest_context: int) -> Ahead:
@@ -68,7 +76,12 @@ def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], devi
         mapped = mapping.Mapped(native, sampling, frozenset())
         mapping.sampling_event(chosen, engine, sampling, mapped, scenario.rollout.mode)
         refused |= dict.fromkeys(_rejected(chosen, engine, "sampling", native))
-    return Ahead(tuple(arguments), tuple(native), tuple(refused))
+    return Ahead(tuple(arguments), tuple(native), tuple(refused), words=words(arguments))
+
+
+def words(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the arguments that are strings."""
+    return {name: value for name, value in arguments.items() if isinstance(value, str)}
 
 
 @contextlib.contextmanager
@@ -94,10 +107,14 @@ def _rejected(chosen: ParameterMap, engine: str, part: str, given: Mapping[str, 
 def main() -> None:
     request = json.load(sys.stdin)
     print(BEGUN, flush=True)
-    answer = ahead(
-        request["engine"], Scenario.from_json(request["scenario"]), request["mapping"], request["device"],
-        request["longest_context"],
-    )  # fmt: skip
+    try:
+        answer = ahead(
+            request["engine"], Scenario.from_json(request["scenario"]), request["mapping"], request["device"],
+            request["longest_context"],
+        )  # fmt: skip
+    except Exception:  # a user's code raises ParameterRefused alone: a defect of ours must not be called a fault of it
+        traceback.print_exc()
+        answer = Ahead()
     print("\n" + ANSWER + json.dumps(dataclasses.asdict(answer)), flush=True)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from probes import redaction
+from scenarios.engines import validation_errors
 
 TAIL = 1 << 20  # bytes of each file that are read; an engine logs a few hundred lines at its start
 LONGEST = 300  # characters of one sentence
@@ -78,8 +79,10 @@ def is_pointer(reason: str) -> bool:
 def explain(reason: str, begun: dict[Path, int], ended: int | None = None) -> str:
     """Return `reason`, the engine's own text, with the root cause from its files added.
 
-    The root cause replaces a reason that is empty or only a pointer.
+    The root cause replaces a reason that is empty or only a pointer. A validation error says everything by itself.
     """
+    if validation := validation_errors.shortened(reason):
+        return validation
     cause = root_cause(begun, ended)
     if is_pointer(reason):
         return cause or f"its log does not say why ({', '.join(map(str, begun)) or 'standard error'})"
@@ -114,8 +117,8 @@ def root_cause(begun: dict[Path, int], ended: int | None = None, late: dict[Path
         is_early = end is not None and log[at] not in end
         goes_on = is_early or any(_goes_on(line, log[at], killed=code is not None) for line in behind)
         if not _advances(behind) and (by_itself or not goes_on):
-            return _sentence(log[at])
-        outlived = f"; an earlier error in its log, which it outlived: {_sentence(log[at])}"
+            return _raised(log, at)
+        outlived = f"; an earlier error in its log, which it outlived: {_raised(log, at)}"
         logs[number] = behind
         break
     if code is None or code == 0:
@@ -169,6 +172,13 @@ def _killed(number: int, logs: list[list[str]]) -> str:
     ]
     ending = f"; last lines of the log: {' | '.join(last[-LAST_LINES:])}" if last else ""
     return f"killed by signal {number}{also}{ending}"
+
+
+def _raised(log: list[str], at: int) -> str:
+    """Return the exception of a line, in one sentence; that of a validation error is in the lines after it."""
+    kind, _, message = _sentence(log[at]).partition(": ")
+    validation = validation_errors.shortened("\n".join([message, *(_PREFIX.sub("", line) for line in log[at + 1 :])]))
+    return f"{kind.rpartition('.')[2]}: {validation}"[:LONGEST] if validation else _sentence(log[at])
 
 
 def _sentence(line: str) -> str:

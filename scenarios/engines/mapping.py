@@ -13,7 +13,7 @@ import dataclasses
 import difflib
 import shlex
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from scenarios.engines import native_arguments, registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.canonical_request import canonical_engine
 from scenarios.engines.engine_interface import ParameterRefused
+from scenarios.engines.native import same, type_text
 from scenarios.settings import Mode, Sampling
 
 PARTS = ("engine", "sampling")
@@ -115,6 +116,8 @@ class ParameterMap:
                     f"{where} returned {type(native).__name__}, not a dict of native arguments",
                     fix=self.check(backend),
                 )
+            if other_types := "; ".join(_other_types(backend, part, native, ours)):
+                raise ParameterRefused(f"{where} gives {other_types}", fix=self.check(backend))
         for key, value in self.edits.get(part, {}).items():
             if value is None and key not in native:
                 raise ParameterRefused(
@@ -148,7 +151,7 @@ class ParameterMap:
                 continue
             varied = {**requested, name: BY_NAME[name].variant(requested[name])}
             native = {**machine(varied), **self.apply(backend, part, varied, ours(varied))}
-            moved[name] = sorted(key for key in {*base, *native} if base.get(key) != native.get(key))
+            moved[name] = sorted(key for key in {*base, *native} if not same(base.get(key), native.get(key)))
         return moved
 
     def _line(self, error: BaseException) -> str:
@@ -181,6 +184,15 @@ class ParameterMap:
                 ) from error
             _EXECUTED[self.source] = namespace
         return _EXECUTED[self.source]
+
+
+def _other_types(backend: str, part: str, native: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence about each argument with a value of a type that the engine does not take: not that of `ours`."""
+    title = registry.get(backend).title
+    for argument in native_arguments.table(part, backend).values():
+        example = ours.get(argument.name)
+        if example is not None and (type_name := argument.another_type(native, example)):
+            yield (f"{argument.name}={native[argument.name]!r}, {type_name} where {title} takes {type_text(example)}")
 
 
 def _absent(error: KeyError, requested: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ judge reads them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,11 @@ from typing import Any
 Values = Mapping[str, Any]
 NUMPY_SEEDS = 2**32 - 1  # the largest seed of numpy, which vLLM and SGLang seed at their start
 OFF = 1 << 30  # TOP_K_ALL of SGLang: top-k switched off
+
+
+# Spellings of a switch that pydantic converts (its documentation, "Conversion Table", bool).
+_SWITCHES = {"true": True, "t": True, "yes": True, "y": True, "on": True, "1": True,
+             "false": False, "f": False, "no": False, "n": False, "off": False, "0": False}  # fmt: skip
 
 
 def _unchanged(value: Any, native: Values) -> Any:
@@ -27,6 +33,7 @@ class Native:
     tell. `read`: converts a native value to a canonical one. `note`: a note for docs/reference/parameters.md.
     `write`: how our own mapping writes a canonical value. `rejects`: why the engine does not accept a value; empty
     where it does. `special`: native values that mean more than their number -> what they mean, with the source.
+    `converts`: what the engine makes of a string before it uses it; None: it uses the string.
     """
 
     name: str
@@ -36,10 +43,67 @@ class Native:
     write: Callable[[Any], Any] = lambda value: value
     rejects: Callable[[Any], str] = lambda value: ""
     special: Mapping[Any, str] = field(default_factory=dict)
+    converts: Callable[[str], Any] | None = None
 
     def value_in(self, native: Values) -> Any:
-        value = native.get(self.name)
+        value = self._converted(native.get(self.name))
         return self.default if value is None else self.read(value, native)
+
+    def another_type(self, native: Values, example: Any) -> str:
+        """Return the type of the value, where it is not one that the engine takes: "a string"; empty where it may be.
+
+        `example`: a value that the engine takes. Only a type with which the engine cannot compute is reported.
+        """
+        value = self._converted(native.get(self.name))
+        if value is None:
+            return ""
+        if isinstance(example, int | float):
+            is_another = isinstance(value, str | bytes | list | tuple | dict)
+        else:
+            is_another = isinstance(example, list | tuple | dict) and isinstance(value, int | float)
+        if not is_another:
+            try:
+                self.value_in(native)
+            except (TypeError, ValueError, AttributeError, OverflowError):
+                is_another = True
+        return type_text(value) if is_another else ""
+
+    def _converted(self, value: Any) -> Any:
+        if not isinstance(value, str) or self.converts is None:
+            return value
+        try:
+            return self.converts(value)
+        except ValueError:
+            return value
+
+
+def switch(text: str) -> bool:
+    """Return the switch that pydantic makes of a string. Raises ValueError."""
+    if text.lower() not in _SWITCHES:
+        raise ValueError(text)
+    return _SWITCHES[text.lower()]
+
+
+def whole(text: str) -> int:
+    """Return the whole number that pydantic makes of a string: 8 of "8" and of "8.0". Raises ValueError."""
+    number, _, rest = text.strip().partition(".")
+    if rest.strip("0"):
+        raise ValueError(text)
+    return int(number)
+
+
+def type_text(value: Any) -> str:
+    """Return the type of a value in words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a number that is not finite"
+    names = ((bool, "True or False"), (int, "a whole number"), (float, "a number"), (str, "a string"),
+             (list | tuple, "a list"), (dict, "a dictionary"))  # fmt: skip
+    return next((name for kind, name in names if isinstance(value, kind)), f"of type {type(value).__name__}")
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two native values are equal. NaN is equal to NaN here, within a list too."""
+    return bool(first == second) or repr(first) == repr(second)
 
 
 _WITH = " with "

@@ -59,7 +59,8 @@ def test_the_arguments_of_an_engine(
     made = Environment("mine", "vllm", "1", sys.executable, "3.11", "2", "2", "cpu", owned=False)
     made.folder.mkdir(parents=True)
     (made.folder / "env.json").write_text(json.dumps(made.to_json()))
-    takes = {"engine": ["model"], "sampling": ["top_k"], "head_sizes": [64], "server": ["port"]}
+    takes = {"engine": ["model"], "sampling": ["top_k"], "head_sizes": [64], "server": ["port"],
+             "choices": {"dtype": ["auto", "half"]}}  # fmt: skip
     (made.folder / "accepted.json").write_text(json.dumps({"version": "1", **takes}))
     document = printed(capsys, "env", "arguments", "mine")
     validate("engine-arguments", document)

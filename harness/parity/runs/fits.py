@@ -24,7 +24,7 @@ from probes import limits
 from scenarios import tiny
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
-from scenarios.engines.ahead import ANSWER, BEGUN, Ahead
+from scenarios.engines.ahead import ANSWER, BEGUN, Ahead, words
 from scenarios.engines.canonical_request import engine_asked
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Scenario
@@ -95,7 +95,8 @@ def check_fit(
         if not ahead.brought:
             raise _not_brought(environment, "".join(ahead.refused))
     else:
-        ahead = Ahead(tuple(_ours(spec, environment, scenario, longest)))
+        arguments = _ours(spec, environment, scenario, longest)
+        ahead = Ahead(tuple(arguments), words=words(arguments))
     fix = f"harness env arguments {environment.name}   # what the engine takes"
     if file := mapping.get("file"):
         fix = f"harness mapping {shlex.quote(file)} --engine {spec.name}   # checks the file in seconds, without a run"
@@ -115,6 +116,10 @@ def check_fit(
         _check_names(environment, "argument", ahead.engine, takes.engine, where, names_fix)
     with collected(mistakes):
         _check_names(environment, "sampling parameter", ahead.sampling, takes.sampling, where, names_fix)
+    for name, value in ahead.words.items():
+        if refusal := takes.refusal(name, value):
+            text = f"{spec.title} {environment.version} does not take {name}={value!r}, which {where} gives; {refusal}"
+            mistakes.append(BadInput(text, fix=fix))
     refuse(mistakes)
 
 

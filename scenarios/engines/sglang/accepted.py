@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 
-from scenarios.engines.accepted import Accepted, options
+from scenarios.engines.accepted import Accepted, choices, options
 
 
 def accepted() -> Accepted:
@@ -15,10 +16,16 @@ def accepted() -> Accepted:
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.server_args import ServerArgs
 
+    with contextlib.suppress(ImportError):  # an engine loads them before it reads its arguments, and they add choices
+        from sglang.srt.plugins import load_plugins
+
+        load_plugins()
     server = argparse.ArgumentParser()
     ServerArgs.add_cli_args(server)
+    arguments = {*inspect.signature(ServerArgs).parameters}
     return Accepted(
-        engine=tuple(sorted({*inspect.signature(ServerArgs).parameters, "server_args"})),
+        engine=tuple(sorted({*arguments, "server_args"})),
         sampling=tuple(sorted(inspect.signature(SamplingParams).parameters)),
         server=options(server),
+        choices=choices(server, arguments),
     )

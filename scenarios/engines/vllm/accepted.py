@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import inspect
 
-from scenarios.engines.accepted import Accepted, options
+from scenarios.engines.accepted import Accepted, choices, options
 
 
 def accepted() -> Accepted:
@@ -22,12 +22,27 @@ def accepted() -> Accepted:
         from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
         sizes = tuple(CPUAttentionBackend.get_supported_head_sizes())
+    arguments = {field.name for field in dataclasses.fields(EngineArgs)}
     return Accepted(
-        engine=tuple(sorted(named | {field.name for field in dataclasses.fields(EngineArgs)})),
+        engine=tuple(sorted(named | arguments)),
         sampling=tuple(sorted(inspect.signature(vllm.SamplingParams).parameters)),
         head_sizes=sizes,
         server=_server(),
+        choices=_choices(arguments),
     )
+
+
+def _choices(arguments: set[str]) -> dict[str, tuple[str, ...]]:
+    """Return the words that `EngineArgs` lists for its options; empty for a version whose parser is somewhere else."""
+    try:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        parser: argparse.ArgumentParser = FlexibleArgumentParser()
+        EngineArgs.add_cli_args(parser)
+        return choices(parser, arguments)
+    except (ImportError, AttributeError):
+        return {}
 
 
 def _server() -> tuple[str, ...]:

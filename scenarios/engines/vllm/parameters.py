@@ -7,7 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scenarios.engines.native import NUMPY_SEEDS, Native, Values, biases, ids, seed_up_to, texts, together, top_k
+from scenarios.engines.native import (
+    NUMPY_SEEDS,
+    Native,
+    Values,
+    biases,
+    ids,
+    seed_up_to,
+    switch,
+    texts,
+    together,
+    top_k,
+    whole,
+)
 
 if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
@@ -32,25 +44,29 @@ SPELLINGS = {  # engine/arg_utils.py; -O3 and -O 3: utils/argparse_utils.py
     "-dpm": "data_parallel_multi_port_external_lb", "-sc": "speculative_config", "-dc": "diffusion_config",
     "-cc": "compilation_config", "-ac": "attention_config",
 }  # fmt: skip
+# What `converts` strings: vLLM's configuration is made by pydantic. `EngineArgs.create_engine_config` of 0.32.0 takes
+# "64" for each of these, but raises TypeError for max_num_seqs, which it compares before.
 ENGINE = {
     "dtype": Native("dtype", "auto", note="auto: bfloat16 of a float32 checkpoint on a CPU"),
-    "seed": Native("seed", 0, note="0 when left out", rejects=seed_up_to(NUMPY_SEEDS)),
-    "max_model_len": Native("max_model_len", note="stops at prompt + response = max_model_len"),
-    "enforce_eager": Native("enforce_eager", False, note="no CUDA graphs and no compilation"),
-    "prefix_caching": Native("enable_prefix_caching", True, note="on unless switched off"),
-    "chunked_prefill": Native("enable_chunked_prefill", True, note="a flag"),
+    "seed": Native("seed", 0, note="0 when left out", rejects=seed_up_to(NUMPY_SEEDS), converts=whole),
+    "max_model_len": Native("max_model_len", note="stops at prompt + response = max_model_len", converts=whole),
+    "enforce_eager": Native("enforce_eager", False, note="no CUDA graphs and no compilation", converts=switch),
+    "prefix_caching": Native("enable_prefix_caching", True, note="on unless switched off", converts=switch),
+    "chunked_prefill": Native("enable_chunked_prefill", True, note="a flag", converts=switch),
     "max_num_seqs": Native("max_num_seqs", note="sequences in one batch"),
-    "tensor_parallel": Native("tensor_parallel_size", 1, note="workers"),
+    "tensor_parallel": Native("tensor_parallel_size", 1, note="workers", converts=whole),
     # v1/worker/gpu_worker.py of 0.32: the KV pool is what the others leave of it.
     "memory_fraction": Native(
         "gpu_memory_utilization",
         note="the executor's whole share of the accelerator: weights, activations, CUDA graphs and KV pool",
+        converts=float,
     ),
     "kv_cache_tokens": Native(
         "num_gpu_blocks_override",
         read=lambda blocks, native: blocks * (native.get("block_size") or CPU_BLOCK),
         note="blocks times their size",
         write=lambda tokens: -(-tokens // CPU_BLOCK),
+        converts=whole,
     ),
     "generation_config": Native(
         "generation_config",
@@ -97,8 +113,8 @@ SAMPLING = {
 CARRIED = {
     "model": Native("model"),
     "tokenizer": Native("tokenizer"),
-    "skip_tokenizer": Native("skip_tokenizer_init", False, note="ids only"),
-    "trust_remote_code": Native("trust_remote_code", False),
+    "skip_tokenizer": Native("skip_tokenizer_init", False, note="ids only", converts=switch),
+    "trust_remote_code": Native("trust_remote_code", False, converts=switch),
     "kv_cache_dtype": Native(
         "kv_cache_dtype",
         "auto",

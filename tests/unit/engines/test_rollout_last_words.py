@@ -215,3 +215,58 @@ def test_where_only_pointers_are_left_the_last_lines_are_told(tmp_path: Path) ->
     )
     log.write_text(pointer)
     assert last_words.root_cause({log: 0}, ended=1) == ""
+
+
+# vLLM 0.32.0 started with dtype="float33", and its parallel settings with tensor_parallel_size=0, as they were raised.
+TWO_WAYS = """\
+2 validation errors for ModelConfig
+dtype.literal['auto','half','float16','bfloat16','float','float32']
+  Input should be 'auto', 'half', 'float16', 'bfloat16', 'float' or 'float32' [type=literal_error, \
+input_value='float33', input_type=str]
+    For further information visit https://errors.pydantic.dev/2.14/v/literal_error
+dtype.is-instance[dtype]
+  Input should be an instance of dtype [type=is_instance_of, input_value='float33', input_type=str]
+    For further information visit https://errors.pydantic.dev/2.14/v/is_instance_of"""
+TWO_WAYS_SENTENCE = (
+    "ModelConfig: dtype='float33': Input should be 'auto', 'half', 'float16', 'bfloat16', 'float' or 'float32'"
+)
+BELOW = """\
+1 validation error for ParallelConfig
+tensor_parallel_size
+  Input should be greater than or equal to 1 [type=greater_than_equal, input_value=0, input_type=int]
+    For further information visit https://errors.pydantic.dev/2.14/v/greater_than_equal"""
+BELOW_SENTENCE = "ParallelConfig: tensor_parallel_size=0: Input should be greater than or equal to 1"
+OF_THE_WHOLE = """\
+1 validation error for ModelConfig
+  Value error, Invalid repository ID or local directory specified: '/nonexistent'.
+Please verify the following requirements:
+1. Provide a valid Hugging Face repository ID.
+ [type=value_error, input_value=ArgsKwargs((), {'model': ...existent', 'seed': '1'}), input_type=ArgsKwargs]
+    For further information visit https://errors.pydantic.dev/2.14/v/value_error"""
+OF_THE_WHOLE_SENTENCE = (
+    "ModelConfig: Value error, Invalid repository ID or local directory specified: '/nonexistent'. Please verify the "
+    "following requirements: 1. Provide a valid Hugging Face repository ID."
+)
+VALIDATIONS = [(TWO_WAYS, TWO_WAYS_SENTENCE), (BELOW, BELOW_SENTENCE), (OF_THE_WHOLE, OF_THE_WHOLE_SENTENCE)]
+
+
+@pytest.mark.parametrize(("text", "sentence"), VALIDATIONS)
+def test_a_validation_error_is_told_by_what_is_wrong(text: str, sentence: str, tmp_path: Path) -> None:
+    log = tmp_path / "worker.err"
+    log.write_text("Triton is installed, but doesn't include CPU backend. Disabling Triton.\n")
+    assert last_words.explain(text, {log: 0}, ended=1) == sentence
+    log.write_text(f"Traceback (most recent call last):\npydantic_core._pydantic_core.ValidationError: {text}\n")
+    assert last_words.root_cause({log: 0}, ended=1) == f"ValidationError: {sentence}"[: last_words.LONGEST]
+
+
+def test_a_validation_error_of_another_process_is_read_without_its_prefixes(tmp_path: Path) -> None:
+    prefix = "(EngineCore pid=31) ERROR 11-23 02:00:00 [core.py:1100] "
+    log = tmp_path / "worker.err"
+    raised = f"pydantic_core._pydantic_core.ValidationError: {BELOW}"
+    log.write_text("".join(f"{prefix}{line}\n" for line in raised.splitlines()) + f"{prefix}[INFO] shutting down\n")
+    assert last_words.root_cause({log: 0}, ended=1) == f"ValidationError: {BELOW_SENTENCE}"
+
+
+def test_a_validation_error_in_another_form_is_handed_on(tmp_path: Path) -> None:
+    text = "1 validation error for ModelConfig\nof a later version"
+    assert last_words.explain(text, {}, ended=1) == text

@@ -20,7 +20,12 @@ ENGINE = {
     "__init__.py": "class LLM:\n    def __init__(self, model, *, seed=0, **kwargs): ...\n"
                    "class SamplingParams:\n    def __init__(self, temperature=1.0, top_k=0): ...\n",
     "engine/__init__.py": "",
-    "engine/arg_utils.py": "import dataclasses\nEngineArgs = dataclasses.make_dataclass('Args', ['model', 'dtype'])\n",
+    "engine/arg_utils.py": "import dataclasses\nclass Options:\n    @staticmethod\n    def add_cli_args(parser):\n"
+                           "        parser.add_argument('--dtype', choices=['auto', 'half'])\n"
+                           "        parser.add_argument('--model', choices=[None, 'a'])\n"
+                           "        parser.add_argument('--seed', type=int, choices=[1, 2])\n"
+                           "        parser.add_argument('--serving', choices=['x'])\n"
+                           "EngineArgs = dataclasses.make_dataclass('Args', ['model', 'dtype'], bases=(Options,))\n",
     "entrypoints/__init__.py": "",
     "entrypoints/cli/__init__.py": "",
     "entrypoints/cli/serve.py": "class ServeSubcommand:\n    def subparser_init(self, commands):\n"
@@ -30,7 +35,12 @@ ENGINE = {
     "utils/argparse_utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser\n",
     "platforms/__init__.py": "class current_platform:\n    is_cpu = staticmethod(lambda: False)\n",
 }  # fmt: skip
-TAKES = Accepted(("dtype", "model", "seed"), ("temperature", "top_k"), server=("help", "max_model_len"))
+TAKES = Accepted(
+    ("dtype", "model", "seed"),
+    ("temperature", "top_k"),
+    server=("help", "max_model_len"),
+    choices={"dtype": ("auto", "half"), "model": ("a",)},
+)
 
 pytestmark = pytest.mark.slow  # each makes an environment
 
@@ -61,6 +71,21 @@ def test_another_version_is_asked_anew(made: Environment) -> None:
     newer = dataclasses.replace(made, version="0.33.0")
     assert accepted(newer, ask=False) == Accepted()
     assert accepted(newer, ask=True) == TAKES
+
+
+def test_a_list_without_choices_is_read_and_renewed_where_it_is_asked_for(made: Environment) -> None:
+    assert accepted(made, ask=True) == TAKES
+    data = json.loads((made.folder / FILE).read_text())
+    del data["choices"]
+    (made.folder / FILE).write_text(json.dumps(data))
+    assert accepted(made, ask=True) == dataclasses.replace(TAKES, choices={})
+    assert accepted(made, ask=True, renew=True) == accepted(made, ask=False) == TAKES
+
+
+def test_a_parser_without_choices_hides_nothing_else(made: Environment, tmp_path: Path) -> None:
+    (file,) = (tmp_path / "mine").glob("lib/python3*/site-packages/vllm/engine/arg_utils.py")
+    file.write_text("import dataclasses\nEngineArgs = dataclasses.make_dataclass('Args', ['model', 'dtype'])\n")
+    assert accepted(made, ask=True) == dataclasses.replace(TAKES, choices={})
 
 
 def test_a_broken_list_is_asked_anew(made: Environment) -> None:

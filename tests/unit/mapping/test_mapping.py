@@ -154,6 +154,102 @@ def test_a_seed_that_the_engine_does_not_take_is_rejected(engine: str, seed: str
     assert kinds(judged).get("seed", "") == kind
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parameter", "written", "gets"),
+    [
+        ("max_model_len", 'str(args["max_model_len"])', "32768"),
+        ("max_model_len", '"4096"', "4096"),
+        ("max_num_seqs", 'str(args["max_num_seqs"])', "64"),
+        ("max_num_seqs", '[args["max_num_seqs"]]', [64]),
+        ("seed", 'str(args["seed"])', "1"),
+        ("chunked_prefill", '"8192" if args["enable_chunked_prefill"] else "-1"', "8192"),
+        ("enforce_eager", 'str(args["enforce_eager"])', "True"),
+        ("temperature", 'str(args["temperature"])', "1.0"),
+        ("stop_token_ids", "7", 7),
+        ("top_k", 'float("nan")', None),
+    ],
+)
+def test_a_value_of_another_type_is_rejected(parameter: str, written: str, gets: object, checked) -> None:
+    target = BY_NAME[parameter].native("sglang")
+    beside = '"model_path": args["model"]' if BY_NAME[parameter].part == "engine" else '"top_p": args["top_p"]'
+    judged = checked(f'def params(args):\n    return {{{beside}, "{target}": {written}}}\n')
+    (finding,) = (item for item in judged.findings if item.parameter == parameter)
+    assert finding.kind == "rejected" and judged.exit_code == 1
+    assert gets is None or finding.gets == {target: gets}
+
+
+@pytest.mark.slow
+def test_a_string_that_vllm_converts_arrives_and_another_one_does_not(checked) -> None:
+    strings = "def text(args):\n    return {name: str(value) for name, value in args.items()}\n"
+    judged = checked(strings, "vllm", "vllm")
+    wrong = {item.parameter for item in judged.findings if item.part == "engine"}
+    assert wrong == {"max_num_seqs"}
+    judged = checked("def vllm_engine(asked, ours):\n    return dict(ours, max_model_len='long')\n", "vllm")
+    assert kinds(judged) == {"max_model_len": "rejected"}
+
+
+CHOICES = {"dtype": ("auto", "half", "float16", "bfloat16", "float32"), "attention_backend": ("flashinfer", "triton")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "findings"),
+    [
+        ('dtype="float33"', {("dtype", "rejected")}),
+        ('dtype=asked["dtype"].replace("bfloat16", "bf16")', {("dtype", "rejected")}),
+        ('attention_backend="flashinferr"', {("attention_backend", "rejected")}),
+        ('attention_backend=asked["dtype"].replace("float32", "triton").replace("bfloat16", "tritn")',
+         {("attention_backend", "rejected")}),
+        ('attention_backend="FlashInfer"', set()),
+        ("attention_backend=None", set()),
+        ("attention_backend=asked", set()),
+    ],
+)  # fmt: skip
+def test_a_value_outside_of_the_choices_of_the_engine_is_rejected(source: str, findings: set, tmp_path: Path) -> None:
+    file = tmp_path / "users.py"
+    file.write_text(f"def sglang_engine(asked, ours):\n    return dict(ours, {source})\n")
+    judged = check(Asked(str(file), "sglang", "vllm"), Takes(Accepted(), Accepted(choices=CHOICES)))
+    assert {(item.setting, item.kind) for item in judged.findings} == findings
+    assert all("did you mean" in item.text or item.setting == "dtype" for item in judged.findings)
+
+
+NAN = """
+def engine_params(args):
+    return {"model_path": args["model"], "dtype": args["dtype"], "random_seed": float("nan"), "stop": [float("nan")]}
+"""
+
+
+@pytest.mark.slow
+def test_nan_follows_no_setting(checked) -> None:
+    judged = checked(NAN, more=(("extra", 1),))
+    assert {"model", "dtype"} <= {*judged.arrived["engine"]}
+    assert {(item.parameter, item.kind) for item in judged.findings if item.kind != "dropped"} == {("seed", "rejected")}
+    assert any("--with extra=1 changes nothing" in note for note in judged.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parameter", "written", "words"),
+    [
+        ("max_model_len", 'min(args["max_model_len"] + 8, 8192)', "at most 8192"),
+        ("max_num_seqs", 'min(args["max_num_seqs"], 16)', "at most 16"),
+        ("max_num_seqs", 'max(args["max_num_seqs"], 512)', "at least 512"),
+        ("max_num_seqs", "16", "whatever is asked"),
+        ("max_num_seqs", '16 if args["max_num_seqs"] in (64, 65) else args["max_num_seqs"]', "for each of "),
+        ("enforce_eager", "True", "whatever is asked"),
+        ("dtype", '"float16"', "for each of "),
+        ("max_tokens", 'min(args["max_tokens"], 512)', "at most 512"),
+    ],
+)
+def test_a_limit_is_no_constant(parameter: str, written: str, words: str, checked) -> None:
+    target, of_engine = BY_NAME[parameter].native("sglang"), BY_NAME[parameter].part == "engine"
+    beside = '"model_path": args["model"], "random_seed": args["seed"]' if of_engine else '"top_p": args["top_p"]'
+    judged = checked(f'def params(args):\n    return {{{beside}, "{target}": {written}}}\n')
+    (finding,) = (item for item in judged.findings if item.parameter == parameter)
+    assert words in finding.text and f"no {target}" not in finding.text
+
+
 def test_a_setting_that_follows_another_is_tied_and_counted_once(checked) -> None:
     found = checked('def params(args):\n    return {"top_k": args["top_k"], "top_p": args["top_k"] / 100}\n')
     assert [item.kind for item in found.findings if item.parameter == "top_p"] == ["tied"]

@@ -88,12 +88,39 @@ def model(tmp_path: Path, **config: Any) -> Scenario:
         ("engine", "return {**ours, 'random_seed': 2**32}", "random_seed=4294967296: a seed is"),
         ("sampling", "return {**ours, 'min_new_tokens': 2**63}", "min_new_tokens=9223372036854775808: a recording"),
         ("sampling", "return {**ours, 'top_k': 0}", "sglang_sampling gives top_k=0: top_k must be"),
+        ("engine", "return {**ours, 'context_length': '130'}", "_engine gives context_length='130', a string where"),
+        ("sampling", "return {**ours, 'temperature': 'hot'}", "temperature='hot', a string where SGLang takes a num"),
+        ("sampling", "return {**ours, 'top_k': float('nan')}", "top_k=nan, a number that is not finite where"),
     ],
 )  # fmt: skip
 def test_what_a_mapping_cannot_have_is_refused(environment: Environment, part: str, body: str, words: str) -> None:
     with pytest.raises(BadInput, match=words) as refused:
         checked(environment, f"def sglang_{part}(asked, ours):\n    {body}\n")
     assert refused.value.fix and "\n" not in refused.value.message
+
+
+@pytest.mark.slow
+def test_a_value_outside_of_the_choices_of_the_engine_is_refused(environment: Environment) -> None:
+    takes = kept.accepted(environment, ask=False)
+    keep(environment, dataclasses.replace(takes, choices={"dtype": ("auto", "half", "float32", "bfloat16")}))
+    checked(environment)
+    checked(environment, "def sglang_engine(asked, ours):\n    return dict(ours, dtype='half')\n")
+    with pytest.raises(BadInput, match=r"0.5.23 does not take dtype='float33'.*mean float32 or .*auto, half, float32"):
+        checked(environment, "def sglang_engine(asked, ours):\n    return dict(ours, dtype='float33')\n")
+
+
+@pytest.mark.slow
+def test_a_defect_of_the_harness_is_not_called_a_fault_of_the_mapping(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fits, "PROGRAM", "fits_defect")
+    monkeypatch.setenv("PYTHONPATH", "")
+    folder = environment.folder.parent
+    (folder / "fits_defect.py").write_text(
+        "from scenarios.engines import ahead\nahead.ahead = lambda *_: 1 / 0\nahead.main()\n"
+    )
+    monkeypatch.setattr(fits, "bundle", lambda plugins: f"{kept.bundle(plugins=plugins)}:{folder}")
+    checked(environment, "def sglang_engine(asked, ours):\n    return ours\n")
 
 
 @pytest.mark.slow
