@@ -461,7 +461,7 @@ def _nearest(name: str, names: list[str]) -> str:
 def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list[Answers], list[str]]:
     """The answers of every function of the file, and the packages that were replaced by stand-ins."""
     file = Path(options.file)
-    _check_file(options.file)
+    check_file(options.file)
     with tempfile.TemporaryDirectory(prefix="harness-mapping-") as folder:
         request, result = Path(folder) / "request.json", Path(folder) / "result.json"
         request.write_text(json.dumps(_request(options, plans)), encoding="utf-8")
@@ -501,7 +501,7 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
     return functions, answer["stand_ins"]
 
 
-def _check_file(name: str) -> None:
+def check_file(name: str) -> None:
     """Raise BadInput if it is not a Python file."""
     file = Path(name)
     if file.is_dir():
