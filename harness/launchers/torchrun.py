@@ -71,16 +71,16 @@ def command(context: typer.Context, options: Options) -> None:
 def _without_torchrun(words: Sequence[str]) -> str:
     """The options of this launcher and the command of each rank that stand for a command of torchrun."""
     rest = list(words[1:] if Path(words[0]).name == "torchrun" else words[3:])
-    given: dict[str, str] = {}
+    of_torchrun: dict[str, str] = {}
     while rest and rest[0].startswith("-"):
         name, equals, value = rest.pop(0).lstrip("-").partition("=")
         name = name.replace("_", "-")
-        given[name] = value if equals or name in FLAGS or not rest else rest.pop(0)
-    python = ["python", "-m"] if given.keys() & {"m", "module"} else ["python"]
-    rank = [*([] if "no-python" in given else python), *rest] if rest else ["python", "train.py"]
+        of_torchrun[name] = value if equals or name in FLAGS or not rest else rest.pop(0)
+    python = ["python", "-m"] if of_torchrun.keys() & {"m", "module"} else ["python"]
+    rank = [*([] if "no-python" in of_torchrun else python), *rest] if rest else ["python", "train.py"]
     options = []
-    if given.get("nnodes", "").isdigit():
-        options += ["--nodes", given["nnodes"]]
-    if "nproc-per-node" in given:
-        options += ["--nproc-per-node", given["nproc-per-node"]]
+    if of_torchrun.get("nnodes", "").isdigit():
+        options += ["--nodes", of_torchrun["nnodes"]]
+    if "nproc-per-node" in of_torchrun:
+        options += ["--nproc-per-node", of_torchrun["nproc-per-node"]]
     return shlex.join([*options, "--", *rank])

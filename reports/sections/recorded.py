@@ -27,8 +27,8 @@ def state(run: RecordedRun) -> str:
 
 def judged_by(run: RecordedRun) -> tuple[str, str]:
     """Return (what it asks, the command that judges it)."""
-    asked, command = ("how it ended", "triage") if run.watched else ("is it sound", "audit")
-    return asked, f"harness {command} {shlex.quote(clean(run.run))}"
+    question, command = ("how it ended", "triage") if run.watched else ("is it sound", "audit")
+    return question, f"harness {command} {shlex.quote(clean(run.run))}"
 
 
 def table(run: RecordedRun, *, all_metrics: bool = False) -> tuple[list[str], list[list[str]]]:

@@ -84,17 +84,17 @@ def _uncalled(tree: ast.Module, file: Path, engine: str) -> list[dict[str, Any]]
     while fresh:
         reached |= fresh
         fresh = {name for each in fresh for name in definitions[each] if name in definitions} - reached
-    others = [name for name in definitions if name not in reached and not name.startswith("_")]
-    if not others:
+    unreached = [name for name in definitions if name not in reached and not name.startswith("_")]
+    if not unreached:
         return []
     source = next(name for name in registry.names(embedded=False) if name != engine)
-    own, unclear = [f"{engine}_{part}" for part in PARTS], ""
+    every_name, unclear = [f"{engine}_{part}" for part in PARTS], ""
     try:
         parts = mapping_functions(Asked(str(file), engine, source, timeout_s=TIMEOUT_S), without=reached)
-        called_as = {name: [f"{engine}_{part}" for part in parts[name]] for name in others if name in parts}
+        called_as = {name: [f"{engine}_{part}" for part in parts[name]] for name in unreached if name in parts}
     except BadInput as error:
         unclear = str(error)
-        called_as = {name: own for name in _functions(tree) if name in others}
+        called_as = {name: every_name for name in _functions(tree) if name in unreached}
     return [{"name": name, "called_as": names, "unclear": unclear} for name, names in called_as.items()]
 
 
