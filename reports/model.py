@@ -143,7 +143,7 @@ UNEXPLAINED = CauseKey("UNEXPLAINED")
 
 # The subject of a finding. setting: the user asked for it, and it did not reach the engine as asked. scenario: a
 # fault that the scenario could not have shown. recording: damage that could not have been noticed.
-Subject = Literal["", "setting", "scenario", "recording"]
+Subject = Literal["", "setting", "mapping", "scenario", "recording"]
 
 
 @dataclass(frozen=True)
@@ -533,7 +533,7 @@ class Triage:
         return HANGS[self.hang].name if self.hang in HANGS else ""
 
 
-Reserved = Literal["setting", "scenario", "recording", "warning", "untested", "undecided"]
+Reserved = Literal["setting", "mapping", "scenario", "recording", "warning", "untested", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -564,6 +564,12 @@ RESERVED: dict[Reserved, ReservedWords] = {
         "setting did not reach the engine as asked",
         "settings did not reach the engine as asked",
         "The engines were compared, and not as you asked for them: under 'Not as you asked' is what each got.",
+    ),
+    "mapping": ReservedWords(
+        "function of the mapping was not called",
+        "functions of the mapping were not called",
+        "A file of --mapping has further functions that map, under names that no engine calls: nothing shows what they "
+        "do.",
     ),
     "scenario": ReservedWords(
         "kind of fault could not have shown",
@@ -634,6 +640,7 @@ class Verdict:
         settings = [f"{item.cause or item.name} ({item.where})" for item in warnings if item.about == "setting"]
         kinds: dict[Reserved, list[str]] = {
             "setting": list(dict.fromkeys(settings)),  # counted once even if two checks find it
+            "mapping": [item.name for item in warnings if item.about == "mapping"],
             "scenario": [item.name for item in warnings if item.about == "scenario"],
             "recording": [item.where for item in warnings if item.about == "recording"],
             "warning": [item.name for item in warnings if not item.about],

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from probes import redaction
-from probes.format import Run
+from probes.format import TOKENS, Run
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What `harness run` prints about its recording. `steps`: every metric of every step, by name."""
+    """What `harness run` prints about its recording.
+
+    `steps`: every metric of every step, by name. `watched`: it is a record of `harness watch`, without rollouts.
+    """
 
     kind: ClassVar[str] = "run"
     run: str
@@ -21,6 +24,7 @@ class RecordedRun:
     command: str
     complete: bool
     steps: list[dict[str, Any]]
+    watched: bool = False
 
     def to_json(self) -> str:
         return json.dumps(vars(self), indent=2) + "\n"
@@ -34,4 +38,11 @@ class RecordedRun:
             for event in run.events(kind="step")
             if isinstance(metrics := event.get("metrics"), dict)
         ]
-        return RecordedRun(str(folder), manifest.get("backend"), str(manifest.get("command", "")), run.complete, steps)
+        return RecordedRun(
+            str(folder),
+            manifest.get("backend"),
+            str(manifest.get("command", "")),
+            run.complete,
+            steps,
+            watched=manifest.get("watch") is True and not (folder / TOKENS).is_dir(),
+        )

@@ -80,14 +80,16 @@ def mapping(
     Example:
       harness mapping my_mapping.py --engine sglang
     """
-    from harness.mapping.file import Asked, check, installed
+    from harness.mapping.file import Asked, check, check_file, installed
     from harness.mapping.judge import Takes
     from scenarios.engines import registry
 
-    _check_engine(engine, "--engine")
+    check_file(file)
+    default_source = next(name for name in registry.names(embedded=False) if name != engine)
+    _check_engine(engine, "--engine", sorted(registry.names(embedded=False))[0])
     if source:
-        _check_engine(source, "--from")
-    source = source or next(name for name in registry.names(embedded=False) if name != engine)
+        _check_engine(source, "--from", default_source)
+    source = source or default_source
     judged = check(
         Asked(
             file=file,
@@ -117,8 +119,8 @@ def mapping(
     raise typer.Exit(judged.exit_code)
 
 
-def _check_engine(name: str, option: str) -> None:
-    """Raises BadInput for a name that is no engine's, with the nearest that is."""
+def _check_engine(name: str, option: str, default: str) -> None:
+    """Raises BadInput for a name that is no engine's, with the nearest that is, or else the default."""
     import difflib
 
     from scenarios.engines import registry
@@ -126,7 +128,7 @@ def _check_engine(name: str, option: str) -> None:
     if registry.find(name) is not None or registry.refusal(name):
         return
     engines = registry.names()
-    near, *_ = [*difflib.get_close_matches(name, engines, n=1), *sorted(registry.names(embedded=False))]
+    near, *_ = [*difflib.get_close_matches(name, engines, n=1), default]
     if not name:
         text = f"harness mapping needs {option}, the engine that the settings are mapped to"
         raise BadInput(f"{text}: {registry.alternatives(engines)}", fix=f"{option} {near}")

@@ -72,12 +72,15 @@ def check_name(name: str, engine: str = "") -> str:
     """
     if engine and name != engine and name in registry.names():
         raise BadInput(
-            f"an environment of {engine} cannot be called {name!r}: that is another engine", fix=f"--name {engine}-mine"
+            f"an environment of {engine} cannot be called {name!r}: that is another engine",
+            fix=f"{engine}-mine",
+            instead=name,
         )
     if not is_name(name):
         raise BadInput(
             f"{name!r} cannot name an environment: a letter first, then letters, digits, '.', '_' or '-'",
-            fix="--name mine",
+            fix="mine",
+            instead=name,
         )
     return name
 

@@ -7,6 +7,7 @@ installed.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,6 +43,11 @@ class CommandFailed(Exception):
 
     def is_of_a_full_disk(self) -> bool:
         return any(words in line for line in self.tail for words in ("No space left on device", "quota exceeded"))
+
+    def lacks_release_of(self, package: str) -> bool:
+        """Whether the indexes have the package, and not in the version that was asked for, in the words of uv 0.9."""
+        text = " ".join(" ".join(self.tail).split())
+        return re.search(rf"(?:only|no versions? of) {re.escape(package)}[\s=<>!~]", text) is not None
 
     def unreached(self) -> str:
         """Return the address that uv could not fetch from; empty where the network was not the problem."""
@@ -89,6 +95,8 @@ class Uv:
             missing = self._unsatisfied(argv, Path(scratch)) if cpu else None
             if missing is None:
                 return self.run(*argv, cwd=Path(scratch))
+            if missing.lacks_release_of(re.split(r"[^\w.-]", requirements[0])[0]):
+                raise missing  # PyTorch's index has no engines
             try:
                 if torch:
                     self.run(*install_argv(python, [torch]), "--torch-backend", "cpu", cwd=Path(scratch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -84,16 +85,18 @@ def command(context: typer.Context, options: Options) -> None:
     if options.setup:
         refuse_idle(context, ["source"], "--setup is the whole command that installs the harness")
     _, cells = matrices.load(options.matrix)
+    matrix = Path(in_repository(str(options.matrix), "MATRIX.toml"))
     if len(cells) > MOST_JOBS:
         raise BadInput(
             f"{options.matrix} has {len(cells)} cells, a GitHub matrix at most {MOST_JOBS} jobs", fix="exclude some"
         )
-    begin = start(options.setup or install(options.source, "nightly", "parity"), options.python, str(options.matrix))
+    source = in_repository(options.source, "--source")
+    begin = start(options.setup or install(source, "nightly", "parity"), options.python, str(matrix))
     gate = options.on_push or _gate(cells, options.matrix)
     changed_options = {
         "--on-push": options.on_push,
         "--nightly": options.nightly,
-        "--source": options.source,
+        "--source": source,
         "--setup": options.setup,
         "--at": "" if options.at == "17 2 * * *" else options.at,
         "--runner": "" if options.runner == "ubuntu-latest" else options.runner,
@@ -117,12 +120,12 @@ def command(context: typer.Context, options: Options) -> None:
                     else {}
                 ),
                 "cell": {"strategy": {"fail-fast": False, "matrix": {"include": _named(cells)}}}
-                | job(options.runner, [*begin, *_night(options.matrix)], name="${{ matrix.cell }}"),
+                | job(options.runner, [*begin, *_night(matrix)], name="${{ matrix.cell }}"),
             },
         ),
     }
     texts = {name: _manifest.text(value) for name, value in files.items()}
-    command_line = shlex.join(["harness", "render", "github", str(options.matrix), *words])
+    command_line = shlex.join(["harness", "render", "github", str(matrix), *words])
     write(texts, options.out, command_line, recreate=options.recreate)
 
 
@@ -130,7 +133,31 @@ def install(source: str, *names: str) -> str:
     """Return the command with which a runner installs the harness with extras. Raises BadInput where no runner
     could.
     """
+    source = in_repository(source, "--source")
     return f"pip install {shlex.quote(extras.requirement(source or extras.source_for_others(), *names))}"
+
+
+def in_repository(path: str, option: str) -> str:
+    """Return an absolute path relative to the root of the repository, where a runner's job begins; a relative one as it
+    is.
+
+    The repository is that of the working directory, which itself is the root where nothing above it has a `.git`.
+    Raises BadInput for a file outside of it, which no runner has.
+    """
+    if not os.path.isabs(path):
+        return path
+    here = Path.cwd()
+    root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    for file in (Path(os.path.normpath(path)), Path(path).resolve()):
+        if file.is_relative_to(root):
+            return str(file.relative_to(root)) or "."
+    copied, name = shlex.join(["cp", "-r", path, str(root)]), shlex.quote(Path(path).name)
+    raise BadInput(
+        f"{option} {path} is outside of the repository {root}, and no runner has it",
+        fix=f"{copied} && {option} {name}   # and commit it"
+        if option.startswith("-")
+        else f"{copied}   # name the copy",
+    )
 
 
 def workflow(name: str, on: dict[str, Any], jobs: dict[str, Any], *, cancels: bool = False) -> dict[str, Any]:

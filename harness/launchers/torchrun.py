@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +15,9 @@ from harness.command_options import of_options
 from harness.errors import BadInput
 from harness.launchers import _job, _node, write
 from harness.launchers._templates import rendered
+
+# Options of torchrun, torch 2.13, that take no value.
+FLAGS = frozenset({"standalone", "no-python", "run-path", "virtual-local-rank", "m", "module"})
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,8 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render torchrun --nproc-per-node 8 -- python train.py
     """
-    import shlex
-
     if Path(options.words[0]).name == "torchrun" or options.words[1:3] == ["-m", "torch.distributed.run"]:
-        raise BadInput("the script runs torchrun itself", fix="what each rank runs alone: -- python train.py")
+        raise BadInput("the script runs torchrun itself", fix=_without_torchrun(options.words))
     _node.refuse_relative("--shared", options.shared)
     meeting = (
         '--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
@@ -63,3 +66,21 @@ def command(context: typer.Context, options: Options) -> None:
         options, variables, nodes=options.nodes, shared=options.shared, limit=limit, launcher=torchrun
     )
     write({f"{options.title}.torchrun.sh": script}, options.out, _job.command_line(context), recreate=options.recreate)
+
+
+def _without_torchrun(words: Sequence[str]) -> str:
+    """The options of this launcher and the command of each rank that stand for a command of torchrun."""
+    rest = list(words[1:] if Path(words[0]).name == "torchrun" else words[3:])
+    of_torchrun: dict[str, str] = {}
+    while rest and rest[0].startswith("-"):
+        name, equals, value = rest.pop(0).lstrip("-").partition("=")
+        name = name.replace("_", "-")
+        of_torchrun[name] = value if equals or name in FLAGS or not rest else rest.pop(0)
+    python = ["python", "-m"] if of_torchrun.keys() & {"m", "module"} else ["python"]
+    rank = [*([] if "no-python" in of_torchrun else python), *rest] if rest else ["python", "train.py"]
+    options = []
+    if of_torchrun.get("nnodes", "").isdigit():
+        options += ["--nodes", of_torchrun["nnodes"]]
+    if "nproc-per-node" in of_torchrun:
+        options += ["--nproc-per-node", of_torchrun["nproc-per-node"]]
+    return shlex.join([*options, "--", *rank])

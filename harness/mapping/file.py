@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -138,6 +138,22 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
         differs=tuple(text for item in judged for text in item.differs),
         notes=tuple(notes),
     )
+
+
+def mapping_functions(options: Asked, without: Collection[str]) -> dict[str, list[str]]:
+    """Function of the file -> the parts that `check` would take it for. `without`: functions that are left out.
+
+    Raises BadInput where the file cannot be called.
+    """
+    target, source = registry.get(options.engine), registry.get(options.source)
+    plans = {"native": settings(source, target), CANONICAL: settings(None, target)}
+    functions, _ = _called(options, plans)
+    functions = [function for function in functions if function.shape != CANONICAL and function.name not in without]
+    parts: dict[str, list[str]] = {}
+    for part in PARTS:
+        for function in _rivals(part, functions, plans):
+            parts.setdefault(function.name, []).append(part)
+    return parts
 
 
 def _notes_on_engines(judged: list[_Part], options: Asked, takes: Takes | None) -> Iterator[str]:
@@ -359,18 +375,23 @@ def _mapping_of(
     """The function that carries most settings of this part. In a tie, the one that has the engine in its name."""
     own = f"{options.engine}_{part}"  # a function of canonical parameters is called for the part in its name alone
     functions = [function for function in functions if function.shape != CANONICAL or function.name == own]
-    functions = [function for function in functions if not _passed_on(part, function, _plan(function, plans))]
-    scores = {function.name: _carried(part, function, _plan(function, plans)) for function in functions}
-    best = max(scores.values(), default=(0, 0))
-    if not best[1]:
+    rivals = _rivals(part, functions, plans)
+    if not rivals:
         return None
-    rivals = [function for function in functions if scores[function.name] == best]
     named = [function for function in rivals if options.engine in function.name.lower()]
     if len(rivals) > 1 and len(named) != 1:
         names = ", ".join(function.name for function in rivals)
         fix = f"--function {rivals[0].name}"
         raise BadInput(f"{options.file}: several functions map the {part} alike: {names}", fix=fix)
     return named[0] if len(rivals) > 1 else rivals[0]
+
+
+def _rivals(part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]]) -> list[Answers]:
+    """The functions that carry most settings of this part; [] where none carries any."""
+    functions = [function for function in functions if not _passed_on(part, function, _plan(function, plans))]
+    scores = {function.name: _carried(part, function, _plan(function, plans)) for function in functions}
+    best = max(scores.values(), default=(0, 0))
+    return [function for function in functions if scores[function.name] == best] if best[1] else []
 
 
 def _carried(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[int, int]:
@@ -453,7 +474,7 @@ def _nearest(name: str, names: list[str]) -> str:
 def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list[Answers], list[str]]:
     """The answers of every function of the file, and the packages that were replaced by stand-ins."""
     file = Path(options.file)
-    _check_file(options.file)
+    check_file(options.file)
     with tempfile.TemporaryDirectory(prefix="harness-mapping-") as folder:
         request, result = Path(folder) / "request.json", Path(folder) / "result.json"
         request.write_text(json.dumps(_request(options, plans)), encoding="utf-8")
@@ -493,7 +514,7 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
     return functions, answer["stand_ins"]
 
 
-def _check_file(name: str) -> None:
+def check_file(name: str) -> None:
     """Raise BadInput if it is not a Python file."""
     file = Path(name)
     if file.is_dir():

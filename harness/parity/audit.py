@@ -16,7 +16,7 @@ from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
 from harness.parity.checks.registry import Outcome, Registered, not_brought
 from harness.parity.checks.summary import mode_name, summary
-from harness.parity.coverage import by_state, failed_calls, limits, refused_calls, unnoticed_damage
+from harness.parity.coverage import by_state, failed_calls, limits, refused_calls, uncalled_functions, unnoticed_damage
 from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
@@ -106,7 +106,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     missing = [*stop, *doubts.sentences, *_not_explained(e, open_), *e.completeness.missing, *limits(e)]
     missing += [*e.completeness.unmatched, *(item for _, outcome in outcomes for item in outcome.missing)]
     findings = [finding for _, outcome in outcomes for finding in outcome.findings]
-    findings += failed_calls(e) + unnoticed_damage(e)
+    findings += failed_calls(e) + unnoticed_damage(e) + uncalled_functions(e)
     full_verdict = Verdict(
         "audit",
         verdict,

@@ -12,7 +12,7 @@ from harness.parity.checks.summary import mode_name
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
-from probes.format import EVENTS, LIFTED
+from probes.format import EVENTS, LIFTED, mapping
 from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import IN_PART, Finding
 from reports.text import first_of
@@ -152,6 +152,32 @@ def unnoticed_damage(e: Evidence) -> list[Finding]:
         for side in e.sides
         if (sentences := _unnoticed(side, stage_read=not e.alone))
     ]
+
+
+def uncalled_functions(e: Evidence) -> list[Finding]:
+    """Return a finding for each function of a user's mapping that maps and that no engine called."""
+    findings = []
+    for side in e.sides:
+        spec = mapping(side.recording.manifest.get("mapping"))
+        file, listed = str(spec.get("file", "")), spec.get("uncalled")
+        for function in map(mapping, listed if isinstance(listed, list) else []):
+            name, names = function.get("name"), function.get("called_as")
+            if not isinstance(name, str) or not isinstance(names, list):
+                continue
+            called = " and ".join(f"{called_name}(asked, ours)" for called_name in names)
+            unclear = f"; whether it maps is not clear: {why}" if (why := function.get("unclear")) else ""
+            findings.append(
+                Finding(
+                    name,
+                    f"{name} of {file} was not called: what is called is named {called}{unclear}",
+                    effect="what it does to the settings was not compared",
+                    severity="warning",
+                    where=side.name,
+                    details={"file": file, "function": name, "called_as": names},
+                    about="mapping",
+                )
+            )
+    return findings
 
 
 def _paths(settings: Mapping[str, Any], above: str = "") -> set[str]:

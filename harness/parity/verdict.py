@@ -21,7 +21,7 @@ from harness.parity.checks.completeness import require_completeness
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import Outcome, Registered, checks, coupled, not_brought, refused, unless_native
 from harness.parity.checks.summary import summary
-from harness.parity.coverage import coverage, failed_calls, limits, refused_calls, unnoticed_damage
+from harness.parity.coverage import coverage, failed_calls, limits, refused_calls, uncalled_functions, unnoticed_damage
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.progress_messages import ProgressCallback, ignore_progress
@@ -237,7 +237,7 @@ def _decide(
     metrics = _metrics(e)
     verdict, answer = _answer(e, grounds, kinds, causes, metrics)
     findings = [finding for _, outcome in outcomes for finding in outcome.findings]
-    findings += failed_calls(e) + unnoticed_damage(e)
+    findings += failed_calls(e) + unnoticed_damage(e) + uncalled_functions(e)
     tolerances = e.tolerance.facts({side.name: side.floor for side in e.sides})
     body = Parity(
         first_divergence=with_text(e, e.earliest(*kinds)) if kinds else None,

@@ -23,6 +23,7 @@ from reports.model import (
     Place,
     Proof,
     RunSummary,
+    Subject,
     Verdict,
 )
 from reports.text import clean, figure, flatten, reads_same, show, show_apart
@@ -172,13 +173,19 @@ def tally(checks: list[Check]) -> str:
 
 
 NOT_AS_ASKED, NOT_SHOWN, WARNINGS = "Not as you asked", "Faults that could not have shown", "Warnings"
-UNNOTICED = "Damage that could not have been noticed"
+UNNOTICED, NOT_CALLED = "Damage that could not have been noticed", "Functions of the mapping that were not called"
 
 
 def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
     """Return findings that limit a pass under their titles, the gravest first. They are shown above the verdict."""
     warning_findings = [finding for finding in verdict.findings if finding.reserves]
-    titles = {"setting": NOT_AS_ASKED, "scenario": NOT_SHOWN, "recording": UNNOTICED, "": WARNINGS}
+    titles: dict[Subject, str] = {
+        "setting": NOT_AS_ASKED,
+        "mapping": NOT_CALLED,
+        "scenario": NOT_SHOWN,
+        "recording": UNNOTICED,
+        "": WARNINGS,
+    }
     groups = [
         (title, [finding for finding in warning_findings if finding.about == about]) for about, title in titles.items()
     ]

@@ -18,14 +18,17 @@ def title(run: RecordedRun) -> str:
 
 
 def state(run: RecordedRun) -> str:
+    if run.watched:
+        return "This is a record of harness watch, without rollouts."
     if run.complete:
         return "Every process closed its recording."
     return "The recording is incomplete: a process was ended, or still runs, or files are missing or damaged."
 
 
-def audit(run: RecordedRun) -> str:
-    """Return the command that judges it."""
-    return f"harness audit {shlex.quote(clean(run.run))}"
+def judged_by(run: RecordedRun) -> tuple[str, str]:
+    """Return (what it asks, the command that judges it)."""
+    question, command = ("how it ended", "triage") if run.watched else ("is it sound", "audit")
+    return question, f"harness {command} {shlex.quote(clean(run.run))}"
 
 
 def table(run: RecordedRun, *, all_metrics: bool = False) -> tuple[list[str], list[list[str]]]:

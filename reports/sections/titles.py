@@ -6,7 +6,7 @@ from reports.model import RESERVED
 from reports.sections.bisect import FIRST_BAD, LAST_GOOD, ONE_IS_FIRST_BAD
 from reports.sections.doctor import COMPARED
 from reports.sections.doctor import TITLES as SEVERITIES
-from reports.sections.parity import ELEVEN, NOT_AS_ASKED, NOT_SHOWN, OTHERS, UNNOTICED
+from reports.sections.parity import ELEVEN, NOT_AS_ASKED, NOT_CALLED, NOT_SHOWN, OTHERS, UNNOTICED
 
 # of `harness mapping`
 WRONG, DROPPED = "Wrong", "Dropped"
@@ -29,6 +29,7 @@ MEANINGS = {
     ELEVEN: "Eleven usual reasons for a difference between engines, each ruled out, confirmed or not tested.",
     OTHERS: "What else was looked at, confirmed ones first.",
     NOT_AS_ASKED: "The settings that the engine did not get as you asked, with what it got.",
+    NOT_CALLED: f"Functions. {RESERVED['mapping'].meaning}",
     NOT_SHOWN: f"Kinds of fault. {RESERVED['scenario'].meaning}",
     UNNOTICED: f"Recordings. {RESERVED['recording'].meaning}",
     "First divergence": "The first place at which the runs differ beyond the tolerance, with both values.",

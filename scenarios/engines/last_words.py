@@ -21,7 +21,12 @@ LONGEST = 300  # characters of one sentence
 # A prefix that an engine or Ray writes before each line: "(EngineCore pid=12) ERROR 11-23 01:02:03 [core.py:1100] ".
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(?:\([^()]{1,60}\) ?)*(?:(?:ERROR|CRITICAL) [\d:. -]{5,30} )?(?:\[[^\]]{1,80}\] ?)*")
-_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Refused|NotImplemented|Interrupt)\b(?::.*)?$")
+_RAISED = re.compile(
+    r"^(?:[A-Za-z_][\w.]*\.)?(?:[A-Z]\w*(?:Error|Refused|NotImplemented|Interrupt)|(?:[A-Z]\w*)?Exception)\b(?::.*)?$"
+)
+# An exception by any name, where it ends a traceback.
+_NAMED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?::\s.*)?$")
+_TRACEBACK = "Traceback (most recent call last)"
 _FATAL = re.compile(
     r"^(?:Fatal Python error: .*|terminate called .*|.*\bSegmentation fault\b.*|.*: symbol lookup error.*"
     r"|.*: Error while finding module specification for .*|.*: command not found)$"
@@ -110,7 +115,7 @@ def root_cause(begun: dict[Path, int], ended: int | None = None, late: dict[Path
     code = 128 - code if code is not None and code - 128 in _FROM_OUTSIDE else code
     outlived = ""
     for number, log in reversed([*enumerate(logs)]):
-        at = next((at for at in reversed(range(len(log))) if is_error(log[at])), None)
+        at = next((at for at in reversed(range(len(log))) if is_error(log[at]) or _ends_traceback(log, at)), None)
         if at is None:
             continue
         by_itself, behind, end = code is not None and -code not in _FROM_OUTSIDE, log[at + 1 :], ends[number]
@@ -136,6 +141,16 @@ def is_error(line: str) -> bool:
     """Whether a line names the error that ended a process, and does not only refer to one."""
     message = _PREFIX.sub("", line.strip())
     return bool(_RAISED.match(message) or _FATAL.match(message)) and not is_pointer(message)
+
+
+def _ends_traceback(log: list[str], at: int) -> bool:
+    """Whether a line is the exception below the frames of a traceback, which may have any name."""
+    message = _PREFIX.sub("", log[at])
+    if not _NAMED.match(message) or is_pointer(message):
+        return False
+    above = (_PREFIX.sub("", line) for line in reversed(log[:at]))
+    head = next((line for line in above if line and not line[0].isspace()), "")
+    return _TRACEBACK in head and bool(_PREFIX.sub("", log[at - 1])[:1].isspace())
 
 
 def _goes_on(line: str, cause: str, *, killed: bool) -> bool:

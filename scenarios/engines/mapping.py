@@ -61,10 +61,11 @@ class ParameterMap:
     def of(spec: Mapping[str, Any] | None) -> ParameterMap:
         """Return the mapping of plain data: {} or None (ours), {"edits": ...}, {"file": path, "source": text}.
 
-        Raises ParameterRefused for anything else.
+        A file may also have "uncalled", functions that are none of this mapping: only the judge reads them. Raises
+        ParameterRefused for anything else.
         """
         spec = spec or {}
-        unknown = set(spec) - {"edits", "file", "source"} or set(spec.get("edits", {})) - set(PARTS)
+        unknown = set(spec) - {"edits", "file", "source", "uncalled"} or set(spec.get("edits", {})) - set(PARTS)
         if unknown:
             raise ParameterRefused(
                 f"a mapping is edits of engine and sampling, or a file, not {', '.join(unknown)}",

@@ -16,10 +16,12 @@ from harness.other_paths import another_out
 from harness.parity.runs.run_options import LaunchOptions
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
-from probes.files import folder_or_nothing, try_writing, write_whole
+from probes.files import FILE_MODE, folder_or_nothing, try_writing, write_whole
 from probes.format import EVENTS, FormatError
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
+
+CLAIM = ".recording"  # a file of the command that writes into a folder, while it does
 
 
 def guarded(folder: Path, options: LaunchOptions) -> contextlib.AbstractContextManager[Guard | None]:
@@ -94,6 +96,7 @@ def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path
     with contextlib.ExitStack() as opened:
         try:
             opened.enter_context(folder_or_nothing(folder))
+            opened.enter_context(_claimed(folder, out))
             try_writing(folder)
         except OSError as error:
             raise BadInput(
@@ -108,6 +111,26 @@ def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path
             raise
 
 
+@contextlib.contextmanager
+def _claimed(folder: Path, out: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Hold an empty folder alone: of two commands that begin at the same time, one gets it. Raises BadInput."""
+    claim = folder / CLAIM
+    try:
+        os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+    except FileExistsError as error:
+        raise _not_empty(folder, out) from error
+    try:
+        if any(entry.name != CLAIM for entry in folder.iterdir()):
+            raise _not_empty(folder, out)
+        yield
+    finally:
+        claim.unlink(missing_ok=True)
+
+
+def _not_empty(folder: Path, out: str | os.PathLike[str] | None) -> BadInput:
+    return BadInput(f"{folder} is not empty; a recording never overwrites another", fix=another_out(out or folder))
+
+
 def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
     if out is None:
         return (Path("runs") / f"{name.replace('@', '-')}-{dates.stamp()}").resolve()
@@ -115,7 +138,7 @@ def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; a recording is a directory", fix=another_out(out))
     if folder.exists() and any(folder.iterdir()):
-        raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix=another_out(out))
+        raise _not_empty(folder, out)
     return folder
 
 

@@ -140,6 +140,8 @@ def _planned(
         with collected(mistakes):
             engine = envs.parse(backend).engine
             maps[name] = user_mapping.load(file, engine) if file else {}
+    for line in dict.fromkeys(line for spec in maps.values() for line in user_mapping.uncalled_lines(spec)):
+        options.say(line)
     shared = Scenario()
     with collected(mistakes):
         shared = options.shared()
@@ -212,6 +214,8 @@ def run_scenario(
     )
     base = options.settings(scenario)
     map_of_user = user_mapping.load(options.mapping, envs.parse(backend).engine) if options.mapping else {}
+    for line in user_mapping.uncalled_lines(map_of_user):
+        options.say(line)
     preflight(base, backend, map_of_user)
     check_device(options.device, options.address)
     check_machine((base,), options.address, options.say)

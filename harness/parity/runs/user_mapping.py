@@ -1,4 +1,8 @@
-"""A user's own parameter mapping, `--mapping FILE.py`: checked before anything starts, executed by the engines only."""
+"""A user's own parameter mapping, `--mapping FILE.py`: checked before anything starts, executed by the engines only.
+
+Where the file has other functions than those that the engines call, a process of its own finds out, as `harness
+mapping` does, whether they are mappings too: a user who gave them another name takes them for called.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +12,43 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInput
+from harness.mapping.file import Asked, mapping_functions
 from harness.other_paths import nearest_folder, similar_path
 from probes import limits
-from scenarios.engines.mapping import NAMES
+from scenarios.engines import registry
+from scenarios.engines.mapping import NAMES, PARTS
+
+TIMEOUT_S = 20.0  # a choice: a file that only defines answers in half a second
 
 
 def load(path: str, engine: str) -> dict[str, Any]:
     """Return the file as `scenarios.engines.mapping.ParameterMap` takes it, with its text, so that a recording holds
     it.
 
-    Raises BadInput, with one sentence, for what is no mapping for `engine`. The file is parsed here and not executed.
+    "uncalled": its functions that map and that no engine calls, with the names under which one would. Raises BadInput,
+    with one sentence, for what is no mapping for `engine`.
     """
     check = f"harness mapping {shlex.quote(path)} --engine {engine}   # checks the file in seconds, without a run: "
-    fix = f"{check}first define def {engine}_sampling(asked, ours): return dict(ours), changed where yours differs"
     file = _existing(path)
     source = _text(file, path)
     try:
-        functions = _functions(ast.parse(source, str(file)))
+        tree = ast.parse(source, str(file))
     except (SyntaxError, ValueError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
         where, place = (f"{path}:{line}", f"line {line}") if line else (path, "the file")
         message = f"the mapping {where} is not Python: {error.args[0]}"
         raise BadInput(message, fix=f"{check}first correct {place}") from error
-    mine = sorted({f"{engine}_engine", f"{engine}_sampling"} & set(functions))
+    functions, own = _functions(tree), [f"{engine}_{part}" for part in PARTS]
+    mine = [name for name in own if name in functions]
+    uncalled = _uncalled(tree, file, engine)
+    wanted = [name for name in own if any(name in function["called_as"] for function in uncalled)] or own
     if not mine:
         other_names = sorted(set(functions) & set(NAMES))
         has = f"only {', '.join(other_names)}" if other_names else "no function of a mapping"
         raise BadInput(
             f"the mapping {path} defines {has}; for {engine} it must define {engine}_engine or {engine}_sampling, each "
             "(asked, ours) -> a dict of native arguments",
-            fix=fix,
+            fix=check + _first_define(wanted),
         )
     for name in mine:
         arguments = functions[name].args
@@ -47,9 +58,61 @@ def load(path: str, engine: str) -> dict[str, Any]:
             raise BadInput(
                 f"the mapping {path}:{functions[name].lineno}: {name} takes {most} arguments; it is called with "
                 "two, what was asked and what the harness would give",
-                fix=fix,
+                fix=check + _first_define([name]),
             )
-    return {"file": str(file), "source": source}
+    return {"file": str(file), "source": source} | ({"uncalled": uncalled} if uncalled else {})
+
+
+def _first_define(names: list[str]) -> str:
+    definitions = " and ".join(f"def {name}(asked, ours): return dict(ours)" for name in names)
+    return f"first define {definitions}, changed where yours differs"
+
+
+def uncalled_lines(spec: dict[str, Any]) -> list[str]:
+    """Return a line on each function of a mapping that maps and is not called."""
+    return [
+        f"{Path(spec['file']).name}: {function['name']} is not called; "
+        f"{' and '.join(f'{name}(asked, ours)' for name in function['called_as'])} would be"
+        for function in spec.get("uncalled", ())
+    ]
+
+
+def _uncalled(tree: ast.Module, file: Path, engine: str) -> list[dict[str, Any]]:
+    """Return the functions and tables of the file that map to the engine, and that no engine reaches."""
+    definitions = _definitions(tree)
+    reached, fresh = set[str](), {name for name in NAMES if name in definitions}
+    while fresh:
+        reached |= fresh
+        fresh = {name for each in fresh for name in definitions[each] if name in definitions} - reached
+    unreached = [name for name in definitions if name not in reached and not name.startswith("_")]
+    if not unreached:
+        return []
+    source = next(name for name in registry.names(embedded=False) if name != engine)
+    every_name, unclear = [f"{engine}_{part}" for part in PARTS], ""
+    try:
+        parts = mapping_functions(Asked(str(file), engine, source, timeout_s=TIMEOUT_S), without=reached)
+        called_as = {name: [f"{engine}_{part}" for part in parts[name]] for name in unreached if name in parts}
+    except BadInput as error:
+        unclear = str(error)
+        called_as = {name: every_name for name in _functions(tree) if name in unreached}
+    return [{"name": name, "called_as": names, "unclear": unclear} for name, names in called_as.items()]
+
+
+def _definitions(tree: ast.Module) -> dict[str, set[str]]:
+    """Return each name that the file defines, with the names that its definition mentions."""
+    definitions: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+        else:
+            continue
+        mentioned = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        for name in names:
+            definitions.setdefault(name, set()).update(mentioned)
+    return definitions
 
 
 def _existing(path: str) -> Path:

@@ -234,7 +234,11 @@ _NO_WORK = re.compile(
 # A closed pipe of `multiprocessing` raises it without a word; a file that is too short has some.
 _BARE_END = re.compile(r"(?:builtins\.)?EOFError")
 _RAISED = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w*\.){0,10}[A-Z]\w*(?:Error|Exception|Fault|Timeout))(?::\s*(?P<text>.*))?"
+    r"(?P<type>(?:[A-Za-z_]\w*\.){0,10}(?:[A-Z]\w*(?:Error|Fault|Timeout)|(?:[A-Z]\w*)?Exception))(?::\s*(?P<text>.*))?"
+)
+# An exception by any name but those with which somebody ends a program, right below the frames of a traceback.
+_NAMED = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w*\.){0,10}(?!SystemExit|KeyboardInterrupt|GeneratorExit)[A-Z]\w*)(?::\s(?P<text>.*))?"
 )
 
 
@@ -247,6 +251,7 @@ class Errors:
     _file: str = ""
     _of_file: Name = NOBODY
     _tracebacks: dict[Name, Name] = field(default_factory=dict)  # writer whose traceback goes on -> whose error it is
+    _in_frames: dict[Name, bool] = field(default_factory=dict)  # writer -> whether its previous line was indented
     _places: dict[Name, str] = field(default_factory=dict)
     _stamps: dict[Name, tuple[int, int, float] | None] = field(default_factory=dict)  # of a writer's previous line
     _later: dict[Name, int] = field(default_factory=dict)  # writer -> lines of work after its error
@@ -259,7 +264,7 @@ class Errors:
         self._file = file
         self._of_file = of_path(file)
         self._echoed, self._memory_table = False, None
-        for table in (self._tracebacks, self._places, self._stamps, self._later):
+        for table in (self._tracebacks, self._in_frames, self._places, self._stamps, self._later):
             table.clear()
 
     def feed(self, number: int, writer: Name, line: str) -> None:
@@ -283,11 +288,13 @@ class Errors:
                     break
                 return
         words = _LOGGED.sub("", line, count=1)
+        below_frames = self._in_frames.get(writer, False)
+        self._in_frames[writer] = words[:1].isspace()
         if TRACEBACK in words:
             self._tracebacks[writer] = writer
         elif traced and (task := _RAY_TASK.search(words)):
             self._tracebacks[writer] = Name(None, task["host"], int(task["pid"]), task["role"])
-        elif traced and words and not words[0].isspace() and (raised := _RAISED.fullmatch(words.strip())):
+        elif traced and words and not words[0].isspace() and (raised := _exception(words.strip(), below_frames)):
             kind = Kind.ECHO if is_echo(words) or _BARE_END.fullmatch(words.strip()) else Kind.OWN
             self._add(
                 number, writer, words, Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", kind=kind), raised
@@ -356,6 +363,10 @@ class Errors:
             for number, error in enumerate(self.entries):
                 if error.file == self._file and (error.rank, error.host, error.pid, error.role) == identity:
                     self.entries[number] = replace(error, survived=True)
+
+
+def _exception(words: str, below_frames: bool) -> re.Match[str] | None:
+    return _RAISED.fullmatch(words) or (_NAMED.fullmatch(words) if below_frames else None)
 
 
 def scheduler(line: str, writer: Name) -> Name:

@@ -65,6 +65,8 @@ GROUP_NOT_DESTROYED = (
     "torch does so now and then at the end of a program that does not call torch.distributed.destroy_process_group()"
 )
 
+SIGNALS = 128  # a shell's exit codes from here on are 128 + the number of a signal
+
 
 @dataclass(frozen=True)
 class WatchResult:
@@ -226,9 +228,12 @@ def _first_death(directory: Path) -> str:
 
 
 def words_of(result: WatchResult) -> str:
-    """How a failed command ended: its exit code and why; empty if nothing tells why."""
-    why = why_of(result)
-    return f"the command ended with exit code {result.exit_code}: {why}" if why else ""
+    """How a failed command ended: its exit code, and why if anything tells; empty if the watch or a signal ended it."""
+    ended = f"the command ended with exit code {result.exit_code}"
+    if why := why_of(result):
+        return f"{ended}: {why}"
+    by_itself = 0 < result.exit_code < SIGNALS and result.exit_code != STALLED
+    return f"{ended}; its standard error does not say why" if by_itself else ""
 
 
 def why_of(result: WatchResult) -> str:

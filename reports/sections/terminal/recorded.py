@@ -29,7 +29,8 @@ def show(run: RecordedRun, console: Console, *, verbose: bool) -> None:
         page.path(clean(run.run), "recorded in  ")
         if run.command:
             page.command(clean(run.command), "command      ")
-        page.command(arrange.audit(run), "is it sound  ")
+        question, command = arrange.judged_by(run)
+        page.command(command, f"{question:<12} ")
 
 
 def _steps(page: Page, names: list[str], rows: list[list[str]]) -> None:

@@ -187,7 +187,7 @@ def _titles() -> set[str]:
     arranged = [title for table in (doctor.TITLES, doctor.COMPARED) for title in table.values()]
     constants = (
         *(parity.ELEVEN, parity.OTHERS, parity.CONFOUNDERS[0]),
-        *(parity.NOT_AS_ASKED, parity.NOT_SHOWN, parity.UNNOTICED, parity.WARNINGS),
+        *(parity.NOT_AS_ASKED, parity.NOT_CALLED, parity.NOT_SHOWN, parity.UNNOTICED, parity.WARNINGS),
         *(titles.WRONG, titles.DROPPED, titles.LEFT_OUT, titles.NEVER_EQUAL, titles.NOTES),
         *(bisect.FIRST_BAD, bisect.ONE_IS_FIRST_BAD, bisect.LAST_GOOD, "cause 1, only together"),
     )

@@ -658,6 +658,24 @@ def test_a_step_of_slurm_has_the_variables_of_its_script(folder: Path, programs:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("torchrun --nnodes 2 mine.py --lr 1", "--nodes 2 -- python mine.py --lr 1"),
+        ("torchrun --nproc_per_node=8 --standalone -m pkg.train --lr 1",
+         "--nproc-per-node 8 -- python -m pkg.train --lr 1"),
+        ("python -m torch.distributed.run --nnodes 1:4 --no-python ./job -x", "-- ./job -x"),
+        ("torchrun --nnodes 2", "--nodes 2 -- python train.py"),
+    ],
+)  # fmt: skip
+def test_a_command_of_torchrun_is_proposed_without_it(
+    folder: Path, typed: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["render", "torchrun", "--time", "2h", "--", *typed.split()]) == 2
+    assert f"harness render torchrun --time 2h {words}\n" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["slurm", "--"], "there is no command to render"),

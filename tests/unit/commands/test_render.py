@@ -146,3 +146,20 @@ def test_the_workflows_of_this_project_are_what_their_command_writes(
     command = shlex.split(second.removeprefix("# "))
     assert cli.main([*command[1:], "--out", str(tmp_path)]) == 0
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == own
+
+
+def test_paths_in_the_repository_are_relative_to_its_root_and_others_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository := folder / "repository").mkdir()
+    (repository / ".git").mkdir()
+    (repository / "below").mkdir()
+    (repository / "night.toml").write_text(MATRIX)
+    monkeypatch.chdir(repository / "below")
+    words = ["render", "github", "--out", str(folder / "out"), str(repository / "night.toml")]
+    assert cli.main([*words, "--source", str(repository / "wheels" / "a.whl")]) == 0
+    texts = [path.read_text() for path in (folder / "out").iterdir()]
+    assert all(str(folder) not in text and "'wheels/a.whl[" in text for text in texts)
+    assert any("nightly night.toml" in text for text in texts)
+    assert cli.main([*words, "--source", str(folder / "a.whl")]) == 2
+    assert cli.main([*words[:-1], str(folder / "night's.toml")]) == 2

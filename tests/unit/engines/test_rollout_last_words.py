@@ -27,6 +27,9 @@ RuntimeError: Engine core initialization failed. See root cause above. Failed co
 """
 
 
+TRACED = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\n'
+
+
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
@@ -34,6 +37,13 @@ RuntimeError: Engine core initialization failed. See root cause above. Failed co
         (VLLM, "AssertionError: not enough cores for 2 ranks"),
         ("Fatal Python error: Segmentation fault\n\nThread 0x01:\n", "Fatal Python error: Segmentation fault"),
         ("torch.OutOfMemoryError: CUDA out of memory.\n", "torch.OutOfMemoryError: CUDA out of memory."),
+        (TRACED + 'Exception: boom. This\n', "Exception: boom. This"),
+        ("Exception: boom\n", "Exception: boom"),
+        (TRACED + "Stuck\n", "Stuck"),
+        (TRACED + "_queue.Empty\n", "_queue.Empty"),
+        (TRACED + "mine.Stuck: boom\nof two lines\n", "mine.Stuck: boom"),
+        (TRACED + "Loading weights: 3 of 4\n", ""),
+        ("  indented\nStuck: no traceback\n", ""),
         ("loading weights\nready\n", ""),
         ("The error: of its ways\nNo Exception here\n", ""),
     ],

@@ -139,3 +139,28 @@ def test_a_gpu_is_seen_through_its_driver_only(tmp_path: Path, monkeypatch: pyte
     assert not nvidia_gpu({"CUDA_VISIBLE_DEVICES": ""})
     lister.write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
     assert not nvidia_gpu({})
+
+
+@pytest.mark.parametrize(
+    ("cause", "lacks"),
+    [
+        ("Because only sglang<=0.5.23 is available and you require sglang==0.32.*, we can conclude", True),
+        ("Because there is no version of sglang==0.32 and you require sglang==0.32, we can conclude", True),
+        ("Because there is no version of torch==2.13.0+cpu and sglang==0.5.23 depends on torch==2.13.0+cpu", False),
+        ("Because only sglang-kernel<1 is available", False),
+    ],
+)  # fmt: skip
+def test_a_release_that_no_index_has_is_told_from_what_it_needs(cause: str, lacks: bool) -> None:
+    tail = ["error: No solution found when resolving dependencies", f"  cause: {cause}"]
+    assert CommandFailed(["uv"], 1, tail).lacks_release_of("sglang") is lacks
+
+
+def test_an_index_of_torch_is_not_asked_for_a_release_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeUv(tmp_path)
+    absent = CommandFailed(["uv"], 1, ["error: No solution found", "  cause: there is no version of a==9"])
+    monkeypatch.setattr(Uv, "_unsatisfied", lambda self, argv, cwd: absent)
+    with pytest.raises(CommandFailed) as caught:
+        uv_of(fake).install(PYTHON, ["a==9"], cpu=True, torch=TORCH)
+    assert caught.value is absent and not fake.calls

@@ -155,3 +155,10 @@ def test_an_interpreter_keeps_its_link(tmp_path: Path) -> None:
     """A venv's bin/python is a link to the base interpreter: followed, it would lose the venv."""
     (tmp_path / "python").symlink_to(sys.executable)
     assert interpreter.absolute(tmp_path / "python") == tmp_path / "python"
+
+
+@pytest.mark.parametrize(("name", "fix"), [("9x", "mine"), ("sglang", "vllm-mine")])
+def test_a_wrong_name_has_another_in_its_place(name: str, fix: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        registration.add(name, "vllm", "python")
+    assert (refused.value.fix, refused.value.instead) == (fix, name)

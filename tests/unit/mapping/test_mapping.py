@@ -498,6 +498,12 @@ def test_a_function_that_raises_is_the_error_where_no_other_maps_its_part(checke
             "did you mean vllm?",
             "harness mapping my_mapping.py --engine sglang --from vllm",
         ),
+        (
+            "my_mapping.py --engine sglang --from trl",
+            "no such engine",
+            "harness mapping my_mapping.py --engine sglang --from vllm",
+        ),
+        ("nonexist.py", "there is no such file", "ls ."),
         ("my_mapping.py", "needs --engine", "harness mapping my_mapping.py --engine sglang"),
         (
             "my_mapping.py --engine sglang --ignore nosuch --timeout 9",

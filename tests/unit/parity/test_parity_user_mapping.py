@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from recordings import pair, put
 
 from harness.errors import BadInput
 from harness.parity.runs import user_mapping
+from scenarios.engines.mapping import ParameterMap
 
 
 def test_a_mapping_is_taken_with_its_text(tmp_path: Path) -> None:
@@ -45,3 +48,66 @@ def test_what_is_no_mapping_is_refused_with_one_sentence(tmp_path: Path, text: b
     with pytest.raises(BadInput, match=words) as refused:
         user_mapping.load(str(file), "sglang")
     assert "\n" not in str(refused.value)
+
+
+ENGINE_PARAMS = """
+def engine_params(*args, **kwargs):
+    return {"model_path": args[0], "dtype": kwargs.get("dtype", "auto"), "tp_size": kwargs.get("tensor_parallel_size")}
+"""
+SAMPLING = "def sglang_sampling(asked, ours): return dict(ours)\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "uncalled"),
+    [
+        (ENGINE_PARAMS + SAMPLING, [("engine_params", ["sglang_engine"])]),
+        (ENGINE_PARAMS + SAMPLING + "def sglang_engine(a, o): return engine_params(a['model'], **a)\n", []),
+        (ENGINE_PARAMS + SAMPLING + "HOW = {'e': engine_params}\ndef sglang_engine(a, o): return HOW['e']('')\n", []),
+        (ENGINE_PARAMS + SAMPLING + "sglang_engine = engine_params\n", []),
+        (SAMPLING + "def logged(text): print(text)\n", []),
+        ("import absent_package\n" + ENGINE_PARAMS + SAMPLING,
+         [("engine_params", ["sglang_engine", "sglang_sampling"])]),
+        (SAMPLING + "TABLE = {'max_model_len': 'context_length', 'seed': 'random_seed', 'enforce_eager': 'x'}\n",
+         [("TABLE", ["sglang_engine"])]),
+    ],
+)  # fmt: skip
+def test_functions_that_map_and_are_not_called_are_listed(
+    tmp_path: Path, text: str, uncalled: list[tuple[str, list[str]]]
+) -> None:
+    file = tmp_path / "users.py"
+    file.write_text(text)
+    spec = user_mapping.load(str(file), "sglang")
+    assert [(function["name"], function["called_as"]) for function in spec.get("uncalled", [])] == uncalled
+    assert ParameterMap.of(spec).file == str(file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "proposed"),
+    [
+        (ENGINE_PARAMS, ["sglang_engine"]),
+        ("def to(p): return dict(max_new_tokens=p.max_tokens, top_p=p.top_p, top_k=p.top_k)\n", ["sglang_sampling"]),
+        ("x = 1\n", ["sglang_engine", "sglang_sampling"]),
+    ],
+)
+def test_a_refusal_proposes_the_function_that_the_file_has_the_makings_of(
+    tmp_path: Path, text: str, proposed: list[str]
+) -> None:
+    file = tmp_path / "users.py"
+    file.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        user_mapping.load(str(file), "sglang")
+    assert re.findall(r"def (\w+)\(", refused.value.fix or "") == proposed
+
+
+@pytest.mark.parametrize("side", ["baseline", "candidate"])
+def test_a_pass_with_a_function_that_was_not_called_is_reserved(tmp_path: Path, side: str) -> None:
+    runs = dict(zip(("baseline", "candidate"), pair(), strict=True))
+    uncalled = [{"name": "engine_params", "called_as": ["sglang_engine"], "unclear": ""}, "damaged"]
+    runs[side].manifest["mapping"] = {"file": "/u/users.py", "source": SAMPLING, "uncalled": uncalled}
+    verdict = put(tmp_path, **runs)
+    assert (verdict.verdict, verdict.strict.exit_code) == ("EQUIVALENT", 3)
+    assert {reserved.kind: reserved.items for reserved in verdict.reservations}["mapping"] == ["engine_params"]
+    findings = [(finding.where, finding.details) for finding in verdict.findings if finding.about == "mapping"]
+    assert findings == [(side, {"file": "/u/users.py", "function": "engine_params", "called_as": ["sglang_engine"]})]

@@ -72,3 +72,12 @@ def test_what_a_foreign_run_holds_cannot_drive_a_terminal() -> None:
     run = RecordedRun("a\x1b[2Jb", "h\u202ef", "c\x07", True, [{"step": 0, "\x1b[1mx": "\x1b[2K", "y": None}])
     for text in (rendered(run, format) for format in ("text", "md", "html")):
         assert all(char.isprintable() or char == "\n" for char in text)
+
+
+@pytest.mark.parametrize(("rollouts", "command"), [(False, "harness triage"), (True, "harness audit")])
+def test_a_record_of_a_watch_without_rollouts_is_judged_by_triage(rollouts: bool, command: str, tmp_path: Path) -> None:
+    write_manifest(tmp_path, {"command": "c", "watch": True})
+    if rollouts:
+        (tmp_path / "tokens").mkdir()
+    text = " ".join(render(tmp_path, "text").split())
+    assert [word for word in ("harness triage", "harness audit") if word in text] == [command]

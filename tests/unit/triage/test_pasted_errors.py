@@ -252,3 +252,11 @@ def test_an_error_that_whoever_met_it_outlived_is_no_failure(tmp_path: Path) -> 
         assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
         assert bool(verdict.triage.place) is not outlived
         assert ("first failure" in verdict.reason) is not outlived and "bad batch" in verdict.reason
+
+
+@pytest.mark.parametrize("error", ["Exception: boom", "Exception", "mine.Stuck: boom", "_queue.Empty", "StopIteration"])
+def test_whatever_ends_a_traceback_is_its_error(tmp_path: Path, error: str) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(f'Traceback (most recent call last):\n  File "job.py", line 3, in <module>\n    f()\n{error}\n')
+    verdict = triage([str(log)])
+    assert "ended with " + error.split(":")[0].rsplit(".", 1)[-1] in verdict.reason

@@ -408,6 +408,11 @@ def test_a_failed_command_is_told_by_its_first_death(death: str, words: str, why
     assert why_of(result) == why and words_of(result).endswith(why)
 
 
+@pytest.mark.parametrize(("code", "told"), [(5, True), (0, False), (86, False), (143, False)])
+def test_the_exit_code_of_a_command_that_printed_nothing_is_told(code: int, told: bool) -> None:
+    assert (f"exit code {code}" in words_of(WatchResult(code, None, None))) is told
+
+
 @pytest.mark.parametrize("death", ["", "rank 1 ended with signal 6 (SIGABRT)"])
 def test_an_abort_of_a_process_that_left_its_groups_alive_is_explained(death: str) -> None:
     aborted = WatchResult(1, None, None, last_words="terminate called without an active exception", first_death=death)
