@@ -205,7 +205,7 @@ WATCHDOG = "Watchdog caught collective operation timeout"
 TRACEBACK = "Traceback (most recent call last):"
 WORDS = (*(sign.words for sign in SIGNS), TRACEBACK)
 # What vLLM, SGLang and Python's logging print before a line.
-_LOGGED = re.compile(
+LOGGED = re.compile(
     r"(?:(?:ERROR|CRITICAL|WARNING|INFO) [\d-]{5,10} [\d:.,]{8,15} \[[\w./-]{1,100}:\d{1,6}\] ?"
     r"|\[\d{4}-\d\d-\d\d[ T][\d:.,]{8,15}[^\]]{0,40}\] ?)"
 )
@@ -262,11 +262,12 @@ class Errors:
         for table in (self._tracebacks, self._places, self._stamps, self._later):
             table.clear()
 
-    def feed(self, number: int, writer: Name, line: str) -> None:
-        """Take a line. `number`: from 1 in its file; `writer`: whom its prefix names."""
+    def feed(self, number: int, writer: Name, line: str, whole: str) -> None:
+        """Take a line. `number`: from 1 in its file; `writer`: whom its prefix names; `whole`: with that prefix, which
+        may have the time."""
         if len(self.entries) >= MAX_ERRORS:
             return
-        stamp = stamp_of(line)
+        stamp = stamp_of(whole) or (stamp_of(line) if whole is not line else None)
         traced = writer in self._tracebacks
         before = self._stamps.get(writer)
         self._echoed |= WATCHDOG in line
@@ -282,7 +283,7 @@ class Errors:
                 if "missing" in sign.pattern.groupindex:
                     break
                 return
-        words = _LOGGED.sub("", line, count=1)
+        words = LOGGED.sub("", line, count=1)
         if TRACEBACK in words:
             self._tracebacks[writer] = writer
         elif traced and (task := _RAY_TASK.search(words)):
