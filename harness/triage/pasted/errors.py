@@ -72,6 +72,7 @@ _NCCL = re.compile(_OF_NCCL)
 # The global rank is that in the default group, whose number is 0.
 _IN_GROUP = r"(?:\[PG (?:ID )?0 [^\]]{0,120}Rank (?P<rank>\d{1,7})\].{0,200})?"
 _KILLED_BY_RAY = "killed due to the node running low on memory"
+_CANCELLED = r"\*\*\* (?P<role>(?:JOB|STEP) [\w.+-]{1,40}) ON \S{1,100} CANCELLED AT "
 OF_SLURM = ("slurmstepd:", "srun:")  # beginnings of lines that Slurm itself writes
 DEFUNCT = "<defunct>"  # in a list of processes, whose order says nothing
 _EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"
@@ -96,6 +97,12 @@ SIGNS = (
     Sign("No space left on device", "found a full disk or /dev/shm", "df -h /dev/shm /tmp ."),
     Sign("DUE TO TIME LIMIT", "was ended at the time limit of its job",
          "harness render slurm --time 12:00:00 -- COMMAND   # takes evidence before the limit", kind=Kind.ECHO),
+    Sign("DUE TO NODE FAILURE", "lost a node, as Slurm says",
+         "sinfo -R; sacct -j JOB -o JobID,State,NodeList   # which node, and why", re.compile(_CANCELLED)),
+    Sign("DUE TO PREEMPTION", "was preempted by another job of Slurm",
+         "sbatch --requeue SCRIPT   # and go on from the last checkpoint", re.compile(_CANCELLED), Kind.ECHO),
+    Sign(" CANCELLED AT ", "was cancelled in Slurm",
+         "sacct -j JOB -o JobID,State%30,ExitCode,End   # CANCELLED by whom", re.compile(_CANCELLED), Kind.ECHO),
     Sign("NCCL WARN Cuda failure", "met a CUDA error in NCCL",
          _EXACT, _NCCL),
     Sign("Duplicate GPU detected", "shares its GPU with another rank of the communicator",

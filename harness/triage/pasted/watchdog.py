@@ -167,9 +167,8 @@ class Watchdog:
         if ran := _RAN.search(line):
             self.waited_s = max(self.waited_s, int(ran[1]) / 1000)
         if timeout := _TIMEOUT.search(line):
-            seq, op, *sizes = timeout.groups()
-            size_in, size_out = ((int(size),) if size else () for size in sizes)
-            self._add(self.waiting, rank, its_group, _Operation(int(seq), op, size_in, size_out))
+            size_in, size_out = ((int(size),) if size else () for size in (timeout[3], timeout[4]))
+            self._add(self.waiting, rank, its_group, _Operation(int(timeout[1]), timeout[2], size_in, size_out))
         if group and (status := _STATUS.search(line)):
             self._add(self.counters, rank, its_group, (int(status[1]), int(status[2])))
             self.counted.setdefault(rank, set()).add(its_group)
