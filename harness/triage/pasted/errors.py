@@ -19,10 +19,11 @@ from harness.triage.pasted.text import MAX_TEXT, cut
 from probes import limits
 from probes.limits import RANKS
 from scenarios.engines import registry
+from scenarios.engines.last_words import STEPS, steps_in
 
 MAX_ERRORS = 1_000  # of all files
 MAX_MEMORY = 1_000  # characters of a line in which the process that Ray killed is looked for
-# Lines of a process after its error from which on it went on. What Python, torch and wandb print at an end is shorter.
+# Lines of a process after its error from which on it went on, also if they tell of no step. What Python, torch and wandb print at an end is shorter.
 WENT_ON = 20
 READ_ON = "read the log from that line on"
 
@@ -257,6 +258,7 @@ class Errors:
     _places: dict[Name, str] = field(default_factory=dict)
     _stamps: dict[Name, tuple[int, int, float] | None] = field(default_factory=dict)  # of a writer's previous line
     _later: dict[Name, int] = field(default_factory=dict)  # writer -> lines of work after its error
+    _steps: dict[Name, set[str]] = field(default_factory=dict)  # named writer -> steps that it told after its error
     _echoed: bool = False
     _memory_table: Name | None = None  # who wrote the head of Ray's table of memory users
 
@@ -266,7 +268,7 @@ class Errors:
         self._file = file
         self._of_file = of_path(file)
         self._echoed, self._memory_table = False, None
-        for table in (self._tracebacks, self._places, self._stamps, self._later):
+        for table in (self._tracebacks, self._places, self._stamps, self._later, self._steps):
             table.clear()
 
     def feed(self, number: int, writer: Name, line: str, whole: str) -> None:
@@ -301,7 +303,7 @@ class Errors:
                 number, writer, words, Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", kind=kind), raised
             )
         elif not traced and words.strip() and not words[0].isspace() and not _NO_WORK.match(words):
-            self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer)
+            self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer, line)
 
     def _add(self, number: int, writer: Name, line: str, sign: Sign, match: re.Match[str]) -> None:
         fields = match.groupdict()
@@ -312,6 +314,7 @@ class Errors:
         name = self._of_file if name is NOBODY else name
         name = scheduler(line, name) if fields.get("stall") else name
         self._later[name if fields.get("stall") else writer] = 0
+        self._steps.pop(writer, None)
         place = self._places.pop(writer, "")
         detail = (fields.get("detail") or fields.get("text") or "").strip()
         what = f"{sign.what} {place}".strip() + (f": {detail}" if detail else "")
@@ -353,17 +356,22 @@ class Errors:
             return False
         return True
 
-    def _goes_on(self, writer: Name) -> None:
+    def _goes_on(self, writer: Name, line: str) -> None:
         """Count a line of work. What is written once a peer's end has shown proves nothing."""
         if self._echoed or writer not in self._later:
             return
         self._later[writer] += 1
-        if self._later[writer] == WENT_ON:
-            name = self._of_file if writer is NOBODY else writer
-            identity = name.rank, name.host, name.pid, name.role
-            for number, error in enumerate(self.entries):
-                if error.file == self._file and (error.rank, error.host, error.pid, error.role) == identity:
-                    self.entries[number] = replace(error, survived=True)
+        name = self._of_file if writer is NOBODY else writer
+        steps = self._steps.setdefault(writer, set())
+        if name._replace(host="") != NOBODY:  # other processes may go on in lines that name nobody, or a host alone
+            steps |= steps_in(line)
+        if self._later[writer] < WENT_ON and len(steps) < STEPS:
+            return
+        del self._later[writer]
+        identity = name.rank, name.host, name.pid, name.role
+        for number, error in enumerate(self.entries):
+            if error.file == self._file and (error.rank, error.host, error.pid, error.role) == identity:
+                self.entries[number] = replace(error, survived=True)
 
 
 def scheduler(line: str, writer: Name) -> Name:
