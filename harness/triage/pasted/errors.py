@@ -23,7 +23,8 @@ from scenarios.engines.last_words import STEPS, steps_in
 
 MAX_ERRORS = 1_000  # of all files
 MAX_MEMORY = 1_000  # characters of a line in which the process that Ray killed is looked for
-# Lines of a process after its error from which on it went on, also if they tell of no step. What Python, torch and wandb print at an end is shorter.
+# Lines of a process after its error from which on it went on, also if they tell of no step. What Python, torch and
+# wandb print at an end is shorter.
 WENT_ON = 20
 READ_ON = "read the log from that line on"
 
