@@ -27,6 +27,7 @@ _ANCHOR = re.compile(
 )
 _NUMBER = r"\d{1,7}"
 _HOST = r"(?P<host>[A-Za-z0-9][\w.-]{0,100})"
+_NO_HOST = r"(?:(?i:debug|info|warn|warning|error|critical|fatal|stdout|stderr)|[\w.]*(?:Error|Exception|Warning))"
 _GAP = "(?: |$)"  # an empty line has lost the space
 # The parts of a prefix. Those that may be mistaken for words of a line name a host, which has to be one of an anchor.
 _PARTS = tuple(
@@ -41,7 +42,7 @@ _PARTS = tuple(
         rf"\(rank (?P<rank>{_NUMBER})\):?{_GAP}",
         rf">{_GAP}",  # Markdown
         rf"{_HOST} *\|{_GAP}",  # docker compose
-        rf"(?!(?i:debug|info|warn|warning|error|critical|fatal|stdout|stderr):){_HOST}:{_GAP}",  # pdsh
+        rf"(?!{_NO_HOST}:){_HOST}:{_GAP}",  # pdsh
     )
 )
 Form = tuple[re.Pattern[str] | None, ...]  # parts; None is a prefix that needs no anchor, of `naming.split`
@@ -61,31 +62,31 @@ class Prefixes:
     def split(self, line: str) -> tuple[Name, str]:
         """The writer that the prefix of a line names, and the line without the prefix."""
         for form in self.forms:
-            if (taken := self._taken(form, line)) is not None:
-                return taken
+            if (split_line := self._split_by(form, line)) is not None:
+                return split_line
         return naming.split(line)
 
-    def _taken(self, form: Form, line: str) -> tuple[Name, str] | None:
-        name, rest = NOBODY, line
+    def _split_by(self, form: Form, line: str) -> tuple[Name, str] | None:
+        name, words = NOBODY, line
         for part in form:
             if part is None:
-                inner, rest_of_line = naming.split(rest)
-                if rest_of_line is rest:
+                inner, behind = naming.split(words)
+                if behind is words:
                     return None
-                name, rest = _merged(name, inner), rest_of_line
-            elif (match := part.match(rest)) is None:
+                name, words = _merged(name, inner), behind
+            elif (match := part.match(words)) is None:
                 return None
             else:
-                rest = rest[match.end() :]
+                words = words[match.end() :]
                 if part.groups:
                     inner = _name(match, self.one_node)
                     if inner.host and inner.host not in self.hosts:
                         return None
                     name = _merged(name, inner)
         if form[-1] is None:
-            return name, rest
-        inner, rest = naming.split(rest)
-        return _merged(name, inner), rest
+            return name, words
+        inner, words = naming.split(words)
+        return _merged(name, inner), words
 
 
 def of_text(file: str, text: str) -> Prefixes:
@@ -132,16 +133,16 @@ def _parsed(prefix: str) -> tuple[Form, set[str]] | None:
     """The parts of a prefix and the hosts that it names; None if it has other words, or needs no anchor."""
     form: list[re.Pattern[str] | None] = []
     hosts: set[str] = set()
-    rest = prefix
-    while rest and not LOGGED.fullmatch(rest):
-        rest_of_prefix = naming.split(rest)[1]
-        if rest_of_prefix is not rest:
+    words = prefix
+    while words and not LOGGED.fullmatch(words):
+        behind = naming.split(words)[1]
+        if behind is not words:
             form.append(None)
-            rest = rest_of_prefix
-        elif match := next((match for part in _PARTS if (match := part.match(rest)) and match.end()), None):
+            words = behind
+        elif match := next((match for part in _PARTS if (match := part.match(words)) and match.end()), None):
             form.append(match.re)
             hosts |= {host for host in [match.groupdict().get("host")] if host}
-            rest = rest[match.end() :]
+            words = words[match.end() :]
         else:
             return None
         if len(form) > MAX_PARTS:
@@ -153,10 +154,10 @@ def _stands_before(form: Form, line: str) -> bool:
     """Whether the next line has the same form. Its host may be another one: lines of several writers mix."""
     for part in form:
         if part is None:
-            rest = naming.split(line)[1]
-            if rest is line:
+            words = naming.split(line)[1]
+            if words is line:
                 return False
-            line = rest
+            line = words
         elif match := part.match(line):
             line = line[match.end() :]
         else:

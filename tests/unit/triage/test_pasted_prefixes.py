@@ -105,6 +105,7 @@ def test_the_time_of_a_prefix_orders_errors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [
     RAISED, STACK, f"node0: {RAISED}", f"ERROR: {RAISED}", f"[0] {RAISED}", "[0] first\n[1] second\n",
     "".join(f"ERROR: {line}\n" for line in RAISED.splitlines()),
+    "RuntimeError: Process 12: it ended\nsrun: error: it did\n",
     "".join(f"unread words {line}\n" for line in RAISED.splitlines()),
 ])  # fmt: skip
 def test_no_prefix_where_it_does_not_stand_on_the_lines_of_a_block(text: str) -> None:
