@@ -457,7 +457,8 @@ class LogError:
         pid = f"pid {self.pid}" if self.pid else ""
         if name and self.host and not pid and self.rank is None:
             name = f"{name} {self.host}"
-        return f"{name} ({pid})" if name and pid else name or pid or "a process"
+        unnamed = f"a process of {self.host}" if self.host else "a process"
+        return f"{name} ({pid})" if name and pid else name or pid or unnamed
 
 
 @dataclass(frozen=True)

@@ -169,8 +169,12 @@ def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
 
 def _advances(lines: Iterable[str]) -> bool:
     """Whether lines after an exception tell of several steps of the job."""
-    matches = (match for line in lines for match in _PROGRESS.finditer(line))
-    return len({match[1] or match[2] for match in matches}) >= STEPS
+    return len({step for line in lines for step in steps_in(line)}) >= STEPS
+
+
+def steps_in(line: str) -> set[str]:
+    """The numbers of the steps, or the percentages, that a line tells as the progress of a job."""
+    return {match[1] or match[2] for match in _PROGRESS.finditer(line)}
 
 
 def _last_lines(logs: list[list[str]]) -> str:

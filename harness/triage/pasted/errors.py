@@ -19,10 +19,12 @@ from harness.triage.pasted.text import MAX_TEXT, cut
 from probes import limits
 from probes.limits import RANKS
 from scenarios.engines import registry
+from scenarios.engines.last_words import STEPS, steps_in
 
 MAX_ERRORS = 1_000  # of all files
 MAX_MEMORY = 1_000  # characters of a line in which the process that Ray killed is looked for
-# Lines of a process after its error from which on it went on. What Python, torch and wandb print at an end is shorter.
+# Lines of a process after its error from which on it went on, also if they tell of no step. What Python, torch and
+# wandb print at an end is shorter.
 WENT_ON = 20
 READ_ON = "read the log from that line on"
 
@@ -72,6 +74,7 @@ _NCCL = re.compile(_OF_NCCL)
 # The global rank is that in the default group, whose number is 0.
 _IN_GROUP = r"(?:\[PG (?:ID )?0 [^\]]{0,120}Rank (?P<rank>\d{1,7})\].{0,200})?"
 _KILLED_BY_RAY = "killed due to the node running low on memory"
+_CANCELLED = r"\*\*\* (?P<role>(?:JOB|STEP) [\w.+-]{1,40}) ON \S{1,100} CANCELLED AT "
 OF_SLURM = ("slurmstepd:", "srun:")  # beginnings of lines that Slurm itself writes
 DEFUNCT = "<defunct>"  # in a list of processes, whose order says nothing
 _EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"
@@ -96,6 +99,12 @@ SIGNS = (
     Sign("No space left on device", "found a full disk or /dev/shm", "df -h /dev/shm /tmp ."),
     Sign("DUE TO TIME LIMIT", "was ended at the time limit of its job",
          "harness render slurm --time 12:00:00 -- COMMAND   # takes evidence before the limit", kind=Kind.ECHO),
+    Sign("DUE TO NODE FAILURE", "lost a node, as Slurm says",
+         "sinfo -R; sacct -j JOB -o JobID,State,NodeList   # which node, and why", re.compile(_CANCELLED)),
+    Sign("DUE TO PREEMPTION", "was preempted by another job of Slurm",
+         "sbatch --requeue SCRIPT   # and go on from the last checkpoint", re.compile(_CANCELLED), Kind.ECHO),
+    Sign(" CANCELLED AT ", "was cancelled in Slurm",
+         "sacct -j JOB -o JobID,State%30,ExitCode,End   # CANCELLED by whom", re.compile(_CANCELLED), Kind.ECHO),
     Sign("NCCL WARN Cuda failure", "met a CUDA error in NCCL",
          _EXACT, _NCCL),
     Sign("Duplicate GPU detected", "shares its GPU with another rank of the communicator",
@@ -205,7 +214,7 @@ WATCHDOG = "Watchdog caught collective operation timeout"
 TRACEBACK = "Traceback (most recent call last):"
 WORDS = (*(sign.words for sign in SIGNS), TRACEBACK)
 # What vLLM, SGLang and Python's logging print before a line.
-_LOGGED = re.compile(
+LOGGED = re.compile(
     r"(?:(?:ERROR|CRITICAL|WARNING|INFO) [\d-]{5,10} [\d:.,]{8,15} \[[\w./-]{1,100}:\d{1,6}\] ?"
     r"|\[\d{4}-\d\d-\d\d[ T][\d:.,]{8,15}[^\]]{0,40}\] ?)"
 )
@@ -255,6 +264,7 @@ class Errors:
     _places: dict[Name, str] = field(default_factory=dict)
     _stamps: dict[Name, tuple[int, int, float] | None] = field(default_factory=dict)  # of a writer's previous line
     _later: dict[Name, int] = field(default_factory=dict)  # writer -> lines of work after its error
+    _steps: dict[Name, set[str]] = field(default_factory=dict)  # named writer -> steps that it told after its error
     _echoed: bool = False
     _memory_table: Name | None = None  # who wrote the head of Ray's table of memory users
 
@@ -264,14 +274,15 @@ class Errors:
         self._file = file
         self._of_file = of_path(file)
         self._echoed, self._memory_table = False, None
-        for table in (self._tracebacks, self._in_frames, self._places, self._stamps, self._later):
+        for table in (self._tracebacks, self._in_frames, self._places, self._stamps, self._later, self._steps):
             table.clear()
 
-    def feed(self, number: int, writer: Name, line: str) -> None:
-        """Take a line. `number`: from 1 in its file; `writer`: whom its prefix names."""
+    def feed(self, number: int, writer: Name, line: str, whole: str) -> None:
+        """Take a line. `number`: from 1 in its file; `writer`: whom its prefix names; `whole`: with that prefix, which
+        may have the time."""
         if len(self.entries) >= MAX_ERRORS:
             return
-        stamp = stamp_of(line)
+        stamp = stamp_of(whole) or (stamp_of(line) if whole is not line else None)
         traced = writer in self._tracebacks
         before = self._stamps.get(writer)
         self._echoed |= WATCHDOG in line
@@ -287,7 +298,7 @@ class Errors:
                 if "missing" in sign.pattern.groupindex:
                     break
                 return
-        words = _LOGGED.sub("", line, count=1)
+        words = LOGGED.sub("", line, count=1)
         below_frames = self._in_frames.get(writer, False)
         self._in_frames[writer] = words[:1].isspace()
         if TRACEBACK in words:
@@ -300,7 +311,7 @@ class Errors:
                 number, writer, words, Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", kind=kind), raised
             )
         elif not traced and words.strip() and not words[0].isspace() and not _NO_WORK.match(words):
-            self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer)
+            self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer, line)
 
     def _add(self, number: int, writer: Name, line: str, sign: Sign, match: re.Match[str]) -> None:
         fields = match.groupdict()
@@ -311,6 +322,7 @@ class Errors:
         name = self._of_file if name is NOBODY else name
         name = scheduler(line, name) if fields.get("stall") else name
         self._later[name if fields.get("stall") else writer] = 0
+        self._steps.pop(writer, None)
         place = self._places.pop(writer, "")
         detail = (fields.get("detail") or fields.get("text") or "").strip()
         what = f"{sign.what} {place}".strip() + (f": {detail}" if detail else "")
@@ -352,17 +364,22 @@ class Errors:
             return False
         return True
 
-    def _goes_on(self, writer: Name) -> None:
+    def _goes_on(self, writer: Name, line: str) -> None:
         """Count a line of work. What is written once a peer's end has shown proves nothing."""
         if self._echoed or writer not in self._later:
             return
         self._later[writer] += 1
-        if self._later[writer] == WENT_ON:
-            name = self._of_file if writer is NOBODY else writer
-            identity = name.rank, name.host, name.pid, name.role
-            for number, error in enumerate(self.entries):
-                if error.file == self._file and (error.rank, error.host, error.pid, error.role) == identity:
-                    self.entries[number] = replace(error, survived=True)
+        name = self._of_file if writer is NOBODY else writer
+        steps = self._steps.setdefault(writer, set())
+        if name._replace(host="") != NOBODY:  # other processes may go on in lines that name nobody, or a host alone
+            steps |= steps_in(line)
+        if self._later[writer] < WENT_ON and len(steps) < STEPS:
+            return
+        del self._later[writer]
+        identity = name.rank, name.host, name.pid, name.role
+        for number, error in enumerate(self.entries):
+            if error.file == self._file and (error.rank, error.host, error.pid, error.role) == identity:
+                self.entries[number] = replace(error, survived=True)
 
 
 def _exception(words: str, below_frames: bool) -> re.Match[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ _PREFIX = re.compile(
     rf"\[rank(?P<torch>{_NUMBER})\]:? ?"
     rf"|\((?P<actor>[\w.:<>-]{{1,100}})(?: rank=(?P<worker>{_NUMBER}))? pid=(?P<pid>\d{{1,10}})"
     r"(?:, ip=(?P<host>[\w.:-]{1,100}))?\) ?"
-    rf"|\[{_NUMBER},(?P<mpi>{_NUMBER})\]<std(?:out|err)>: ?"
+    rf"|\[(?:[\w.-]{{1,100}}@)?{_NUMBER},(?P<mpi>{_NUMBER})\]<std(?:out|err)>: ?"
     rf"|(?=.{{1,3}}:)(?P<srun>  ?\d{{1,2}}): "  # padded to the width of the largest; backtraces of Rust pad to four
     rf"|(?P<task>{_NUMBER}): "
 )
@@ -46,14 +47,20 @@ def split(line: str) -> tuple[Name, str]:
     """The writer that the prefix of a log line names, and the line without the prefix."""
     if line[:1] not in "[( 0123456789" or line.startswith("   ") or not (prefix := _PREFIX.match(line)):
         return NOBODY, line
-    number = prefix["torch"] or prefix["mpi"] or prefix["srun"] or prefix["task"] or prefix["worker"]
-    name = Name(
+    return _of_prefix(prefix[0]), line[prefix.end() :]
+
+
+@lru_cache(maxsize=4096)  # one process writes many lines
+def _of_prefix(prefix: str) -> Name:
+    match = _PREFIX.fullmatch(prefix)
+    assert match is not None
+    number = match["torch"] or match["mpi"] or match["srun"] or match["task"] or match["worker"]
+    return Name(
         limits.rank(number.strip() if number else None),
-        prefix["host"] or "",
-        int(prefix["pid"] or 0),
-        prefix["actor"] or "",
+        match["host"] or "",
+        int(match["pid"] or 0),
+        match["actor"] or "",
     )
-    return name, line[prefix.end() :]
 
 
 def section(line: str) -> Name | None:

@@ -14,7 +14,18 @@ from harness import exit_cleanup
 from harness.triage.archive import bare
 from harness.triage.directory import begins_dump
 from harness.triage.evidence import UNREAD, LogEnd, LogPhase
-from harness.triage.pasted import errors, last_lines, naming, own_answer, progress_bars, ras, ray, torchrun, watchdog
+from harness.triage.pasted import (
+    errors,
+    last_lines,
+    naming,
+    own_answer,
+    prefixes,
+    progress_bars,
+    ras,
+    ray,
+    torchrun,
+    watchdog,
+)
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.text import HEAD, Pasted, content, decoded
@@ -123,6 +134,7 @@ class Reader:
         self.log.begin(file)
         ended = torchrun.ended_attempts(pasted.text, pasted.lines())
         begin = ended[-1] if ended else 0
+        split = prefixes.of_text(file, pasted.text).split
         if ended:
             lines = f"line{'s' if len(ended) > 1 else ''} {', '.join(map(str, ended[-MAX_NAMED:]))}"
             self.notes.append(
@@ -136,14 +148,14 @@ class Reader:
             if section := naming.section(line):
                 part = section
                 continue
-            writer, rest = naming.split(line)
+            writer, rest = split(line)
             writer = part if writer is NOBODY else writer
             if has_counters:
                 self.log.feed(number, writer, rest)
             if has_table:
                 self.failures.feed(file, number, rest)
             if has_errors:
-                self.errors.feed(number, writer, rest)
+                self.errors.feed(number, writer, rest, line)
             parser = parsers.get((place, writer))
             if parser is None and len(parsers) < MAX_WRITERS:
                 parser = parsers[place, writer] = Parser()

@@ -3,7 +3,7 @@ TORCH_DISTRIBUTED_DEBUG=DETAIL writes when ranks run different collectives.
 
 These lines give the counters of a flight recorder: which operation a rank waits in, and the last one that it enqueued
 and completed. They become dumps in the recorder's own format, so that the same comparison reads them. Their form is
-that of torch 2.4 to 2.13 (ProcessGroupNCCL.cpp, ProcessGroupWrapper.cpp).
+that of torch 2.0 to 2.13 (ProcessGroupNCCL.cpp, ProcessGroupWrapper.cpp).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from probes.limits import RANKS
 T = TypeVar("T")
 MAX_ENTRIES = 20_000  # ranks times groups of which lines are kept
 # Each line that is read has one of these.
-WORDS = ("NCCL", "enqueued work", "CollectiveFingerPrint", "entire process down")
+WORDS = ("CCL", "enqueued work", "CollectiveFingerPrint", "entire process down")
 _NUMBER = r"(-?\d{1,15})"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,20}) (?:PG GUID ([\w:.-]{1,100}))?\(([\w:. -]{0,100})\) Rank (\d{1,7})\]")
 _RANK = re.compile(r"\[Rank (\d{1,7})\]")
-_TIMEOUT = re.compile(r"caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,40}), "
-                      r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})")  # fmt: skip
+# Up to torch 2.0 without sizes. The backends of other devices (XCCL, HCCL) have the lines of NCCL's.
+_TIMEOUT = re.compile(r"caught collective operation timeout: Work[A-Z]CCL\(SeqNum=(\d{1,15}), OpType=(\w{1,40}), "
+                      r"(?:NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")  # fmt: skip
 # What it writes before it ends its process; with TORCH_NCCL_ASYNC_ERROR_HANDLING=0 it writes neither.
 _ENDS = ("watchdog thread terminated with exception", "we are taking the entire process down")
 _RAN = re.compile(r"ran for (\d{1,12}) milli")
@@ -38,7 +39,9 @@ _WITH_RANKS = "read the logs of the other ranks to the same time, and keep the p
 MAX_UNRANKED = 1_000  # lines that are kept
 MAX_WRAPPED = 2_000  # characters of a line that is put together
 _AFTERWARDS = ("frame #", "Exception raised from", "terminate called", "  what()", "Traceback")
-_STATUS = re.compile(rf"last enqueued (?:NCCL )?work: {_NUMBER}, last completed (?:NCCL )?work: {_NUMBER}", re.I)
+_STATUS = re.compile(
+    rf"last enqueued (?:[A-Z]CCL )?work: {_NUMBER}, last completed (?:[A-Z]CCL )?work: {_NUMBER}", re.I
+)
 # Up to torch 2.2 no comma stands between the number and the operation.
 _PRINT = re.compile(r"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,15}),? ?"
                     r"OpType=(\w{1,40})(?:, TensorShape=\[([\d, ]{0,200})\])?")  # fmt: skip
@@ -50,9 +53,9 @@ _OPS = {"ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "ALLTOALL": "all_t
 def _is_cut(line: str) -> bool:
     """Whether a line of torch's log ends within its sentence. The counters of torch 2.6 and later end without a full
     stop."""
-    if "ProcessGroupNCCL.cpp:" not in line and "what():" not in line:
+    if "CCL.cpp:" not in line and "what():" not in line:
         return False
-    return not (line.rstrip().endswith(".") or ("NCCL work" not in line and _STATUS.search(line)))
+    return not (line.rstrip().endswith(".") or ("CCL work" not in line and _STATUS.search(line)))
 
 
 def _rank_of(writer: Name, line: str) -> int | None:
@@ -72,8 +75,9 @@ def _without_rank(line: str) -> tuple[str, str]:
     what = ""
     if timeout:
         waited = f"{int(ran[1]) / 1000:.0f} s " if ran else ""
-        what = f"waited {waited}in {_operation_name(timeout[2])} #{timeout[1]}; sizes [{timeout[3]}] -> [{timeout[4]}]"
-    counters = f"{_COUNTERS} #{status[1]}, last completed #{status[2]}" if status and "NCCL" in line else ""
+        sizes = f"; sizes [{timeout[3]}] -> [{timeout[4]}]" if timeout[3] else ""
+        what = f"waited {waited}in {_operation_name(timeout[2])} #{timeout[1]}{sizes}"
+    counters = f"{_COUNTERS} #{status[1]}, last completed #{status[2]}" if status and "CCL" in line else ""
     return who, "; ".join(filter(None, (what, counters)))
 
 
@@ -96,7 +100,7 @@ _POINT_TO_POINT = frozenset({"SEND", "RECV", "COALESCED"})
 class _Operation:
     seq: int
     op: str
-    sizes_in: tuple[int, ...]
+    sizes_in: tuple[int, ...]  # empty where the line has none
     sizes_out: tuple[int, ...]
 
 
@@ -163,8 +167,8 @@ class Watchdog:
         if ran := _RAN.search(line):
             self.waited_s = max(self.waited_s, int(ran[1]) / 1000)
         if timeout := _TIMEOUT.search(line):
-            seq, op, size_in, size_out = timeout.groups()
-            self._add(self.waiting, rank, its_group, _Operation(int(seq), op, (int(size_in),), (int(size_out),)))
+            size_in, size_out = ((int(size),) if size else () for size in (timeout[3], timeout[4]))
+            self._add(self.waiting, rank, its_group, _Operation(int(timeout[1]), timeout[2], size_in, size_out))
         if group and (status := _STATUS.search(line)):
             self._add(self.counters, rank, its_group, (int(status[1]), int(status[2])))
             self.counted.setdefault(rank, set()).add(its_group)
@@ -276,7 +280,8 @@ def _entry(number: int, group: Group, operation: _Operation) -> dict[str, Any]:
         "frames": [], "record_id": 0, "pg_id": number, "process_group": [group.uid or NOT_NAMED, group.desc],
         "collective_seq_id": operation.seq, "p2p_seq_id": 0, "op_id": 0,
         "profiling_name": f"nccl:{_operation_name(operation.op)}", "time_created_ns": 0,
-        "input_sizes": [list(operation.sizes_in)], "output_sizes": [list(operation.sizes_out)], "state": "scheduled",
+        "input_sizes": [list(operation.sizes_in)] if operation.sizes_in else [],
+        "output_sizes": [list(operation.sizes_out)] if operation.sizes_out else [], "state": "scheduled",
         "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False,
         "timeout_ms": 0, "is_p2p": False,
     }  # fmt: skip

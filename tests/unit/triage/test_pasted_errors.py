@@ -260,3 +260,27 @@ def test_whatever_ends_a_traceback_is_its_error(tmp_path: Path, error: str) -> N
     log.write_text(f'Traceback (most recent call last):\n  File "job.py", line 3, in <module>\n    f()\n{error}\n')
     verdict = triage([str(log)])
     assert "ended with " + error.split(":")[0].rsplit(".", 1)[-1] in verdict.reason
+
+
+@pytest.mark.parametrize(("done", "first"), [(3, 1), (2, 0)])
+def test_an_error_after_which_its_rank_did_several_steps_was_caught(tmp_path: Path, done: int, first: int) -> None:
+    caught = raised("[rank0]: ", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    (tmp_path / "job.log").write_text(caught + steps(done) + raised("[rank1]: ", "KeyError: 7"))
+    verdict = triage([str(tmp_path / "job.log")])
+    assert verdict.verdict == "INSUFFICIENT" and f"first failure: rank {first} " in verdict.reason
+
+
+@pytest.mark.parametrize("work", [
+    "[rank1]: step {0}\n",  # of another rank
+    "[rank0]: step 7 loss 0.{0}\n",  # one step
+    "step {0}\n",  # of nobody knows whom
+])  # fmt: skip
+def test_steps_that_are_not_of_the_rank_that_failed_prove_nothing(tmp_path: Path, work: str) -> None:
+    text = raised("[rank0]: ", "ValueError: a") + "".join(work.format(step) for step in range(10))
+    (tmp_path / "job.log").write_text(text + raised("[rank1]: ", "KeyError: 7"))
+    assert "first failure: rank 0 " in triage([str(tmp_path / "job.log")]).reason
+
+
+def test_steps_in_the_file_of_a_host_may_be_of_any_of_its_ranks(tmp_path: Path) -> None:
+    (tmp_path / "node1.log").write_text(raised("", "ValueError: a") + "".join(f"step {step}\n" for step in range(10)))
+    assert "ended with ValueError: a" in triage([str(tmp_path / "node1.log")]).reason

@@ -113,6 +113,8 @@ def test_a_look_alike_tells_of_no_end(tmp_path: Path, line: str) -> None:
     ("line", "what"),
     [
         ("slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2026-11-28T04:00:00 DUE TO TIME LIMIT ***", "time limit"),
+        ("slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2026-11-28T04:00:00 DUE TO PREEMPTION ***", "preempted"),
+        ("slurmstepd: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-28T04:00:00 ***", "cancelled"),
         ("[E329 06:28:12.5 socket.cpp:1023] [c10d] The client socket has timed out after 600000ms while trying to "
          "connect to (10.0.0.3, 29500).", "10.0.0.3, 29500"),
         ("torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 3/8 clients joined.", "3/8"),
@@ -135,6 +137,25 @@ def test_who_waited_in_vain_is_not_the_first_failure(tmp_path: Path, line: str, 
 def test_a_death_after_a_timeout_may_be_its_consequence(tmp_path: Path, report: str) -> None:
     assert [error.echo for error in errors(tmp_path, report, TIMEOUT)] == [False]
     assert [error.echo for error in errors(tmp_path, TIMEOUT, report)] == [True]
+
+
+def test_a_task_that_slurm_killed_after_it_cancelled_the_step_is_an_echo(tmp_path: Path) -> None:
+    cancelled = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-28T04:00:00 ***"
+    killed = "srun: error: n2: task 1: Killed"
+    assert [error.echo for error in errors(tmp_path, cancelled, killed)] == [True, True]
+    verdict = judged(tmp_path, cancelled, killed)
+    assert verdict.triage is not None and verdict.triage.place == "job.log:2" and "STEP 77.0" in verdict.reason
+    # Slurm cancels the others once a task has failed.
+    assert [error.echo for error in errors(tmp_path, killed, cancelled)] == [False, True]
+
+
+def test_a_node_that_slurm_lost_is_a_failure_of_its_own(tmp_path: Path) -> None:
+    [error] = errors(
+        tmp_path,
+        "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-11-28T04:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG "
+        "FOR DETAILS ***",
+    )
+    assert (error.role, error.host, error.echo) == ("JOB 77", "", False)  # it names the first node, not the lost one
 
 
 @pytest.mark.parametrize(("words", "echo"), [("EOFError", True), ("EOFError: Ran out of input", False)])

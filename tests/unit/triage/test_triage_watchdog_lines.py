@@ -244,3 +244,32 @@ def test_a_phase_longer_than_the_wait_may_have_come_late(tmp_path: Path, took: s
     verdict = judged(tmp_path, BAR.format(percent=100, done=8, took=took), *waits(5))
     assert any(f"Loading shards took {took}" in line for line in verdict.evidence) is late
     assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+
+
+OLD = (
+    "[E ProcessGroupNCCL.cpp:821] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={1}, "
+    "OpType={2}, Timeout(ms)=1800000) ran for 1802710 milliseconds before timing out."
+)
+
+
+def test_lines_without_sizes_as_torch_before_2_1_writes_them(tmp_path: Path) -> None:
+    """Ranks that run different operations differ without sizes too. Equal ones prove nothing."""
+    lines = [OLD.format(rank, 134, "BROADCAST" if rank == 1 else "ALLREDUCE") for rank in range(3)]
+    verdict = judged(tmp_path, *lines)
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [1])
+    equal = judged(tmp_path, *(OLD.format(rank, 134, "ALLREDUCE") for rank in range(3)))
+    assert (equal.verdict, culprits(equal)) == ("INSUFFICIENT", [])
+    assert "#134" in equal.reason and "[]" not in equal.to_json().replace(": []", "")
+
+
+def test_a_line_without_sizes_and_without_a_rank(tmp_path: Path) -> None:
+    text = OLD.replace("[Rank {0}] ", "").format(0, 134, "ALLREDUCE")
+    verdict = judged(tmp_path, text)
+    assert "all_reduce #134" in verdict.reason and "sizes" not in verdict.reason
+
+
+@pytest.mark.parametrize("backend", ["XCCL", "HCCL"])
+def test_the_watchdogs_of_other_backends(tmp_path: Path, backend: str) -> None:
+    lines = [*waits(1), *waits(2), SIGNAL.format(0, 7309, 7309)]
+    verdict = judged(tmp_path, *(line.replace("NCCL", backend) for line in lines))
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0])
