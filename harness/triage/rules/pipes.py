@@ -17,6 +17,7 @@ from harness.triage.places import plain, users
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
 from reports.text import first_of
 
+WRITES_TO = "writes to"
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
 
 
@@ -36,6 +37,8 @@ def undrained(case: Case) -> Ruling | None:
         ):
             continue
         stream = its.samples[-1].writes_to
+        if waits == WRITES_TO and not stream:
+            return _each_other(parent, child)
         why = f"{waits} its child {its.pid}, whose {_unread(stream, child)}"
         at = f", at {child.frame}" if child.frame else ""
         return Ruling(
@@ -48,6 +51,21 @@ def undrained(case: Case) -> Ruling | None:
             next=_steps(stream, parent),
         )
     return None
+
+
+def _each_other(parent: Subject, child: Subject) -> Ruling:
+    """K6: two processes write to each other, and neither reads. Nothing says which of them has to read first."""
+    both = (parent, child)
+    places = tuple(f"{each.label} writes at {each.frame or 'a place without a Python frame'}" for each in both)
+    return Ruling(
+        "HUNG",
+        f"{parent.label} and {child.label} write to each other, and neither reads: both ways are full",
+        "K6",
+        cycle=tuple(each.key for each in both),
+        place=parent.frame or parent.doing.op,
+        evidence=places,
+        next=("let one of the two read before it writes, or read in a thread of its own",),
+    )
 
 
 def _started(case: Case, parent: Subject, child: Subject) -> bool:
@@ -145,7 +163,7 @@ def _how_it_waits(parent: Subject, child: Subject) -> str:
     if mine.writer == its.pid and full.startswith("pipe:") and mine.samples[-1].reading != full:
         return "waits for an answer of"
     # Both write: each pipe is full, and each has the other process as its only reader.
-    return "writes to" if mine.reader == its.pid and fills(parent) else ""
+    return WRITES_TO if mine.reader == its.pid and fills(parent) else ""
 
 
 def _begins_again(process: Process) -> bool:

@@ -223,6 +223,14 @@ def test_the_pipe_that_is_not_read_is_named(stream: str, stack: str, fields: dic
     assert {culprit.rank for culprit in verdict.triage.culprits} == {1} and says in verdict.reason  # type: ignore[union-attr]
 
 
+def test_two_processes_that_write_to_each_other_are_a_cycle_of_which_neither_is_named() -> None:
+    parent = looks(rank(1, "main:5 send", world=2, reader=200), writing="socket:[8]", wchan="sock_alloc_send_pskb")
+    child = looks(process(200, "tool", "main:9 send", ppid=parent.pid, reader=parent.pid), writing="socket:[7]")
+    its = judged(parent, child)
+    assert its.triage is not None and (its.verdict, its.triage.hang) == ("HUNG", "K6")
+    assert not its.triage.culprits and set(its.triage.cycle) == {parent.key, child.key}
+
+
 def test_a_parent_that_reads_the_full_pipe_itself_is_not_named() -> None:
     parent = looks(rank(1, "main ask:7", world=2, writer=200), reading="pipe:[7]")
     child = looks(process(200, "tool", "main log:3", ppid=parent.pid, reader=101), writing="pipe:[7]")
