@@ -23,7 +23,7 @@ _RANK = re.compile(rf"(?:^|\s)(?:RANK=|--rank[= ])({_NUMBER})(?=\s|$)")
 _WORLD = re.compile(rf"(?:^|\s)(?:WORLD_SIZE=|--world[-_]size[= ])({_NUMBER})(?=\s|$)")
 _PER_NODE = re.compile(rf"(?:^|\s)--nproc[-_]per[-_]node[= ]({_NUMBER})(?=\s|$)")
 _NODES = re.compile(r"(?:^|\s)--nnodes[= ](\S+)")
-_PATH_RANK = re.compile(rf"(?<![a-z])rank[-_.=]?({_NUMBER})(?!\d)", re.IGNORECASE)
+_PATH_RANK = re.compile(rf"(?<![a-z])(local[-_.])?rank[-_.=]?({_NUMBER})(?!\d)", re.IGNORECASE)
 _PATH_HOST = re.compile(r"(?<![a-z])((?:node|host)[-_.=]?\d{1,7})(?!\d)", re.IGNORECASE)
 # What torch.distributed.debug's server writes before the stacks of each rank, with the address of its worker server.
 _SECTION = re.compile(
@@ -88,11 +88,14 @@ def world_in(command: str) -> int | None:
 
 
 def of_path(path: str) -> Name:
-    """The rank and host that a path names, by its last part that names one."""
-    rank, host = None, ""
+    """The rank and host that a path names, by its last part that names one.
+
+    A local rank is the rank where the path names no host: of a job on one host.
+    """
+    rank, host, local = None, "", False
     for part in reversed(PurePath(path).parts):
         if rank is None and (number := _PATH_RANK.search(part)):
-            rank = limits.rank(number[1])
+            rank, local = limits.rank(number[2]), bool(number[1])
         if not host and (place := _PATH_HOST.search(part)):
             host = place[1]
-    return Name(rank, host)
+    return Name(None if local and host else rank, host)

@@ -276,7 +276,7 @@ def test_names_in_the_prefix_of_a_line(line: str, rank: int | None, pid: int, ho
 
 @pytest.mark.parametrize("path, rank, host", [
     ("rank_3.txt", 3, ""), ("node-2/rank7.txt.gz", 7, "node-2"), ("rankx.txt", None, ""), ("frank3.txt", None, ""),
-    ("logs/rank0/stacks", 0, ""),
+    ("logs/rank0/stacks", 0, ""), ("local_rank1.txt", 1, ""), ("node3_local_rank1.txt", None, "node3"),
 ])  # fmt: skip
 def test_names_in_a_path(path: str, rank: int | None, host: str) -> None:
     assert naming.of_path(path) == naming.Name(rank, host)
