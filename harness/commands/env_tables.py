@@ -22,7 +22,15 @@ def print_environments(environments: list[Environment], console: Console | None 
         rows = []
         for e in environments:
             owned = "yes" if e.owned else "no"
-            values = (e.name, e.engine, e.version, e.python_version, e.device, owned, e.python)
+            values = (
+                e.name,
+                e.engine,
+                e.version,
+                e.python_version,
+                e.device,
+                owned,
+                e.python if e.exists else f"{e.python} (gone)",
+            )
             rows.append([clean(value) for value in values])
         page.table(_HEAD, rows)
 

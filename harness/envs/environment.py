@@ -45,10 +45,20 @@ class Environment:
         return folder(self.name)
 
     @property
+    def exists(self) -> bool:
+        """Whether its interpreter is still there."""
+        return Path(self.python).exists()
+
+    @property
     def fix(self) -> str:
         """The command that makes the environment again, or registers it again."""
         if self.owned:
             return f"{create_command(self.engine, self.asked, self.name)} --recreate"
+        if not self.exists:
+            return (
+                f"harness env remove {self.name}   # or where it is now: "
+                f"harness env add {self.name} --engine {self.engine} --python PATH"
+            )
         return f"harness env add {self.name} --engine {self.engine} --python {shlex.quote(self.python)}"
 
     def to_json(self) -> dict[str, Any]:

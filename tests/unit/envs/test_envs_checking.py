@@ -160,3 +160,11 @@ def test_downloads_add_up() -> None:
     lines = ["Downloading torch (100.0MiB)", "Downloading ray (512.0KiB)", "Downloading x (2GiB)", " Downloaded torch"]
     assert all(downloads.read(line) for line in lines) and not downloads.read("Built y")
     assert (downloads.done, downloads.total) == (100.0, 2148.5)
+
+
+def test_an_environment_whose_interpreter_is_gone_is_marked_and_its_fix_does_not_name_that_one(tmp_path: Path) -> None:
+    gone = Environment("mine", "vllm", "1", str(tmp_path / "python"), "3.11", "2", "2", "cpu", owned=False)
+    text = io.StringIO()
+    env_tables.print_environments([gone], Console(file=text, width=400))
+    assert f"{gone.python} (gone)" in text.getvalue()
+    assert gone.fix.startswith("harness env remove mine ") and gone.python not in gone.fix
