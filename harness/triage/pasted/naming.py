@@ -9,25 +9,25 @@ from typing import NamedTuple
 
 from probes import limits
 
-_NUMBER = r"\d{1,7}"
+NUMBER = r"\d{1,7}"  # of a rank, in any prefix
 # torchrun and torch's own log lines; Ray's and vLLM's; mpirun --tag-output and Open MPI 5; srun -l
 _PREFIX = re.compile(
-    rf"\[rank(?P<torch>{_NUMBER})\]:? ?"
-    rf"|\((?P<actor>[\w.:<>-]{{1,100}})(?: rank=(?P<worker>{_NUMBER}))? pid=(?P<pid>\d{{1,10}})"
+    rf"\[rank(?P<torch>{NUMBER})\]:? ?"
+    rf"|\((?P<actor>[\w.:<>-]{{1,100}})(?: rank=(?P<worker>{NUMBER}))? pid=(?P<pid>\d{{1,10}})"
     r"(?:, ip=(?P<host>[\w.:-]{1,100}))?\) ?"
-    rf"|\[(?:[\w.-]{{1,100}}@)?{_NUMBER},(?P<mpi>{_NUMBER})\]<std(?:out|err)>: ?"
+    rf"|\[(?:[\w.-]{{1,100}}@)?{NUMBER},(?P<mpi>{NUMBER})\]<std(?:out|err)>: ?"
     rf"|(?=.{{1,3}}:)(?P<srun>  ?\d{{1,2}}): "  # padded to the width of the largest; backtraces of Rust pad to four
-    rf"|(?P<task>{_NUMBER}): "
+    rf"|(?P<task>{NUMBER}): "
 )
-_RANK = re.compile(rf"(?:^|\s)(?:RANK=|--rank[= ])({_NUMBER})(?=\s|$)")
-_WORLD = re.compile(rf"(?:^|\s)(?:WORLD_SIZE=|--world[-_]size[= ])({_NUMBER})(?=\s|$)")
-_PER_NODE = re.compile(rf"(?:^|\s)--nproc[-_]per[-_]node[= ]({_NUMBER})(?=\s|$)")
+_RANK = re.compile(rf"(?:^|\s)(?:RANK=|--rank[= ])({NUMBER})(?=\s|$)")
+_WORLD = re.compile(rf"(?:^|\s)(?:WORLD_SIZE=|--world[-_]size[= ])({NUMBER})(?=\s|$)")
+_PER_NODE = re.compile(rf"(?:^|\s)--nproc[-_]per[-_]node[= ]({NUMBER})(?=\s|$)")
 _NODES = re.compile(r"(?:^|\s)--nnodes[= ](\S+)")
-_PATH_RANK = re.compile(rf"(?<![a-z])(local[-_.])?rank[-_.=]?({_NUMBER})(?!\d)", re.IGNORECASE)
+_PATH_RANK = re.compile(rf"(?<![a-z])(local[-_.])?rank[-_.=]?({NUMBER})(?!\d)", re.IGNORECASE)
 _PATH_HOST = re.compile(r"(?<![a-z])((?:node|host)[-_.=]?\d{1,7})(?!\d)", re.IGNORECASE)
 # What torch.distributed.debug's server writes before the stacks of each rank, with the address of its worker server.
 _SECTION = re.compile(
-    rf"=== Rank ({_NUMBER}): (?:https?://)?\[?([\w.:-]{{1,200}}?)\]?(?::\d{{1,5}})?(?:/.{{0,500}})? ==="
+    rf"=== Rank ({NUMBER}): (?:https?://)?\[?([\w.:-]{{1,200}}?)\]?(?::\d{{1,5}})?(?:/.{{0,500}})? ==="
 )
 
 
@@ -82,7 +82,7 @@ def world_in(command: str) -> int | None:
     if not (per_node := _PER_NODE.search(command)):
         return None
     nodes = _NODES.search(command)
-    if nodes is not None and not re.fullmatch(_NUMBER, nodes[1]):
+    if nodes is not None and not re.fullmatch(NUMBER, nodes[1]):
         return None  # elastic: from two to four nodes, say
     return limits.rank(str(int(per_node[1]) * int(nodes[1] if nodes else 1)))
 

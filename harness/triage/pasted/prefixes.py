@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from harness.triage.pasted import naming
 from harness.triage.pasted.errors import LOGGED
-from harness.triage.pasted.naming import NOBODY, Name
+from harness.triage.pasted.naming import NOBODY, NUMBER, Name
 from probes import limits
 
 MAX_ANCHORS = 20_000  # of one text; each rank of a job may have a host of its own
@@ -25,7 +25,6 @@ _ANCHOR = re.compile(
     r"(?:Current thread|Thread) (?:0x[0-9A-Fa-f]|\d{1,10} \()|Traceback (?:\(most recent call last\):|for thread \d)"
     r"|Process \d{1,10}: |TID \d{1,10}:|#0 {1,4}\S|\[[IWEF]\d{0,4}[ \d:.]{0,30}ProcessGroup"
 )
-_NUMBER = r"\d{1,7}"
 _HOST = r"(?P<host>[A-Za-z0-9][\w.-]{0,100})"
 _NO_HOST = r"(?:(?i:debug|info|warn|warning|error|critical|fatal|stdout|stderr)|[\w.]*(?:Error|Exception|Warning))"
 _GAP = "(?: |$)"  # an empty line has lost the space
@@ -37,9 +36,9 @@ _PARTS = tuple(
         r"std(?:out|err) [FP]" + _GAP,  # containerd
         rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d {_HOST} [\w./-]{{1,60}}\[(?P<pid>\d{{1,10}})\]:{_GAP}",  # journald
         rf"\[pod/{_HOST}/[\w.-]{{1,100}}\]{_GAP}",  # kubectl logs --prefix
-        rf"\[[A-Za-z_]\w{{0,40}}?(?P<local>{_NUMBER})\]: ?",  # torchrun --tee: the role and its rank on that node
-        rf"\[(?P<rank>{_NUMBER})\](?:: ?|{_GAP})",  # mpiexec -l of Hydra
-        rf"\(rank (?P<rank>{_NUMBER})\):?{_GAP}",
+        rf"\[[A-Za-z_]\w{{0,40}}?(?P<local>{NUMBER})\]: ?",  # torchrun --tee: the role and its rank on that node
+        rf"\[(?P<rank>{NUMBER})\](?:: ?|{_GAP})",  # mpiexec -l of Hydra
+        rf"\(rank (?P<rank>{NUMBER})\):?{_GAP}",
         rf">{_GAP}",  # Markdown
         rf"{_HOST} *\|{_GAP}",  # docker compose
         rf"(?!{_NO_HOST}:){_HOST}:{_GAP}",  # pdsh
