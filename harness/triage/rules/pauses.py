@@ -12,7 +12,7 @@ from harness.triage.rules.pipes import unread
 from harness.triage.rules.polls import open_polls, polling
 from harness.triage.rules.processes import to_free
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Native, Ruling, Watching
-from harness.triage.rules.threads import for_whom
+from harness.triage.rules.threads import for_whom, may_bring
 from harness.triage.rules.untested import MOMENT_S, bereft, in_a_loop, unnamed, untested
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
@@ -225,7 +225,7 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
     return Ruling(
         "INSUFFICIENT",
         for_whom(case, stand) if stand else "nothing that was seen is pending, but not everything was seen",
-        evidence=tuple(holes),
+        evidence=(*holes, *(f"{waiter.label}: {line}" for waiter in stand for line in may_bring(case, waiter))),
         missing=tuple(holes),
         next=(
             Native.dump("what its thread is blocked on", pids[0]) if pids else "",

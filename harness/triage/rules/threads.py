@@ -92,6 +92,22 @@ def for_whom(case: Case, waiters: Sequence[Subject]) -> str:
     return f"nothing says for whom {names} wait{end}"
 
 
+def may_bring(case: Case, waiter: Subject) -> list[str]:
+    """Where the threads and children of a process stand that waits for a lock or an item of a queue: one of them may
+    bring it."""
+    process = waiter.process
+    if process is None or not process.samples or waiter.doing.kind not in ("lock", "queue"):
+        return []
+    threads = process.samples[-1].threads
+    main = main_frames(threads)
+    beside = [thread for thread in threads if thread.frames != main and any(map(users, thread.frames))]
+    below = [each for each in case.live() if each.process and each.process.host == process.host
+             and each.process.ppid == process.pid and each.doing.frame]  # fmt: skip
+    lines = [f"its {name(thread)} stands at {user_frame(thread.frames)}" for thread in beside]
+    lines += [f"its child {child.label}: {child.state()}" for child in below]
+    return lines[:MAX_THREADS]
+
+
 def inside(process: Process | None) -> str:
     """For which of its own threads a process waits, as the verb of a sentence; empty if its main thread waits for
     none."""

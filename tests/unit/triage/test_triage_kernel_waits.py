@@ -430,3 +430,14 @@ def test_a_program_without_a_python_stack_for_whose_end_a_rank_waits_is_told() -
     its = judged(waits, parent, child)
     assert its.verdict == "INSUFFICIENT" and "rank 1 waits for the end of" in its.reason
     assert any("aws s3 cp a b" in line for line in its.evidence)
+
+
+def test_the_threads_and_children_beside_a_wait_for_an_item_are_told() -> None:
+    waits = looks(process(50, "process", "main:6 queue.get"), wchan="futex_do_wait")
+    [main] = waits.samples[-1].threads
+    worker = Thread("loader", 7, (Frame("load", "/job/train.py", 4),), wchan="futex_do_wait")
+    child = looks(process(60, "tool", "main:9 f", ppid=50), wchan="futex_do_wait")
+    its = triage(evidence(looks(waits, threads=(main, worker)), child, source="live", stall_s=0.0))
+    assert its.verdict == "INSUFFICIENT"
+    assert any("thread loader stands at train.py:4" in line for line in its.evidence)
+    assert any("its child tool" in line for line in its.evidence)
