@@ -268,8 +268,9 @@ class NativeResult:
         """Return both means of a quantity, its outcome, and the p of what was shown: of equality or of a difference."""
         quantity = self.quantities[name]
         differences = [test["p_holm"] for statistic, test in self.tests.items() if statistic.quantity == name]
-        p = min(differences) if quantity.outcome == DIFFERENT and differences else quantity.p_holm
-        return f"{name} {self._means(name)}: {self._clause(name).removeprefix(f'{name} ')} (p {p:.1g})"
+        is_of_difference = quantity.outcome == DIFFERENT and bool(differences)
+        test, p = ("difference", min(differences)) if is_of_difference else ("equivalence", quantity.p_holm)
+        return f"{name} {self._means(name)}: {self._clause(name).removeprefix(f'{name} ')} ({test} test, p {p:.1g})"
 
     def _clause(self, name: str) -> str:
         quantity = self.quantities[name]
