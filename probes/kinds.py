@@ -47,7 +47,7 @@ EVENT_KEYS: dict[str, frozenset[str] | None] = {
     "resume": _keys("step path"),
     "sampling": _keys("canonical native mode given unlike mapping moves"),
     "shapes": _keys("step phase tensors padded_tokens real_tokens longest samples"),
-    "share": _keys("step phase samples digest"),
+    "share": _keys("step phase samples digest sorted"),
     "span": None,
     "step": _keys("step metrics"),
     "sync": _keys(

@@ -114,13 +114,15 @@ class Role:
         self.parallel.close()
 
     def _answered(self, phase: str, step: int, samples: list[Sample], rows: Rows) -> None:
-        """Record which samples this rank scored, and a digest of its answer (rows joined). Only with several ranks."""
-        if self.parallel.world_size == 1:
-            return
+        """Record which samples this rank scored, and digests of its answer: rows joined, and all numbers sorted.
+
+        Whatever joins answers with samples comes after this, so that the experience can be held against it.
+        """
         with self.recorder.own_time():
-            answer = weights.digest(np.concatenate([np.zeros(0, np.float32), *rows]))
+            answer = np.concatenate([np.zeros(0, np.float32), *rows])
+            digests = {"digest": weights.digest(answer), "sorted": weights.digest(np.sort(answer))}
         numbers = [sample.number for sample in samples]
-        self.recorder.event("share", step=step, phase=phase, samples=numbers, digest=answer)
+        self.recorder.event("share", step=step, phase=phase, samples=numbers, **digests)
 
     def _batch(self, samples: list[Sample], dtype: torch.dtype) -> Batch:
         packing = self.scenario.ppo.packing

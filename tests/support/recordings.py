@@ -723,9 +723,10 @@ def _by_ranks(logs: dict[str, Log], plan: Scenario, truth: Step) -> None:
         for rank, part in zip(ranks, parts, strict=True):
             log, answers = logs[role if not rank else f"{role} {rank}"], experience.arrays[column]
             values = answers.take(part).values if isinstance(answers, Jagged) else answers[part]
+            answer = np.ascontiguousarray(values, np.float32)
             log.event(
                 "share", step=truth.step, phase=f"{role}_forward", samples=truth.sample[part].tolist(),
-                digest=weights.digest(np.ascontiguousarray(values, np.float32)),
+                digest=weights.digest(answer), sorted=weights.digest(np.sort(answer)),
             )  # fmt: skip
             if role not in ("actor", "critic"):
                 continue

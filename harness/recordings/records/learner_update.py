@@ -81,13 +81,17 @@ class PromptBatch:
 
 @dataclass(frozen=True)
 class RankAnswers:
-    """One `share` event: the samples that a rank was asked about in a phase, and the digest of its answers."""
+    """One `share` event: the samples that a rank was asked about in a phase, and the digest of its answers.
+
+    `sorted_digest`: that of the same numbers in ascending order.
+    """
 
     rank: int
     step: int | None
     phase: str | None
     samples: tuple[int, ...] | None
     digest: str | None
+    sorted_digest: str | None
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> RankAnswers:
@@ -97,6 +101,7 @@ class RankAnswers:
             phase=filled_text(event.get("phase")),
             samples=sample_numbers(event.get("samples")),
             digest=filled_text(event.get("digest")),
+            sorted_digest=filled_text(event.get("sorted")),
         )
 
 

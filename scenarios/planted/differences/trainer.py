@@ -51,7 +51,7 @@ class TrainerPlants(Hooks):
     a loss is divided by: `times ranks`, or its rank's `own` tokens; `unsaid`: as `times ranks`, without a record;
     `mean of means`: ranks times the rank's own tokens, without a record; `mean of micro-batches`: micro-batches times
     their own tokens, without a record. advantages: normalised `per rank`. exchanged: the role whose answers are
-    gathered in the reverse order of its ranks.
+    gathered in the reverse order of its ranks; where it has one rank, of its samples.
 
     joined_engines: the answers of this many engines are joined engine by engine and numbered by their position. leak:
     see `memory.leak`; of the actor's rank `rank`.
@@ -135,7 +135,9 @@ class TrainerPlants(Hooks):
         return {"times ranks": tokens * ranks, "own": rank_tokens}.get(self.divisor, tokens)
 
     def gathered(self, role: str, parts: list[Any]) -> list[Any]:
-        return super().gathered(role, parts[::-1] if role == self.exchanged else parts)
+        if role != self.exchanged:
+            return super().gathered(role, parts)
+        return super().gathered(role, parts[::-1] if len(parts) > 1 else [part[::-1] for part in parts])
 
     def joined(self, result: RolloutResult) -> RolloutResult:
         if not self.joined_engines:

@@ -14,8 +14,10 @@ from recordings import TENSORS, FrameRecord, Jagged, Recording, causes, check, m
 
 from harness.errors import HarnessError
 from harness.parity.runs.recording import check_ranks
-from harness.parity.subjects.ranks.observed import Updates
-from harness.parity.subjects.ranks.observed_faults import What, _orders, dealt, divided, summed
+from harness.parity.subjects.ranks.observed import Ranks, Updates
+from harness.parity.subjects.ranks.observed_faults import What, _orders, dealt, divided, rank_faults, summed
+from harness.recordings.store import Recording as Stored
+from probes import weights
 from reports.model import Verdict
 from scenarios.ppo.advantages import whiten
 
@@ -60,6 +62,49 @@ def named(verdict: Verdict, what: What, *words: str, ranks: tuple[int, ...] = (1
     told = verdict.causes[0].summary + verdict.causes[0].evidence
     assert all(word in told for word in words), told
     assert check(verdict, "ranks").state == "confirmed"
+
+
+def digest_again(made: Recording, step: int, role: str, column: Jagged) -> None:
+    """The ranks of this role say that these numbers are what they answered."""
+    for event in made.events("share"):
+        if event["step"] == step and event["phase"] == f"{role}_forward":
+            rows = np.array(event["samples"]) % len(column.lengths)  # samples are numbered on from step to step
+            answer = np.ascontiguousarray(column.take(rows).values, np.float32)
+            event |= {"digest": weights.digest(answer), "sorted": weights.digest(np.sort(answer))}
+
+
+def exchanged_pair(values: np.ndarray) -> np.ndarray:
+    return values[[1, 0, *range(2, len(values))]]
+
+
+def larger(values: np.ndarray) -> np.ndarray:
+    return values + np.float32(0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("column", "change", "faults"),
+    [
+        ("reward", exchanged_pair, [What.EXCHANGED]),
+        ("reward", larger, [What.ALTERED]),
+        ("value", exchanged_pair, [What.EXCHANGED]),
+        ("value", larger, [What.ALTERED]),
+        ("actor_logprob", exchanged_pair, [What.EXCHANGED]),
+        ("actor_logprob", larger, []),  # scored again and compared elsewhere
+    ],
+)
+def test_an_experience_that_holds_other_numbers_than_were_answered(
+    tmp_path: Path, column: str, change: Callable[[np.ndarray], np.ndarray], faults: list[What]
+) -> None:
+    made = run("candidate")
+    experience = next(frame for frame in made.logs["trainer"].frames
+                      if frame.kind == "experience" and frame.step == FROM)  # fmt: skip
+    numbers = experience.arrays[column]
+    values = numbers.values if isinstance(numbers, Jagged) else numbers
+    values[:] = change(values)
+    made.made = {}
+    found = rank_faults(Ranks(Stored(made.write(tmp_path / "run"))))
+    assert [(fault.what, fault.steps, fault.ranks) for fault in found] == [(what, (FROM,), ()) for what in faults]
 
 
 @pytest.mark.slow
@@ -315,6 +360,7 @@ def test_a_role_of_which_one_rank_answers_otherwise(tmp_path: Path) -> None:
             column = frame.arrays["reference_logprob"]
             assert isinstance(column, Jagged)
             column.values[column.offsets[samples.start] : column.offsets[samples.stop]] -= 0.2
+            digest_again(made, frame.step, "reference", column)
         made.made = {}
 
     for name, samples, ranks in (("one", slice(8, 16), [1]), ("both", slice(4, 12), None)):

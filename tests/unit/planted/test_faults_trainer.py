@@ -11,6 +11,9 @@ import pytest
 import torch
 from ppo_support import random_models, scenario, stack
 
+from harness.parity.subjects.ranks.observed import Ranks
+from harness.parity.subjects.ranks.observed_faults import What, rank_faults
+from harness.recordings.store import Recording
 from probes.format import Run, write_manifest
 from scenarios.planted.differences.fault import Fault
 from scenarios.planted.differences.trainer import TrainerPlants, altered
@@ -64,6 +67,14 @@ def test_returns_lack_the_rewards_of_samples_that_end_so(recorded: Any, sound: R
     differs = experience(wrong, 0, "return") != experience(sound, 0, "return")
     changed = [bool(differs[start:end].any()) for start, end in zip(rows.offsets, rows.offsets[1:], strict=False)]
     assert cut.any() and changed == cut.tolist()
+
+
+def test_rewards_stand_with_other_samples_and_the_run_s_own_records_show_it(recorded: Any, sound: Run) -> None:
+    wrong = recorded("exchanged", exchanged="reward")
+    np.testing.assert_array_equal(experience(wrong, 0, "reward"), experience(sound, 0, "reward")[::-1])
+    [fault] = rank_faults(Ranks(Recording(wrong.path)))
+    assert (fault.what, fault.role, fault.steps) == (What.EXCHANGED, "reward", (0, 1))
+    assert rank_faults(Ranks(Recording(sound.path))) == ()
 
 
 def test_log_probabilities_are_scaled_from_a_step_on(recorded: Any, sound: Run) -> None:

@@ -29,6 +29,8 @@ _WORDS = {
     What.UPDATE: "a rank of the {side} does not apply an update",
     What.APART: "the {side}'s ranks hold other weights",
     What.ANSWERS: "the {side}'s ranks answer in another order than their samples",
+    What.EXCHANGED: "the answers of a role of the {side} stand with other samples",
+    What.ALTERED: "the answers of a role of the {side} were changed before the experience was made of them",
     What.ADVANTAGES: "the {side}'s advantages are normalised over each rank's samples",
 }
 

@@ -1,4 +1,6 @@
-"""The check of a learner's ranks: whether they do together what one process would."""
+"""The check of a learner's ranks: whether they do together what one process would, and whether the experience holds
+what they answered.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,24 @@ from reports.text import counted
 NAME = "ranks"
 
 
-def _several(e: Evidence) -> list[Side]:
-    """Return the sides whose learner has several ranks that are recorded, or should be.
+def _recorded(e: Evidence) -> list[Side]:
+    """Return the sides whose learner recorded its answers, or should have.
 
-    The trainer of the harness records its ranks, and what one side recorded is expected of the other.
+    The trainer of the harness records those of several ranks, and what one side recorded is expected of the other.
+    A recording of one rank made before answers were recorded has none, and is not expected to.
     """
     recorded = any(side.ranks.updates for side in e.sides)
     return [
         side
         for side in e.sides
-        if side.ranks.updates or (side.ranks.world > 1 and (recorded or not side.recording.records.manifest.framework))
+        if side.ranks.updates
+        or side.ranks.shares
+        or (side.ranks.world > 1 and (recorded or not side.recording.records.manifest.framework))
     ]
 
 
 def _applies(e: Evidence) -> bool:
-    return (trains(e) or (e.alone and e.train)) and bool(_several(e))
+    return (trains(e) or (e.alone and e.train)) and bool(_recorded(e))
 
 
 @check(NAME, required=_applies, applies=_applies, alone=True)
@@ -35,13 +40,15 @@ def ranks(e: Evidence) -> Outcome:
         place = e.earliest(*kinds)
         assert place is not None
         return outcome(NAME, "confirmed", place.context, kinds=kinds)
-    lacking = [f"{side.name}: {what}" for side in _several(e) if (what := side.ranks.lacking(e.steps))]
+    lacking = [f"{side.name}: {what}" for side in _recorded(e) if (what := side.ranks.lacking(e.steps))]
     if lacking:
         return outcome(NAME, "not tested", f"{lacking[0]} were recorded")
-    return outcome(NAME, "ruled out", "; ".join(map(_in_words, _several(e))))
+    return outcome(NAME, "ruled out", "; ".join(map(_in_words, _recorded(e))))
 
 
 def _in_words(side: Side) -> str:
+    if side.ranks.world == 1:
+        return f"{side.name}: the experience holds what each role answered"
     updates = sum(len(next(iter(group.values())).norm) for group in side.ranks.updates.values())
     text = (
         f"{side.name}: {counted(side.ranks.world, 'rank')} made {counted(updates, 'update')} with equal weights, each "

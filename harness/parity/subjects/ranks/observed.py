@@ -1,12 +1,12 @@
 """Records of a learner's ranks: the samples each scored and trained on, the gradients it summed, the updates it
 applied.
 
-A learner of one rank records none of this.
+A learner of one rank records its answers alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -58,10 +58,14 @@ class Updates:
 
 @dataclass(frozen=True)
 class Share:
-    """The samples that one rank of a role scored in one step, and the digest of its answer."""
+    """The samples that one rank of a role scored in one step, and the digest of its answer.
+
+    `sorted_digest`: that of the same numbers in ascending order; "" where it was not recorded.
+    """
 
     samples: tuple[int, ...]
     digest: str
+    sorted_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,18 @@ class Ranks:
         for answers in self.recording.records.answers:
             role = _ROLES.get(answers.phase or "")
             if role and answers.step is not None and answers.samples is not None:
-                share = Share(answers.samples, answers.digest or "")
+                share = Share(answers.samples, answers.digest or "", answers.sorted_digest or "")
                 shares_by_key.setdefault((answers.step, role), {})[answers.rank] = share
         return {key: dict(sorted(by.items())) for key, by in sorted(shares_by_key.items())}
 
     def lacking(self, steps: Iterable[int]) -> str:
         """Return what was not recorded of these steps, in words; "" where nothing is missing."""
+        expected: list[tuple[str, Mapping[tuple[int, str], Sized], Iterable[str]]]
+        expected = [("answers", self.shares, ANSWERS)]
+        if self.world > 1:
+            expected.insert(0, ("updates", self.updates, ("actor", "critic")))
         for step in steps:
-            for what, records, roles in (
-                ("updates", self.updates, ("actor", "critic")),
-                ("answers", self.shares, ANSWERS),
-            ):
+            for what, records, roles in expected:
                 for role in roles:
                     rank_count = len(records.get((step, role), ()))
                     if rank_count != self.world:

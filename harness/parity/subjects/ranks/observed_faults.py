@@ -41,6 +41,8 @@ class What(StrEnum):
     UPDATE = "update of a rank"
     APART = "weights of a rank"
     ANSWERS = "order of ranks"
+    EXCHANGED = "answers of other samples"
+    ALTERED = "answers that were changed"
     ADVANTAGES = "advantages per rank"
 
 
@@ -68,6 +70,8 @@ def _faults(ranks: Ranks) -> Iterator[RankFault]:
     recording, learner = ranks.recording, ranks.recording.records.settings.learner
     made = set(recording.steps("experience"))
     for (step, role), group in _of_all(ranks, ranks.updates):
+        if len(group) == 1:
+            continue  # one process: nothing is dealt or summed
         table = recording.table("experience", step) if step in made else None
         misdealt = list(dealt(role, step, group, [] if table is None else table.sample, learner.epochs or 0))
         yield from misdealt or divided(role, step, group)
@@ -83,8 +87,8 @@ def _faults(ranks: Ranks) -> Iterator[RankFault]:
 
 
 def _of_all(ranks: Ranks, records: Mapping[Key, Mapping[int, T]]) -> Iterator[tuple[Key, Mapping[int, T]]]:
-    """Return the records of steps for which every rank has one, where there are several ranks."""
-    return ((key, by) for key, by in records.items() if len(by) > 1 and len(by) >= ranks.world)
+    """Return the records of steps for which every rank has one."""
+    return ((key, by) for key, by in records.items() if len(by) >= ranks.world)
 
 
 def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: int) -> Iterator[RankFault]:
@@ -202,12 +206,17 @@ def _first_unequal(weights_by_rank: Mapping[int, np.ndarray]) -> int | None:
 
 
 def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
-    """Find samples that have the answers of others, because the ranks' parts were joined in another order."""
+    """Find samples that have other numbers in the experience than the role answered for them.
+
+    Three kinds: the ranks' parts were joined in another order, a rank's numbers stand with others of its samples, or
+    numbers stand there that it did not answer.
+    """
     name = ANSWERS[role][1]
     column = table.flat(name) if role == "reward" else table.rows(name)
     place = {int(sample): row for row, sample in enumerate(table.sample)}
     rank_shares = list(shares.values())
-    if column is None or not {sample for share in rank_shares for sample in share.samples} <= {*place}:
+    samples = {sample for share in rank_shares for sample in share.samples}
+    if column is None or not samples <= {*place} or not all(share.digest for share in rank_shares):
         return
     rows = [[place[sample] for sample in share.samples] for share in rank_shares]
     values = [_values(column, rank_rows) for rank_rows in rows]
@@ -221,6 +230,17 @@ def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) ->
             text = f"in step {step} the answers of the {role}'s ranks were put together in the order {ranks}: samples "
             yield RankFault(What.ANSWERS, role, (), (step,), text + "have the answers of others")
         return
+    exchanged = all(
+        weights.digest(np.sort(part)) == share.sorted_digest for part, share in zip(values, rank_shares, strict=True)
+    )
+    what, how = (
+        (What.EXCHANGED, "are its answers, and stand with other samples")
+        if exchanged
+        else (What.ALTERED, "are not its answers")
+    )
+    if what is What.ALTERED and role == "actor":
+        return  # its log-probabilities are scored again and compared: the causes of the learner say what is wrong
+    yield RankFault(what, role, (), (step,), f"in step {step} the numbers of the {role} in the experience {how}")
 
 
 def _values(column: Rows | np.ndarray, rows: list[int]) -> np.ndarray:

@@ -62,6 +62,13 @@ FAULTS = (
         party="trainer",
     ),
     Fault(
+        "trainer-exchanges-rewards",
+        "the trainer joins the reward model's answers with the samples in reverse order",
+        trainer={"exchanged": "reward"},
+        causes=("TRAINER(answers of other samples)",),
+        party="trainer",
+    ),
+    Fault(
         "tempered-logprobs",
         "at temperature 0.7 the engine reports tempered log-probabilities",
         scenario=COOL,
