@@ -18,7 +18,9 @@ help: ## say what can be made
 parity: engines ## install everything and run the built-in scenario on vLLM and SGLang
 	@$(HARNESS) parity vllm sglang
 
-test: unit docs lint engines ## the fast tests, the site, linters, types, import contracts, then the slow tests; benchmarks alone
+# The site and the linters have one process each: beside the fast tests they take what the second core leaves.
+test: engines ## the fast tests, the site, linters, types, import contracts, then the slow tests; benchmarks alone
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit docs lint
 	@$(VENV)/bin/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m slow tests/integration tests/unit tests/contract tests/golden
 	@$(VENV)/bin/python -m pytest tests/benchmarks
 
