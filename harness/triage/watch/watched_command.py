@@ -24,7 +24,7 @@ from harness import dates
 from harness.errors import BadInput
 from harness.exit_codes import NOT_RUNNABLE, STALLED
 from harness.other_paths import another_out
-from harness.program import CommandNotRun, find_program
+from harness.program import CommandNotRun, find_program, with_path_first
 from harness.triage.collect import endings, redact
 from harness.triage.collect.proc import STDERR
 from harness.triage.remote import token
@@ -281,9 +281,9 @@ def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") 
 
 
 def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command to start. For `ray job submit`, whose job inherits no environment, its runtime environment is
-    extended."""
-    words = list(command)
+    """The command to start. Where `env` sets PYTHONPATH, the probes are put before its value. For `ray job submit`,
+    whose job inherits no environment, its runtime environment is extended."""
+    words = with_path_first(command, str(SITE))
     if len(words) < 3 or os.path.basename(words[0]) != "ray" or words[1:3] != ["job", "submit"]:
         return words
     end = words.index("--") if "--" in words else len(words)
