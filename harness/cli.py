@@ -27,7 +27,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from harness import exit_cleanup, extras, pydantic_errors
+from harness import exit_cleanup, extras, misplaced_words, pydantic_errors
 from harness.amended_command import amended, amended_by_all
 from harness.commands import (
     adapters,
@@ -379,6 +379,8 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
         return _addressed(lacking, words)
     named = getattr(error, "possibilities", None) or ()
     of_letters = _near(getattr(error, "option_name", ""), [*named, *_options_beside(error)])
+    if misplaced := _misplaced(error, path, words):
+        return misplaced
     near = list(dict.fromkeys([*of_letters, *_of_the_same_kind(error)]))[:2]
     if not near:
         message = error.message if getattr(error, "possibilities", None) else error.format_message()
@@ -386,6 +388,24 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     fix = _with_instead(words, error.option_name, near[0], needs_value=_takes_value(error, near[0]))
     return _Message(message, fix or help_command, error.exit_code)
+
+
+def _misplaced(error: Any, path: str, words: Sequence[str]) -> _Message | None:
+    """The message about an argument that was typed as an option, about an engine that was typed as an argument, or
+    about a scenario that is missing; None if it is about anything else."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return None
+    groups = path.split()[1:]
+    fix = misplaced_words.in_place(context.command, groups, words[len(groups) :])
+    option = getattr(error, "option_name", "") or ""
+    if option and (argument := misplaced_words.argument_called(context.command, option)):
+        message = f"{path} has no option {option}: its {argument} is an argument, which is typed without a name"
+        return _Message(message, fix or f"{path} --help", error.exit_code)
+    moved = type(error).__name__ == "MissingParameter" or "extra argument" in error.format_message()
+    if option or not fix or not moved:
+        return None
+    return _Message(error.format_message(), fix, error.exit_code)
 
 
 def _takes_value(error: Any, name: str) -> bool:
