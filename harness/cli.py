@@ -244,6 +244,8 @@ def commands() -> Any:
     return group
 
 
+# What to propose for options without a default.
+VALUES = {"--on-verdict": "cat >> verdicts.jsonl", "--out": "runs/mine", "--serve": "0"}
 OF_A_JOB = ("command", "words")  # parameters that take the user's own command
 
 
@@ -281,6 +283,7 @@ def _parser_of_single_options(make_parser: Any, context: Any) -> Any:
     parse = parser.parse_args
 
     def parse_once(args: list[str]) -> Any:
+        typed = [*args]
         values, rest, order = parse(args=args)
         options = [parameter for parameter in order if parameter.param_type_name == "option"]
         single = [option for option in options if not (option.multiple or option.count or option.is_flag)]
@@ -291,10 +294,24 @@ def _parser_of_single_options(make_parser: Any, context: Any) -> Any:
                     f"{name} is given {times} times and takes one value",
                     fix=f"{name} {shlex.quote(str(values[option.name]))}",
                 )
+            if values[option.name] == "--" and not context.resilient_parsing:
+                raise _without_value(context, option, typed[typed.index("--") + 1 :])
         return values, rest, order
 
     parser.parse_args = parse_once
     return parser
+
+
+def _without_value(context: Any, option: Any, job: list[str]) -> BadInput:
+    """The error for an option that took the -- before the job's command as its value."""
+    name = max(option.opts, key=len)
+    value = VALUES.get(name) or str(option.default or "")
+    return BadInput(
+        f"{name} takes a value, and -- stands in its place",
+        fix=shlex.join([name, value, "--", *job]) + "   # or another value"
+        if value
+        else f"{context.command_path} --help",
+    )
 
 
 def parsed(command: str, words: Sequence[str]) -> Any:
