@@ -27,7 +27,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from harness import exit_cleanup, extras, misplaced_words, pydantic_errors
+from harness import completion, exit_cleanup, extras, misplaced_words, pydantic_errors
 from harness.amended_command import amended, amended_by_all
 from harness.commands import (
     adapters,
@@ -186,7 +186,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # Rich's tables cut text that is wider than a column, even in a pipe
     help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.\n\n"
     "\b\nExample:\n  harness triage 7461\n  harness parity vllm sglang",
-    epilog="harness help COMMAND says more. harness --install-completion completes commands in your shell.",
+    epilog="harness help COMMAND says more. harness --install-completion [bash|zsh|fish] completes in your shell.",
 )
 app.command()(parity.parity)
 app.command()(run.run)
@@ -346,6 +346,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        if completion.of_named_shell(words):
+            return 0
         code = commands()(args=words, prog_name="harness", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except SystemExit as leave:
