@@ -166,7 +166,7 @@ def watch(
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
                     dog.on_verdict, dog.ends = options.on_verdict, on_stall == "end"
-                    dog.ended_well = lambda: child.poll() == 0
+                    dog.ended_as_meant = lambda: child.poll() == 0 or (passed.ending and child.returncode is not None)
                     dog.slowness = Slowness() if options.slow else None
                     code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:
