@@ -125,6 +125,12 @@ def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[s
     return None
 
 
+def parsed_parts(command: Any, words: Sequence[str]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """(each option with its value, and each argument, as they were typed; the job's command behind them)."""
+    line = _parsed(command, [], words)
+    return [part.words for part in line.parts], line.job
+
+
 def _parsed(command: Any, path: Sequence[str], words: Sequence[str]) -> _Line:
     """Part the words as the command's parser does, which keeps no places."""
     options = {name: item for item in command.params for name in (*item.opts, *item.secondary_opts)}

@@ -27,7 +27,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from harness import exit_cleanup, extras, pydantic_errors
+from harness import completion, exit_cleanup, extras, misplaced_words, pydantic_errors
 from harness.amended_command import amended, amended_by_all
 from harness.commands import (
     adapters,
@@ -186,7 +186,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # Rich's tables cut text that is wider than a column, even in a pipe
     help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.\n\n"
     "\b\nExample:\n  harness triage 7461\n  harness parity vllm sglang",
-    epilog="harness help COMMAND says more. harness --install-completion completes commands in your shell.",
+    epilog="harness help COMMAND says more. harness --install-completion [bash|zsh|fish] completes in your shell.",
 )
 app.command()(parity.parity)
 app.command()(run.run)
@@ -244,6 +244,8 @@ def commands() -> Any:
     return group
 
 
+# What to propose for options without a default.
+VALUES = {"--on-verdict": "cat >> verdicts.jsonl", "--out": "runs/mine", "--serve": "0"}
 OF_A_JOB = ("command", "words")  # parameters that take the user's own command
 
 
@@ -281,6 +283,7 @@ def _parser_of_single_options(make_parser: Any, context: Any) -> Any:
     parse = parser.parse_args
 
     def parse_once(args: list[str]) -> Any:
+        typed = [*args]
         values, rest, order = parse(args=args)
         options = [parameter for parameter in order if parameter.param_type_name == "option"]
         single = [option for option in options if not (option.multiple or option.count or option.is_flag)]
@@ -291,10 +294,24 @@ def _parser_of_single_options(make_parser: Any, context: Any) -> Any:
                     f"{name} is given {times} times and takes one value",
                     fix=f"{name} {shlex.quote(str(values[option.name]))}",
                 )
+            if values[option.name] == "--" and not context.resilient_parsing:
+                raise _without_value(context, option, typed[typed.index("--") + 1 :])
         return values, rest, order
 
     parser.parse_args = parse_once
     return parser
+
+
+def _without_value(context: Any, option: Any, job: list[str]) -> BadInput:
+    """The error for an option that took the -- before the job's command as its value."""
+    name = max(option.opts, key=len)
+    value = VALUES.get(name) or str(option.default or "")
+    return BadInput(
+        f"{name} takes a value, and -- stands in its place",
+        fix=shlex.join([name, value, "--", *job]) + "   # or another value"
+        if value
+        else f"{context.command_path} --help",
+    )
 
 
 def parsed(command: str, words: Sequence[str]) -> Any:
@@ -329,6 +346,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        if completion.of_named_shell(words):
+            return 0
         code = commands()(args=words, prog_name="harness", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except SystemExit as leave:
@@ -379,6 +398,8 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
         return _addressed(lacking, words)
     named = getattr(error, "possibilities", None) or ()
     of_letters = _near(getattr(error, "option_name", ""), [*named, *_options_beside(error)])
+    if misplaced := _misplaced(error, path, words):
+        return misplaced
     near = list(dict.fromkeys([*of_letters, *_of_the_same_kind(error)]))[:2]
     if not near:
         message = error.message if getattr(error, "possibilities", None) else error.format_message()
@@ -386,6 +407,24 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     fix = _with_instead(words, error.option_name, near[0], needs_value=_takes_value(error, near[0]))
     return _Message(message, fix or help_command, error.exit_code)
+
+
+def _misplaced(error: Any, path: str, words: Sequence[str]) -> _Message | None:
+    """The message about an argument that was typed as an option, about an engine that was typed as an argument, or
+    about a scenario that is missing; None if it is about anything else."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return None
+    groups = path.split()[1:]
+    fix = misplaced_words.in_place(context.command, groups, words[len(groups) :])
+    option = getattr(error, "option_name", "") or ""
+    if option and (argument := misplaced_words.argument_called(context.command, option)):
+        message = f"{path} has no option {option}: its {argument} is an argument, which is typed without a name"
+        return _Message(message, fix or f"{path} --help", error.exit_code)
+    moved = type(error).__name__ == "MissingParameter" or "extra argument" in error.format_message()
+    if option or not fix or not moved:
+        return None
+    return _Message(error.format_message(), fix, error.exit_code)
 
 
 def _takes_value(error: Any, name: str) -> bool:

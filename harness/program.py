@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import BadInput
@@ -16,6 +16,9 @@ from harness.similar_names import edits, similar
 from probes import limits, redaction
 
 SURE = 5  # letters for each that differs: torchrn is torchrun; nope is not node, which would run and do something else
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_MISSING_MODULE = re.compile(r"No module named '?(\w+)")
 
 
 class CommandNotRun(BadInput):
@@ -44,10 +47,55 @@ def find_program(command: Sequence[str], environment: Mapping[str, str]) -> str:
         if command[0].isdecimal() and len(command) == 1:
             pid = int(command[0])
             fix = f"harness watch --pid {pid}"
-        if re.match(r"[A-Za-z_]\w*=", command[0]) and not exists:  # only a shell would read it as a variable
+        if _ASSIGNMENT.match(command[0]) and not exists:  # only a shell would read it as a variable
             fix = shlex.join(["--", "env", *command])
         raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if exists else NOT_FOUND, fix)
     return executable
+
+
+def set_by_env(command: Sequence[str], name: str) -> Iterator[int]:
+    """Yield the place of each word by which `env` sets this variable: env -u OTHER NAME=VALUE PROGRAM."""
+    of_env, value_of_option = False, False
+    for place, word in enumerate(command):
+        program = os.path.basename(word)
+        if program.startswith("python") or word.endswith(".py"):
+            return  # what follows are words of the job's own program
+        if value_of_option:
+            value_of_option = False
+        elif of_env and _ASSIGNMENT.match(word):
+            if word.startswith(f"{name}="):
+                yield place
+        elif of_env and word.startswith("-"):
+            value_of_option = word in ("-u", "--unset", "-C", "--chdir")
+        else:
+            of_env = program == "env"
+
+
+def with_path_first(command: Sequence[str], folder: str) -> list[str]:
+    """The command with a folder before the PYTHONPATH that `env` sets in it. Otherwise a job inherits the variable."""
+    words = list(command)
+    for place in set_by_env(words, "PYTHONPATH"):
+        words[place] = f"PYTHONPATH={folder}{os.pathsep}{words[place].partition('=')[2]}".rstrip(os.pathsep)
+    return words
+
+
+def missing_module_fix(last_words: str, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
+    """The fix for a job that ended because Python did not find a module which is in its `folder`: Python searches the
+    folder of the script. Empty for any other end."""
+    missing = _MISSING_MODULE.search(last_words)
+    places = list(set_by_env(command, "PYTHONPATH"))
+    if missing is None or not any((folder / f"{missing[1]}{suffix}").exists() for suffix in ("", ".py")):
+        return ""
+    path = command[places[-1]].partition("=")[2] if places else environment.get("PYTHONPATH", "")
+    if {"", "."} & {*path.split(os.pathsep)} and path:
+        return ""  # the folder was searched
+    assignment = "PYTHONPATH=" + os.pathsep.join(filter(None, (".", path)))
+    words = [*command]
+    if places:
+        words[places[-1]] = assignment
+    else:
+        words[:0] = ["env", assignment]
+    return shlex.join(["--", *words])
 
 
 def _similar(command: Sequence[str], environment: Mapping[str, str]) -> str:

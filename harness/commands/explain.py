@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness import completion
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
 from reports.layout import Page
@@ -22,6 +23,7 @@ def explain(
             help="names as a report prints them: INCONCLUSIVE, 'STALE_WEIGHTS(lm_head.weight)', weight-sync, "
             "'HUNG K10'; a term; or an exit code; default: list all",
             show_default=False,
+            autocompletion=completion.explained,
         ),
     ] = None,
     format: TextOrJson = "text",

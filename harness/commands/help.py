@@ -6,12 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
+from harness import completion
+
 
 def help(
     context: typer.Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="a command, such as triage or env create; default: all of them", metavar="COMMAND"),
+        typer.Argument(
+            help="a command, such as triage or env create; default: all of them",
+            metavar="COMMAND",
+            autocompletion=completion.commands,
+        ),
     ] = None,
 ) -> None:
     """Print the help of a command, or the list of all.

@@ -9,6 +9,8 @@ import typer
 from harness import completion
 from harness.command_options import of_options
 from harness.commands.showing import format_option, progress, show
+from harness.errors import BadInput
+from harness.misplaced_words import first_scenario, is_engine
 from harness.parity.runs.run_options import RunOptions
 from reports.run_model import RecordedRun
 
@@ -41,6 +43,10 @@ def run(
     """
     from harness.parity.runs.run import run_scenario
 
+    if is_engine(scenario):
+        engine = f" --backend {scenario}" if backend == "hf" else ""
+        raise BadInput(f"{scenario} is an engine, and a run is of a scenario", fix=first_scenario() + engine,
+                       instead=scenario)  # fmt: skip
     with progress() as view:
         folder = run_scenario(scenario, options, backend=backend, resume=resume or None, progress=view.update)
     if format == "text":  # a script reads it

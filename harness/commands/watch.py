@@ -186,9 +186,9 @@ def _run(command: list[str], options: WatchOptions, on_verdict: str, serving: Se
     """Run a command under the watch, say how it ended, and return the exit code."""
     from harness.frameworks.configured import Configured
     from harness.frameworks.detection import detect, recognised
-    from harness.frameworks.record import finished
+    from harness.frameworks.record import finished, say_end
     from harness.triage.watch import watch as run
-    from harness.triage.watch.watched_command import hang_of, words_of
+    from harness.triage.watch.watched_command import hang_of
 
     # A job of a known framework gets its hooks too: their spans say what a process was at. `record` asks more of it.
     job = detect(command, matches[0].name) if len(matches := recognised(command)) == 1 else None
@@ -199,8 +199,7 @@ def _run(command: list[str], options: WatchOptions, on_verdict: str, serving: Se
             beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
             indexed=job is not None,
         )  # fmt: skip
-    if ended := words_of(result):
-        say(ended)
+    say_end(result, command, options, os.environ)
     if job and result.directory:
         finished(job, result.directory, result.exit_code, say)
     if hang := hang_of(result, options.out):

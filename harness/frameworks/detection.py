@@ -21,6 +21,7 @@ from harness.frameworks.argv import taken_apart
 from harness.frameworks.installed import Installation, ask
 from harness.frameworks.leading_imports import leading_imports
 from harness.frameworks.spec import Framework, frameworks, names, refused
+from harness.program import set_by_env
 from probes import limits, redaction
 from probes.adapters import DIGESTS, VARIABLE, Adapter
 
@@ -144,20 +145,18 @@ def scripts(command: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _job(framework: Framework, command: Sequence[str], environ: Mapping[str, str]) -> Job:
     python = interpreter(command, environ)
-    installed = ask(python, framework.adapter, environ, beside=framework.beside) if python else None
+    variables = taken_apart(command, framework.starts, environ).variables  # PYTHONPATH may name a checkout
+    installed = ask(python, framework.adapter, variables, beside=framework.beside) if python else None
     return Job(framework, python, installed, tuple(_cautions(framework.adapter, python, installed, command)))
 
 
 def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
     """Raise BadInput if the command's interpreter does not have the module that the command starts, or that its script
     imports at its top.
-
-    A command that sets PYTHONPATH may bring the module itself, so it is not refused.
     """
-    start = taken_apart(command, job.framework.starts, environ)
-    own_path = start.variables.get("PYTHONPATH") != environ.get("PYTHONPATH")
-    if job.installed is None or job.installed.version or own_path:
+    if job.installed is None or job.installed.version:
         return
+    start = taken_apart(command, job.framework.starts, environ)
     if start.before[-1:] == ("-m",):
         started, needed = start.entry, {start.entry.partition(".")[0]}
     else:
@@ -167,7 +166,8 @@ def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] =
         wanted = job.framework.adapter.distribution
         raise BadInput(
             f"No module named {package!r}: {job.python}, with which the command starts {started}, has no {wanted}",
-            fix=f"{shlex.quote(job.python)} -m pip install {wanted}   # or name the job's own Python in the command",
+            fix=f"{shlex.quote(job.python)} -m pip install {wanted}   # or name the job's own Python in the command; "
+            f"for a checkout: env PYTHONPATH=DIR {shlex.quote(job.python)} ...",
         )
 
 
@@ -298,5 +298,6 @@ def _kept_out(command: Sequence[str]) -> Iterator[Caution]:
 
 def _overriding(command: Sequence[str]) -> Iterator[str]:
     """Yield each place that sets PYTHONPATH without keeping its old value."""
-    yield from ("the command" for word in command if _OVERRIDES.match(word))
+    mended = {0, *set_by_env(command, "PYTHONPATH")}  # the watch puts the probes before these; no program is called so
+    yield from ("the command" for place, word in enumerate(command) if _OVERRIDES.match(word) and place not in mended)
     yield from (path for path, text in scripts(command) if not path.endswith(".py") and _OVERRIDES.search(text))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness import dates
+from harness.amended_command import amended
 from harness.errors import BadInput
 from harness.frameworks.configured import Configured
 from harness.frameworks.detection import AUTO, Job, detect, refuse_absent, refuse_absent_script, refuse_unhooked
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.steering import refuse, steered
 from harness.other_paths import another_out
+from harness.program import missing_module_fix
 from harness.triage.watch.watched_command import WatchOptions, WatchResult, watch, words_of
 from probes.format import FormatError, RecordingError
+from scenarios.engines.last_words import is_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +80,24 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
         beside=lambda folder: Configured(job.framework, folder, say),
         indexed=True,
     )
-    if ended := words_of(result):
-        say(ended)
+    say_end(result, command, options, environment)
     why = finished(job, directory, result.exit_code, say)
-    if why:
+    if why and is_error(result.last_words):  # which was said, and has to be mended first
+        say(f"nothing to judge was recorded: {why}")
+    elif why:
         python = shlex.quote(job.python) if job.python else "PATH"
         look = f"harness adapters check --framework {job.framework.name} --python {python}"
         say(f"nothing to judge was recorded: {why}; fix: {look}   # has the job's interpreter what the hooks need?")
     return RecordResult(**vars(result), unrecorded=why)
+
+
+def say_end(result: WatchResult, command: Sequence[str], options: WatchOptions, environment: Mapping[str, str]) -> None:
+    """Say how a failed command ended, and the fix where a module that it did not find is in this folder."""
+    if ended := words_of(result):
+        fix = missing_module_fix(result.last_words, command, environment, Path.cwd())
+        if fix and options.out:  # it holds this run now
+            fix = f"{another_out(options.out)} {fix}"
+        options.say(f"{ended}; fix: {amended(sys.argv[1:], fix)}" if fix else ended)
 
 
 def finished(job: Job, directory: Path, exit_code: int, say: Callable[[str], None]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from harness import envs
 from harness.errors import BadInput
 from harness.frameworks.spec import Framework
+from harness.program import with_path_first
 from probes.adapters import PLUGIN, SEED
 from probes.draws import COUPLED
 from probes.format import Run
@@ -53,9 +54,9 @@ def steered(
         variables[PLUGIN] = framework.plugin
     if framework.seeds_prompts:
         variables[SEED] = str(seed if coupled is None else coupled)
-    path = (str(envs.bundle(plugins=bool(framework.entry_points))), environ.get("PYTHONPATH", ""))
-    variables["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
-    return [*words, *(framework.overrides if coupled is not None else ())], variables
+    bundle = str(envs.bundle(plugins=bool(framework.entry_points)))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (bundle, environ.get("PYTHONPATH", ""))))
+    return [*with_path_first(words, bundle), *(framework.overrides if coupled is not None else ())], variables
 
 
 def unsteered(folder: Path, framework: Framework, *, seed: int | None, coupled: int | None) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-OUT_OF_MEMORY = "dmesg | grep -i oom   # SIGKILL is how the kernel ends a process when memory runs out"
+MORE_MEMORY = "ask for more memory, or hold less"
+OUT_OF_MEMORY = "dmesg | grep -i oom   # on its host; SIGKILL is how the kernel ends a process when memory runs out"
 # What the death or the silence of a peer looks like in the error of a victim: never a first error.
 _ECHO = re.compile(
     r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"

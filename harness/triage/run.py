@@ -28,6 +28,7 @@ from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
 from harness.triage.nodes import unite
 from harness.triage.pasted.opened_files import unpacked_archives
+from harness.triage.program_source import interpreter_of
 from harness.triage.remote import gather, token
 from harness.triage.watch.retention import EVIDENCE, order
 from harness.verdict_file import NAME as VERDICT
@@ -279,6 +280,8 @@ def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
         raise _absent(str(absent[0]))
     if len(files) > 1 and all(map(directory.is_dump, files)):
         return directory.loose({str(file): str(file.resolve()) for file in files})
+    if len(files) == 1:
+        _refuse_source(files[0], words[0])
     stacks = pasted.evidence([word if word == pasted.STDIN else str(path)
                               for word, path in zip(words, paths, strict=True)])  # fmt: skip
     if stacks is None and (pasted.STDIN in words or (len(files) > 1 and any(path.is_file() for path in files))):
@@ -329,6 +332,17 @@ def _empty(path: str | os.PathLike[str]) -> BadInput:
         f"{path} is empty: {pasted.WANTED}",
         fix="harness triage --help   # what it reads, such as the output of py-spy dump --pid PID",
     )
+
+
+def _refuse_source(path: Path, word: str) -> None:
+    """Raise BadInput for the source of a program. A log that quotes code is none: as a whole it is no Python."""
+    interpreter = interpreter_of(path)
+    if interpreter:
+        watch = shlex.join(["harness", "watch", "--", interpreter, word])
+        raise BadInput(
+            f"{word} is the source of a program: triage judges processes that run, their stacks, or their log",
+            fix=f"{watch}   # runs it and looks when it stalls; if it runs already: harness triage PID",
+        )
 
 
 def _refuse_own_file(path: Path, word: str) -> None:

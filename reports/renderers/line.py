@@ -1,4 +1,4 @@
-"""One line for a script, a pager or a chat: the verdict, its reason, and what is missing."""
+"""One line for a script, a pager or a chat: the verdict, its reason, the cause, what is missing, and the fix."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from reports.text import clean
 if TYPE_CHECKING:
     from reports.renderers import Subject
 
+CAUSES = "cause", "unequal", "culprit"  # labels of what is to blame
 MISSING = 3  # sentences about what is missing; a line with more of them is not read
 
 
@@ -24,7 +25,9 @@ class LineRenderer(Renderer):
         verdict = cast("Verdict", subject)
         summary = answer.of(verdict)
         missing = [clean(sentence) for sentence in verdict.missing if sentence != verdict.reason]
-        sentences = [f"{summary.title} {summary.reason}", *missing[:MISSING]]
+        causes = [f"{label}: {text}" for label, text in summary.parts if label in CAUSES]
+        sentences = [f"{summary.title} {summary.reason}", *causes, *missing[:MISSING]]
         if more := len(missing[MISSING:]):
             sentences.append(f"{more} more {'thing is' if more == 1 else 'things are'} missing")
+        sentences += [f"fix: {text}" for label, text in summary.parts if label == "fix"]  # last, to be copied
         return " ".join("; ".join(sentences).split()) + "\n"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from harness.triage.collect import redact
-from harness.triage.echoes import OUT_OF_MEMORY, is_echo
+from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
 from harness.triage.pasted.naming import NOBODY, Name, of_path
 from harness.triage.pasted.text import MAX_TEXT, cut
@@ -87,14 +87,15 @@ SIGNS = (
         re.compile(r"CUDA out of memory(?:.{0,300}?(?P<detail>Process \d{1,10} has [\d.]{1,10} [KMG]iB) memory)?"),
     ),
     Sign(
-        "ut of memory: Killed process", "was killed by the kernel for memory", OUT_OF_MEMORY,
+        "ut of memory: Killed process", "was killed by the kernel for memory", MORE_MEMORY,
         re.compile(r"Killed process (?P<pid>\d{1,10})"),
     ),
-    Sign("oom_kill event", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less"),
-    Sign("oom-kill event", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less"),
+    Sign("oom_kill event", "was killed for memory by its cgroup's limit", MORE_MEMORY),
+    Sign("oom-kill event", "was killed for memory by its cgroup's limit", MORE_MEMORY),
     Sign(_KILLED_BY_RAY, "was killed by Ray because its node ran low on memory",
          "ray memory   # what holds it; RAY_memory_usage_threshold moves Ray's limit"),
-    Sign("NVRM: Xid", "has a GPU that failed (Xid)", "dmesg | grep -i xid   # NVIDIA's list says what the number means",
+    Sign("NVRM: Xid", "has a GPU that failed (Xid)",
+         "nvidia-smi -q   # and look the number up in NVIDIA's list of Xid errors",
          re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?")),
     Sign("No space left on device", "found a full disk or /dev/shm", "df -h /dev/shm /tmp ."),
     Sign("DUE TO TIME LIMIT", "was ended at the time limit of its job",
@@ -136,7 +137,9 @@ SIGNS = (
          re.compile(r"(?:free|realloc|munmap_chunk)\(\): invalid pointer")),
     Sign("** SIGABRT received at", "was aborted (SIGABRT)", kind=Kind.REPORT),
     Sign("Fatal Python error: Aborted", "was aborted (SIGABRT)", kind=Kind.REPORT),
-    Sign("DataLoader worker (pid", "died, a worker of a DataLoader", "df -h /dev/shm; dmesg | grep -i oom   # why",
+    Sign("is killed by signal: Killed", "died, a worker of a DataLoader", OUT_OF_MEMORY,
+         re.compile(r"DataLoader worker \(pid (?P<pid>\d{1,10})\) is (?P<detail>killed by signal: Killed)")),
+    Sign("DataLoader worker (pid", "died, a worker of a DataLoader", "df -h /dev/shm   # whether its batches fit there",
          re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d{1,10})[\d, ]{0,200}\) (?:is |exited )"
                     r"(?P<detail>[\w :]{1,60})")),
     Sign("failed with an exit code ", "was found dead by SGLang", kind=Kind.REPORT,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from harness.triage import source
-from harness.triage.echoes import OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
+from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
 from harness.triage.evidence import ENDED, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
@@ -195,7 +195,7 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
-            "ask for more memory, or hold less" if first in kills else OUT_OF_MEMORY if killed else _fix(bad[first]),
+            MORE_MEMORY if first in kills else OUT_OF_MEMORY if killed else _fix(bad[first]),
             Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )

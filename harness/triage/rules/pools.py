@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 
+from harness.triage.echoes import OUT_OF_MEMORY
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
@@ -30,6 +32,7 @@ def lost(case: Case) -> Ruling | None:
         for subject in case.graph.subjects.values()
         if subject.ended and subject.process and subject.process.ppid in pids and subject.process.exit_code
     }
+    codes = {subject.process.exit_code for subject in map(case.subject, dead) if subject.process}
     return Ruling(
         "HUNG",
         f"{case.names(waiter.key for waiter in waiters)} waits for a result of its pool, whose workers are idle",
@@ -39,8 +42,10 @@ def lost(case: Case) -> Ruling | None:
         waiting={waiter.key: f"a result of its pool, {waiter.frame}" for waiter in waiters},
         missing=() if dead else ("which worker of the pool ended with its task: the pool put another in its place",),
         next=(
-            "dmesg | grep -i oom   # a worker that is killed takes its task along",
-            "use concurrent.futures.ProcessPoolExecutor, which raises when a worker dies",
+            *([OUT_OF_MEMORY] if -signal.SIGKILL in codes else []),
+            "use concurrent.futures.ProcessPoolExecutor, which raises when a worker dies: multiprocessing.Pool keeps "
+            "neither the exit code nor the signal of one",
+            "read what the job printed before the wait: a worker that ends by an error of its own writes it there",
         ),
     )
 

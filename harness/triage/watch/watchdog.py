@@ -100,7 +100,7 @@ class Watchdog:
         self.slowness: Slowness | None = None  # set by a caller who also wants to know who stays slow
         self._slow_due_s = means.clock() + stall_s
         self._exit_code: int | None = None  # of the command, when it has ended
-        self.ended_well: Callable[[], bool] = lambda: False  # whether the command has ended, with 0
+        self.ended_as_meant: Callable[[], bool] = lambda: False  # whether the command has ended with 0, or on request
         self.ending = False  # the command has been asked to end
         self.ends = False  # the caller ends a job whose hang is confirmed, so that advice about its processes is late
         self._confirms = False  # the look that confirms a hang is under way
@@ -228,7 +228,7 @@ class Watchdog:
             self.retention.publish(verdict)
             self.on_verdict(verdict)
             return Stall(verdict, folder, suspicion.still_s + self._clock() - began)
-        if self.ended_well():  # while it was looked at: there is nothing left to tell
+        if self.ended_as_meant():  # while it was looked at: there is nothing left to tell
             self.retention.discard(folder)
             return None
         self._not_hung(verdict, suspicion, folder)

@@ -24,7 +24,7 @@ from harness import dates
 from harness.errors import BadInput
 from harness.exit_codes import NOT_RUNNABLE, STALLED
 from harness.other_paths import another_out
-from harness.program import CommandNotRun, find_program
+from harness.program import CommandNotRun, find_program, with_path_first
 from harness.triage.collect import endings, redact
 from harness.triage.collect.proc import STDERR
 from harness.triage.remote import token
@@ -166,7 +166,7 @@ def watch(
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
                     dog.on_verdict, dog.ends = options.on_verdict, on_stall == "end"
-                    dog.ended_well = lambda: child.poll() == 0
+                    dog.ended_as_meant = lambda: child.poll() == 0 or (passed.ending and child.returncode is not None)
                     dog.slowness = Slowness() if options.slow else None
                     code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:
@@ -281,9 +281,9 @@ def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") 
 
 
 def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command to start. For `ray job submit`, whose job inherits no environment, its runtime environment is
-    extended."""
-    words = list(command)
+    """The command to start. Where `env` sets PYTHONPATH, the probes are put before its value. For `ray job submit`,
+    whose job inherits no environment, its runtime environment is extended."""
+    words = with_path_first(command, str(SITE))
     if len(words) < 3 or os.path.basename(words[0]) != "ray" or words[1:3] != ["job", "submit"]:
         return words
     end = words.index("--") if "--" in words else len(words)

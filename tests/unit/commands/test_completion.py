@@ -7,7 +7,7 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from harness import cli
+from harness import cli, completion
 from harness.commands import faults
 from harness.planted.differences import files
 from harness.planted.hangs import hang_selection
@@ -33,6 +33,25 @@ def test_an_engine_is_completed_wherever_a_command_takes_one(line: str) -> None:
     assert completed(line) == list(registry.names())
     assert completed("harness env create ") == list(registry.names(embedded=False))
     assert completed(f"{line}vl") == [name for name in registry.names() if name.startswith("vl")] != []
+
+
+def test_a_command_is_completed_for_its_help() -> None:
+    assert completed("harness help mapp") == ["mapping"]
+    assert completed("harness help env cr") == ["create"]
+    assert completed("harness help triage ") == []
+
+
+@pytest.mark.slow
+def test_a_name_of_a_report_is_completed_for_its_explanation() -> None:
+    assert "K12" in completed("harness explain K1")
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+def test_the_script_of_a_named_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--show-completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "_HARNESS_COMPLETE" in script and ("pwsh" in shell or f"complete_{shell}" in script)
+    assert cli.main(["--show-completion", "tcsh"]) == 2
 
 
 def test_a_planted_fault_is_completed_from_the_suite_that_is_named() -> None:

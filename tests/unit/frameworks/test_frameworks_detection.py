@@ -109,8 +109,8 @@ def test_what_shuts_the_probes_out_is_said_before_the_start(tmp_path: Path) -> N
     def said(*command: str) -> str:
         return " ".join(caution.what for caution in detect(command, "trl", environ).cautions)
 
-    assert "sets PYTHONPATH itself" in said("env", "PYTHONPATH=/mine", sys.executable, train)
-    assert "sets PYTHONPATH" not in said("env", "PYTHONPATH=/mine:$PYTHONPATH", sys.executable, train)
+    assert "sets PYTHONPATH itself" in said("docker", "run", "-e", "PYTHONPATH=/mine", "image", "python", train)
+    assert "sets PYTHONPATH" not in said("env", "PYTHONPATH=/mine", sys.executable, train)  # the probes are put before
     launch = script(tmp_path, f"export PYTHONPATH=/mine\npython {train}\n", "launch.sh")
     assert f"{launch} sets PYTHONPATH itself" in said("bash", launch)
     kept = script(tmp_path, "export PYTHONPATH=/mine:${PYTHONPATH}\n", "kept.sh")
@@ -135,7 +135,7 @@ def test_what_shuts_the_probes_out_is_said_before_the_start(tmp_path: Path) -> N
     [
         ([sys.executable, "-m", "verl.trainer.main_ppo"], True),
         (["nice", sys.executable, "-u", "-m", "verl.trainer.main_ppo", "a=b"], True),
-        (["env", "PYTHONPATH=/theirs", sys.executable, "-m", "verl.trainer.main_ppo"], False),  # it may be there
+        (["env", "PYTHONPATH=/theirs", sys.executable, "-m", "verl.trainer.main_ppo"], True),
         (["bash", "-c", "python -m verl.trainer.main_ppo"], False),
         ([sys.executable, "verl/trainer/main_ppo.py"], False),
     ],
@@ -183,8 +183,10 @@ def test_a_script_whose_own_python_lacks_what_it_imports_first_is_refused(
 def test_a_checkout_without_metadata_is_welcome(tmp_path: Path) -> None:
     (tmp_path / "verl").mkdir()
     (tmp_path / "verl" / "__init__.py").touch()
-    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-m", "verl.trainer.main_ppo"]
+    environ = {"PATH": "/usr/bin:/bin"}
+    command = ["env", f"PYTHONPATH={tmp_path}", sys.executable, "-m", "verl.trainer.main_ppo"]
+    detection.refuse_absent(detection.detect(command, "verl", environ), command, environ)
+    command, environ = command[2:], {**environ, "PYTHONPATH": str(tmp_path)}
     detection.refuse_absent(detection.detect(command, "verl", environ), command, environ)
 
 

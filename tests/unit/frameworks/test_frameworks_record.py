@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shlex
 import sys
 import textwrap
 from pathlib import Path
@@ -182,7 +183,31 @@ def test_a_job_that_the_probes_do_not_reach_is_said(tmp_path: Path) -> None:
     assert result.exit_code == 1  # -I takes its own PYTHONPATH from it as well
     assert any("-I" in line for line in said)
     assert "no process of the job loaded the probes" in result.unrecorded
-    assert any(line.startswith(f"nothing to judge was recorded: {result.unrecorded}; fix: ") for line in said)
+    assert any(line.startswith(f"nothing to judge was recorded: {result.unrecorded}") for line in said)
+
+
+@pytest.mark.slow
+def test_a_job_whose_env_sets_the_path_is_recorded(tmp_path: Path) -> None:
+    command, environ = job(tmp_path, "GRPOTrainer()._generate([[1]])")
+    site = environ.pop("PYTHONPATH")
+    record(["env", f"PYTHONPATH={site}", *command], out=tmp_path / "run", environ=environ)
+    assert "trl.trainer.grpo_trainer:GRPOTrainer._generate" in Run(tmp_path / "run").manifest["hooks"]["fired"]
+
+
+@pytest.mark.slow
+def test_the_fix_for_a_module_of_this_folder_records_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("mine.py", "scripts/train.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("import mine\n" if "/" in name else "")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    words = ["watch", "--out", "run", "--", sys.executable, "scripts/train.py"]
+    monkeypatch.setattr(sys, "argv", ["harness", *words])
+    assert cli.main(words) == 1
+    fix = capfd.readouterr().err.partition("; fix: ")[2].splitlines()[0]
+    assert cli.main(shlex.split(fix)[1:]) == 0
 
 
 ROLLOUT = """

@@ -18,6 +18,7 @@ from reports.layout import Page
 from reports.model import SUSPICIONS, Finding, RunSummary
 from reports.nightly_model import CellResult, Change, Night
 from reports.renderers.text import TextRenderer
+from reports.sections import answer
 
 print_verdict = TextRenderer().show
 
@@ -43,6 +44,17 @@ def test_a_night_and_a_bisection_begin_with_their_answer():
     bisection = Bisection("releases", "a..b", "FOUND", "b is the first bad one")
     assert render(night, "text").startswith(night.reason)
     assert render(bisection, "text").startswith(f"{bisection.status}: {bisection.reason}")
+
+
+@pytest.mark.parametrize("example", examples.ALL)
+def test_a_line_has_the_cause_and_ends_with_the_fix(example):
+    verdict = example()
+    parts = dict(answer.of(verdict).parts)
+    line = render(verdict, "line")
+    assert line.count("\n") == 1
+    for label in {"cause", "unequal", "culprit"} & parts.keys():
+        assert f"; {label}: {' '.join(parts[label].split())}" in line
+    assert "fix" not in parts or line.endswith(f"; fix: {' '.join(parts['fix'].split())}\n")
 
 
 @pytest.mark.parametrize(("missing", "counted"), [(3, ""), (4, "1 more thing is missing"), (5, "2 more things are")])

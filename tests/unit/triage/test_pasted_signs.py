@@ -57,6 +57,7 @@ def judged(folder: Path, *lines: str) -> Verdict:
         ("(Worker pid=31, ip=10.0.0.2) free(): double free detected in tcache 2", "double free", "Worker (pid 31)"),
         ("[rank4]: RuntimeError: CUDA error: uncorrectable ECC error encountered", "ECC", "rank 4"),
         ("RuntimeError: DataLoader worker (pid 812) is killed by signal: Bus error. ", "killed by signal", "pid 812"),
+        ("RuntimeError: DataLoader worker (pid 812) is killed by signal: Killed. ", "killed by signal", "pid 812"),
         ("RuntimeError: DataLoader worker (pid(s) 812, 813) exited unexpectedly", "unexpectedly", "pid 812"),
         ("srun: error: Node failure on node-17", "as Slurm says", "Node node-17"),
         ("[2026-11-28 04:12:40] Child process unexpectedly failed with an exit code 135. pid=77", "135", "pid 77"),
@@ -312,3 +313,18 @@ def test_the_rank_that_missed_a_monitored_barrier_comes_before_those_that_say_so
     assert "rank 1 missed a monitored barrier" in verdict.reason
     barrier, end, *_ = errors(tmp_path, *trace, BARRIER)
     assert [(error.rank, error.echo) for error in (barrier, end)] == [(1, False), (0, True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "asks_the_kernel"),
+    [
+        ("RuntimeError: DataLoader worker (pid 812) is killed by signal: Killed. ", True),
+        ("RuntimeError: DataLoader worker (pid 812) is killed by signal: Bus error. ", False),
+        ("RuntimeError: DataLoader worker (pid(s) 812) exited unexpectedly", False),
+        ("[12.7] Out of memory: Killed process 4321 (python) total-vm:1kB", False),  # the kernel's log itself
+        ("[9.1] NVRM: Xid (PCI:0000:1b:00): 79, pid=77, name=python, GPU has fallen off the bus.", False),
+    ],
+)
+def test_the_kernels_log_is_proposed_only_where_it_tells_more(tmp_path: Path, line: str, asks_the_kernel: bool) -> None:
+    [error] = errors(tmp_path, line)
+    assert ("dmesg" in error.fix) is asks_the_kernel

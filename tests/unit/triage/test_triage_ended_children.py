@@ -261,7 +261,7 @@ WORKER = "main:9 pool.worker "
         (pool_of(results="pool._handle_results main:4 done"), WORKER + "queues.get pipe._recv", False),
     ],
 )
-@pytest.mark.parametrize("code", [-9, None])
+@pytest.mark.parametrize("code", [-9, 1, None])
 def test_a_pool_whose_worker_took_a_task_along_brings_no_result(
     parent: Process, second: str, hung: bool, code: int | None
 ) -> None:
@@ -270,6 +270,8 @@ def test_a_pool_whose_worker_took_a_task_along_brings_no_result(
     found = triage(evidence(parent, first, process(201, "process", second, ppid=100), *dead))
     assert (found.verdict == "HUNG" and "node0:100" in {party.key for party in found.triage.victims}) is hung  # type: ignore[union-attr]
     assert not hung or named(found) == [f"node0:{each.pid}" for each in dead], found.account
+    if hung:  # the kernel's log tells of nothing but a kill
+        assert found.triage and any("dmesg" in step for step in found.triage.next) is (code == -9)
 
 
 CHILD = """import multiprocessing, os

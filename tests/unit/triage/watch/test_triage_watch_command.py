@@ -12,7 +12,7 @@ from triage_trial import late
 
 from harness.amended_command import amended
 from harness.errors import BadInput
-from harness.program import CommandNotRun, find_program
+from harness.program import CommandNotRun, find_program, missing_module_fix
 from harness.triage.judge import triage
 from harness.triage.watch.watched_command import (
     SITE,
@@ -65,6 +65,37 @@ def test_a_ray_job_keeps_its_own_runtime_environment() -> None:
 )
 def test_other_commands_are_left_as_they_are(words: list[str]) -> None:
     assert with_environment(words, ENVIRONMENT) == words
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ("env PYTHONPATH=. python train.py", "env PYTHONPATH={0}:. python train.py"),
+        ("env PYTHONPATH= python train.py", "env PYTHONPATH={0} python train.py"),
+        ("nice -n 5 env -u B A=1 PYTHONPATH=/a torchrun x", "nice -n 5 env -u B A=1 PYTHONPATH={0}:/a torchrun x"),
+        ("docker run -e PYTHONPATH=/a image", "docker run -e PYTHONPATH=/a image"),
+        ("python train.py env PYTHONPATH=/a", "python train.py env PYTHONPATH=/a"),
+        ("env A=1 program PYTHONPATH=/a", "env A=1 program PYTHONPATH=/a"),
+    ],
+)  # fmt: skip
+def test_the_probes_stand_first_on_a_path_that_env_sets(words: str, changed: str) -> None:
+    assert with_environment(words.split(), ENVIRONMENT) == changed.format(SITE).split()
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "fix"),
+    [
+        ("python scripts/train.py", "", "-- env PYTHONPATH=. python scripts/train.py"),
+        ("python scripts/train.py", "/a", "-- env PYTHONPATH=.:/a python scripts/train.py"),
+        ("env PYTHONPATH=/b python scripts/train.py", "/a", "-- env PYTHONPATH=.:/b python scripts/train.py"),
+        ("env PYTHONPATH=.:/b python scripts/train.py", "", ""),
+        ("python scripts/train.py", ".:/a", ""),
+    ],
+)
+def test_a_module_of_this_folder_that_python_did_not_find(tmp_path: Path, words: str, path: str, fix: str) -> None:
+    (tmp_path / "mine.py").touch()
+    for last_words, expected in (("No module named 'mine.parts'", fix), ("No module named 'theirs'", ""), ("", "")):
+        assert missing_module_fix(last_words, words.split(), {"PYTHONPATH": path}, tmp_path) == expected
 
 
 @pytest.mark.parametrize(("mode", "code"), [(0o644, 126), (None, 127)])

@@ -145,10 +145,10 @@ def test_the_last_word_on_a_job_that_ended_well_is_no_standstill(tmp_path: Path,
     assert job.lines[told:] == ["the command went on since, and ended well"]
 
 
-@pytest.mark.parametrize("says", ["HEALTHY", "SLOW"])
-def test_nothing_is_told_of_a_job_that_ended_well_while_it_was_looked_at(tmp_path: Path, says: str) -> None:
+@pytest.mark.parametrize("says", ["HEALTHY", "SLOW", "INSUFFICIENT"])
+def test_nothing_is_told_of_a_job_that_ended_as_meant_while_it_was_looked_at(tmp_path: Path, says: str) -> None:
     job = Job(tmp_path, says)
-    job.dog.ended_well = lambda: True
+    job.dog.ended_as_meant = lambda: True
     job.run(30)
     job.dog.over(0)
     assert job.looks and job.lines == [] and not [*(tmp_path / "evidence").iterdir()]
