@@ -205,4 +205,6 @@ def test_some_tokens_may_be_far_where_many_times_more_are_compared_than_the_roun
         assert Weighed.of(grid, np.ones(10, bool), size, Bounds(1.0, 10.0, spared=2)).diverges
     half = Tolerance("bfloat16", 0.05, 0.0, 0.01, 1.0, rounding=Rounding(0.005, 0.03, 1_000, largest=0.06))
     assert [half.spared(tokens) for tokens in (0, 999, 1_999, 2_000, 18_452)] == [0, 0, 0, 1, 17]
-    assert replace(half, dtype="float32").spared(18_452) == replace(half, rounding=Rounding()).spared(18_452) == 0
+    assert replace(half, rounding=Rounding()).spared(18_452) == 0
+    single = replace(half, dtype="float32")
+    assert [single.spared(tokens) for tokens in (4_723, 4_724, 12_219)] == [0, 1, 2]
