@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from harness.parity.explain import remaining
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
@@ -108,14 +106,14 @@ def unexplained(so_far: Explained, kinds: list[DivergenceKey]) -> list[tuple[int
 def _lengths(e: Evidence, step: int) -> dict[int, int]:
     """Return the tokens of the baseline's responses of one step, by sample."""
     table = e.baseline.recording.table("rollout", step)
-    rows = table.rows("output") if table is not None else None
-    return {} if table is None or rows is None else dict(zip(table.sample.tolist(), rows.lengths.tolist(), strict=True))
+    if table is None or (responses := table.rows("output")) is None:
+        return {}
+    return dict(zip(table.sample.tolist(), responses.lengths.tolist(), strict=True))
 
 
 def _prompts(e: Evidence, step: int) -> dict[int, tuple[int, ...]]:
     """Return the prompt ids of one step as they were sent, by sample."""
     table = e.baseline.recording.table("rollout", step)
-    rows = table.rows("prompt") if table is not None else None
-    if table is None or rows is None:
+    if table is None or (prompts := table.rows("prompt")) is None:
         return {}
-    return {int(sample): tuple(np.asarray(rows.row(row)).tolist()) for row, sample in enumerate(table.sample)}
+    return {sample: tuple(prompts.row(row).tolist()) for row, sample in enumerate(table.sample.tolist())}

@@ -45,8 +45,7 @@ def _ended(recording: Recording, step: int) -> bool:
     min_tokens.
     """
     table = recording.table("rollout", step)
-    output = table.rows("output") if table is not None else None
-    if table is None or output is None or table.finish is None:
+    if table is None or table.finish is None or (output := table.rows("output")) is None:
         return False
     ends = {end for info in recording.records.engines for end in info.resolved.end_ids or ()}
     sampling = recording.records.settings.sampling

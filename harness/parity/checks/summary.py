@@ -134,9 +134,8 @@ def _batch_tokens(run: Recording) -> tuple[dict[int, float], dict[int, float]]:
 
 
 def _lengths(run: Recording, step: int) -> np.ndarray:
-    table = run.table("rollout", step)
-    output = table.rows("output") if table is not None else None
-    return output.lengths if output is not None else np.zeros(0)
+    output = run.rows("rollout", step, "output")
+    return np.zeros(0) if output is None else output.lengths
 
 
 def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:

@@ -129,9 +129,13 @@ def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
 
 def _name_longest(side: Side, skew: dict[str, Any]) -> None:
     """Add the number of the sample that is the longest of its step."""
-    table = side.recording.table("rollout", skew["longest in step"]) if skew["longest in step"] >= 0 else None
-    prompt, output = (table.rows("prompt"), table.rows("output")) if table is not None else (None, None)
-    if table is not None and prompt is not None and output is not None:
+    if skew["longest in step"] < 0:
+        return
+    table = side.recording.table("rollout", skew["longest in step"])
+    if table is None:
+        return
+    prompt, output = table.rows("prompt"), table.rows("output")
+    if prompt is not None and output is not None:
         skew["longest sample"] = int(table.sample[int(np.argmax(prompt.lengths + output.lengths))])
 
 

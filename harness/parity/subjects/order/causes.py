@@ -59,10 +59,10 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find steps whose responses are the baseline's, each under another sample number."""
-    open_ = set(keys_of(np.concatenate([so_far.left(Kind.FLIP.of()), so_far.left(Kind.LOGPROB.of())])).tolist())
+    open_samples = so_far.open_samples(Kind.FLIP.of(), Kind.LOGPROB.of())
     by_step: dict[int, list[Source]] = {}
     for source in e.response_sources:
-        if int(keys_of(np.array([[source.step, source.sample]]))[0]) in open_:
+        if (source.step, source.sample) in open_samples:
             by_step.setdefault(source.step, []).append(source)
     matched = [
         sources

@@ -90,10 +90,11 @@ def _first_of_group(e: Evidence, keys: np.ndarray) -> np.ndarray:
     leaders: set[tuple[int, int]] = set()
     for step in np.unique(keys[:, 0]).tolist():
         table = e.baseline.recording.table("rollout", step)
-        rows = table.rows("prompt") if table is not None else None
+        if table is None or (prompts := table.rows("prompt")) is None:
+            continue
         first: dict[bytes, int] = {}
-        for row, sample in enumerate(table.sample.tolist() if table is not None and rows is not None else ()):
-            ids = np.asarray(rows.row(row)).tobytes() if rows is not None else b""
+        for row, sample in enumerate(table.sample.tolist()):
+            ids = prompts.row(row).tobytes()
             first[ids] = min(sample, first.get(ids, sample))
         leaders |= {(step, sample) for sample in first.values()}
     return np.array([(int(step), int(sample)) in leaders for step, sample in keys], bool)

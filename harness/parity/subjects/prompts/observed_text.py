@@ -53,8 +53,7 @@ def with_text(e: Evidence, place: Place | None) -> Place | None:
 def _ids(side: Side, place: Place, column: str) -> str | None:
     """Return the ids around the place; None where they were not recorded."""
     table = side.recording.table("rollout", place.step)
-    rows = table.rows(column) if table is not None else None
-    if table is None or rows is None:
+    if table is None or (rows := table.rows(column)) is None:
         return None
     where = (table.sample == place.sample).nonzero()[0]
     if not len(where):

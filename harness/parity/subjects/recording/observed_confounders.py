@@ -282,11 +282,9 @@ class Weights:
 
 def _versions(recording: Recording) -> dict[int, dict[str, str]]:
     digests_by_version: dict[int, dict[str, str]] = {}
-    for record in recording.records.digests:
-        if record.source == LEARNER and record.version is not None:
-            digests_by_version.setdefault(record.version, {}).update(
-                {name: digest for name, digest in record.digests.items() if digest}
-            )
+    for version, record in recording.records.digests_of(LEARNER):
+        digests = {name: digest for name, digest in record.digests.items() if digest}
+        digests_by_version.setdefault(version, {}).update(digests)
     return {version: digests for version, digests in digests_by_version.items() if digests}
 
 

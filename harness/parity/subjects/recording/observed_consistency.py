@@ -55,9 +55,8 @@ def _weights(recording: Recording) -> Iterator[str]:
     if recording.hashed_by != weights.HASH:
         return
     sent: dict[tuple[str, int], dict[str, str]] = {}
-    for record in recording.records.digests:
-        if record.source == LEARNER and record.version is not None:
-            sent.setdefault((record.file, record.version), {}).update(record.digests)
+    for version, record in recording.records.digests_of(LEARNER):
+        sent.setdefault((record.file, version), {}).update(record.digests)
     for update in recording.records.updates:
         step, actor = update.step, update.digests.get("actor")
         if step is None:
@@ -76,16 +75,15 @@ def _counts(recording: Recording) -> Iterator[str]:
     A sync that reports more than there are digests is unproven, which `observed_sync` notes.
     """
     sent: dict[int, set[str]] = {}
-    for record in recording.records.digests:
-        if record.source == LEARNER and record.version is not None:
-            sent.setdefault(record.version, set()).update(record.digests)
+    for version, record in recording.records.digests_of(LEARNER):
+        sent.setdefault(version, set()).update(record.digests)
     for sync in recording.records.syncs:
-        version, count = sync.version, sync.tensors
-        if count is None or version is None:
+        count = sync.tensors
+        if count is None or sync.version is None:
             continue
-        digested = len(sent.get(version, set()).difference(sync.absent))
+        digested = len(sent.get(sync.version, set()).difference(sync.absent))
         if not count >= digested:
-            text = f"the sync of weight version {version} says that it sent {count:.0f} tensors"
+            text = f"the sync of weight version {sync.version} says that it sent {count:.0f} tensors"
             yield f"{text}, and {digested} have digests"
 
 
@@ -93,16 +91,14 @@ def _arrivals(recording: Recording) -> Iterator[str]:
     """Check what one engine received of each version: no tensor twice with different digests, and none that its sync
     did not send or report.
     """
-    arrived: dict[int, dict[tuple[str, str], str]] = {}
-    for record in recording.records.digests:
-        if record.source != RECEIVED or record.version is None:
-            continue
-        digests = arrived.setdefault(record.version, {})
+    arrived: dict[int | None, dict[tuple[str, str], str]] = {}
+    for version, record in recording.records.digests_of(RECEIVED):
+        digests = arrived.setdefault(version, {})
         for name, digest in record.digests.items():
             if digest and digests.setdefault((record.file, name), digest) != digest:
-                yield f"{name} of weight version {record.version} arrived twice, with two digests"
+                yield f"{name} of weight version {version} arrived twice, with two digests"
     for sync in recording.records.syncs:
-        arrived_names = {name for _, name in arrived.get(sync.version, {})} if sync.version is not None else set()
+        arrived_names = {name for _, name in arrived.get(sync.version, {})}
         for names, claim in ((sync.absent, "was not sent"), (sync.unreported, "has no digest of the engine")):
             for name in sorted(arrived_names.intersection(names))[:1]:
                 yield f"{name} of weight version {sync.version} {claim} by its sync, and arrived"

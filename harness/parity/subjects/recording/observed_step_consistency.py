@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,15 +47,15 @@ class StepTables:
     rollout: Table | None
     experience: Table | None
 
-    @cached_property
+    @property
     def rollout_rows(self) -> dict[int, int]:
         """Return sample -> its row in the rollout."""
-        return {} if self.rollout is None else rows_by_sample(self.rollout)
+        return {} if self.rollout is None else self.rollout.row_by_sample
 
-    @cached_property
+    @property
     def experience_rows(self) -> dict[int, int]:
         """Return sample -> its row in the experience."""
-        return {} if self.experience is None else rows_by_sample(self.experience)
+        return {} if self.experience is None else self.experience.row_by_sample
 
 
 _Compare = Callable[[StepTables], Iterator[str]]
@@ -77,11 +76,8 @@ class StepWitnesses:
         self._step = _by_step((metrics.step, metrics) for metrics in records.steps)
         shapes = recording.labelled("shapes", "experience")
         self._shape_events = _by_step((integer(event.get("step")), event) for event in shapes)
-        self._versions_sent = [
-            (sent.step, sent.version)
-            for sent in records.digests
-            if sent.source == LEARNER and sent.step is not None and sent.version is not None
-        ]
+        sent = records.digests_of(LEARNER)
+        self._versions_sent = [(record.step, version) for version, record in sent if record.step is not None]
         self._spacing = SPACING.get(records.settings.model.dtype or "", 0.0)
         self._fitting = {*_ESTIMATORS}
         self._guided_run = records.manifest.guided if replayed(recording) is None else None
@@ -285,11 +281,6 @@ def _by_step(records: Iterable[tuple[int | None, T]]) -> dict[int, list[T]]:
         if step is not None:
             by_step.setdefault(step, []).append(record)
     return by_step
-
-
-def rows_by_sample(table: Table) -> dict[int, int]:
-    """Return sample -> its row, the last one for a sample that was recorded twice."""
-    return {sample: row for row, sample in enumerate(table.sample.tolist())}
 
 
 def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | None:

@@ -17,7 +17,7 @@ from harness.parity.causes.proof import either
 from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
+from harness.parity.facts.explanation import Explained, Explanation, among, when
 from harness.parity.interventions.situation import ROOMY, Situation
 from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
@@ -42,12 +42,8 @@ FULL = 0.95  # share of the KV pool in use at which it counts as full
 
 def ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find a cause for each way in which responses of unequal length end."""
-    open_ = set(keys_of(so_far.left(Kind.LENGTH.of())).tolist())
-    remaining = [
-        ending
-        for ending in e.stop_conditions.endings
-        if int(keys_of(np.array([[ending.step, ending.sample]]))[0]) in open_
-    ]
+    open_samples = so_far.open_samples(Kind.LENGTH.of())
+    remaining = [ending for ending in e.stop_conditions.endings if (ending.step, ending.sample) in open_samples]
     for rule in (_dropped, _ignored, _other_set, _cut_short):
         for cause, explained in rule(e, remaining):
             items = {(ending.step, ending.sample) for ending in explained}
@@ -360,8 +356,7 @@ def _is_short_of_memory(e: Evidence, side: Side, endings: list[Ending], pool: fl
 def _needed(e: Evidence, side: Side, step: int) -> float:
     """Return the tokens that the longest `max_num_seqs` samples of the step hold together in the other run."""
     other_side = e.candidate if side is e.baseline else e.baseline
-    table = other_side.recording.table("rollout", step)
-    prompt, output = (table.rows("prompt"), table.rows("output")) if table is not None else (None, None)
+    prompt, output = (other_side.recording.rows("rollout", step, name) for name in ("prompt", "output"))
     if prompt is None or output is None:
         return 0.0
     totals = np.sort(prompt.lengths + output.lengths)[::-1]
@@ -394,10 +389,8 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if e.alone
         else (Kind.FINISH.of(), e.stop_conditions.reasons)
     )
-    open_ = set(keys_of(so_far.left(kind)).tolist())
-    items = [
-        reason for reason in recorded_reasons if int(keys_of(np.array([[reason.step, reason.sample]]))[0]) in open_
-    ]
+    open_samples = so_far.open_samples(kind)
+    items = [reason for reason in recorded_reasons if (reason.step, reason.sample) in open_samples]
     for index, side in enumerate(e.sides):
         sampling = sampling_given(side, e.mode)
         if sampling.ignore_eos and told_ends(side, e.mode) is None:

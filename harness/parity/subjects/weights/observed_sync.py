@@ -353,10 +353,9 @@ def _worst(e: EvidenceBuilder, sync: _Sync, not_loaded: str, proof: float | None
 def _digests(side: SideBuilder, source: str) -> dict[str, Digests]:
     """Return the digests by the process that reported them. Shards and engines may each report a tensor."""
     by_process: dict[str, Digests] = {}
-    for record in side.recording.records.digests:
-        if record.source == source and record.version is not None:
-            version_digests = by_process.setdefault(record.file, {}).setdefault(record.version, {})
-            version_digests.update({name: digest for name, digest in record.digests.items() if digest})
+    for version, record in side.recording.records.digests_of(source):
+        version_digests = by_process.setdefault(record.file, {}).setdefault(version, {})
+        version_digests.update({name: digest for name, digest in record.digests.items() if digest})
     return by_process
 
 
