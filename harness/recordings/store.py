@@ -297,9 +297,9 @@ class Recording(Run):
             self._tables_bytes -= oldest.nbytes if oldest else 0
         return table
 
-    def rows(self, kind: str, step: int, name: str) -> Rows | None:
-        """A ragged column of the frames of one kind and step; None if there are no frames, or they lack it."""
-        table = self.table(kind, step)
+    def rows(self, kind: str, step: int, name: str, **fields: Any) -> Rows | None:
+        """A ragged column of such a table; None if there is no table, or it lacks the column."""
+        table = self.table(kind, step, **fields)
         return None if table is None else table.rows(name)
 
     def field_texts(self, kind: str, field: str) -> set[str]:

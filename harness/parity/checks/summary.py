@@ -55,15 +55,23 @@ def summary(e: Evidence, side: Side) -> RunSummary:
 def step_seconds(side: Side) -> dict[int, float]:
     """Return the seconds of each step: its `step` span, else the trainer's metric, else the sum of its phases."""
     spans = spans_by_step(side.recording)
-    seconds_by_step = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
-    if not seconds_by_step:
-        recorded = {record.step: record.number("seconds") for record in side.recording.records.steps}
-        seconds_by_step = {step: value for step, value in recorded.items() if step is not None and np.isfinite(value)}
-    if not seconds_by_step:
-        for (name, step), seconds in spans.items():
-            if name in _SPANS.values() and step >= 0:
-                seconds_by_step[step] = seconds_by_step.get(step, 0.0) + seconds
-    return dict(sorted(seconds_by_step.items()))
+    whole_steps = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
+    return dict(sorted((whole_steps or _metric_seconds(side.recording) or _phase_seconds(spans)).items()))
+
+
+def _metric_seconds(recording: Recording) -> dict[int, float]:
+    """Return the seconds of each step by the trainer's metrics, where they are finite numbers."""
+    recorded = {record.step: record.number("seconds") for record in recording.records.steps}
+    return {step: seconds for step, seconds in recorded.items() if step is not None and np.isfinite(seconds)}
+
+
+def _phase_seconds(spans: dict[tuple[str, int], float]) -> dict[int, float]:
+    """Return the seconds of all phases of each step together."""
+    seconds_by_step: dict[int, float] = {}
+    for (name, step), seconds in spans.items():
+        if name in _SPANS.values() and step >= 0:
+            seconds_by_step[step] = seconds_by_step.get(step, 0.0) + seconds
+    return seconds_by_step
 
 
 _KNOWN: WeakKeyDictionary[Recording, dict[tuple[str, int], float]] = WeakKeyDictionary()  # several checks need it
@@ -98,27 +106,41 @@ def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
     return longest
 
 
+# Engine parameters that have a row, as the engine resolved them.
+_ENGINE_ROWS = (
+    "dtype",
+    "max_model_len",
+    "prefix_caching",
+    "enforce_eager",
+    "max_num_seqs",
+    "kv_cache_tokens",
+    "attention_backend",
+    "device",
+)
 # Settings that have a row under another name.
 _SHOWN = ("name", "path", "mode", "train batch size")
 
 
 def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
+    """Return name -> a number for each of these steps, NaN where it was not recorded. A series without any number is
+    left out.
+    """
     run = side.recording
-    metrics = {record.step: record.metrics for record in run.records.steps}
+    by_step: dict[str, Mapping[int | None, float]] = {"seconds": {**step_seconds(side)}}
+    for name, metric in _METRICS.items():
+        by_step[name] = {record.step: record.number(metric) for record in run.records.steps}
     spans = spans_by_step(run)
-    seconds = step_seconds(side)
+    for name, span in _SPANS.items():
+        by_step[name] = {step: spans.get((span, step), NAN) for step in steps}
     padded, real = _batch_tokens(run)
-    series = {"step": [float(step) for step in steps], "seconds": [seconds.get(step, NAN) for step in steps]}
-    series |= {name: [number(metrics.get(step, {}).get(key)) for step in steps] for name, key in _METRICS.items()}
-    series |= {name: [spans.get((span, step), NAN) for step in steps] for name, span in _SPANS.items()}
-    series["padded_tokens"] = [padded.get(step, NAN) for step in steps]
-    series["real_tokens"] = [real.get(step, NAN) for step in steps]
-    if all(np.isnan(series["length_mean"])):  # rollouts without training have no `step` metrics
-        lengths = [_lengths(run, step) for step in steps]
-        series["length_mean"] = [float(np.mean(of_step)) if len(of_step) else NAN for of_step in lengths]
-        series["length_max"] = [float(np.max(of_step)) if len(of_step) else NAN for of_step in lengths]
-    series |= {f"memory of {role}, MiB": values for role, values in observed_memory.largest(side.memory, steps).items()}
-    return {name: values for name, values in series.items() if name == "step" or not all(np.isnan(values))}
+    by_step |= {"padded_tokens": {**padded}, "real_tokens": {**real}}
+    series = {name: [values.get(step, NAN) for step in steps] for name, values in by_step.items()}
+    if np.isnan(series["length_mean"]).all():  # rollouts without training have no `step` metrics
+        series |= _lengths(run, steps)
+    for role, values in observed_memory.largest(side.memory, steps).items():
+        series[f"memory of {role}, MiB"] = values
+    recorded = {name: values for name, values in series.items() if not np.isnan(values).all()}
+    return {"step": [float(step) for step in steps], **recorded}
 
 
 def _batch_tokens(run: Recording) -> tuple[dict[int, float], dict[int, float]]:
@@ -133,9 +155,16 @@ def _batch_tokens(run: Recording) -> tuple[dict[int, float], dict[int, float]]:
     return padded, real
 
 
-def _lengths(run: Recording, step: int) -> np.ndarray:
-    output = run.rows("rollout", step, "output")
-    return np.zeros(0) if output is None else output.lengths
+def _lengths(run: Recording, steps: list[int]) -> dict[str, list[float]]:
+    """Return the mean and the largest length of each step's responses, as its rollouts have them."""
+    means: list[float] = []
+    largest: list[float] = []
+    for step in steps:
+        output = run.rows("rollout", step, "output")
+        lengths = np.array([NAN]) if output is None or not len(output) else output.lengths
+        means.append(float(lengths.mean()))
+        largest.append(float(lengths.max()))
+    return {"length_mean": means, "length_max": largest}
 
 
 def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
@@ -150,19 +179,7 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         "seed": settings.seed,
         "engine": info.engine,
         "engine version": info.version,
-        **{
-            name.replace("_", " "): info.resolved.parameters.get(name)
-            for name in (
-                "dtype",
-                "max_model_len",
-                "prefix_caching",
-                "enforce_eager",
-                "max_num_seqs",
-                "kv_cache_tokens",
-                "attention_backend",
-                "device",
-            )
-        },
+        **{name.replace("_", " "): info.resolved.parameters.get(name) for name in _ENGINE_ROWS},
         "temperature": records.sampling_in(e.mode).requested.get("temperature"),
         "train batch, samples": settings.learner.train_batch_size,
         "steps": len(run.steps("rollout")),
@@ -178,18 +195,12 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         "learner after the last update": last_actor[:12] or None,
     }
     rows = {title: value for title, value in rows.items() if value is not None}
-    baseline_settings, candidate_settings = (
-        flatten(e.baseline.recording.scenario),
-        flatten(e.candidate.recording.scenario),
-    )
     # Settings that differ and have no row of their own, such as engine.tensor_parallel.
-    differing_keys = [
-        key
-        for key in differences(baseline_settings, candidate_settings)
-        if key.rpartition(".")[2].replace("_", " ") not in {*rows, *_SHOWN}
-    ]
-    values = flatten(run.scenario)
-    return rows | {key: values.get(key) for key in differing_keys}
+    values, titles = flatten(run.scenario), {*rows, *_SHOWN}
+    for key in differences(*(flatten(each_side.recording.scenario) for each_side in (e.baseline, e.candidate))):
+        if key.rpartition(".")[2].replace("_", " ") not in titles:
+            rows[key] = values.get(key)
+    return rows
 
 
 def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
@@ -230,9 +241,15 @@ def _probe_share(side: Side) -> float | None:
 
 
 def mode_name(e: Evidence) -> str:
-    train = "" if e.train else ", rollouts only"
-    seeded = ", same sampler and seeds" if e.seeded else ""
-    return f"{e.mode}{', guided' if e.guided else ', free' if e.mode in ('coupled', 'greedy') else seeded}{train}"
+    """Return such as `coupled, guided` or `greedy, free, rollouts only`."""
+    words = [e.mode]
+    if e.guided:
+        words.append("guided")
+    elif e.mode in ("coupled", "greedy"):
+        words.append("free")
+    elif e.seeded:
+        words.append("same sampler and seeds")
+    return ", ".join(words if e.train else [*words, "rollouts only"])
 
 
 def _number_or_none(value: float) -> float | None:

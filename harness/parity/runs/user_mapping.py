@@ -80,22 +80,33 @@ def uncalled_lines(spec: dict[str, Any]) -> list[str]:
 def _uncalled(tree: ast.Module, file: Path, engine: str) -> list[dict[str, Any]]:
     """Return the functions and tables of the file that map to the engine, and that no engine reaches."""
     definitions = _definitions(tree)
-    reached, fresh = set[str](), {name for name in NAMES if name in definitions}
-    while fresh:
-        reached |= fresh
-        fresh = {name for each in fresh for name in definitions[each] if name in definitions} - reached
+    reached = _reached(definitions)
     unreached = [name for name in definitions if name not in reached and not name.startswith("_")]
     if not unreached:
         return []
     source = next(name for name in registry.names(embedded=False) if name != engine)
-    every_name, unclear = [f"{engine}_{part}" for part in PARTS], ""
+    unclear = ""
     try:
-        parts = mapping_functions(Asked(str(file), engine, source, timeout_s=TIMEOUT_S), without=reached)
-        called_as = {name: [f"{engine}_{part}" for part in parts[name]] for name in unreached if name in parts}
-    except BadInput as error:
+        parts_by_name = mapping_functions(Asked(str(file), engine, source, timeout_s=TIMEOUT_S), without=reached)
+    except BadInput as error:  # it cannot be executed: then any function that is not called may be a mapping
         unclear = str(error)
-        called_as = {name: every_name for name in _functions(tree) if name in unreached}
-    return [{"name": name, "called_as": names, "unclear": unclear} for name, names in called_as.items()]
+        parts_by_name = {name: [*PARTS] for name in _functions(tree)}
+    return [
+        {"name": name, "called_as": [f"{engine}_{part}" for part in parts_by_name[name]], "unclear": unclear}
+        for name in unreached
+        if name in parts_by_name
+    ]
+
+
+def _reached(definitions: dict[str, set[str]]) -> set[str]:
+    """Return the names that an engine reaches: the functions that it calls, and all that their definitions mention."""
+    reached: set[str] = set()
+    waiting = set(NAMES) & definitions.keys()
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        waiting |= (definitions[name] & definitions.keys()) - reached
+    return reached
 
 
 def _definitions(tree: ast.Module) -> dict[str, set[str]]:

@@ -66,19 +66,26 @@ def rank_faults(ranks: Ranks) -> tuple[RankFault, ...]:
 
 def _faults(ranks: Ranks) -> Iterator[RankFault]:
     recording, learner = ranks.recording, ranks.recording.records.settings.learner
-    made = set(recording.steps("experience"))
+    made = set(recording.steps("experience"))  # within the window, which `table` does not know
+
+    def experience(step: int) -> Table | None:
+        return recording.table("experience", step) if step in made else None
+
     for (step, role), group in _of_all(ranks, ranks.updates):
-        table = recording.table("experience", step) if step in made else None
+        table = experience(step)
         misdealt = list(dealt(role, step, group, [] if table is None else table.sample, learner.epochs or 0))
+        # Ranks that train on other samples count other tokens: their divisors say nothing then.
         yield from misdealt or divided(role, step, group)
         yield from summed(role, step, group)
         yield from applied(role, step, group, ranks.updates.get((step - 1, role), {}))
     normalises = learner.normalize_advantages is True and not recording.records.manifest.framework
     for (step, role), shares in _of_all(ranks, ranks.shares):
-        table = recording.table("experience", step) if step in made else None
-        if table is not None and recording.hashed_by == weights.HASH:
+        table = experience(step)
+        if table is None:
+            continue
+        if recording.hashed_by == weights.HASH:
             yield from answered(role, step, shares, table)
-        if table is not None and role == "actor" and normalises:
+        if role == "actor" and normalises:
             yield from normalised(step, shares, table)
 
 
@@ -99,14 +106,19 @@ def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: in
     less = sorted(int(sample) for sample in samples if often[int(sample)] < wanted)
     if not more and not less:
         return
-    twice = tuple(
-        rank for rank, updates in group.items() if any(len(set(batch)) < len(batch) for batch in updates.samples)
-    )
-    parts = [f"{how} often on {counted(len(miscounted), 'sample')} (sample {miscounted[0]} for one)"
-             for how, miscounted in (("more", more), ("less", less)) if miscounted]  # fmt: skip
+    twice = tuple(rank for rank, updates in group.items() if _has_a_sample_twice(updates))
+    parts = []
+    for how, miscounted in (("more", more), ("less", less)):
+        if miscounted:
+            parts.append(f"{how} often on {counted(len(miscounted), 'sample')} (sample {miscounted[0]} for one)")
     text = f"in step {step} the {role}'s ranks trained {' and '.join(parts)} than once an epoch"
     text += f"; {_named(twice)} had one twice in a mini-batch" if twice else ""
     yield RankFault(What.DEALT, role, twice, (step,), text)
+
+
+def _has_a_sample_twice(updates: Updates) -> bool:
+    """Whether a mini-batch of the rank has a sample more than once."""
+    return any(len(set(batch)) < len(batch) for batch in updates.samples)
 
 
 def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
@@ -205,22 +217,28 @@ def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) ->
     """Find samples that have the answers of others, because the ranks' parts were joined in another order."""
     name = ANSWERS[role][1]
     column = table.flat(name) if role == "reward" else table.rows(name)
-    place = {int(sample): row for row, sample in enumerate(table.sample)}
-    rank_shares = list(shares.values())
-    if column is None or not {sample for share in rank_shares for sample in share.samples} <= {*place}:
+    place = table.row_by_sample
+    if column is None or not place.keys() >= {sample for share in shares.values() for sample in share.samples}:
         return
-    rows = [[place[sample] for sample in share.samples] for share in rank_shares]
-    values = [_values(column, rank_rows) for rank_rows in rows]
+    values = [_values(column, [place[sample] for sample in share.samples]) for share in shares.values()]
+    order = _joined_order(values, [share.digest for share in shares.values()])
+    if order is not None and order != tuple(range(len(shares))):
+        ranks = ", ".join(str(list(shares)[at]) for at in order)
+        text = f"in step {step} the answers of the {role}'s ranks were put together in the order {ranks}: samples "
+        yield RankFault(What.ANSWERS, role, (), (step,), text + "have the answers of others")
+
+
+def _joined_order(values: list[np.ndarray], digests: list[str]) -> tuple[int, ...] | None:
+    """Return the order of the ranks in which their answers were joined; None where none gives the ranks' digests.
+
+    `values`: the numbers that the samples of each rank have now. `digests`: those of what each rank answered.
+    """
     all_values = np.concatenate(values)
-    for order in _orders(len(rank_shares)):
+    for order in _orders(len(values)):
         parts = np.split(all_values, np.cumsum([len(values[at]) for at in order])[:-1])
-        if [weights.digest(part) for part in parts] != [rank_shares[at].digest for at in order]:
-            continue
-        if order != tuple(range(len(rank_shares))):
-            ranks = ", ".join(str(list(shares)[at]) for at in order)
-            text = f"in step {step} the answers of the {role}'s ranks were put together in the order {ranks}: samples "
-            yield RankFault(What.ANSWERS, role, (), (step,), text + "have the answers of others")
-        return
+        if [weights.digest(part) for part in parts] == [digests[at] for at in order]:
+            return order
+    return None
 
 
 def _values(column: Rows | np.ndarray, rows: list[int]) -> np.ndarray:
@@ -242,10 +260,9 @@ def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
 def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
     """Find advantages that were normalised over each rank's samples: returns minus values, normalised anew, show it."""
     advantages, returns, values = (table.rows(name) for name in ("advantage", "return", "value"))
-    place = {int(sample): row for row, sample in enumerate(table.sample)}
-    parts = [
-        [place[sample] for sample in share.samples if sample in place] for share in shares.values() if share.samples
-    ]
+    place = table.row_by_sample
+    parts = [[place[sample] for sample in share.samples if sample in place]
+             for share in shares.values() if share.samples]  # fmt: skip
     if advantages is None or returns is None or values is None or len(parts) < 2:
         return
     plain = returns.values.astype(np.float64) - values.values.astype(np.float64)

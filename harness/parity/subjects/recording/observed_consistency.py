@@ -19,11 +19,11 @@ from probes import weights
 
 def contradictions(e: Evidence) -> list[str]:
     """Return a sentence for each kind of contradiction within either run, with its first place."""
-    return [
-        f"the {side.name}'s recording contradicts itself: {what}"
-        for side in e.sides
-        for what in dict.fromkeys(first for first in (*_first_of_each(side), _unreached(e, side)) if first)
-    ]
+    sentences = []
+    for side in e.sides:
+        contradicted = dict.fromkeys(filter(None, (*_first_of_each(side), _unreached(e, side))))
+        sentences += [f"the {side.name}'s recording contradicts itself: {what}" for what in contradicted]
+    return sentences
 
 
 def _unreached(e: Evidence, side: Side) -> str:
@@ -59,10 +59,10 @@ def _weights(recording: Recording) -> Iterator[str]:
         sent.setdefault((record.file, version), {}).update(record.digests)
     for update in recording.records.updates:
         step, actor = update.step, update.digests.get("actor")
-        if step is None:
+        if step is None or actor is None:
             continue
         digests = sent.get((update.file, step + 1))
-        if digests and actor is not None and weights.combine(digests) != actor:
+        if digests and weights.combine(digests) != actor:
             yield (
                 f"the {len(digests):,} tensors of weight version {step + 1} do not have the digest that the learner "
                 f"recorded after step {step}"
@@ -140,8 +140,10 @@ def _floors(recording: Recording) -> Iterator[str]:
     if recording.window is not None:
         return
     last = max((sync.version for sync in recording.records.syncs if sync.version is not None), default=None)
-    for step in recording.steps("floor") if last is not None else ():
-        versions = recording.values_of("floor", step, "weight_version")
-        version = versions[0] if all(version == versions[0] for version in versions) else None
-        if version is not None and version != last:
-            yield f"the floor was measured with weight version {version!r}, and the last that was sent is {last}"
+    if last is None:
+        return
+    for step in recording.steps("floor"):
+        first, *others = recording.values_of("floor", step, "weight_version")
+        if first in (None, last) or any(version != first for version in others):
+            continue  # frames that disagree name no version
+        yield f"the floor was measured with weight version {first!r}, and the last that was sent is {last}"

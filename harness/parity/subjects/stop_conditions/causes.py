@@ -189,7 +189,11 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
 
 
 def _went_on(side: Side, token: int) -> bool:
-    return token < len(side.stops.inner) and side.stops.inner[token] > 0 if token >= 0 else True
+    """Whether a sample of the side goes on after this token."""
+    if token < 0:  # of an empty response, which no token ended
+        return True
+    inner = side.stops.inner
+    return token < len(inner) and inner[token] > 0
 
 
 def _stop(e: Evidence, what: str, side: Side, endings: list[Ending], text: str, token: int | None = None) -> Cause:
@@ -338,7 +342,7 @@ def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
 def _natural(e: Evidence, ending: Ending, short: int) -> bool:
     """Whether the shorter sample was cut at the limit that was asked for, so that the longer one is wrong."""
     asked_limit = _names(e, short).recording.records.settings.sampling.max_tokens
-    return ending.lengths[short] >= asked_limit if asked_limit > 0 else False
+    return 0 < asked_limit <= ending.lengths[short]
 
 
 def _resolved(e: Evidence, side: Side, name: str) -> float:

@@ -78,13 +78,14 @@ def _undecided(e: Evidence) -> Iterator[str]:
         if lacking := _unscored(e, side):
             yield f"{lacking}:"
     for whose, usage in results.items():
-        if not usage.current:
-            best = usage.best
-            text = f"an update moves a log-probability by {figure(usage.moved)} nats on average, the {whose}'s engine "
-            text += f"is {figure(usage.now)} off float32: over {counted(usage.tokens, 'token')} it is nearer "
-            text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
-            text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
-            yield text + "tell;"
+        if usage.current:
+            continue
+        best = usage.best
+        text = f"an update moves a log-probability by {figure(usage.moved)} nats on average, the {whose}'s engine "
+        text += f"is {figure(usage.now)} off float32: over {counted(usage.tokens, 'token')} it is nearer "
+        text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
+        text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
+        yield text + "tell;"
 
 
 def _unscored(e: Evidence, side: Side) -> str:
