@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from reports.text import clean, counted, show
@@ -39,5 +40,10 @@ def table(run: RecordedRun, *, all_metrics: bool = False) -> tuple[list[str], li
     names = list(dict.fromkeys(name for step in run.steps for name in step))
     key_metrics = [name for name in SHOWN if name in names]
     chosen = names if all_metrics or len(key_metrics) < 2 else key_metrics
-    rows = [[show(step[name], group=name != "step") if name in step else "" for name in chosen] for step in run.steps]
+    rows = [[_value(step, name) for name in chosen] for step in run.steps]
     return [clean(name) for name in chosen], rows
+
+
+def _value(step: Mapping[str, float], name: str) -> str:
+    """Return a metric of a step as text; the number of a step is no amount, and has no thousands separators."""
+    return show(step[name], group=name != "step") if name in step else ""
