@@ -81,10 +81,7 @@ class StepWitnesses:
         self._spacing = SPACING.get(records.settings.model.dtype or "", 0.0)
         self._fitting = {*_ESTIMATORS}
         self._guided_run = records.manifest.guided if replayed(recording) is None else None
-        self._compared: dict[str, Callable[[StepTables], Iterator[str]]] = {
-            "prompts": self._prompts,
-            "ends": self._ends,
-        }
+        self._compared: dict[str, _Compare] = {"prompts": self._prompts, "ends": self._ends}
         if records.manifest.framework:
             self._compared |= {"estimate": self._estimate}
         else:

@@ -119,15 +119,13 @@ def _sync(
     learner = by_version.get(version, {})
     absent = sorted(recorded.absent)
     unreported = {name for name in recorded.unreported if name not in arrived}  # sent, but not reported
-    # The engine still holds the last received value of a tensor that was not sent. Nothing is known of a tensor that
-    # neither side mentions.
-    accounted_names = (name for name in learner if name in arrived or name in absent)
-    older = (
-        name
-        for name in accounted_names
-        if name in engine_digests and engine_digests[name] != learner[name] and name not in unreported
-    )
-    wrong = sorted({*recorded.mismatched, *older})
+    wrong = {*recorded.mismatched}
+    for name, digest in learner.items():
+        # The engine still holds the last received value of a tensor that was not sent. Nothing is known of a tensor
+        # that neither side mentions.
+        is_accounted = name in arrived or name in absent
+        if is_accounted and name not in unreported and engine_digests.get(name, digest) != digest:
+            wrong.add(name)
     earlier = [digests for before, digests in by_version.items() if before < version]
     return _Sync(
         recorded=recorded,
@@ -135,11 +133,14 @@ def _sync(
         learner=learner,
         arrived=arrived,
         absent=absent,
-        wrong=wrong,
-        older=frozenset(
-            name for name in wrong if name in arrived and any(arrived[name] == digests.get(name) for digests in earlier)
-        ),
+        wrong=sorted(wrong),
+        older=frozenset(name for name in wrong & arrived.keys() if _is_one_of(arrived[name], name, earlier)),
     )
+
+
+def _is_one_of(digest: str, name: str, versions: list[dict[str, str]]) -> bool:
+    """Whether a tensor had this digest in one of these weight versions."""
+    return any(digest == digests.get(name) for digests in versions)
 
 
 def _note_transport(record: SyncNotes, sync: _Sync, every_tensor: set[str]) -> None:
@@ -158,9 +159,10 @@ def _note_transport(record: SyncNotes, sync: _Sync, every_tensor: set[str]) -> N
         partly = part_of(len(every_tensor) - len(learner), len(every_tensor), "tensor")
     else:
         return
-    unsaid = [name for name in sorted(every_tensor) if name not in learner or name not in {*arrived, *absent}]
-    if unsaid:
-        partly += f" ({', '.join(unsaid[:3])}{', ...' if len(unsaid) > 3 else ''})"
+    reported = learner.keys() & {*arrived, *absent}
+    unreported = sorted(every_tensor - reported)
+    if unreported:
+        partly += f" ({', '.join(unreported[:3])}{', ...' if len(unreported) > 3 else ''})"
     record.partly[version] = partly
 
 
@@ -383,7 +385,9 @@ def _everywhere(by_process: dict[str, Digests], learner: Digests) -> Digests:
         arrived[version] = {}
         for name in dict.fromkeys(name for digests in process_digests for name in digests):
             tensor_digests = [digests.get(name, "") for digests in process_digests]
-            wrong = next((digest for digest in tensor_digests if digest and digest != truth.get(name, digest)), "")
-            if wrong or all(tensor_digests):
-                arrived[version][name] = wrong or tensor_digests[0]
+            wrong = [digest for digest in tensor_digests if digest and digest != truth.get(name, digest)]
+            if wrong:
+                arrived[version][name] = wrong[0]
+            elif all(tensor_digests):
+                arrived[version][name] = tensor_digests[0]
     return arrived
