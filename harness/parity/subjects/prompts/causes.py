@@ -5,7 +5,7 @@ What became of the ids says which of the causes it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -146,18 +146,24 @@ def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
 
 
 def _retold(seen_boundary: dict[str, Any], sent_boundary: dict[str, Any]) -> bool:
+    """Whether one sample's prompt reads the same at both ends, and has other ids at one of them."""
     fronts = [str(boundary.get("text_first") or "") for boundary in (seen_boundary, sent_boundary)]
     seams = [str(boundary.get("text_seam") or "") for boundary in (seen_boundary, sent_boundary)]
-    front = bool(min(fronts)) and _nested(fronts, str.startswith)
-    differs = seen_boundary.get("prompt_first") != sent_boundary.get("prompt_first")
-    if seen_boundary.get("output_first") == sent_boundary.get("output_first"):
-        seam = bool(min(seams)) and _nested(seams, str.endswith)
-        return front and seam and (differs or seen_boundary.get("prompt_last") != sent_boundary.get("prompt_last"))
-    return front and differs
+    if not _nested(fronts, str.startswith):
+        return False
+    differs = {key: seen_boundary.get(key) != sent_boundary.get(key) for key in _ENDS}
+    if differs["output_first"]:  # the text of the seam is also that of the response
+        return differs["prompt_first"]
+    return _nested(seams, str.endswith) and (differs["prompt_first"] or differs["prompt_last"])
 
 
-def _nested(pair: list[str], holds: Any) -> bool:
-    return bool(holds(*pair) or holds(*pair[::-1]))
+def _nested(pair: list[str], holds: Callable[[str, str], bool]) -> bool:
+    """Whether neither text is empty, and one begins or ends with the other."""
+    first, second = pair
+    return bool(first and second) and (holds(first, second) or holds(second, first))
+
+
+_ENDS = ("prompt_first", "prompt_last", "output_first")
 
 
 _ALSO = ", in continuations too"

@@ -78,22 +78,19 @@ def _steps(endings: list[Ending]) -> list[int]:
 def _dropped(e: Evidence, endings: list[Ending]) -> Found:
     """Find a side that drops the end token: both samples stopped, and one has one token more, its end token."""
     for short in (0, 1):
+        shorter_side, longer_side = _names(e, short), _names(e, 1 - short)
+        one_token_less = [ending for ending in endings if _sides(ending)[0] == short and ending.missing == 1]
+        end_tokens = end_ids(e, shorter_side)  # a sample that ends with one of these kept it: a choice differed
         dropped = [
             ending
-            for ending in endings
-            if _sides(ending)[0] == short
-            and abs(ending.lengths[0] - ending.lengths[1]) == 1
-            and ending.finish == ("stop", "stop")
-        ]
-        end_tokens = end_ids(e, _names(e, short))  # a sample that ends with one of these kept it: a choice differed
-        dropped = [
-            ending
-            for ending in dropped
-            if _is_end(e, ending.longer_last, _names(e, 1 - short)) and ending.shorter_last not in end_tokens
+            for ending in one_token_less
+            if ending.finish == ("stop", "stop")
+            and ending.shorter_last not in end_tokens
+            and _is_end(e, ending.longer_last, longer_side)
         ]
         if not dropped:
             continue
-        side = _names(e, short).name
+        side = shorter_side.name
         tokens = Counter(ending.longer_last for ending in dropped)
         turned = [ending for ending in endings if ending not in dropped and _ended_at_a_tie(e, ending, short)]
         yield (
@@ -178,13 +175,10 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
             missing = token in {*_model_ends(e), *_asked_stops(e), *(told_ends(side, e.mode) or ())}
             if not missing and len(those) < FEWEST:
                 continue
-            faulty_side = "candidate" if long == (1 if missing else 0) else "baseline"
-            at_fault = e.side(faulty_side)
-            what = (
-                f"goes on after {token}, at which the {stopped_side.name} stops"
-                if missing
-                else (f"stops at {token}, from which the {side.name} goes on")
-            )
+            if missing:
+                at_fault, what = side, f"goes on after {token}, at which the {stopped_side.name} stops"
+            else:
+                at_fault, what = stopped_side, f"stops at {token}, from which the {side.name} goes on"
             yield _stop(e, "other end set", at_fault, those, what, token), those
 
 
@@ -202,20 +196,14 @@ def _stop(e: Evidence, what: str, side: Side, endings: list[Ending], text: str, 
     evidence = f"{counted(len(endings), 'sample')}; the shorter one ends with {', '.join(map(str, tokens[:3]))}"
     if sets["baseline"] != sets["candidate"]:
         evidence += f"; the engines resolved the end ids {sets['baseline']} and {sets['candidate']}"
+    which = tokens[0] if len(tokens) == 1 else "these tokens"
     return Cause.of(
         STOP.key(what),
         side.name,
         f"the {side.name} {text}, {when(e, _steps(endings))}",
         evidence,
         {"samples": len(endings), "tokens": tokens[:20], "end ids": sets},
-        [
-            Proof(
-                f"cut the longer one after {tokens[0] if len(tokens) == 1 else 'these tokens'}",
-                len(endings),
-                0,
-                "samples",
-            )
-        ],
+        [Proof(f"cut the longer one after {which}", len(endings), 0, "samples")],
     )
 
 
@@ -231,7 +219,7 @@ class _Cuts:
     @property
     def missing(self) -> list[int]:
         """Return how many tokens shorter each sample is."""
-        return [abs(ending.lengths[0] - ending.lengths[1]) for ending in self.endings]
+        return [ending.missing for ending in self.endings]
 
     @property
     def totals(self) -> set[int]:
@@ -261,7 +249,7 @@ class _Cuts:
         """Whether one limit explains the samples. It does not where the engine aborted any of them."""
         if any(ending.finish[self.short] in GIVEN_UP for ending in self.endings):
             return False
-        equally_early = len({abs(ending.lengths[0] - ending.lengths[1]) for ending in self.limited}) == 1
+        equally_early = len({ending.missing for ending in self.limited}) == 1
         return self.equal_totals or self.equal_responses or equally_early
 
 
@@ -331,12 +319,12 @@ def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
     prompt has more.
     """
     short = e.sides.index(side)
-    return {
-        (ending.step, ending.sample)
-        for ending in e.stop_conditions.endings
-        if _sides(ending)[0] == short and ending.finish[short] == "length" and not _natural(e, ending, short)
-        and abs(ending.lengths[0] - ending.lengths[1]) > max(0, ending.seen[short] - ending.sent)
-    }  # fmt: skip
+    earlier = set()
+    for ending in e.stop_conditions.endings:
+        is_cut = _sides(ending)[0] == short and ending.finish[short] == "length" and not _natural(e, ending, short)
+        if is_cut and ending.missing > max(0, ending.seen[short] - ending.sent):
+            earlier.add((ending.step, ending.sample))
+    return earlier
 
 
 def _natural(e: Evidence, ending: Ending, short: int) -> bool:
@@ -388,11 +376,9 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find wrong finish reasons, STOP(finish reason): `length` for an end token below the limit, or `stop` at the limit
     without one.
     """
-    kind, recorded_reasons = (
-        (Kind.REASON.of(ALONE), e.baseline.stops.contradicted)
-        if e.alone
-        else (Kind.FINISH.of(), e.stop_conditions.reasons)
-    )
+    kind, recorded_reasons = Kind.FINISH.of(), e.stop_conditions.reasons
+    if e.alone:
+        kind, recorded_reasons = Kind.REASON.of(ALONE), e.baseline.stops.contradicted
     open_samples = so_far.open_samples(kind)
     items = [reason for reason in recorded_reasons if (reason.step, reason.sample) in open_samples]
     for index, side in enumerate(e.sides):
@@ -401,21 +387,14 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue  # the tokens that still end a sample are unknown
         limit = whole(sampling.get("max_tokens"), 0)
         ends = end_ids(e, side)
-        wrong_reasons = [
-            reason
-            for reason in items
-            if _contradicted(reason, index, ends, limit) and not _contradicted(reason, 1 - index, ends, limit)
-        ]
+        right_on_other_side = [reason for reason in items if not _contradicted(reason, 1 - index, ends, limit)]
+        wrong_reasons = [reason for reason in right_on_other_side if _contradicted(reason, index, ends, limit)]
         if not wrong_reasons:
             continue
         (claimed, count), *_ = Counter(reason.finish[index] for reason in wrong_reasons).most_common()
         # A reason that is wrong for other samples is not believed either where a sample's end does not show the right
         # one.
-        silent = [
-            reason
-            for reason in items
-            if reason.finish[index] == claimed and not _contradicted(reason, 1 - index, ends, limit)
-        ]
+        silent = [reason for reason in right_on_other_side if reason.finish[index] == claimed]
         steps = np.array(sorted({reason.step for reason in wrong_reasons}))
         cause = Cause.of(
             STOP.key("finish reason"),
