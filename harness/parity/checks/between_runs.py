@@ -160,16 +160,12 @@ def _trains_on_its_own(e: Evidence) -> bool:
 @check("trained-tokens", required=_trains_on_its_own, alone=True)
 def trained_tokens(e: Evidence) -> Outcome:
     """The tokens that a learner trained on, against those that its engine drew."""
-    kinds = tuple(key for side in e.sides if (key := Kind.TRAINED.of(side.name)) in e.first)
+    kinds = e.diverged(Kind.TRAINED)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None
-        return outcome(
-            "trained-tokens",
-            "confirmed",
-            f"what was trained on is not what was rolled out: {place.context}",
-            kinds=kinds,
-        )
+        text = f"what was trained on is not what was rolled out: {place.context}"
+        return outcome("trained-tokens", "confirmed", text, kinds=kinds)
     for side in e.sides:
         if gap := side.uncompared:
             text = f"the {side.name}'s samples of step {gap[0]} were not compared with what was trained on: {gap[1]}"
@@ -184,11 +180,8 @@ def trained_tokens(e: Evidence) -> Outcome:
         return outcome("trained-tokens", "not tested", "a guided run trains on the tokens of its guide, another run")
     if not all(side.counts.trained_tokens for side in e.sides):
         return outcome("trained-tokens", "not tested", "no experience was recorded beside the rollouts")
-    return outcome(
-        "trained-tokens",
-        "ruled out",
-        "the tokens trained on are the tokens rolled out" + (" (the baseline's, in both runs)" if e.guided else ""),
-    )
+    whose = " (the baseline's, in both runs)" if e.guided else ""
+    return outcome("trained-tokens", "ruled out", f"the tokens trained on are the tokens rolled out{whose}")
 
 
 @check("experience", required=trains)

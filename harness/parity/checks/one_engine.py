@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.checks.registry import Outcome, always, check, coupled, outcome, trains, unless_native
-from harness.parity.facts.divergence import Kind, Stage, keys
+from harness.parity.facts.divergence import Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.separated import separated
 from harness.parity.subjects.engines import observed_second_run
@@ -26,7 +26,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     """Each engine's log-probabilities, and its choices, against its own learner: the third opinion that says which
     engine moved.
     """
-    kinds = tuple(key for side in e.sides for key in keys((Kind.ENGINE, Kind.CHOICE), side.name) if key in e.first)
+    kinds = e.diverged(Kind.ENGINE, Kind.CHOICE)
     details: dict[str, Any] = {
         side.name: {
             "buckets": side.to_learner.by_bucket(),
@@ -90,8 +90,9 @@ def _not_compared_with_learner(e: Evidence) -> str:
 def weight_sync(e: Evidence) -> Outcome:
     """Transport digests, tensors that were not sent, and the proof, at each version that was used."""
     records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
-    synced = (Kind.SYNC.of(side.name) for side in e.sides)
-    kinds = tuple(key for key in (*synced, Kind.VERSION.of()) if key in e.first)
+    kinds = e.diverged(Kind.SYNC)
+    if Kind.VERSION.of() in e.first:
+        kinds += (Kind.VERSION.of(),)
     details: dict[str, Any] = {name: record.facts() for name, record in records.items()}
     findings = [
         _harmless_absence(name, record)

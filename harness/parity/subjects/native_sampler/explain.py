@@ -85,7 +85,7 @@ def native_ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """
     for side in e.sides if e.native is not None else ():
         ends_at, (lengths, last, finish) = end_ids(e, side), _endings(side)
-        longest = _endings(e.candidate if side is e.baseline else e.baseline)[0].max(initial=0)
+        longest = _endings(e.other_side(side))[0].max(initial=0)
         stopped, cut = finish == "stop", finish == "length"
         lost = stopped & ~np.isin(last, sorted(ends_at))
         key, text = None, ""

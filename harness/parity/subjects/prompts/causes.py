@@ -136,7 +136,7 @@ def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
     eight. The other side's boundaries stand for what was sent. Tokens of another encoding cover more or less text, so
     one text must begin (or, at the end, end) with the other.
     """
-    other_side = e.candidate if side is e.baseline else e.baseline
+    other_side = e.other_side(side)
     trusted = {tuple(pair) for kind in other_side.prompts.kinds.values() for pair in kind}
     wanted = {pair for pair in where if pair not in trusted}
     side_boundaries, other_boundaries = by_sample(side, wanted), by_sample(other_side, wanted)

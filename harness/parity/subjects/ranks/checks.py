@@ -30,7 +30,7 @@ def _applies(e: Evidence) -> bool:
 @check(NAME, required=_applies, applies=_applies, alone=True)
 def ranks(e: Evidence) -> Outcome:
     """Samples, losses, gradients, weights and answers of each rank, by what the ranks recorded of themselves."""
-    kinds = tuple(key for side in e.sides if (key := Kind.RANKS.of(side.name)) in e.first)
+    kinds = e.diverged(Kind.RANKS)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None

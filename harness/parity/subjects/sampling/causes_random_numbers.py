@@ -137,7 +137,7 @@ def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
     say), their count is the expectation.
     """
     tally, other_equal_groups = Clones(), 0
-    other_side = e.candidate if side is e.baseline else e.baseline
+    other_side = e.other_side(side)
     for step in steps:
         tables = [run.recording.table("rollout", step) for run in (side, other_side)]
         if tables[0] is None or tables[1] is None:

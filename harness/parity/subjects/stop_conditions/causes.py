@@ -347,7 +347,7 @@ def _is_short_of_memory(e: Evidence, side: Side, endings: list[Ending], pool: fl
 
 def _needed(e: Evidence, side: Side, step: int) -> float:
     """Return the tokens that the longest `max_num_seqs` samples of the step hold together in the other run."""
-    other_side = e.candidate if side is e.baseline else e.baseline
+    other_side = e.other_side(side)
     prompt, output = (other_side.recording.rows("rollout", step, name) for name in ("prompt", "output"))
     if prompt is None or output is None:
         return 0.0

@@ -36,7 +36,7 @@ def weights_in_use(e: Evidence) -> Outcome:
     name, results = "weights-in-use", e.weights_in_use
     if not e.tolerance.half:
         return _by_proofs(e, name)
-    kinds = tuple(key for side in e.sides if (key := Kind.BEHIND.of(side.name)) in e.first)
+    kinds = e.diverged(Kind.BEHIND)
     details: dict[str, Any] = {
         side: {
             "mean move of an update": usage.moved,
