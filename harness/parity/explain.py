@@ -336,12 +336,9 @@ def _party(e: Evidence, key: DivergenceKey) -> str:
         return odd_one(e, key.side) if may_be_learner and not e.alone else key.side
     if key.kind.of_trainer:
         return "trainer"
-    side_kinds = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT)
-    moved = [side.name for side in e.sides if any(kind.of(side.name) in e.first for kind in side_kinds)]
+    moved = {str(key_of_side.side) for key_of_side in e.diverged(Kind.ENGINE, Kind.CHOICE, Kind.DRIFT)}
     if len(moved) == 1:
-        return moved[0]
-    if key.kind is Kind.FLIP and not moved:
-        beyond = e.counts.flips_beyond_margin
-        negative = e.counts.flips_for_candidate
-        return "candidate" if 2 * negative < beyond else "baseline"
+        return moved.pop()
+    if key.kind is Kind.FLIP and not moved:  # most margins speak for the other side's tokens
+        return "candidate" if 2 * e.counts.flips_for_candidate < e.counts.flips_beyond_margin else "baseline"
     return "unknown"

@@ -7,6 +7,7 @@ and a prompt that was hashed stays hashed.
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.util
 import json
 import os
@@ -66,7 +67,7 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     if importlib.util.find_spec("numpy") is None:
         return "no sample browser: it needs NumPy; pip install numpy, and make the page again"
     try:
-        size = sum(file.stat().st_size for folder in folders for file in _logs(folder))
+        size = sum(map(_recorded_bytes, folders))
         if size > MOST_RECORDED:
             return f"no sample browser: the token logs have {size:,} bytes, more than {MOST_RECORDED:,}"
         baseline, candidate = map(_read, folders)
@@ -111,16 +112,18 @@ def _logs(folder: Path) -> list[Path]:
     return sorted(file for file in folder.glob("*.bin") if os.path.isfile(file))  # reading a pipe would never end
 
 
+def _recorded_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in _logs(folder))
+
+
 def _frames(folder: Path) -> Iterator[Frame]:
     """Yield every rollout frame of the run. A torn or damaged file is read up to the damage."""
     for file in _logs(folder):
         with open(file, "rb") as stream:
             extents = []
-            try:
+            with contextlib.suppress(FormatError):  # Torn is one
                 for extent in read_extents(stream):
                     extents.append(extent)
-            except FormatError:  # Torn is one
-                pass
             for at in extents:
                 if at.kind == "rollout":
                     stream.seek(at.start + PREFIX.size)

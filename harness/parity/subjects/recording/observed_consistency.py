@@ -40,14 +40,11 @@ def _first_of_each(side: Side) -> Iterator[str]:
     yield steps.get("prompts", "")
     for compare in (_weights, _counts, _arrivals, _settings, _packages):
         yield next(compare(recording), "")
-    yield from (steps.get(name, "") for name in _OF_STEPS)
+    yield from (text for name, text in steps.items() if name not in ("prompts", "guided"))
     if not recording.records.manifest.framework:
         yield next(_seeds(recording), "")
         yield steps.get("guided", "")
         yield next(_floors(recording), "")
-
-
-_OF_STEPS = ("ends", "estimate", "versions", "batches", "penalty", "means", "shapes")
 
 
 def _weights(recording: Recording) -> Iterator[str]:

@@ -79,9 +79,11 @@ def note_experience(e: EvidenceBuilder, *tables: Table) -> None:
     """Note which columns of one step's experience each run has for every token, and whether they are finite numbers."""
     step = tables[0].step
     if e.mode in ("coupled", "greedy"):  # only of these draws can the learner repeat the margins
-        columns = [(table.rows("margin"), table.rows("tokens"), not filtered(side))
-                   for table, side in zip(tables, e.sides, strict=True)]  # fmt: skip
-        e.note_recorded(MARGIN, step, *(_is_whole(*column, bounded=bounded) for *column, bounded in columns))
+        whole = []
+        for table, side in zip(tables, e.sides, strict=True):
+            # A filter that leaves one token makes its margin infinite.
+            whole.append(_is_whole(table.rows("margin"), table.rows("tokens"), bounded=not filtered(side)))
+        e.note_recorded(MARGIN, step, *whole)
         observed_margins.note(e, tables)
     e.note_recorded(VERSION, step, *(table.header.weight_version is not None for table in tables))
     e.note_recorded(TOKENS, step, *(table.rows("tokens") is not None for table in tables))

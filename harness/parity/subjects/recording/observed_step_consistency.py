@@ -101,7 +101,8 @@ class StepWitnesses:
 
     def witnesses(self) -> Witnesses:
         """Return what the steps so far showed."""
-        return Witnesses(self.first, self.batch_agrees, frozenset(self.seen_as_sent))
+        first = {name: self.first[name] for name in self._compared if name in self.first}
+        return Witnesses(first, self.batch_agrees, frozenset(self.seen_as_sent))
 
     def _prompts(self, tables: StepTables) -> Iterator[str]:
         """Compare the digests of the data with the prompts that were rolled out."""
