@@ -13,7 +13,7 @@ from harness.parity.checks.registry import Outcome, coupled
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.separated import separated
-from harness.parity.lifted import lifted_said
+from harness.parity.lifted import lifted_sentences
 from harness.parity.subjects.native_sampler.observed import EQUAL
 from harness.parity.subjects.native_sampler.observed_stage import samplers_sentences
 from harness.parity.subjects.recording.observed_resumed import not_shared
@@ -148,7 +148,7 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
         f"{counted(len(e.steps), 'step')} and {counted(counts.samples, 'sample')} were compared",
     ]
     evidence += [f"rounding decides a tie at {counted(counts.flips, 'token')}"] if counts.flips else []
-    evidence += [*not_shared(e), *lifted_said(e), *([] if e.mode == REPLAY else samplers_sentences(e))]
+    evidence += [*not_shared(e), *lifted_sentences(e), *([] if e.mode == REPLAY else samplers_sentences(e))]
     outside = exceeded(metrics)
     if outside:
         more = f", and {len(outside) - 1} more" if len(outside) > 1 else ""

@@ -203,7 +203,7 @@ def _place(result: LiftedResult, verdict: Verdict, stage_evidence: Evidence) -> 
     return replace(first, step=step, phase="lifted", context=context)
 
 
-def lifted_said(e: Evidence) -> list[str]:
+def lifted_sentences(e: Evidence) -> list[str]:
     """Return what the stage showed, as evidence of a verdict that found no difference; [] where there is no stage."""
     result = e.lifted
     if result is None:

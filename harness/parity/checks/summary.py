@@ -74,13 +74,14 @@ def _phase_seconds(spans: dict[tuple[str, int], float]) -> dict[int, float]:
     return seconds_by_step
 
 
-_KNOWN: WeakKeyDictionary[Recording, dict[tuple[str, int], float]] = WeakKeyDictionary()  # several checks need it
+_SPANS_BY_RECORDING: WeakKeyDictionary[Recording, dict[tuple[str, int], float]] = WeakKeyDictionary()
 
 
 def spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
-    if recording not in _KNOWN:
-        _KNOWN[recording] = _spans_by_step(recording)
-    return _KNOWN[recording]
+    """Return `_spans_by_step`, made once for a recording, since several checks need it."""
+    if recording not in _SPANS_BY_RECORDING:
+        _SPANS_BY_RECORDING[recording] = _spans_by_step(recording)
+    return _SPANS_BY_RECORDING[recording]
 
 
 def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
@@ -118,7 +119,7 @@ _ENGINE_ROWS = (
     "device",
 )
 # Settings that have a row under another name.
-_SHOWN = ("name", "path", "mode", "train batch size")
+_RENAMED_ROWS = ("name", "path", "mode", "train batch size")
 
 
 def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
@@ -126,14 +127,14 @@ def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
     left out.
     """
     run = side.recording
-    by_step: dict[str, Mapping[int | None, float]] = {"seconds": {**step_seconds(side)}}
+    by_step: dict[str, dict[int, float]] = {"seconds": step_seconds(side)}
+    records = [(record.step, record) for record in run.records.steps if record.step is not None]
     for name, metric in _METRICS.items():
-        by_step[name] = {record.step: record.number(metric) for record in run.records.steps}
+        by_step[name] = {step: record.number(metric) for step, record in records}
     spans = spans_by_step(run)
     for name, span in _SPANS.items():
         by_step[name] = {step: spans.get((span, step), NAN) for step in steps}
-    padded, real = _batch_tokens(run)
-    by_step |= {"padded_tokens": {**padded}, "real_tokens": {**real}}
+    by_step["padded_tokens"], by_step["real_tokens"] = _batch_tokens(run)
     series = {name: [values.get(step, NAN) for step in steps] for name, values in by_step.items()}
     if np.isnan(series["length_mean"]).all():  # rollouts without training have no `step` metrics
         series |= _lengths(run, steps)
@@ -196,7 +197,7 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
     }
     rows = {title: value for title, value in rows.items() if value is not None}
     # Settings that differ and have no row of their own, such as engine.tensor_parallel.
-    values, titles = flatten(run.scenario), {*rows, *_SHOWN}
+    values, titles = flatten(run.scenario), {*rows, *_RENAMED_ROWS}
     for key in differences(*(flatten(each_side.recording.scenario) for each_side in (e.baseline, e.candidate))):
         if key.rpartition(".")[2].replace("_", " ") not in titles:
             rows[key] = values.get(key)

@@ -146,14 +146,14 @@ def samplers_sentences(e: Evidence) -> list[str]:
     """
     result = e.native
     if result is None or result.skipped or not result.quantities:
-        return [samplers_said(e)]
+        return [samplers_clause(e)]
     in_part = f" were tested in part, {result.unread[0]}" if result.unread else ""
     drawn, *sentences = result.sentences()
     doubtful = [f"a difference that may be chance: {ranked(result.doubtful, result.tests)}"] if result.doubtful else []
     return [f"the engines' own samplers{in_part}: {drawn}", *sentences, *doubtful]
 
 
-def samplers_said(e: Evidence) -> str:
+def samplers_clause(e: Evidence) -> str:
     """Return a clause on the engines' own samplers, for the reason of a verdict that found no difference."""
     result = e.native
     if result is None:

@@ -128,7 +128,7 @@ def _configuration(baseline: Recording, candidate: Recording, parted: float) -> 
         if scope is None or key in harmless:
             continue
         summary = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate"
-        first = int(parted) + 1 if key in CUTS and _gradients_told(baseline, candidate, parted) else 0
+        first = int(parted) + 1 if key in CUTS and _gradients_recorded(baseline, candidate, parted) else 0
         details = {"baseline": baseline_value, "candidate": candidate_value}
         yield Confounder(Finding(key, summary, details=details), scope, first)
 
@@ -148,7 +148,7 @@ def _parted(baseline: Recording, candidate: Recording) -> float:
     return math.inf if steps else -1
 
 
-def _gradients_told(baseline: Recording, candidate: Recording, step: float) -> bool:
+def _gradients_recorded(baseline: Recording, candidate: Recording, step: float) -> bool:
     return all(updates.get(int(step), NOTHING_LEARNED).norms for updates in Weights(baseline, candidate).updates)
 
 

@@ -14,7 +14,7 @@ from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.divergence import DivergenceKey, Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines.observed import engines, numbered
-from harness.parity.subjects.native_sampler.observed_stage import samplers_said
+from harness.parity.subjects.native_sampler.observed_stage import samplers_clause
 from harness.parity.subjects.recording.observed_confounders import differences, show
 from harness.parity.subjects.sampling.causes import altered_key, sampling_key
 from harness.parity.subjects.sampling.causes_sampler import JOINT
@@ -86,7 +86,7 @@ def _native_difference(e: Evidence, native_kinds: list[DivergenceKey]) -> Outcom
 
 def _equal_samplers(e: Evidence) -> Outcome:
     """Equal parameters are not enough: the native stage must also show that the samplers draw alike."""
-    result, text = e.native, f"parameters agree; {samplers_said(e)}"
+    result, text = e.native, f"parameters agree; {samplers_clause(e)}"
     if result is None or result.skipped or result.absent or result.unread:
         return _outcome("not tested", text)
     if not result.adequate:

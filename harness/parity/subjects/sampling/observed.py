@@ -92,7 +92,7 @@ def tf32_devices(side: RecordedSide, mode: str) -> set[str]:
     return {device for device in devices if device.startswith("cuda")}
 
 
-def told_ends(side: RecordedSide, mode: str) -> set[int] | None:
+def reported_ends(side: RecordedSide, mode: str) -> set[int] | None:
     """Return the token ids that end a sample in a mode.
 
     They are those that the engine was given, else those that it resolved together with those asked for. Returns None

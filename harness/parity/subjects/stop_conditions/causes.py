@@ -24,9 +24,9 @@ from harness.parity.subjects.log_probabilities.observed_rereading import tokeniz
 from harness.parity.subjects.sampling.observed import (
     engine_infos,
     follows_from,
+    reported_ends,
     sampling_given,
     sampling_request,
-    told_ends,
 )
 from harness.parity.subjects.sampling.observed_flips import Learner
 from harness.parity.subjects.stop_conditions.observed import GIVEN_UP
@@ -67,7 +67,7 @@ def end_ids(e: Evidence, side: Side) -> set[int]:
     """Return the token ids that end a sample: as given to the engine, else as it resolved them, else the tokenizer's
     own.
     """
-    reported_ids = told_ends(side, e.mode)
+    reported_ids = reported_ends(side, e.mode)
     return set(_model_ends(e)) if reported_ids is None else reported_ids
 
 
@@ -172,7 +172,7 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
                 continue
             # The side that lacks an end token that it should have, or says that it has, is at fault, else the side that
             # stops at an additional one.
-            missing = token in {*_model_ends(e), *_asked_stops(e), *(told_ends(side, e.mode) or ())}
+            missing = token in {*_model_ends(e), *_asked_stops(e), *(reported_ends(side, e.mode) or ())}
             if not missing and len(those) < FEWEST:
                 continue
             if missing:
@@ -383,7 +383,7 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     items = [reason for reason in recorded_reasons if (reason.step, reason.sample) in open_samples]
     for index, side in enumerate(e.sides):
         sampling = sampling_given(side, e.mode)
-        if sampling.ignore_eos and told_ends(side, e.mode) is None:
+        if sampling.ignore_eos and reported_ends(side, e.mode) is None:
             continue  # the tokens that still end a sample are unknown
         limit = whole(sampling.get("max_tokens"), 0)
         ends = end_ids(e, side)

@@ -9,7 +9,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Counts, SideCounts
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.subjects.recording.observed_missing_steps import FINISH
-from harness.parity.subjects.sampling.observed import sampling_request, told_ends
+from harness.parity.subjects.sampling.observed import reported_ends, sampling_request
 from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.subjects.stop_conditions.observed_endings import Ending, Reason
 from harness.recordings.tables import Table
@@ -112,7 +112,7 @@ def note_alone(e: EvidenceBuilder, side: SideBuilder, table: Table) -> None:
 
     A replay drew nothing: its reasons come from its source, or were invented where that has none. So it is skipped.
     """
-    output, finish, ends = table.rows("output"), table.finish, told_ends(side, e.mode)
+    output, finish, ends = table.rows("output"), table.finish, reported_ends(side, e.mode)
     if output is None or finish is None or ends is None or e.mode == REPLAY or table.header.uncompared is not None:
         return
     native = sampling_request(side, e.mode).arguments

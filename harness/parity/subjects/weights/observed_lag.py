@@ -153,7 +153,7 @@ def _side(updates: Updates, error_rate: float) -> InUse:
     run_table = run.table()
     tests = _readings(RUN, by_step[0][0], run_table, error_rate)
     if any(test.behind for test in tests):
-        tests = [replace(test, step=_told_by(by_step, error_rate)) for test in tests]
+        tests = [replace(test, step=_first_telling_step(by_step, error_rate)) for test in tests]
     for step, clusters in by_step:
         tests += _readings(f"step {step}", step, clusters.table(), error_rate)
     count = max(1.0, float(run_table[:, 0].sum()))
@@ -168,7 +168,7 @@ def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> li
     return [Nearer(name, where, step, mean, critical) for name, mean in zip(READINGS, means, strict=True)]
 
 
-def _told_by(by_step: list[tuple[int, Clusters]], error_rate: float) -> int:
+def _first_telling_step(by_step: list[tuple[int, Clusters]], error_rate: float) -> int:
     """Return the first step at which the steps so far show that the engine is behind; the last step where none does."""
     so_far = Clusters()
     for step, clusters in by_step:
