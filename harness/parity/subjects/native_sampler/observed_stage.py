@@ -39,8 +39,8 @@ def native_stage(e: EvidenceBuilder) -> None:
 def _read(e: EvidenceBuilder, plan: Plan, stage: NativeStage) -> observed_distributions.Compared | None:
     """Read both stages into `stage`. Returns what the last look compared; None where a stage is absent."""
     stages = [tables(side, "native") for side in e.sides]
-    if not all(stages):
-        absent = [side.name for side, stage in zip(e.sides, stages, strict=True) if not stage]
+    absent = [side.name for side, side_tables in zip(e.sides, stages, strict=True) if not side_tables]
+    if absent:
         stage.set(skipped="no native stage was recorded" + (f" for the {absent[0]}" if len(absent) == 1 else ""))
         return None
     draws = min(plan.draws, *map(draws_of, e.sides))  # a test suite's baseline may have drawn more for another fault

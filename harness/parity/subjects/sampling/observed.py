@@ -110,9 +110,8 @@ def reported_ends(side: RecordedSide, mode: str) -> set[int] | None:
 
 def same(first: Any, second: Any) -> bool:
     """Whether two values are equal, tuples and lists alike, since JSON has no tuples."""
-    return (list(first) if isinstance(first, tuple) else first) == (
-        list(second) if isinstance(second, tuple) else second
-    )
+    first, second = (list(value) if isinstance(value, tuple) else value for value in (first, second))
+    return bool(first == second)
 
 
 def follows_from(request: SamplingRequest) -> dict[str, str]:
@@ -121,14 +120,11 @@ def follows_from(request: SamplingRequest) -> dict[str, str]:
     The known case: SGLang's ignore_eos leaves no stop token ids.
     """
     requested_stops = request.requested.get("stop_token_ids")
-    arguments = request.moves.get("stop_token_ids", ())
-    if not (
-        request.received.ignore_eos
-        and requested_stops
-        and request.received.get("stop_token_ids") == []
-        and any(same(request.arguments.get(name), requested_stops) for name in arguments)
-    ):
+    if not requested_stops or not request.received.ignore_eos or request.received.get("stop_token_ids") != []:
         return {}
+    passed_on = [request.arguments.get(name) for name in request.moves.get("stop_token_ids", ())]
+    if not any(same(value, requested_stops) for value in passed_on):
+        return {}  # the mapping lost it, not ignore_eos
     return {"stop_token_ids": "ignore_eos"}
 
 
@@ -153,8 +149,6 @@ def altered(side: RecordedSide, mode: str, request: SamplingRequest) -> Iterator
 def sides_given(e: Evidence) -> dict[str, tuple[Any, Any]]:
     """Return sampling parameter -> (baseline's, candidate's) value that the engines were given, where they differ."""
     baseline_given, candidate_given = (sampling_given(side, e.mode) for side in e.sides)
-    return {
-        name: (baseline_given[name], candidate_given[name])
-        for name in baseline_given
-        if name in candidate_given and not same(baseline_given[name], candidate_given[name])
-    }
+    shared_names = [name for name in baseline_given if name in candidate_given]
+    pairs = {name: (baseline_given[name], candidate_given[name]) for name in shared_names}
+    return {name: pair for name, pair in pairs.items() if not same(*pair)}

@@ -139,11 +139,9 @@ class InUse:
 
 def sides(updates: dict[str, Updates]) -> dict[str, InUse]:
     """Return the readings of each side that has usable updates. All tests share one error rate (Bonferroni)."""
-    usable = {
-        name: side_updates for name, side_updates in updates.items() if side_updates.steps and side_updates.believed
-    }
-    number = sum(len(READINGS) * (1 + len(side_updates.steps)) for side_updates in usable.values())
-    return {name: _side(side_updates, FALSE_ALARM / number) for name, side_updates in usable.items()}
+    usable = {name: of_side for name, of_side in updates.items() if of_side.steps and of_side.believed}
+    tests = sum(len(READINGS) * (1 + len(of_side.steps)) for of_side in usable.values())  # of the run and of each step
+    return {name: _side(of_side, FALSE_ALARM / tests) for name, of_side in usable.items()}
 
 
 def _side(updates: Updates, error_rate: float) -> InUse:
