@@ -131,8 +131,10 @@ def same_cause(live: CauseKey, recorded: CauseKey) -> bool:
     cure = family(live).cured_by
     # Families that one intervention cures are one family here: nothing on the bench could tell them apart.
     is_same_family = live.family == recorded.family or (bool(cure) and cure == family(recorded).cured_by)
-    what, which = {*live.parts}, {*recorded.parts}
-    return is_same_family and (not what or not which or which <= what or (live.many and recorded.many))
+    live_parts, recorded_parts = {*live.parts}, {*recorded.parts}
+    # A cause without parts is of its whole family. Two that count their parts ("12 tensors") name none to compare.
+    names_no_part = not live_parts or not recorded_parts or (live.many and recorded.many)
+    return is_same_family and (names_no_part or recorded_parts <= live_parts)
 
 
 def _meant_by(first: Cause, second: Cause) -> bool:

@@ -174,6 +174,7 @@ def _instead(
         return blamed, f"{_named(wrong)} applied its own, not the sum of all ranks'"
     if len(without) == 1:
         return (ranks[without[0]],), f"the sum that all ranks applied lacks that of rank {ranks[without[0]]}"
+    # The mean times the number of ranks is the sum, and so is its rounding.
     if (np.abs(len(ranks) * used - own_sums.sum()) <= len(ranks) * allowed).all():
         return (), "ranks applied the mean of all ranks', where losses are divided for the sum"
     return blamed, f"{_named(wrong)} applied something else than the sum of all ranks'"

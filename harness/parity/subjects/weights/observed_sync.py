@@ -150,6 +150,7 @@ def _note_transport(record: SyncNotes, sync: _Sync, every_tensor: set[str]) -> N
         record.undigested.append(version)
     if not arrived:
         record.without_digests.append(version)
+    # The learner may not have digested every tensor that the sync counts, nor the sync counted any.
     sent = max(len(learner), whole(sync.recorded.tensors)) - len(absent)
     came = sum(name in arrived for name in learner if name not in absent)
     record.tensors = came if record.tensors is None else min(record.tensors, came)
