@@ -161,7 +161,9 @@ def _because(wait: Wait) -> str:
 
 def _role(party: Party) -> str:
     """Return what is shown after the name. "process" is a probe's word for an unknown role."""
-    return clean(party.engine if party.rank is None else party.role if party.role != "process" else party.engine)
+    if party.rank is None or party.role == "process":
+        return clean(party.engine)
+    return clean(party.role)
 
 
 def _who(party: Party) -> str:

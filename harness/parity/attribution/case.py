@@ -29,22 +29,17 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
     kinds_by_sample = _kinds_by_sample(e, kinds, of_engine)
     offending = list(dict.fromkeys([*unexplained(so_far, kinds), *_telling(e, kinds_by_sample)]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
-    healthy = [
-        (step, sample)
-        for step, step_prompts in prompts.items()
-        for sample in sorted(step_prompts)
-        if (step, sample) not in kinds_by_sample and (of_engine is None or (step, sample) in of_engine)
-    ][:HEALTHY]
-    return [
-        CaseSample(
-            sample,
-            prompts[step][sample],
-            offends=(step, sample) in kinds_by_sample,
-            leader=min(sibling for sibling, ids in prompts[step].items() if ids == prompts[step][sample]),
-        )
-        for step, sample in sorted([*offending, *healthy])
-        if sample in prompts[step]
-    ]
+    drawn = [(step, sample) for step, step_prompts in prompts.items() for sample in sorted(step_prompts)]
+    by_suspect = [item for item in drawn if of_engine is None or item in of_engine]
+    healthy = [item for item in by_suspect if item not in kinds_by_sample][:HEALTHY]
+    case = []
+    for step, sample in sorted([*offending, *healthy]):
+        ids = prompts[step].get(sample)
+        if ids is None:
+            continue
+        leader = min(sibling for sibling, sibling_ids in prompts[step].items() if sibling_ids == ids)
+        case.append(CaseSample(sample, ids, offends=(step, sample) in kinds_by_sample, leader=leader))
+    return case
 
 
 def _kinds_by_sample(
@@ -58,7 +53,9 @@ def _kinds_by_sample(
     kinds_by_sample: dict[Sample, frozenset[DivergenceKey]] = {}
     for kind in kinds:
         for step, sample in e.found(kind).tolist():
-            if sample >= 0 and step >= 0 and (of_engine is None or (step, sample) in of_engine):
+            if sample < 0 or step < 0:  # of the native stage, or of no sample
+                continue
+            if of_engine is None or (step, sample) in of_engine:
                 kinds_by_sample[step, sample] = kinds_by_sample.get((step, sample), frozenset()) | {kind}
     if not kinds_by_sample and e.steps:
         last = e.steps[-1]

@@ -208,15 +208,14 @@ def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[s
     """Return what differs between any two runs without meaning a change: times, noise."""
     rollout = [v for v in series.get("rollout_seconds", []) if v == v]
     syncs = [sync.seconds for sync in side.recording.records.syncs]
+    engine_starts = [_number_or_none(info.start_seconds) for info in engine_infos(side, e.mode)]
     rows = {
         "seconds per step": _mean(series, "seconds"),
         "rollout, seconds per step": _mean(series, "rollout_seconds"),
         "train, seconds per step": _mean(series, "train_seconds"),
         "rollout tokens per second": side.counts.tokens / sum(rollout) if rollout and sum(rollout) else None,
         "weight sync, s": _number_or_none(float(np.nanmean(syncs))) if any(v == v for v in syncs) else None,
-        "start of the engine, s": next(
-            (_number_or_none(info.start_seconds) for info in engine_infos(side, e.mode)), None
-        ),
+        "start of the engine, s": engine_starts[0] if engine_starts else None,
         "floor, nats": _number_or_none(side.floor.largest),
         "against its learner, max |Δ|": side.to_learner.largest[0] if side.to_learner.tokens else None,
         "probes, share of a step": _probe_share(side),

@@ -83,8 +83,9 @@ def _tables(page: Page, verdict: Verdict) -> None:
         _metrics(page, verdict.parity)
     for title, facts in arrange.fact_sections(verdict):
         _facts(page, title, facts)
-    for title, checks in arrange.check_tables(verdict.parity) if verdict.parity else []:
-        _checks(page, title, checks)
+    if verdict.parity:
+        for title, checks in arrange.check_tables(verdict.parity):
+            _checks(page, title, checks)
     findings(page, "Findings", arrange.notes(verdict), "bold")
 
 

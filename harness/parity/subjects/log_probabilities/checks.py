@@ -97,12 +97,10 @@ def _smallest(tests: tuple[systematic.Tested, ...]) -> dict[str, float]:
 def _power(means: Means, tests: tuple[systematic.Tested, ...]) -> str:
     run = tests[0]
     text = f"{means.words}: mean Δ {figure(run.mean.value)} ± {figure(run.mean.error)} nats, a bias of "
-    text += (
-        f"{figure(run.smallest)} ({figure(run.smallest / run.unit)} of mean |Δ|) would be found"
-        if run.unit
-        else (f"{figure(run.smallest)} would be found")
-    )
-    sizes = [test for test in tests if test.what == "size" and test.where == systematic.RUN]
-    for test in sizes if run.unit else ():
-        text += f", mean |Δ| {figure((test.mean.value + test.bound) / test.unit)} times {test.unit_of}"
+    if not run.unit:
+        return f"{text}{figure(run.smallest)} would be found"
+    text += f"{figure(run.smallest)} ({figure(run.smallest / run.unit)} of mean |Δ|) would be found"
+    for test in tests:
+        if test.what == "size" and test.where == systematic.RUN:
+            text += f", mean |Δ| {figure((test.mean.value + test.bound) / test.unit)} times {test.unit_of}"
     return text

@@ -227,7 +227,9 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
     )
     for way, cause, summary in ways:
         ids = s.bench.reprompted(s.side, wrong, way)
-        for everywhere in (False, True) if ids else ():
+        if not ids:
+            continue
+        for everywhere in (False, True):
             change = {"prompts": _joined(s.alteration, ids), "everywhere": everywhere}
             yield Trial(cause, f"prompts of the reference: {way}", summary, change)
 

@@ -16,11 +16,12 @@ def _several(e: Evidence) -> list[Side]:
     The trainer of the harness records its ranks, and what one side recorded is expected of the other.
     """
     recorded = any(side.ranks.updates for side in e.sides)
-    return [
-        side
-        for side in e.sides
-        if side.ranks.updates or (side.ranks.world > 1 and (recorded or not side.recording.records.manifest.framework))
-    ]
+    several = []
+    for side in e.sides:
+        must_record = recorded or not side.recording.records.manifest.framework
+        if side.ranks.updates or (side.ranks.world > 1 and must_record):
+            several.append(side)
+    return several
 
 
 def _applies(e: Evidence) -> bool:
