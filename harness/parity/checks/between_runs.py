@@ -51,14 +51,10 @@ def tokens(e: Evidence) -> Outcome:
     if unjudged:
         text = f"{part_of(unjudged, flips, 'flip')} cannot be judged: no margin of the learner was recorded at them"
         return outcome("tokens", "not tested", text, **details)
-    return outcome(
-        "tokens",
-        "ruled out",
-        f"{counted(compared, 'token')} compared, {counted(flips, 'flip')}, all benign"
-        if flips
-        else f"{part_of(compared, compared, 'token')} equal",
-        **details,
-    )
+    text = f"{part_of(compared, compared, 'token')} equal"
+    if flips:
+        text = f"{counted(compared, 'token')} compared, {counted(flips, 'flip')}, all benign"
+    return outcome("tokens", "ruled out", text, **details)
 
 
 @check("lengths", required=coupled, draws=True)
@@ -190,38 +186,21 @@ def experience(e: Evidence) -> Outcome:
     samples = e.counts.experience_samples
     if Kind.EXPERIENCE.of() in e.first:
         place = e.first[Kind.EXPERIENCE.of()].place
-        return outcome(
-            "experience",
-            "confirmed",
-            place.context
-            if place.position < 0
-            else f"{place.field} differs from step {place.step} on, on the same tokens",
-            kinds=(Kind.EXPERIENCE.of(),),
-        )
+        text = f"{place.field} differs from step {place.step} on, on the same tokens"
+        if place.position < 0:  # of no single token: a mean
+            text = place.context
+        return outcome("experience", "confirmed", text, kinds=(Kind.EXPERIENCE.of(),))
     if not samples:
         return outcome("experience", "not tested", "no experience of the same tokens in both runs")
-    loose = e.experience.not_identical
-    findings = (
-        [
-            Finding(
-                "experience",
-                f"not bit-identical, though within the tolerance: {', '.join(loose)}",
-                where="learner",
-                details=dict(loose),
-            )
-        ]
-        if loose
-        else []
-    )
-    identical = f"within the tolerance; {_apart(e, *loose)}" if loose else "bit-identical"
+    loose, findings, how_equal = e.experience.not_identical, list[Finding](), "bit-identical"
+    if loose:
+        summary = f"not bit-identical, though within the tolerance: {', '.join(loose)}"
+        findings.append(Finding("experience", summary, where="learner", details=dict(loose)))
+        how_equal = f"within the tolerance; {_apart(e, *loose)}"
     if untested := [why for name, why in e.experience.untested.items() if name != "reward"]:
         return outcome("experience", "not tested", untested[0], findings=findings)
-    return outcome(
-        "experience",
-        "ruled out",
-        f"what the learners made of {counted(samples, 'sample')} is {identical}",
-        findings=findings,
-    )
+    text = f"what the learners made of {counted(samples, 'sample')} is {how_equal}"
+    return outcome("experience", "ruled out", text, findings=findings)
 
 
 @check("rewards", required=trains)

@@ -183,15 +183,13 @@ def _check_names(
 def _not_brought(environment: Environment, why: str) -> BadInput:
     plugin = registry.home(environment.engine)
     package = plugin.entry.dist.name if plugin is not None and plugin.entry.dist else ""
-    reason = (
-        why or f"{package or 'the package'}, which brings the engine {environment.engine!r}, is not installed there"
-    )
-    return BadInput(
-        f"the environment {environment.name} ({environment.python}) cannot start {environment.engine}: {reason}",
-        fix=f"uv pip install --python {environment.python} {package}"
-        if package
-        else f"uv pip list --python {environment.python}   # without what brings {environment.engine}: add it",
-    )
+    if not why:
+        why = f"{package or 'the package'}, which brings the engine {environment.engine!r}, is not installed there"
+    fix = f"uv pip list --python {environment.python}   # without what brings {environment.engine}: add it"
+    if package:
+        fix = f"uv pip install --python {environment.python} {package}"
+    where = f"the environment {environment.name} ({environment.python})"
+    return BadInput(f"{where} cannot start {environment.engine}: {why}", fix=fix)
 
 
 def _ours(spec: EngineSpec, environment: Environment, scenario: Scenario, longest: int) -> dict[str, Any]:
