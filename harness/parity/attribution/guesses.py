@@ -9,10 +9,11 @@ from typing import Any
 
 from harness.parity.causes.family import Seen
 from harness.parity.interventions.situation import LEAST, Situation
-from harness.parity.interventions.trial import Trial, equal_values, value_text
+from harness.parity.interventions.trial import Trial, value_text
 from harness.parity.subjects.sampling.causes import SAMPLING_PARAM, sampling_key
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from harness.parity.subjects.sampling.causes_sampler import SPORADIC, excluded
+from harness.recordings.records.values import equal_values
 from reports.text import figure, part_of
 from scenarios.bench.case import Fitted
 from scenarios.engines import canonical

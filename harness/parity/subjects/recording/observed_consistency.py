@@ -8,10 +8,10 @@ that the job of a framework records only once are not compared: its digests and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.recording.observed_confounders import process_packages
+from harness.recordings.records.values import equal_values
 from harness.recordings.records.weight_sync import LEARNER, RECEIVED
 from harness.recordings.store import Recording
 from probes import weights
@@ -106,7 +106,7 @@ def _settings(recording: Recording) -> Iterator[str]:
     run_sampling = recording.records.settings.sampling
     for request in recording.records.sampling:
         for name, value in request.requested.items():
-            if name in run_sampling and _plain(value) != _plain(run_sampling[name]):
+            if name in run_sampling and not equal_values(value, run_sampling[name]):
                 yield f"{name} was asked as {run_sampling[name]!r} by run.json and as {value!r} by the engine"
 
 
@@ -116,10 +116,6 @@ def _packages(recording: Recording) -> Iterator[str]:
         for name, of_process in versions.items():
             if len(of_process) > 1:
                 yield f"{file} has {name} {' and '.join(sorted(of_process))}"
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple | list) else value
 
 
 def _seeds(recording: Recording) -> Iterator[str]:

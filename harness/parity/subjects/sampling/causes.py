@@ -17,7 +17,7 @@ from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.interventions.situation import Situation
-from harness.parity.interventions.trial import Trial, equal_values, value_text
+from harness.parity.interventions.trial import Trial, value_text
 from harness.parity.subjects.log_probabilities.observed_outliers import EXTREME_HALF
 from harness.parity.subjects.precision.observed_floor import CAPS
 from harness.parity.subjects.sampling.observed import (
@@ -29,6 +29,7 @@ from harness.parity.subjects.sampling.observed import (
     sides_given,
 )
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH, STOP, end_ids
+from harness.recordings.records.values import equal_values
 from probes.format import SIDES, number
 from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure
