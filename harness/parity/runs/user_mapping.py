@@ -41,14 +41,13 @@ def load(path: str, engine: str) -> dict[str, Any]:
     functions, own = _functions(tree), [f"{engine}_{part}" for part in PARTS]
     mine = [name for name in own if name in functions]
     uncalled = _uncalled(tree, file, engine)
-    wanted = [name for name in own if any(name in function["called_as"] for function in uncalled)] or own
     if not mine:
         other_names = sorted(set(functions) & set(NAMES))
         has = f"only {', '.join(other_names)}" if other_names else "no function of a mapping"
         raise BadInput(
             f"the mapping {path} defines {has}; for {engine} it must define {engine}_engine or {engine}_sampling, each "
             "(asked, ours) -> a dict of native arguments",
-            fix=check + _first_define(wanted),
+            fix=check + _first_define(_to_define(own, uncalled)),
         )
     for name in mine:
         arguments = functions[name].args
@@ -61,6 +60,12 @@ def load(path: str, engine: str) -> dict[str, Any]:
                 fix=check + _first_define([name]),
             )
     return {"file": str(file), "source": source} | ({"uncalled": uncalled} if uncalled else {})
+
+
+def _to_define(own: list[str], uncalled: list[dict[str, Any]]) -> list[str]:
+    """Return the functions to define: those that functions of another name seem to be meant for, else all of them."""
+    meant = {name for function in uncalled for name in function["called_as"]}
+    return [name for name in own if name in meant] or own
 
 
 def _first_define(names: list[str]) -> str:

@@ -134,8 +134,10 @@ def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
 
 def _not_of_others(side: Side) -> Callable[[np.ndarray], np.ndarray]:
     """Return a mask function for samples that rank 0, whose weights are sent, scored itself."""
-    rank_0_samples = {(step, sample) for (step, role), by in side.ranks.shares.items() if role == "actor" and 0 in by
-           for sample in by[0].samples}  # fmt: skip
+    rank_0_samples: set[tuple[int, int]] = set()
+    for (step, role), by_rank in side.ranks.shares.items():
+        if role == "actor" and 0 in by_rank:
+            rank_0_samples |= {(step, sample) for sample in by_rank[0].samples}
     return lambda items: np.array([tuple(pair) in rank_0_samples for pair in items.tolist()], bool)
 
 

@@ -135,11 +135,9 @@ def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
 def differ_past_cache(tried: Iterable[Tried]) -> tuple[str, ...]:
     """Return the sides that still differ when nothing comes from a cache, for `Learned.past_cache`."""
     past = [attempt for attempt in tried if STALE_KV.has(attempt.cause)]
-    return tuple(
-        sorted(
-            {attempt.side for attempt in past if attempt.after} - {attempt.side for attempt in past if attempt.removed}
-        )
-    )
+    still_differing = {attempt.side for attempt in past if attempt.after}
+    helped = {attempt.side for attempt in past if attempt.removed}
+    return tuple(sorted(still_differing - helped))
 
 
 def past_cache(s: Situation) -> None:

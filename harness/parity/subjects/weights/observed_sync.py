@@ -313,12 +313,16 @@ def _judge(
     context = symptom.context
     if proof is not None and (sync.wrong or not_loaded):
         context += f"; the proof is {figure(proof)} nats from the learner"
-    engine, first_step = sync.recorded.proof.furthest_engine, used.get(sync.version)
+    first_step = used.get(sync.version)
     sync_step = -1 if sync.recorded.step is None else sync.recorded.step
+    # Without wrong tensors only the proof shows the engine at fault.
+    rank = sync.recorded.proof.furthest_engine
+    if rank is None or sync.wrong:
+        rank = sync.recorded.rank or 0
     place = place_of_step(
         step=sync_step if first_step is None else first_step,
         phase="sync",
-        rank=engine if engine is not None and not sync.wrong else sync.recorded.rank or 0,
+        rank=rank,
         field=symptom.field,
         **side.paired(symptom.got, symptom.expected),
         context=f"{side.name}: {context}",
