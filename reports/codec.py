@@ -59,15 +59,16 @@ def convert(data: Any, kind: type[T], *, version: int | None = None) -> T:
 def _unknown(data: Any, kept: Any, place: str) -> str:
     """Return the place of the first key in `data` that was not kept; empty without one."""
     if isinstance(data, dict) and isinstance(kept, dict):
-        parts = ((value, kept.get(key), f"{place}.{key}", key in kept) for key, value in data.items())
+        for key, value in data.items():
+            if key not in kept:
+                return f"{place}.{key}"
+            if unknown_place := _unknown(value, kept[key], f"{place}.{key}"):
+                return unknown_place
     elif isinstance(data, (list, tuple)) and isinstance(kept, (list, tuple)):
-        pairs = enumerate(zip(data, kept, strict=False))
-        parts = ((value, kept_value, f"{place}[{index}]", True) for index, (value, kept_value) in pairs)
-    else:
-        return ""
-    return next(
-        (unknown_place for *part, is_kept in parts if (unknown_place := _unknown(*part) if is_kept else part[2])), ""
-    )
+        for index, (value, kept_value) in enumerate(zip(data, kept, strict=False)):
+            if unknown_place := _unknown(value, kept_value, f"{place}[{index}]"):
+                return unknown_place
+    return ""
 
 
 def number(kind: Any, value: Any) -> Any:

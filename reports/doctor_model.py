@@ -44,6 +44,11 @@ class Hazard:
     why: str  # what it does to an RLHF run
     fix: str = ""  # a command line, or a short instruction
 
+    @property
+    def breaks_one_command(self) -> bool:
+        """Whether it breaks one of two commands that were compared."""
+        return self.severity == "error" and len(self.where) == 1 and self.where[0].startswith("command ")
+
 
 @dataclass(frozen=True)
 class Passed:
@@ -100,18 +105,18 @@ class Report:
         """Return one sentence for the last line."""
         if self.compared:
             return self._differences()
-        counts = [f"{count} {name}{'s' if count != 1 and name != 'info' else ''}" for name in SEVERITIES
-                  if (count := sum(item.severity == name for item in self.hazards))]  # fmt: skip
-        summary = ", ".join(counts) or "nothing found that will break a run"
+        counts = {name: sum(item.severity == name for item in self.hazards) for name in SEVERITIES}
+        plural = {"error": "errors", "warning": "warnings"}
+        words = [f"{count} {name if count == 1 else plural.get(name, name)}" for name, count in counts.items() if count]
+        summary = ", ".join(words) or "nothing found that will break a run"
         made = {item.check for item in self.hazards} | {item.check for item in self.passed}
         unchecked = {item.check for item in self.unchecked}
         return f"{summary}; {counted(len(made), 'check')} made, {len(unchecked):,} not checked"
 
     def _differences(self) -> str:
         # What breaks one command by itself is no difference between the two.
-        errors = [item for item in self.hazards if item.severity == "error"]
-        of_one = [item for item in errors if len(item.where) == 1 and item.where[0].startswith("command ")]
-        between = [item for item in self.hazards if item not in of_one]
+        of_one = [item for item in self.hazards if item.breaks_one_command]
+        between = [item for item in self.hazards if not item.breaks_one_command]
         makes, may, nothing = (sum(item.severity == name for item in between) for name in SEVERITIES)
         failing = dict.fromkeys(item.where[0] for item in of_one)
         parts = {

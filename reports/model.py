@@ -636,18 +636,24 @@ class Verdict:
         """Return what a passing verdict leaves open, the gravest kind first; [] for any other verdict."""
         if self.verdict not in PASSES:
             return []
-        warnings = [item for item in self.findings if item.reserves]
-        settings = [f"{item.cause or item.name} ({item.where})" for item in warnings if item.about == "setting"]
+        settings = [f"{finding.cause or finding.name} ({finding.where})" for finding in self.reserving("setting")]
         kinds: dict[Reserved, list[str]] = {
             "setting": list(dict.fromkeys(settings)),  # counted once even if two checks find it
-            "mapping": [item.name for item in warnings if item.about == "mapping"],
-            "scenario": [item.name for item in warnings if item.about == "scenario"],
-            "recording": [item.where for item in warnings if item.about == "recording"],
-            "warning": [item.name for item in warnings if not item.about],
-            "untested": [check.name for check in self.checks if check.state == "not tested"],
-            "undecided": [check.name for check in self.checks if check.state == "undecided"],
+            "mapping": [finding.name for finding in self.reserving("mapping")],
+            "scenario": [finding.name for finding in self.reserving("scenario")],
+            "recording": [finding.where for finding in self.reserving("recording")],
+            "warning": [finding.name for finding in self.reserving("")],
+            "untested": self._checks_in("not tested"),
+            "undecided": self._checks_in("undecided"),
         }
         return [Reservation(kind, items) for kind, items in kinds.items() if items]
+
+    def reserving(self, about: Subject) -> list[Finding]:
+        """Return the findings about a subject that limit a pass."""
+        return [finding for finding in self.findings if finding.reserves and finding.about == about]
+
+    def _checks_in(self, state: CheckState) -> list[str]:
+        return [check.name for check in self.checks if check.state == state]
 
     @property
     def reserved(self) -> str:

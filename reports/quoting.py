@@ -27,33 +27,51 @@ def bounded(value: T) -> T:
 
 def _bounded(value: Any) -> Any:
     if isinstance(value, str):
-        return value if len(value) <= LETTERS else f"{value[:LETTERS]} … and {len(value) - LETTERS:,} letters more"
+        return _text(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        changed = {name: after for name, part in parts.items() if (after := _bounded(part)) is not part}
-        return dataclasses.replace(value, **changed) if changed else value
+        return _record(value)
     if isinstance(value, Mapping):
         return _table(value)
-    if isinstance(value, list | tuple) and value and not isinstance(value[0], int | float):
+    if isinstance(value, list | tuple):
         return _list(value)
     return value
 
 
+def _text(text: str) -> str:
+    return text if len(text) <= LETTERS else f"{text[:LETTERS]} … and {len(text) - LETTERS:,} letters more"
+
+
+def _record(record: Any) -> Any:
+    changed = {}
+    for field in dataclasses.fields(record):
+        part = getattr(record, field.name)
+        if field.init and (quoted := _bounded(part)) is not part:
+            changed[field.name] = quoted
+    return dataclasses.replace(record, **changed) if changed else record
+
+
 def _table(table: Mapping[Any, Any]) -> Any:
-    quoted = {_bounded(key): _bounded(part) for key, part in [*table.items()][:MOST]}
-    if len(table) > MOST and all(isinstance(key, str) for key in table):
+    items = [*table.items()]
+    has_names = len(table) > MOST and all(isinstance(key, str) for key in table)
+    if has_names:  # a table by step or by version is not cut
+        items = items[:MOST]
+    quoted = {_bounded(key): _bounded(part) for key, part in items}
+    if has_names:
         return {**quoted, "…": _more(len(table))}
-    if len(table) > MOST:  # by step or by version
-        quoted |= {key: _bounded(part) for key, part in [*table.items()][MOST:]}
-    return table if all(key in table and table[key] is part for key, part in quoted.items()) else quoted
+    unchanged = all(key in table and table[key] is part for key, part in quoted.items())
+    return table if unchanged else quoted
 
 
 def _list(items: list[Any] | tuple[Any, ...]) -> Any:
-    quoted = [_bounded(item) for item in items[:MOST]]
-    if len(items) > MOST and isinstance(items[0], str | Finding):
-        return [*quoted, _more(len(items)) if isinstance(items[0], str) else Finding("more", _more(len(items)))]
-    quoted += [_bounded(item) for item in items[MOST:]]
-    return items if all(after is item for after, item in zip(quoted, items, strict=True)) else quoted
+    if not items or isinstance(items[0], int | float):
+        return items
+    if len(items) > MOST and isinstance(items[0], str):
+        return [*map(_bounded, items[:MOST]), _more(len(items))]
+    if len(items) > MOST and isinstance(items[0], Finding):
+        return [*map(_bounded, items[:MOST]), Finding("more", _more(len(items)))]
+    quoted = [*map(_bounded, items)]
+    unchanged = all(after is item for after, item in zip(quoted, items, strict=True))
+    return items if unchanged else quoted
 
 
 def _more(count: int) -> str:

@@ -29,9 +29,9 @@ def clean(text: object) -> str:
     if not cleaned.isascii():  # before the scrubber, which would turn a lone surrogate into a question mark
         cleaned = "".join(char if char.isascii() else _escape(char) for char in cleaned)
     cleaned = redaction.text(cleaned, 0)
-    return (
-        cleaned if cleaned.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in cleaned)
-    )
+    if cleaned.isprintable():
+        return cleaned
+    return "".join(char if char.isprintable() else _escape(char) for char in cleaned)
 
 
 def clean_lines(text: object) -> str:
@@ -43,9 +43,13 @@ def _escape(char: str) -> str:
     code = ord(char)
     if char in _ESCAPES:
         return _ESCAPES[char]
-    if unicodedata.category(char) in _INVISIBLE or code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF:
-        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
-    return char
+    # The last two code points of each plane, and a block of 32, are no characters (Unicode, section 23.7).
+    is_character = code & 0xFFFE != 0xFFFE and not 0xFDD0 <= code <= 0xFDEF
+    if is_character and unicodedata.category(char) not in _INVISIBLE:
+        return char
+    if code < 256:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
 def show(value: Any, digits: int = 4, group: bool = False) -> str:
@@ -86,9 +90,12 @@ def _float(value: float, digits: int) -> str:
         return str(value)
     if 10.0 ** min(digits, 6) <= abs(value) < 1e15 and digits <= 6:
         return f"{value:,.0f}"
-    rounded = value != round(value) == float(f"{value:.{digits}g}")
-    # 0.9999999 is not 1: a float that was rounded to an integer keeps its zeros, 1.000
-    text = repr(value) if digits >= 17 else f"{value:#,.{digits}g}" if rounded else f"{value:,.{digits}g}"
+    if digits >= 17:
+        text = repr(value)
+    elif value != round(value) == float(f"{value:.{digits}g}"):
+        text = f"{value:#,.{digits}g}"  # rounded to an integer, it keeps its zeros (1.000): 0.9999999 is not 1
+    else:
+        text = f"{value:,.{digits}g}"
     return re.sub(r"e([+-])0(\d)$", r"e\1\2", text.removesuffix(".")).replace("e+", "e")
 
 
@@ -119,7 +126,8 @@ def and_more(count: int) -> str:
 
 def listed(ranks: Sequence[int]) -> str:
     """Return the first eight, and how many there are."""
-    return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
+    text = ", ".join(map(str, ranks[:8]))
+    return f"{text}, ... ({len(ranks)} in all)" if len(ranks) > 8 else text
 
 
 def reads_same(first: Any, second: Any) -> bool:
@@ -155,9 +163,9 @@ def _written(text: str) -> float | str:
 
 def flatten(data: dict[str, Any], _group: str = "") -> Iterable[tuple[str, str, Any]]:
     """Yield (group, name, value) of every leaf of nested dictionaries, plain ones first. An empty dict is a leaf."""
-    plain = {key: value for key, value in data.items() if not (isinstance(value, dict) and value)}
-    for key, value in plain.items():
-        yield _group, clean(key), value
+    groups = {key: value for key, value in data.items() if isinstance(value, dict) and value}
     for key, value in data.items():
-        if key not in plain:
-            yield from flatten(value, f"{_group} / {clean(key)}" if _group else clean(key))
+        if key not in groups:
+            yield _group, clean(key), value
+    for key, group in groups.items():
+        yield from flatten(group, f"{_group} / {clean(key)}" if _group else clean(key))

@@ -13,7 +13,7 @@ from harness.parity.checks.registry import Outcome, coupled
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.separated import separated
-from harness.parity.lifted import lifted_said
+from harness.parity.lifted import lifted_sentences
 from harness.parity.subjects.native_sampler.observed import EQUAL
 from harness.parity.subjects.native_sampler.observed_stage import samplers_sentences
 from harness.parity.subjects.recording.observed_resumed import not_shared
@@ -113,18 +113,16 @@ def divergent(
     named = [cause for cause in causes if not UNEXPLAINED.has(cause.key)]
     evidence = [_where(e, kinds), *separated(e)]
     if not named:
-        evidence += [f"{check.name}: {check.evidence}" for check in [outcome.check for outcome in confirmed][:1]]
+        evidence += [f"{outcome.check.name}: {outcome.check.evidence}" for outcome in confirmed[:1]]
         if not causes:
             checks = ", ".join(outcome.check.name for outcome in confirmed)
             return Answer.of(verdict, f"{NOTHING} in {checks}", NOTHING, evidence)
         return Answer.of(verdict, causes[0].summary, NOTHING, evidence)
-    first, remaining_count = named[0], len(named) - 1
-    evidence += (
-        [f"{remaining_count} more {'cause' if remaining_count == 1 else 'causes'}, listed below"]
-        if remaining_count
-        else []
-    )
-    evidence += ["a part of the difference has no explanation"] if len(named) < len(causes) else []
+    first, *further_causes = named
+    if further_causes:
+        evidence.append(f"{len(further_causes)} more {'cause' if len(further_causes) == 1 else 'causes'}, listed below")
+    if len(named) < len(causes):
+        evidence.append("a part of the difference has no explanation")
     party = f" (the {first.party})" if first.party in SIDES and first.party not in first.summary else ""
     culprit = f"{first.name} in the {first.party}" if first.party not in ("", "unknown") else first.name
     return Answer.of(verdict, first.summary + party, culprit, evidence)
@@ -132,10 +130,11 @@ def divergent(
 
 def _where(e: Evidence, kinds: list[DivergenceKey]) -> str:
     place = e.earliest(*kinds)
-    stage = place.phase if place is not None else "native"
     subject = "the run goes wrong" if e.alone else "the runs part"
-    if place is None or stage in ("native", "lifted"):
-        return f"{subject} in the {stage} stage"
+    if place is None:
+        return f"{subject} in the native stage"
+    if place.phase in ("native", "lifted"):
+        return f"{subject} in the {place.phase} stage"
     return f"{subject} from step {place.step} on"
 
 
@@ -149,7 +148,7 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
         f"{counted(len(e.steps), 'step')} and {counted(counts.samples, 'sample')} were compared",
     ]
     evidence += [f"rounding decides a tie at {counted(counts.flips, 'token')}"] if counts.flips else []
-    evidence += [*not_shared(e), *lifted_said(e), *([] if e.mode == REPLAY else samplers_sentences(e))]
+    evidence += [*not_shared(e), *lifted_sentences(e), *([] if e.mode == REPLAY else samplers_sentences(e))]
     outside = exceeded(metrics)
     if outside:
         more = f", and {len(outside) - 1} more" if len(outside) > 1 else ""

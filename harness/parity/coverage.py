@@ -94,10 +94,10 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
     `stage_read`: the lifted stage is read.
     """
     recording = side.recording
-    kinds = sorted(recording.kinds - EVENT_KEYS.keys())
-    fields = sorted(
-        f"{kind}.{key}" for kind, usual in EVENT_KEYS.items() if usual for key in recording.keys(kind) - usual
-    )
+    fields = set()
+    for kind, usual in EVENT_KEYS.items():
+        if usual:  # the others may have any fields
+            fields |= {f"{kind}.{key}" for key in recording.keys(kind) - usual}
     keys = sorted(recording.manifest.keys() - MANIFEST_KEYS)
     silent: list[str] = []
     if "framework" not in recording.manifest and recording.scenario:
@@ -107,8 +107,8 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
     sentences = [
         f"the {side.name}{what} that are not read: {_listed(names)}"
         for what, names in (
-            (" recorded events of kinds", kinds),
-            (" recorded fields of events", fields),
+            (" recorded events of kinds", sorted(recording.kinds - EVENT_KEYS.keys())),
+            (" recorded fields of events", sorted(fields)),
             (" recorded frames of kinds", sorted(recording.frame_kinds - FRAME_KEYS.keys())),
             (" recorded fields and arrays of frames", sorted(recording.unread_of_frames())),
             ("'s run.json has keys", keys),
@@ -133,10 +133,12 @@ def _unnoticed(side: Side, *, stage_read: bool) -> list[str]:
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
     unbound = not (recording.unchecked or recording.manifest_is_named)
     if not recording.indexed:
-        lost = ["deleted files", *(["an edited run.json"] if unbound else [])]
+        unseen = ["deleted files"]
+        if unbound:
+            unseen.append("an edited run.json")
         if not (recording.older_than_indexes and stage_read):  # else `unequal_counts` compares them
-            lost.append("single deleted events")
-        text = " and ".join(filter(None, (", ".join(lost[:-1]), lost[-1])))
+            unseen.append("single deleted events")
+        text = " and ".join(filter(None, (", ".join(unseen[:-1]), unseen[-1])))
         sentences.append(f"the {side.name}'s recording has no index of its files: {text} may go unseen")
     elif unbound:
         sentences.append(f"no journal of the {side.name} names its run.json: an edited run.json may go unseen")
@@ -214,12 +216,17 @@ def _between(e: Evidence) -> list[str]:
     unjudged: dict[str, list[int]] = {}
     for step, reason in sorted(e.unjudged_steps.items()):
         unjudged.setdefault(reason, []).append(step)
-    for reason, steps in unjudged.items():
-        which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
-        if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
-            which = f"steps {steps[0]} to {steps[-1]}"
-        sentences.append(f"the rollouts of {which} were not compared: {reason}")
+    sentences += [f"the rollouts of {_steps(steps)} were not compared: {reason}" for reason, steps in unjudged.items()]
     return sentences
+
+
+def _steps(steps: list[int]) -> str:
+    """Return `step 3`, `steps 1, 4` or `steps 2 to 7`. `steps`: in ascending order."""
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
+        return f"steps {steps[0]} to {steps[-1]}"
+    return f"steps {', '.join(map(str, steps))}"
 
 
 # Calls without which an engine is not in the state that its samples are judged by. A call that only reads, such as
@@ -241,13 +248,15 @@ def refused_calls(e: Evidence) -> list[str]:
 
 
 def _failed(side: Side) -> list[dict[str, Any]]:
-    return [
-        event
-        for journal, line in side.recording.lines("call")
-        if b'"ok":true' not in line or line.count(b'"ok":') > 1  # the answer may contain another one
-        for event in [side.recording.parsed(journal, line)]
-        if event is not None and event.get("ok") not in (True, 1)
-    ]
+    """Return the engine calls of a side that failed. Most lines need no parsing to see that theirs did not."""
+    failed = []
+    for journal, line in side.recording.lines("call"):
+        if b'"ok":true' in line and line.count(b'"ok":') == 1:  # with two, one of them is in the answer
+            continue
+        event = side.recording.parsed(journal, line)
+        if event is not None and event.get("ok") not in (True, 1):
+            failed.append(event)
+    return failed
 
 
 def failed_calls(e: Evidence) -> list[Finding]:
@@ -257,9 +266,7 @@ def failed_calls(e: Evidence) -> list[Finding]:
         failed = _failed(side)
         if failed:
             first = failed[0]
-            text = (
-                f"{len(failed):,} engine calls failed, the first is {first.get('name')} in step {first.get('step')}: "
-            )
-            text += str(first.get("message"))
+            place = f"{first.get('name')} in step {first.get('step')}"
+            text = f"{len(failed):,} engine calls failed, the first is {place}: {first.get('message')}"
             findings.append(Finding("engine calls", text, where=side.name, severity="warning"))
     return findings

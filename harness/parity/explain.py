@@ -220,7 +220,11 @@ def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
     """Apply the rules to the divergences of these kinds. Each sees what the earlier ones left open."""
     present = [kind for kind in kinds if kind in e.first]
     so_far = Explained(e)
-    for rule in (rule for rule in rules() if rule.alone or not e.alone) if present else ():
+    if not present:
+        return so_far
+    for rule in rules():
+        if e.alone and not rule.alone:
+            continue
         for explanation in rule.run(e, so_far):
             if explanation.partial or any(explanation.covers(kind, e.found(kind)).any() for kind in present):
                 _add(so_far.explanations, replace(explanation, cause=sampling.party(e, explanation.cause)))
@@ -232,15 +236,14 @@ def _add(explained: list[Explanation], explanation: Explanation) -> None:
     both.
     """
     cause, stage = explanation.cause, explanation.cause.details.get("stage")
+    if not stage or UNEXPLAINED.has(cause.key):
+        explained.append(explanation)
+        return
     for at, earlier in enumerate(explained):
-        is_same_cause = (earlier.cause.key, earlier.cause.party) == (cause.key, cause.party) and not UNEXPLAINED.has(
-            cause.key
-        )
-        if is_same_cause and stage and earlier.cause.details.get("stage") != stage:
-            proofs = [*earlier.cause.proofs, *cause.proofs]
-            explained[at] = replace(
-                earlier, cause=replace(earlier.cause, proofs=proofs), also=(*earlier.also, explanation)
-            )
+        is_same_cause = (earlier.cause.key, earlier.cause.party) == (cause.key, cause.party)
+        if is_same_cause and earlier.cause.details.get("stage") != stage:
+            with_both_proofs = replace(earlier.cause, proofs=[*earlier.cause.proofs, *cause.proofs])
+            explained[at] = replace(earlier, cause=with_both_proofs, also=(*earlier.also, explanation))
             return
     explained.append(explanation)
 
@@ -250,9 +253,12 @@ def remaining(explained: Explained, kinds: list[DivergenceKey]) -> dict[Divergen
     open_ = {kind: items for kind in kinds if len(items := explained.left(kind))}
     if _follows(explained, open_):
         del open_[Kind.NATIVE.of()]
-    if not explained.evidence.guided and open_:  # tokens that differ change everything that is made of them
-        upstream = {kind: items for kind, items in open_.items() if not kind.downstream}
-        return upstream or ({} if explained.explanations else open_)
+    if explained.evidence.guided:
+        return open_
+    # Tokens that differ change everything that is made of them.
+    upstream = {kind: items for kind, items in open_.items() if not kind.downstream}
+    if upstream or explained.explanations:
+        return upstream
     return open_
 
 
@@ -330,12 +336,9 @@ def _party(e: Evidence, key: DivergenceKey) -> str:
         return odd_one(e, key.side) if may_be_learner and not e.alone else key.side
     if key.kind.of_trainer:
         return "trainer"
-    side_kinds = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT)
-    moved = [side.name for side in e.sides if any(kind.of(side.name) in e.first for kind in side_kinds)]
+    moved = {str(key_of_side.side) for key_of_side in e.diverged(Kind.ENGINE, Kind.CHOICE, Kind.DRIFT)}
     if len(moved) == 1:
-        return moved[0]
-    if key.kind is Kind.FLIP and not moved:
-        beyond = e.counts.flips_beyond_margin
-        negative = e.counts.flips_for_candidate
-        return "candidate" if 2 * negative < beyond else "baseline"
+        return moved.pop()
+    if key.kind is Kind.FLIP and not moved:  # most margins speak for the other side's tokens
+        return "candidate" if 2 * e.counts.flips_for_candidate < e.counts.flips_beyond_margin else "baseline"
     return "unknown"

@@ -284,9 +284,8 @@ def _scale(baseline: Recording) -> float:
     engine's.
     """
     for kind, name in (("experience", "actor_logprob"), ("rollout", "logprob")):
-        steps = baseline.steps(kind)
-        table = baseline.table(kind, steps[0]) if steps else None
-        rows = table.rows(name) if table is not None else None
-        if rows is not None and np.isfinite(rows.values).any():
-            return float(np.abs(rows.values[np.isfinite(rows.values)]).max())
+        for step in baseline.steps(kind)[:1]:
+            rows = baseline.rows(kind, step, name)
+            if rows is not None and np.isfinite(rows.values).any():
+                return float(np.abs(rows.values[np.isfinite(rows.values)]).max())
     return float("nan")

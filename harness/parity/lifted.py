@@ -43,15 +43,13 @@ def lifted_stage(e: EvidenceBuilder, judge: Judge, proven_verdict: Verdict | Non
     same recordings with what interventions proved.
     """
     folders = [side.recording.path / FOLDER for side in e.sides]
-    present = [folder.is_dir() for folder in folders]
     types = {side.recording.records.settings.model.dtype for side in e.sides}
-    if not any(present) and not types & set(HALF):
+    if not any(folder.is_dir() for folder in folders) and not types & set(HALF):
         return
     weight_dtype = e.baseline.recording.records.settings.model.dtype or UNRECORDED_TYPE
     unread = LiftedResult(weight_dtype, required=any(map(_recorded, folders)))
     # The stage says something only if both sides have it, it was not skipped, and its recordings could be judged.
-    absent = [side.name for side, is_present in zip(e.sides, present, strict=True) if not is_present]
-    if why := _absent(absent) or next(filter(None, map(_skipped, folders)), ""):
+    if why := _absent(e, folders) or next(filter(None, map(_skipped, folders)), ""):
         e.lifted = replace(unread, skipped=why)
         return
     verdict, stage_evidence = judge(folders[0], folders[1])
@@ -71,11 +69,12 @@ def lifted_stage(e: EvidenceBuilder, judge: Judge, proven_verdict: Verdict | Non
             e.note_divergence(Kind.LIFTED.of(), [], _place(result, verdict, stage_evidence))
 
 
-def _absent(sides: list[str]) -> str:
+def _absent(e: EvidenceBuilder, folders: list[Path]) -> str:
     """Say which sides have no lifted stage; "" if all have one."""
-    if len(sides) > 1:
+    absent = [side.name for side, folder in zip(e.sides, folders, strict=True) if not folder.is_dir()]
+    if len(absent) > 1:
         return NOT_RUN
-    return f"no lifted stage was recorded of the {sides[0]}" if sides else ""
+    return f"no lifted stage was recorded of the {absent[0]}" if absent else ""
 
 
 def stage_steps(recordings: list[Recording]) -> range | None:
@@ -204,7 +203,7 @@ def _place(result: LiftedResult, verdict: Verdict, stage_evidence: Evidence) -> 
     return replace(first, step=step, phase="lifted", context=context)
 
 
-def lifted_said(e: Evidence) -> list[str]:
+def lifted_sentences(e: Evidence) -> list[str]:
     """Return what the stage showed, as evidence of a verdict that found no difference; [] where there is no stage."""
     result = e.lifted
     if result is None:

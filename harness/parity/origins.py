@@ -20,14 +20,16 @@ def with_origins(
 def _with_origin(outcome: Outcome, explained: Explained, causes: list[Cause]) -> Outcome:
     e, check = explained.evidence, outcome.check
     floors = [key for key in outcome.kinds if key.kind is Kind.FLOOR]
-    origins = [
-        explanation.cause.key
-        for explanation in explained.explanations
-        if explanation.cause.key.family != check.name
-        and any(explanation.covers(key, e.found(key)).all() for key in floors)
-    ]
+    if check.state != "confirmed" or not floors:
+        return outcome
+    origins = []
+    for explanation in explained.explanations:
+        if explanation.cause.key.family == check.name:
+            continue
+        if any(explanation.covers(key, e.found(key)).all() for key in floors):
+            origins.append(explanation.cause.key)
     origin = next((cause for cause in causes if cause.key in origins), None)
-    if check.state != "confirmed" or origin is None:
+    if origin is None:
         return outcome
     text = f"it follows from {origin.name}{', which is proven' if origin.proven else ''}: {check.evidence}"
     return replace(outcome, check=replace(check, evidence=text, details=check.details | {"follows from": origin.name}))

@@ -46,16 +46,7 @@ def told_apart(cause: Cause, e: Evidence) -> Cause:
     cause = dataclasses.replace(cause, fix=cause_family.fix_of(cause.key), proofs=cause_family.proof.accepted(cause))
     if not cause_family.every_rival:
         return cause
-    rivals: list[dict[str, Any]] = [
-        {
-            "cause": rival.cause,
-            "excluded": next(
-                (str(observation) for observation in rival.excluded_by if observation in cause.observed), ""
-            ),
-            "would exclude it": [str(observation) for observation in rival.excluded_by],
-        }
-        for rival in cause_family.every_rival
-    ]
+    rivals = [_described(rival, cause) for rival in cause_family.every_rival]
     before = cause.details.get("rivals")  # an earlier call, with fewer observations, made this
     evidence = f"; {cause.evidence}" if cause.evidence else ""
     evidence = evidence.replace(_in_words(before), "") if before else evidence
@@ -67,6 +58,16 @@ def told_apart(cause: Cause, e: Evidence) -> Cause:
         proofs=[] if unexcluded else cause.proofs,
         evidence=(evidence + rivals_text).removeprefix("; "),
     )
+
+
+def _described(rival: Rival, cause: Cause) -> dict[str, Any]:
+    """Return a rival as a verdict lists it. `excluded`: the first observation that excludes it; "" where none does."""
+    made = [str(observation) for observation in rival.excluded_by if observation in cause.observed]
+    return {
+        "cause": rival.cause,
+        "excluded": made[0] if made else "",
+        "would exclude it": [str(observation) for observation in rival.excluded_by],
+    }
 
 
 def _in_words(rivals: list[dict[str, Any]]) -> str:

@@ -122,8 +122,7 @@ def judged_pair(
         try:
             recordings.append(library.open(path))
         except (FormatError, OSError) as error:
-            verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths)
-            return Judged(replace(verdict, fix=getattr(error, "fix", "")))
+            return Judged(_unreadable(path, error, paths))
     pair = dict(zip(SIDES, recordings, strict=False))  # a second run stands behind the pair
     if copies(*pair.values()):
         broken = [*integrity(pair), _one_recording(*paths)]
@@ -135,18 +134,21 @@ def judged_pair(
         for recording in recordings:
             recording.restrict(window)
     recordings, reruns = recordings[:2], dict(zip(second, recordings[2:], strict=True))
-    e, malformed = None, []
     try:
         builder = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=library.tell)
         lifted_stage(builder, partial(_judged_alone, library), further.lifted)
         e = builder.build()
     except FormatError as error:
-        malformed.append(f"malformed recording: {error}")
-    if e is None:
-        broken = [*malformed, *integrity(pair)]
+        broken = [f"malformed recording: {error}", *integrity(pair)]
         return Judged(_early("INCONCLUSIVE", broken[0], paths, broken))
     library.tell("looking for what differs")
     return decided(e)
+
+
+def _unreadable(path: Path, error: Exception, paths: list[Path]) -> Verdict:
+    """Return the verdict on a directory that cannot be opened. A torn run.json is of a run, bad input is not."""
+    verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths)
+    return replace(verdict, fix=getattr(error, "fix", ""))
 
 
 def decided(e: Evidence, minimum: Minimum = LEAST) -> Judged:

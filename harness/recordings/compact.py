@@ -71,23 +71,28 @@ def _events(run: Recording, target: Path) -> None:
 
 def _tokens(run: Recording, target: Path) -> None:
     """Write one row group per step of each kind, all with the columns of every kind."""
-    schema: pa.Schema | None = None
-    parts = [(kind, step) for kind in RESPONSES for step in run.steps(kind)]
     fields: dict[str, pa.DataType] = {}
-    for kind in RESPONSES:  # collect the columns of all kinds
-        steps = run.steps(kind)
-        table = _flat(run, kind, steps[0])[0] if steps else None
-        if table is not None:
+    for kind in RESPONSES:  # each step of a kind has the columns of its first
+        for step in run.steps(kind)[:1]:
+            table = _flat(run, kind, step)[0]
             fields |= {name: column.type for name, column in zip(table.column_names, table.columns, strict=True)}
     schema = pa.schema(list(fields.items()))
     with parquet.ParquetWriter(target, schema) as writer:
-        for kind, step in parts:
-            for table in _flat(run, kind, step):
-                columns = [
-                    table[name].cast(kind_of) if name in table.column_names else pa.nulls(len(table), kind_of)
-                    for name, kind_of in fields.items()
-                ]
-                writer.write_table(pa.table(columns, schema=schema))
+        for kind in RESPONSES:
+            for step in run.steps(kind):
+                for table in _flat(run, kind, step):
+                    writer.write_table(_with_columns(table, schema))
+
+
+def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with the columns of a schema, empty ones where it has none."""
+    columns = []
+    for column in schema:
+        if column.name in table.column_names:
+            columns.append(table[column.name].cast(column.type))
+        else:
+            columns.append(pa.nulls(len(table), column.type))
+    return pa.table(columns, schema=schema)
 
 
 def _flat(run: Recording, kind: str, step: int) -> list[pa.Table]:

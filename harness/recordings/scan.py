@@ -180,11 +180,8 @@ def _index_block(journal: JournalIndex, contents: Contents, base: int, data: byt
     # Few distinct beginnings occur, so each is decoded once and lines are handled by its code.
     number = {head: code for code, head in enumerate(dict.fromkeys(heads))}
     codes = np.fromiter(map(number.__getitem__, heads), np.int32, len(heads))
-    by_kind: dict[str, dict[int, str | None]] = {}  # kind -> code -> its label; None: it was not read
-    for head, code in number.items():
-        kind, _, label = _text(head).partition('","')
-        by_kind.setdefault(kind, {})[code] = label.partition('":"')[2] if label else None
-    for kind, labels in by_kind.items():
+    tail = SEAL_BYTES if journal.sealed else len("}\n")
+    for kind, labels in _labels_by_kind(number).items():
         is_of_kind = np.zeros(len(number), bool)
         is_of_kind[list(labels)] = True
         lines = np.flatnonzero(is_of_kind[codes])
@@ -192,14 +189,21 @@ def _index_block(journal: JournalIndex, contents: Contents, base: int, data: byt
         if kind in LABELS:
             _add_labels(contents.labels.setdefault(kind, Labels()), labels, codes[lines])
         if kind in HASHED:
-            tail = SEAL_BYTES if journal.sealed else len("}\n")
-            spans = zip(
-                _content_begins(buffer, starts[lines], kind).tolist(), (ends[lines] - tail).tolist(), strict=True
-            )
+            begins = _content_begins(buffer, starts[lines], kind).tolist()
+            spans = zip(begins, (ends[lines] - tail).tolist(), strict=True)
             contents.hashes.setdefault(kind, array("q")).extend([hash(data[begin:end]) for begin, end in spans])
         if kind in MENTIONS and kind not in contents.mentioning and MENTIONS[kind] in data:
             contents.mentioning.add(kind)
     return len(heads)
+
+
+def _labels_by_kind(number: dict[bytes, int]) -> dict[str, dict[int, str | None]]:
+    """Return kind -> code -> label; None where the label was not read. `number`: beginning of a line -> its code."""
+    by_kind: dict[str, dict[int, str | None]] = {}
+    for head, code in number.items():
+        kind, _, label = _text(head).partition('","')
+        by_kind.setdefault(kind, {})[code] = label.partition('":"')[2] if label else None
+    return by_kind
 
 
 def _add_labels(into: Labels, labels: dict[int, str | None], codes: np.ndarray) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from harness.recordings import scan
 from harness.recordings.records.catalogue import Records
 from harness.recordings.seen import SeenPrompts
-from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
+from harness.recordings.tables import FrameArrays, Rows, Spans, Table, arrays_of, table_of
 from harness.recordings.work import WORK
 from probes.format import (
     EVENTS,
@@ -296,6 +296,11 @@ class Recording(Run):
             _, oldest = self._tables.popitem(last=False)
             self._tables_bytes -= oldest.nbytes if oldest else 0
         return table
+
+    def rows(self, kind: str, step: int, name: str, **fields: Any) -> Rows | None:
+        """A ragged column of such a table; None if there is no table, or it lacks the column."""
+        table = self.table(kind, step, **fields)
+        return None if table is None else table.rows(name)
 
     def field_texts(self, kind: str, field: str) -> set[str]:
         """Every value (as text) of one field in the frames of one kind, without None. Reads only headers."""

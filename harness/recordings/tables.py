@@ -79,6 +79,11 @@ class Table:
         """Return the step, rank and sample of a row, as a verdict's `Place` names them."""
         return {"step": self.step, "rank": int(self.rank[row]), "sample": int(self.sample[row])}
 
+    @cached_property
+    def row_by_sample(self) -> dict[int, int]:
+        """Return sample -> its row, the last one for a sample that was recorded twice."""
+        return {sample: row for row, sample in enumerate(self.sample.tolist())}
+
     @property
     def nbytes(self) -> int:
         columns = self.columns.values()

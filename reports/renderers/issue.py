@@ -15,7 +15,7 @@ from reports.sections import answer, parity, triage, versions
 from reports.text import clean, show
 
 if TYPE_CHECKING:
-    from reports.model import Parity, Verdict
+    from reports.model import Cause, Parity, Verdict
     from reports.renderers import Subject
 
 MOST_ROWS = 30  # rows of a table: people read an issue
@@ -59,11 +59,7 @@ def _issue(verdict: Verdict) -> list[str]:
     title = LIVE.sub(r"\1 ", clean(prefix + subject)[:250]).replace("<", "‹").replace(">", "›")
     lines = [f"<!-- Title: {title} -->", "", "### Describe the bug", ""]
     lines += [f"{escape(verdict.reason)}", ""]
-    for item in verdict.causes:
-        lines += [f"- <b>{escape(item.name)}</b> ({escape(item.party)}): {escape(item.summary)}"]
-        lines += [f"  - evidence: {escape(item.evidence)}"] if item.evidence else []
-        lines += [f"  - proof: {escape(proof)}" for proof in parity.proofs(item)]
-    lines += [""] if verdict.causes else []
+    lines += _causes(verdict.causes)
     lines += _reproduction(verdict)
     lines += ["### Expected behavior", "", _expected(verdict), ""]
     if verdict.parity:
@@ -75,14 +71,25 @@ def _issue(verdict: Verdict) -> list[str]:
     return lines
 
 
+def _causes(causes: list[Cause]) -> list[str]:
+    lines = []
+    for cause in causes:
+        lines.append(f"- <b>{escape(cause.name)}</b> ({escape(cause.party)}): {escape(cause.summary)}")
+        if cause.evidence:
+            lines.append(f"  - evidence: {escape(cause.evidence)}")
+        lines += [f"  - proof: {escape(proof)}" for proof in parity.proofs(cause)]
+    return [*lines, ""] if lines else []
+
+
 def _trackers(verdict: Verdict) -> list[Tracker]:
     """Return the trackers of the engines that the first cause blames; of both where it blames neither."""
     side = verdict.causes[0].party if verdict.causes else ""
     blamed = [run for run in verdict.runs if run.side == side] or verdict.runs
     names = [run.backend for run in blamed]
-    names += [party.engine for party in verdict.triage.culprits] if verdict.triage else []
-    known_trackers = (TRACKERS.get(name.partition("@")[0].lower()) for name in names)
-    return list(dict.fromkeys(tracker for tracker in known_trackers if tracker))
+    if verdict.triage:
+        names += [party.engine for party in verdict.triage.culprits]
+    engines = dict.fromkeys(name.partition("@")[0].lower() for name in names)
+    return [TRACKERS[engine] for engine in engines if engine in TRACKERS]
 
 
 def _reproduction(verdict: Verdict) -> list[str]:
@@ -128,18 +135,23 @@ def _evidence(verdict: Verdict) -> list[str]:
 
 
 def _environment(verdict: Verdict, trackers: list[Tracker]) -> list[str]:
-    lines = ["### Environment", ""]
-    sides = {run.side: {fact.name: fact.value for fact in versions.of(run)} for run in verdict.runs}
-    sides = {side: values for side, values in sides.items() if values}
-    rows = []
-    for name in dict.fromkeys(name for values in sides.values() for name in values):
-        rows.append([escape(name), *(code(values[name]) if name in values else "" for values in sides.values())])
-    lines += table(["", *map(escape, sides)], rows) if rows else ["No versions were recorded.", ""]
+    lines = ["### Environment", "", *_versions(verdict)]
     if verdict.parity:
         lines += _settings(verdict.parity)
     lines += [f"{tracker.name} asks for the output of {code(tracker.collect)} besides." for tracker in trackers]
     lines += ["", f"Judged by {code('rlhf-harness')}; {escape(triage.title(verdict))}, exit code {verdict.exit_code}."]
     return lines
+
+
+def _versions(verdict: Verdict) -> list[str]:
+    """Return a table of the versions that each run recorded."""
+    sides = {run.side: {fact.name: code(fact.value) for fact in versions.of(run)} for run in verdict.runs}
+    sides = {side: values for side, values in sides.items() if values}
+    if not sides:
+        return ["No versions were recorded.", ""]
+    names = dict.fromkeys(name for values in sides.values() for name in values)
+    rows = [[escape(name), *(values.get(name, "") for values in sides.values())] for name in names]
+    return table(["", *map(escape, sides)], rows)
 
 
 def _settings(body: Parity) -> list[str]:

@@ -109,17 +109,7 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         kind = "failure" if verdict.exit_code == 1 else "error"
         message = f"{triage_arrange.title(verdict)} (exit code {verdict.exit_code}): {clean(verdict.reason)}"
         problem = ElementTree.SubElement(case, kind, type=clean(verdict.verdict), message=message)
-        lines = [clean(sentence) for sentence in verdict.evidence]
-        for cause in verdict.causes:
-            lines.append(f"{clean(cause.name)} ({clean(cause.party)}): {clean(cause.summary)}. {clean(cause.evidence)}")
-            lines += [f"  {proof}" for proof in arrange.proofs(cause)]
-        lines += map(_finding, verdict.confounders)
-        lines += [f"missing: {clean(item)}" for item in verdict.missing]
-        if verdict.parity:
-            lines += [f"{fact.name}: {fact.value}" for fact in arrange.place_facts(verdict.parity)]
-        if verdict.triage:
-            lines += _triage_lines(verdict.triage)
-        problem.text = "\n".join([*lines, f"reproduce: {clean(verdict.reproduce)}"])
+        problem.text = "\n".join(_problem_lines(verdict))
     ElementTree.SubElement(case, "system-out").text = "\n".join(
         [
             *(f"beyond published limits: {clean(sentence)}" for sentence in arrange.beyond_limits(verdict)),
@@ -128,6 +118,21 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
             *map(_finding, verdict.findings),
         ]
     )
+
+
+def _problem_lines(verdict: Verdict) -> list[str]:
+    """Return what a failed verdict rests on, and the command that repeats it."""
+    lines = [clean(sentence) for sentence in verdict.evidence]
+    for cause in verdict.causes:
+        lines.append(f"{clean(cause.name)} ({clean(cause.party)}): {clean(cause.summary)}. {clean(cause.evidence)}")
+        lines += [f"  {proof}" for proof in arrange.proofs(cause)]
+    lines += map(_finding, verdict.confounders)
+    lines += [f"missing: {clean(item)}" for item in verdict.missing]
+    if verdict.parity:
+        lines += [f"{fact.name}: {fact.value}" for fact in arrange.place_facts(verdict.parity)]
+    if verdict.triage:
+        lines += _triage_lines(verdict.triage)
+    return [*lines, f"reproduce: {clean(verdict.reproduce)}"]
 
 
 def _finding(finding: Finding) -> str:

@@ -55,13 +55,12 @@ def _verdict(verdict: Verdict) -> list[tuple[str, str, list[Sample]]]:
 
 
 def _run(run: RecordedRun) -> list[tuple[str, str, list[Sample]]]:
-    steps = run.steps[-MOST_STEPS:]
-    samples: list[Sample] = [
-        ({"metric": name, "step": step.get("step"), "backend": run.backend or ""}, number(value))
-        for step in steps
-        for name, value in step.items()
-        if name != "step" and isinstance(value, (int, float))
-    ]
+    samples: list[Sample] = []
+    for step in run.steps[-MOST_STEPS:]:
+        of_step = {"step": step.get("step"), "backend": run.backend or ""}
+        for name, value in step.items():
+            if name != "step" and isinstance(value, (int, float)):
+                samples.append(({"metric": name, **of_step}, number(value)))
     return [("complete", "1: every process closed its recording", [({}, run.complete)]), ("step", "by step", samples)]
 
 

@@ -56,7 +56,8 @@ def _processes(subject: Subject, notes: list[str]) -> Iterator[Process]:
         except (FormatError, OSError) as error:
             notes.append(clean(displayed_paths.displayed(str(error))))
     hang = cast("Verdict", subject).triage if subject.kind != "run" else None
-    made += [timeline.waits(hang)] if hang is not None else []
+    if hang is not None:
+        made.append(timeline.waits(hang))
     for drawn_timeline in made:
         if drawn_timeline.left_out:
             notes.append(f"{drawn_timeline.left_out:,} of the shortest slices are left out")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PHASES = {"rollout": "p1", "experience": "p2", "train": "p3", "sync": "p4"}
+MOST_MARKS = 60  # steps; further ones would touch each other: they are drawn without marks, and bars as areas
 _LIMIT = 1e30  # beyond it an axis has no readable ticks
 _ZERO = 1e-30  # up to it a value is drawn as 0 on a logarithmic axis
 _TITLES = {
@@ -325,17 +326,13 @@ def _title(name: str) -> str:
 
 def _plot(ax: Axes, item: Line, role: str, thin: bool = False) -> None:
     """Draw a line. The candidate is dashed and thinner, so that both lines show where they coincide, even on paper."""
-    second = role in ("candidate", "p2")
-    ax.plot(
-        item.steps,
-        item.values,
-        color=ROLES[role],
-        linewidth=0.9 if thin else 1.4 if second else 2.4,
-        linestyle=(0, (4, 2)) if second else "-",
-        zorder=3 if second else 2,
-        marker="" if thin or len(item.values) > 60 else "o",
-        markersize=3 if second else 4.5,
-    )
+    style: dict[str, Any] = {"linewidth": 2.4, "linestyle": "-", "zorder": 2, "markersize": 4.5}
+    if role in ("candidate", "p2"):
+        style = {"linewidth": 1.4, "linestyle": (0, (4, 2)), "zorder": 3, "markersize": 3}
+    if thin:
+        style["linewidth"] = 0.9
+    marker = "" if thin or len(item.values) > MOST_MARKS else "o"
+    ax.plot(item.steps, item.values, color=ROLES[role], marker=marker, **style)
 
 
 def _plot_logarithmic(ax: Axes, item: Line, role: str) -> None:
@@ -356,7 +353,7 @@ def _plot_logarithmic(ax: Axes, item: Line, role: str) -> None:
 
 
 def _stack(ax: Axes, item: Line, below: list[float], role: str) -> list[float]:
-    """Draw bars (areas beyond 60 steps) on top of `below`, and return the new height at each step."""
+    """Draw bars (areas beyond MOST_MARKS steps) on top of `below`, and return the new height at each step."""
     values = [0.0 if math.isnan(value) else max(0.0, value) for value in item.values]
     base = [below[i] if i < len(below) else 0.0 for i in range(len(values))]
     _bars(ax, item.steps, values, base, role)
@@ -366,7 +363,7 @@ def _stack(ax: Axes, item: Line, below: list[float], role: str) -> list[float]:
 def _bars(ax: Axes, steps: list[float], values: list[float], base: list[float] | None, role: str) -> None:
     base = base or [0.0] * len(values)
     top = [low + value for low, value in zip(base, values, strict=True)]
-    if len(values) <= 60:
+    if len(values) <= MOST_MARKS:
         ax.bar(steps, values, bottom=base, width=0.78, color=ROLES[role], linewidth=0)
         return
     stride = math.ceil(len(values) / 500)  # an area of 10,000 steps would fill most of the file

@@ -68,15 +68,17 @@ def _nodes_and_edges(triage: Triage) -> tuple[dict[str, tuple[str, str]], list[t
     nodes: dict[str, tuple[str, str]] = {}
     for key, name in names.items():
         nodes.setdefault(name, (labels.get(name, nodes_by_key[key].label), _party(nodes_by_key[key])))
-    kept = set(list(nodes)[:MOST])
-    edges = []
-    for edge in dict.fromkeys((names[wait.waiter], names[wait.target], wait.layer) for wait in waits):
-        waiter, target, _ = edge
-        within_group = waiter == target and waiter not in nodes_by_key  # victims that wait for each other: no edge
-        if {waiter, target} <= kept and not within_group:
-            edges.append(edge)
+    drawn = set(list(nodes)[:MOST])
+    drawn_edges = dict.fromkeys((names[wait.waiter], names[wait.target], wait.layer) for wait in waits)
+    edges = [edge for edge in drawn_edges if drawn.issuperset(edge[:2]) and not _is_within_group(edge, nodes_by_key)]
     used = {key for edge in edges for key in edge[:2]}
     return {key: value for key, value in nodes.items() if key in used}, edges
+
+
+def _is_within_group(edge: tuple[str, str, str], nodes_by_key: Mapping[str, Node]) -> bool:
+    """Whether victims of one group wait for each other, which is no edge. A process may wait for itself."""
+    waiter, target, _ = edge
+    return waiter == target and waiter not in nodes_by_key
 
 
 def _merged(nodes: Mapping[str, Node], waits: Sequence[Wait]) -> tuple[dict[str, str], dict[str, str]]:
@@ -108,8 +110,12 @@ def _columns(
     middle: list[str] = []
     right: list[str] = []
     for key in nodes:
-        column = right if key not in waiters else middle if key in targets else left
-        column.append(key)
+        if key not in waiters:
+            right.append(key)
+        elif key in targets:
+            middle.append(key)
+        else:
+            left.append(key)
     columns = [column for column in (left, middle, right) if column]
     rows = max(map(len, columns))
     if rows == 1 and len(columns) * (box + GAP) > PHONE:
@@ -128,9 +134,11 @@ def _circle(nodes: dict[str, tuple[str, str]], box: float) -> dict[str, tuple[fl
     if len(nodes) == 2:
         return _stacked(list(nodes), box)
     radius_y = 40 + 14 * len(nodes)
-    return {key: (2 + box * (1.5 - math.cos(math.tau * index / len(nodes))),
-                  radius_y + TALL - radius_y * math.sin(math.tau * index / len(nodes)))
-            for index, key in enumerate(nodes)}  # fmt: skip
+    at = {}
+    for index, key in enumerate(nodes):
+        angle = math.tau * index / len(nodes)
+        at[key] = (2 + box * (1.5 - math.cos(angle)), radius_y + TALL - radius_y * math.sin(angle))
+    return at
 
 
 def _stacked(keys: list[str], box: float) -> dict[str, tuple[float, float]]:

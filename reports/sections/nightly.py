@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from reports.nightly_model import CellDifference, CellResult, Night
@@ -24,16 +25,14 @@ def headline(result: CellResult) -> str:
 
 def lines(result: CellResult) -> list[str]:
     """Return everything about a cell, one line each."""
-    return [
-        *(f"new: {change.text}" for change in result.new),
-        *([f"others since then: {'; '.join(change.text for change in result.explains)}"] if result.explains else []),
-        *(f"gone: {change.text}" for change in result.gone),
-        *(f"as before: {change.text}" for change in result.standing),
-        *(f"known: {text}" for text in result.known),
-        *([f"confirmed: {result.confirmation}"] if result.confirmation else []),
-        *([f"report: {result.report}"] if result.report else []),
-        *([f"reproduce: {result.reproduce}"] if result.reproduce else []),
-    ]
+    texts = [f"new: {change.text}" for change in result.new]
+    if result.explains:
+        texts.append(f"others since then: {'; '.join(change.text for change in result.explains)}")
+    texts += [f"gone: {change.text}" for change in result.gone]
+    texts += [f"as before: {change.text}" for change in result.standing]
+    texts += [f"known: {text}" for text in result.known]
+    single = {"confirmed": result.confirmation, "report": result.report, "reproduce": result.reproduce}
+    return texts + [f"{label}: {text}" for label, text in single.items() if text]
 
 
 def noteworthy(night: Night) -> list[CellResult]:
@@ -48,19 +47,23 @@ def compared(first: Night, second: Night) -> list[CellDifference]:
     first_results, second_results = ({result.cell: result for result in night.results} for night in (first, second))
     rows = []
     for cell in sorted({**first_results, **second_results}):
-        old, new = (
-            f"{side[cell].verdict}{_causes(side[cell])}" if cell in side else "not run"
-            for side in (first_results, second_results)
-        )
+        old, new = _in_words(first_results.get(cell)), _in_words(second_results.get(cell))
         if old != new:
             rows.append(CellDifference(cell, old, new))
     return rows
 
 
-def _causes(result: CellResult) -> str:
-    problems = {f"{change.kind} {change.subject}" if change.kind in ("fewer", "slower") else change.subject
-                for change in (*result.new, *result.standing) if change.kind != "verdict"}  # fmt: skip
-    return f" ({', '.join(sorted(problems))})" if problems else ""
+def _in_words(result: CellResult | None) -> str:
+    """Return the verdict on a cell with its causes and other problems."""
+    if result is None:
+        return "not run"
+    problems = set()
+    for change in (*result.new, *result.standing):
+        if change.kind in ("fewer", "slower"):
+            problems.add(f"{change.kind} {change.subject}")
+        elif change.kind != "verdict":
+            problems.add(change.subject)
+    return f"{result.verdict} ({', '.join(sorted(problems))})" if problems else result.verdict
 
 
 def duration(seconds: float) -> str:
@@ -79,14 +82,16 @@ def plot(values: Sequence[float], labels: Sequence[str]) -> list[str]:
     value.
     """
     height = 8  # lines
-    finite = [value for value in values if value == value and abs(value) != float("inf")]
+    finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ["no value"]
     low, high = min(finite), max(finite)
     span = (high - low) or 1.0
-    levels = [1 + round((value - low) / span * (8 * height - 1)) if value in finite else 0 for value in values]
+    steps = 8 * height - 1  # a line has eight levels; a value has one at least, a night without a value none
+    levels = [1 + round((value - low) / span * steps) if math.isfinite(value) else 0 for value in values]
+    axis = {height - 1: figure(high), 0: figure(low)}
     rows = []
     for row in reversed(range(height)):
-        axis = figure(high) if row == height - 1 else figure(low) if row == 0 else ""
-        rows.append(f"{axis:>10} ┃" + "".join(_EIGHTHS[max(0, min(8, level - 8 * row))] for level in levels))
+        columns = (_EIGHTHS[max(0, min(8, level - 8 * row))] for level in levels)
+        rows.append(f"{axis.get(row, ''):>10} ┃{''.join(columns)}")
     return [*rows, f"{'':>10}  {labels[0]} to {labels[-1]}"]

@@ -5,7 +5,7 @@ apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,16 +79,17 @@ def side_by_side(runs: list[RunSummary]) -> list[Row]:
     """Return rows of all runs by title: changed ones first, then equal ones, then measured ones, each in the given
     order.
     """
-    rows = [_row("backend", [run.backend for run in runs])] if any(run.backend for run in runs) else []
-    rows += [_row(title, [run.rows.get(title) for run in runs]) for title in _titles(run.rows for run in runs)]
-    measured = [
-        _measured(title, [run.measured.get(title) for run in runs]) for title in _titles(run.measured for run in runs)
-    ]
-    return [row for row in rows if row.changed] + [row for row in rows if not row.changed] + measured
+    rows = [_row(title, values) for title, values in _by_title([run.rows for run in runs])]
+    if any(run.backend for run in runs):
+        rows.insert(0, _row("backend", [run.backend for run in runs]))
+    measured = [_measured(title, values) for title, values in _by_title([run.measured for run in runs])]
+    return [*sorted(rows, key=lambda row: not row.changed), *measured]
 
 
-def _titles(tables: Iterable[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(title for table in tables for title in table))
+def _by_title(tables: list[dict[str, Any]]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield each title of any table with the value of every table, None where it has none."""
+    for title in dict.fromkeys(title for table in tables for title in table):
+        yield title, [table.get(title) for table in tables]
 
 
 def _row(title: str, values: list[Any]) -> Row:
@@ -119,13 +120,15 @@ def memory(runs: list[RunSummary]) -> tuple[list[str], list[tuple[str, ...]]]:
 
     A row has the role, the phase, then all runs' values of the first column, all of the second, and so on.
     """
-    usage_by_run = [{(usage.role, usage.phase): usage for usage in run.memory} for run in runs]
-    usages = [usage for run in usage_by_run for usage in run.values()]
-    columns = [what for what in _MEMORY if any(getattr(usage, what) is not None for usage in usages)]
-    places = dict.fromkeys(place for run in usage_by_run for place in run)
+    places: dict[tuple[str, str], list[PhaseMemory | None]] = {}  # (role, phase) -> the usage of each run
+    for index, run in enumerate(runs):
+        for usage in run.memory:
+            places.setdefault((usage.role, usage.phase), [None] * len(runs))[index] = usage
+    usages = [usage for by_run in places.values() for usage in by_run]
+    columns = [what for what in _MEMORY if any(getattr(usage, what, None) is not None for usage in usages)]
     rows = []
     for role, phase in sorted(places, key=lambda place: place[0]):
-        values = [_memory(run.get((role, phase)), what) for what in columns for run in usage_by_run]
+        values = [_memory(usage, what) for what in columns for usage in places[role, phase]]
         rows.append((clean(role), clean(phase), *values))
     return [_MEMORY[what] for what in columns], rows
 
@@ -146,9 +149,10 @@ def suspicions(parity: Parity) -> list[Check]:
     """
     checks: list[Check] = []
     for index, name in SUSPICIONS.items():
-        absent = [Check(name, "not tested", "this verdict holds no evidence on it", index)]
-        cannot = parity.alone or name in parity.not_applicable
-        checks += [check for check in parity.checks if check.number == index] or ([] if cannot else absent)
+        made = [check for check in parity.checks if check.number == index]
+        if not made and not parity.alone and name not in parity.not_applicable:
+            made = [Check(name, "not tested", "this verdict holds no evidence on it", index)]
+        checks += made
     return checks
 
 
@@ -178,7 +182,6 @@ UNNOTICED, NOT_CALLED = "Damage that could not have been noticed", "Functions of
 
 def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
     """Return findings that limit a pass under their titles, the gravest first. They are shown above the verdict."""
-    warning_findings = [finding for finding in verdict.findings if finding.reserves]
     titles: dict[Subject, str] = {
         "setting": NOT_AS_ASKED,
         "mapping": NOT_CALLED,
@@ -186,9 +189,7 @@ def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
         "recording": UNNOTICED,
         "": WARNINGS,
     }
-    groups = [
-        (title, [finding for finding in warning_findings if finding.about == about]) for about, title in titles.items()
-    ]
+    groups = [(title, verdict.reserving(about)) for about, title in titles.items()]
     return [(title, findings) for title, findings in groups if findings]
 
 
@@ -224,19 +225,21 @@ def metrics(parity: Parity) -> list[Metric]:
     """Return every metric, nested groups flattened, each with its published limit."""
     flat_metrics = []
     for group, name, value in flatten({key: _folded(value) for key, value in parity.metrics.items()}):
-        limit = limit_of(name)
-        text = show(value, group=True)
-        flat_metrics.append(Metric(group, name, text, *((limit.text, limit.outside(value)) if limit else ())))
+        metric = Metric(group, name, show(value, group=True))
+        if limit := limit_of(name):
+            metric = replace(metric, limit=limit.text, outside=limit.outside(value))
+        flat_metrics.append(metric)
     return flat_metrics
 
 
 def exceeded(metrics: dict[str, Any]) -> list[str]:
     """Return one sentence for each metric beyond a published limit, without those of buckets."""
-    return [
-        f"{name} of {group} is {show(value, group=True)}, the published limit {limit.text}"
-        for group, name, value in flatten(metrics)
-        if " / " not in group and (limit := limit_of(name)) is not None and limit.outside(value)
-    ]
+    sentences = []
+    for group, name, value in flatten(metrics):
+        limit = limit_of(name)
+        if limit is not None and limit.outside(value) and " / " not in group:
+            sentences.append(f"{name} of {group} is {show(value, group=True)}, the published limit {limit.text}")
+    return sentences
 
 
 def beyond_limits(verdict: Verdict) -> list[str]:
@@ -248,11 +251,19 @@ def _folded(data: Any) -> Any:
     """Replace each row of nested tables of like rows (a bucket -> its tokens, mean and maximum) by one text."""
     if not isinstance(data, dict):
         return data
-    rows = list(data.values())
-    if rows and all(isinstance(row, dict) and 0 < len(row) <= 4 and row.keys() == rows[0].keys() for row in rows):
-        leaves = not any(isinstance(value, dict) for row in rows for value in row.values())
-        return {key: show(row, group=True) if leaves else _folded(row) for key, row in data.items()}
+    if _is_table_of_rows(data):
+        return {key: show(row, group=True) for key, row in data.items()}
     return {key: _folded(value) for key, value in data.items()}
+
+
+def _is_table_of_rows(data: dict[str, Any]) -> bool:
+    """Whether every value is a row of one to four plain values, under the same names in each row."""
+    rows = list(data.values())
+    if not rows or not all(isinstance(row, dict) and 0 < len(row) <= 4 for row in rows):
+        return False
+    if any(row.keys() != rows[0].keys() for row in rows):
+        return False
+    return not any(isinstance(value, dict) for row in rows for value in row.values())
 
 
 def facts(data: dict[str, Any]) -> list[Fact]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from reports.text import clean, counted, show
@@ -10,7 +11,7 @@ from reports.text import clean, counted, show
 if TYPE_CHECKING:
     from reports.run_model import RecordedRun
 
-SHOWN = ("step", "reward_mean", "kl_mean", "length_mean", "seconds")
+KEY_METRICS = ("step", "reward_mean", "kl_mean", "length_mean", "seconds")
 
 
 def title(run: RecordedRun) -> str:
@@ -37,7 +38,12 @@ def table(run: RecordedRun, *, all_metrics: bool = False) -> tuple[list[str], li
     Without `all_metrics`, only a few that say how the run went; all where it has none of those.
     """
     names = list(dict.fromkeys(name for step in run.steps for name in step))
-    key_metrics = [name for name in SHOWN if name in names]
+    key_metrics = [name for name in KEY_METRICS if name in names]
     chosen = names if all_metrics or len(key_metrics) < 2 else key_metrics
-    rows = [[show(step[name], group=name != "step") if name in step else "" for name in chosen] for step in run.steps]
+    rows = [[_value(step, name) for name in chosen] for step in run.steps]
     return [clean(name) for name in chosen], rows
+
+
+def _value(step: Mapping[str, float], name: str) -> str:
+    """Return a metric of a step as text; the number of a step is no amount, and has no thousands separators."""
+    return show(step[name], group=name != "step") if name in step else ""

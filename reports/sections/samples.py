@@ -7,6 +7,7 @@ and a prompt that was hashed stays hashed.
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.util
 import json
 import os
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probes.format import PREFIX, FormatError, Frame, decode_header, frame_of, number, read_extents
+from probes.format import PREFIX, FormatError, Frame, Ragged, decode_header, frame_of, number, read_extents
 from reports import displayed_paths
 from reports.text import clean, part_of
 
@@ -66,7 +67,7 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     if importlib.util.find_spec("numpy") is None:
         return "no sample browser: it needs NumPy; pip install numpy, and make the page again"
     try:
-        size = sum(file.stat().st_size for folder in folders for file in _logs(folder))
+        size = sum(map(_recorded_bytes, folders))
         if size > MOST_RECORDED:
             return f"no sample browser: the token logs have {size:,} bytes, more than {MOST_RECORDED:,}"
         baseline, candidate = map(_read, folders)
@@ -76,9 +77,9 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     if not keys:
         return "no sample browser: neither run has recorded a sample"
     place = parity.first_divergence
-    place = place if place and place.phase not in OTHER_STAGES else None
-    first = (place.step, place.sample) if place else None
-    kept = _kept(keys, baseline, candidate, first, most_bytes)
+    if place and place.phase in OTHER_STAGES:
+        place = None
+    kept = _kept(keys, baseline, candidate, place, most_bytes)
     note = ""
     if len(kept) < len(keys):
         note = f"{part_of(len(kept), len(keys), 'sample')}: those that differ most; more would take over "
@@ -111,16 +112,18 @@ def _logs(folder: Path) -> list[Path]:
     return sorted(file for file in folder.glob("*.bin") if os.path.isfile(file))  # reading a pipe would never end
 
 
+def _recorded_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in _logs(folder))
+
+
 def _frames(folder: Path) -> Iterator[Frame]:
     """Yield every rollout frame of the run. A torn or damaged file is read up to the damage."""
     for file in _logs(folder):
         with open(file, "rb") as stream:
             extents = []
-            try:
+            with contextlib.suppress(FormatError):  # Torn is one
                 for extent in read_extents(stream):
                     extents.append(extent)
-            except FormatError:  # Torn is one
-                pass
             for at in extents:
                 if at.kind == "rollout":
                     stream.seek(at.start + PREFIX.size)
@@ -134,30 +137,33 @@ def _read(folder: Path) -> dict[tuple[int, int], _Sample]:
 
     samples: dict[tuple[int, int], _Sample] = {}
     for frame in _frames(folder):
-        numbers, outputs = frame.arrays.get("sample"), frame.arrays.get("output")
-        prompts = [frame.arrays.get(name) for name in ("prompt_seen", "prompt")]
-        logprobs, finish = frame.arrays.get("logprob"), frame.fields.get("finish")
-        if numbers is None or outputs is None or outputs.offsets is None:
+        numbers, finish = frame.arrays.get("sample"), frame.fields.get("finish")
+        if numbers is None or not isinstance(frame.arrays.get("output"), Ragged):
             continue
         for index, sample in enumerate(numbers.tolist()):
-            ids = np.frombuffer(outputs.row(index), f"<{outputs.dtype}").astype(np.int32)
+            ids = _row(frame, "output", index).astype(np.int32)
             drawn = np.full(len(ids), np.nan, np.float32)
-            if logprobs is not None and logprobs.offsets is not None:
-                row = np.frombuffer(logprobs.row(index), f"<{logprobs.dtype}").astype(np.float32)
-                drawn[: len(row)] = row[: len(ids)]
-            rows = [np.frombuffer(ragged.row(index), f"<{ragged.dtype}").astype("<i4")
-                    for ragged in prompts if ragged is not None and ragged.offsets is not None]  # fmt: skip
-            prompt = next((row.tobytes() for row in rows if len(row)), b"")
+            logprobs = _row(frame, "logprob", index).astype(np.float32)
+            drawn[: len(logprobs)] = logprobs[: len(ids)]
+            prompts = [_row(frame, name, index).astype("<i4").tobytes() for name in ("prompt_seen", "prompt")]
             reason = str(finish[index]) if isinstance(finish, list) and index < len(finish) else ""
-            samples.setdefault((frame.step, int(sample)), _Sample(prompt, ids, drawn, reason))
+            samples.setdefault((frame.step, int(sample)), _Sample(prompts[0] or prompts[1], ids, drawn, reason))
     return samples
+
+
+def _row(frame: Frame, name: str, index: int) -> numpy.ndarray:
+    """Return the numbers of one sample in an array of a frame; none where the frame has no such rows."""
+    import numpy as np
+
+    array = frame.arrays.get(name)
+    return np.frombuffer(array.row(index), f"<{array.dtype}") if isinstance(array, Ragged) else np.zeros(0)
 
 
 def _kept(
     keys: list[tuple[int, int]],
     baseline: dict[tuple[int, int], _Sample],
     candidate: dict[tuple[int, int], _Sample],
-    first: tuple[int, int] | None,
+    place: Place | None,
     most_bytes: int,
 ) -> list[tuple[int, int]]:
     """Return the samples that fit into this many bytes: the first divergence, then those that differ most; in order."""
@@ -168,6 +174,7 @@ def _kept(
         costs[key] = SAMPLE_BYTES + sum(side.nbytes for side in sides) + prompt_bytes
     if sum(costs.values()) <= most_bytes:
         return keys
+    first = (place.step, place.sample) if place else None
     ranked = sorted(keys, key=lambda key: (key != first, -_difference(baseline.get(key), candidate.get(key)), key))
     kept, used = [], 0
     for key in ranked:
@@ -236,8 +243,8 @@ def _packed(
         its_prompts = [prompts.setdefault(prompt or pair[0] or pair[1], len(prompts)) for prompt in pair]
         ends = [reasons.setdefault(clean(side.finish), len(reasons)) for side in (baseline_sample, candidate_sample)]
         lengths = [
-            len(side.ids) if key in run else -1
-            for side, run in ((baseline_sample, baseline), (candidate_sample, candidate))
+            len(baseline_sample.ids) if key in baseline else -1,
+            len(candidate_sample.ids) if key in candidate else -1,
         ]
         shared_length = min(len(baseline_sample.ids), len(candidate_sample.ids))
         equal_ids = baseline_sample.ids[:shared_length] == candidate_sample.ids[:shared_length]

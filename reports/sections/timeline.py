@@ -87,7 +87,7 @@ def waits(triage: Triage) -> Timeline:
         state = Slice("phases", clean(node.state) or "seen", 0, end, {"key": node.key})
         processes[node.key] = Process(f"{names[node.key]} ({clean(node.party)})", [state])
     for wait in triage.waits[:MOST_POINTS]:
-        dur = int(float(wait.since_s or longest) * 1e9)
+        dur = int(float(wait.since_s or longest) * 1e9)  # a wait of unknown length is drawn as the longest
         args = {"for": names.get(wait.target, wait.target), "layer": wait.layer, "group": wait.group, "seq": wait.seq}
         process = processes.setdefault(wait.waiter, Process(clean(wait.waiter)))
         process.slices.append(Slice("waits", clean(wait.because) or wait.layer, end - dur, dur, args))
@@ -141,10 +141,13 @@ def _span(event: dict[str, Any], now: int, offset: int) -> Iterator[Slice]:
     start, dur, name = _integer(event.get("start_ns")), _integer(event.get("dur_ns")), clean(event.get("name"))
     if start is None or dur is None or dur < 0:
         return
+    track = "phases"
     if event["kind"] == "collective":
         track = "collectives"
-    else:
-        track = "weight syncs" if name in SYNCS else "process groups" if name in GROUPS else "phases"
+    elif name in SYNCS:
+        track = "weight syncs"
+    elif name in GROUPS:
+        track = "process groups"
     failed = {} if event.get("ok", True) else {"error": clean(event.get("error", ""))}
     named = ("step", "version", "hook", "world_size", "rank", "group_name", "group", "bytes")
     yield Slice(track, name, start + offset, dur, failed | _kept(event, named))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from reports.model import Party, Triage, Verdict, Wait
+from reports.model import Node, Party, Triage, Verdict, Wait
 from reports.text import clean, first_of
 
 _NO_PID = re.compile(r":(0|rank_\d+)$")  # in the key of a process
@@ -93,13 +93,18 @@ def victims(triage: Triage) -> list[Victims]:
             noun, who = "rank" if len(parties) == 1 else "ranks", ranks(ranked)
         else:
             noun = "process" if len(parties) == 1 else "processes"
-            name_counts = Counter(map(_who, parties))
-            names = [
-                name if name_counts[name := _who(party)] < 2 else f"{name} ({clean(party.key)})" for party in parties
-            ]
-            who = first_of(names, 6)
+            who = first_of(_distinct_names(parties), 6)
         rows.append(Victims(len(parties), noun, who, why))
     return sorted(rows, key=lambda group: -group.count)
+
+
+def _distinct_names(parties: list[Party]) -> list[str]:
+    """Return the name of each process, with its key where several have that name."""
+    names = [_who(party) for party in parties]
+    often = Counter(names)
+    return [
+        name if often[name] == 1 else f"{name} ({clean(party.key)})" for name, party in zip(names, parties, strict=True)
+    ]
 
 
 def ranks(numbers: Iterable[int]) -> str:
@@ -131,19 +136,23 @@ def cycle(triage: Triage) -> list[Step]:
 def processes(triage: Triage) -> list[tuple[str, str, str, str]]:
     """Return (mark, label, key, state) of the first SHOWN_NODES processes: parties first, bystanders last. The key is
     empty where its pid is not known."""
+    rows = []
+    for node in _parties_first(triage)[:SHOWN_NODES]:
+        key = "" if _NO_PID.search(node.key) else node.key
+        rows.append((clean(node.party), clean(node.label), clean(key), clean(node.state)))
+    return rows
+
+
+def _parties_first(triage: Triage) -> list[Node]:
+    """Return the processes, culprits first, then suspects, victims and bystanders."""
     order = {"culprit": 0, "suspect": 1, "victim": 2, "bystander": 3}
-    nodes = sorted(triage.nodes, key=lambda node: order.get(node.party, 3))
-    return [
-        (clean(node.party), clean(node.label), clean("" if _NO_PID.search(node.key) else node.key), clean(node.state))
-        for node in nodes[:SHOWN_NODES]
-    ]
+    return sorted(triage.nodes, key=lambda node: order.get(node.party, 3))
 
 
 def stacks(triage: Triage) -> list[Stack]:
     """Return every distinct stack with the processes that have it, those of the parties first."""
-    order = {"culprit": 0, "suspect": 1, "victim": 2, "bystander": 3}
     labels_by_stack: dict[tuple[str, ...], list[str]] = {}
-    for node in sorted(triage.nodes, key=lambda node: order.get(node.party, 3)):
+    for node in _parties_first(triage):
         if node.stack:
             labels_by_stack.setdefault(tuple(map(clean, node.stack)), []).append(clean(node.label))
     return [Stack(first_of(names, 6), list(frames)) for frames, names in labels_by_stack.items()]
@@ -161,7 +170,9 @@ def _because(wait: Wait) -> str:
 
 def _role(party: Party) -> str:
     """Return what is shown after the name. "process" is a probe's word for an unknown role."""
-    return clean(party.engine if party.rank is None else party.role if party.role != "process" else party.engine)
+    if party.rank is None or party.role == "process":
+        return clean(party.engine)
+    return clean(party.role)
 
 
 def _who(party: Party) -> str:

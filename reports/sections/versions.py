@@ -54,10 +54,8 @@ def _environment(path: str) -> dict[str, Any]:
         return {}
     files = sorted(file for file in (Path(path) / EVENTS).glob("*.jsonl") if os.path.isfile(file))
     events_by_file = {file.name: event for file in files for event in _events(file)}
-    return next(
-        (events_by_file[name] for name in events_by_file if name.startswith("rollout")),
-        next(iter(events_by_file.values()), {}),
-    )
+    of_engines = [event for name, event in events_by_file.items() if name.startswith("rollout")]
+    return next(iter([*of_engines, *events_by_file.values()]), {})
 
 
 def _events(file: Path) -> Iterator[dict[str, Any]]:

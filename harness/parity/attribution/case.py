@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from harness.parity.explain import remaining
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
@@ -31,22 +29,17 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
     kinds_by_sample = _kinds_by_sample(e, kinds, of_engine)
     offending = list(dict.fromkeys([*unexplained(so_far, kinds), *_telling(e, kinds_by_sample)]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
-    healthy = [
-        (step, sample)
-        for step, step_prompts in prompts.items()
-        for sample in sorted(step_prompts)
-        if (step, sample) not in kinds_by_sample and (of_engine is None or (step, sample) in of_engine)
-    ][:HEALTHY]
-    return [
-        CaseSample(
-            sample,
-            prompts[step][sample],
-            offends=(step, sample) in kinds_by_sample,
-            leader=min(sibling for sibling, ids in prompts[step].items() if ids == prompts[step][sample]),
-        )
-        for step, sample in sorted([*offending, *healthy])
-        if sample in prompts[step]
-    ]
+    drawn = [(step, sample) for step, step_prompts in prompts.items() for sample in sorted(step_prompts)]
+    by_suspect = [item for item in drawn if of_engine is None or item in of_engine]
+    healthy = [item for item in by_suspect if item not in kinds_by_sample][:HEALTHY]
+    case = []
+    for step, sample in sorted([*offending, *healthy]):
+        ids = prompts[step].get(sample)
+        if ids is None:
+            continue
+        leader = min(sibling for sibling, sibling_ids in prompts[step].items() if sibling_ids == ids)
+        case.append(CaseSample(sample, ids, offends=(step, sample) in kinds_by_sample, leader=leader))
+    return case
 
 
 def _kinds_by_sample(
@@ -60,7 +53,9 @@ def _kinds_by_sample(
     kinds_by_sample: dict[Sample, frozenset[DivergenceKey]] = {}
     for kind in kinds:
         for step, sample in e.found(kind).tolist():
-            if sample >= 0 and step >= 0 and (of_engine is None or (step, sample) in of_engine):
+            if sample < 0 or step < 0:  # of the native stage, or of no sample
+                continue
+            if of_engine is None or (step, sample) in of_engine:
                 kinds_by_sample[step, sample] = kinds_by_sample.get((step, sample), frozenset()) | {kind}
     if not kinds_by_sample and e.steps:
         last = e.steps[-1]
@@ -108,14 +103,14 @@ def unexplained(so_far: Explained, kinds: list[DivergenceKey]) -> list[tuple[int
 def _lengths(e: Evidence, step: int) -> dict[int, int]:
     """Return the tokens of the baseline's responses of one step, by sample."""
     table = e.baseline.recording.table("rollout", step)
-    rows = table.rows("output") if table is not None else None
-    return {} if table is None or rows is None else dict(zip(table.sample.tolist(), rows.lengths.tolist(), strict=True))
+    if table is None or (responses := table.rows("output")) is None:
+        return {}
+    return dict(zip(table.sample.tolist(), responses.lengths.tolist(), strict=True))
 
 
 def _prompts(e: Evidence, step: int) -> dict[int, tuple[int, ...]]:
     """Return the prompt ids of one step as they were sent, by sample."""
     table = e.baseline.recording.table("rollout", step)
-    rows = table.rows("prompt") if table is not None else None
-    if table is None or rows is None:
+    if table is None or (prompts := table.rows("prompt")) is None:
         return {}
-    return {int(sample): tuple(np.asarray(rows.row(row)).tolist()) for row, sample in enumerate(table.sample)}
+    return {sample: tuple(prompts.row(row).tolist()) for row, sample in enumerate(table.sample.tolist())}

@@ -12,6 +12,7 @@ import numpy as np
 
 from harness.parity.gather import gather
 from harness.recordings.library import Library
+from harness.recordings.records.values import equal_values
 from harness.recordings.store import Recording
 
 
@@ -28,16 +29,15 @@ def clean(run: Path, *, cap: float | None = None, library: Library | None = None
 
 
 def _as_asked(recording: Recording) -> bool:
+    """Whether every engine recorded that it was given each sampling parameter of the scenario."""
     sampling, requests = recording.records.settings.sampling, recording.records.sampling
-    return bool(sampling) and bool(requests) and all(
-        request.received
-        and all(_listed(request.received.get(name)) == _listed(value) for name, value in sampling.items())
-        for request in requests
-    )  # fmt: skip
-
-
-def _listed(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    if not sampling or not requests:
+        return False
+    for request in requests:
+        received = request.received
+        if not received or not all(equal_values(received.get(name), value) for name, value in sampling.items()):
+            return False
+    return True
 
 
 def _ended(recording: Recording, step: int) -> bool:
@@ -45,8 +45,7 @@ def _ended(recording: Recording, step: int) -> bool:
     min_tokens.
     """
     table = recording.table("rollout", step)
-    output = table.rows("output") if table is not None else None
-    if table is None or output is None or table.finish is None:
+    if table is None or table.finish is None or (output := table.rows("output")) is None:
         return False
     ends = {end for info in recording.records.engines for end in info.resolved.end_ids or ()}
     sampling = recording.records.settings.sampling

@@ -9,10 +9,11 @@ from typing import Any
 
 from harness.parity.causes.family import Seen
 from harness.parity.interventions.situation import LEAST, Situation
-from harness.parity.interventions.trial import Trial, equal_values, value_text
+from harness.parity.interventions.trial import Trial, value_text
 from harness.parity.subjects.sampling.causes import SAMPLING_PARAM, sampling_key
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from harness.parity.subjects.sampling.causes_sampler import SPORADIC, excluded
+from harness.recordings.records.values import equal_values
 from reports.text import figure, part_of
 from scenarios.bench.case import Fitted
 from scenarios.engines import canonical
@@ -49,35 +50,26 @@ def guesses(s: Situation) -> Iterator[Trial]:
     yield from _fits(s, fitted)
     yield from _passed_over(s)
     yield from _fits(s, fitted, partial=True)
-    values: dict[str, list[Any]] = {
-        "min_tokens": [0],
-        "ignore_eos": [not asked_sampling.get("ignore_eos", False)],
-        "stop_token_ids": [[]],
-    }
-    for name, tries in values.items():
-        for value in tries:
-            if equal_values(value, asked_sampling.get(name)):
-                continue
-            # Where no number explains every choice, a switch that does is the only explanation.
-            yield replace(
-                _guess(s, name, value), seen=() if any(fit.complete for fit in fitted) else (Seen.ALONE_EXPLAINS,)
-            )
+    # Where no number explains every choice, a switch that does is the only explanation.
+    exclusions = () if any(fit.complete for fit in fitted) else (Seen.ALONE_EXPLAINS,)
+    switches = {"min_tokens": 0, "ignore_eos": not asked_sampling.get("ignore_eos", False), "stop_token_ids": []}
+    for name, value in switches.items():
+        if not equal_values(value, asked_sampling.get(name)):
+            yield replace(_guess(s, name, value), seen=exclusions)
 
 
 def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | None = None) -> Trial:
     """Return the trial of one parameter. `bounds`: the range of values that explains the engine's choices as well."""
-    more = f" ({value_text(bounds[0])} to {value_text(bounds[1])} does as well)" if bounds else ""
+    more, details = "", {"asked": s.run_sampling.get(name), "as if": value, "side": s.side}
+    if bounds:
+        more = f" ({value_text(bounds[0])} to {value_text(bounds[1])} does as well)"
+        details["bounds"] = bounds
     return Trial(
         sampling_key(name),
         f"{name} {value_text(value)} in the reference",
         f"the {s.side} samples as if {name} were {value_text(value)}{more}",
         {"penalties": ((name, value),)} if name in PENALTIES else {"sampling": ((name, value),)},
-        details={
-            "asked": s.run_sampling.get(name),
-            "as if": value,
-            "side": s.side,
-            **({"bounds": bounds} if bounds else {}),
-        },
+        details=details,
     )
 
 

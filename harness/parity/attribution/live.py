@@ -232,9 +232,11 @@ def _place(number: int, layer: int, apart: float, head: HeadReport | None) -> tu
         f"; given what enters the engine's head, the reference's head differs from it at {head.after} of "
         f"{head.before} tokens, and from itself at {head.by_states}"
     )
-    if head.after > RESIDUE * head.before:
-        return ("head" if head.by_states <= RESIDUE * head.before else f"{place} and head"), description
-    return place, description
+    if head.after <= RESIDUE * head.before:
+        return place, description
+    # The head differs by itself. The layers do not matter where the reference's own head hardly notices their states.
+    layers_matter = head.by_states > RESIDUE * head.before
+    return (f"{place} and head" if layers_matter else "head"), description
 
 
 def narrowest(s: Situation) -> tuple[str, str]:
@@ -254,11 +256,10 @@ def narrowest(s: Situation) -> tuple[str, str]:
     nothing_wrong = s.held is not None and not s.held.otherwise and not s.held.of_buffers("differs")
     if s.held is not None and s.held.all_equal and nothing_wrong:
         untested = len(s.held.of_buffers("not tested"))
+        more = f" ({untested} more not tested)" if untested else ""
         description += (
             "; every tensor that the engine holds is the learner's, and so is every buffer that the configuration "
-        )
-        description += (
-            f"computes{f' ({untested} more not tested)' if untested else ''}: it computes other numbers with them"
+            f"computes{more}: it computes other numbers with them"
         )
     if nothing_wrong and any(tried.intervention == FRESH and tried.side == s.side for tried in s.tried):
         untested = 0  # what a fresh engine does as well, no earlier state did

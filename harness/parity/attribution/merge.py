@@ -19,7 +19,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Learned
 from harness.parity.facts.odd_one import TRAINER as LEARNER_MOVED
 from harness.parity.facts.odd_one import UNKNOWN, engines_compared, odd_one, repeat_themselves
-from harness.parity.interventions.situation import LEAST, Named
+from harness.parity.interventions.situation import LEAST, Named, Tried
 from harness.parity.rivals import noted, told_apart
 from harness.parity.subjects.learner.causes import TRAINER
 from harness.parity.subjects.precision.observed_lifted import STAGE as LIFTED
@@ -103,7 +103,8 @@ def _with_unexplained(
     if not explained:
         causes += [_narrowed(cause, attribution, e) for cause in standing if UNEXPLAINED.has(cause.key)]
     if withdrawn and not causes:
-        causes = [_nothing_left(attribution)]
+        summary = "the cause that the recordings named does not stand on the live engines"
+        causes = [Cause.of(UNEXPLAINED.key(), "unknown", summary)]
     if not any(UNEXPLAINED.has(cause.key) for cause in causes):
         remainders = [_remainder(side, causes, attribution) for side in _remaining(causes, attribution)]
         causes += [_narrowed(remainder, attribution, e) for remainder in remainders]
@@ -128,9 +129,12 @@ def same_cause(live: CauseKey, recorded: CauseKey) -> bool:
     except PluginError:  # then the rule for every family decides
         pass
     cure = family(live).cured_by
+    # Families that one intervention cures are one family here: nothing on the bench could tell them apart.
     is_same_family = live.family == recorded.family or (bool(cure) and cure == family(recorded).cured_by)
-    what, which = {*live.parts}, {*recorded.parts}
-    return is_same_family and (not what or not which or which <= what or (live.many and recorded.many))
+    live_parts, recorded_parts = {*live.parts}, {*recorded.parts}
+    # A cause without parts is of its whole family. Two that count their parts ("12 tensors") name none to compare.
+    names_no_part = not live_parts or not recorded_parts or (live.many and recorded.many)
+    return is_same_family and (names_no_part or recorded_parts <= live_parts)
 
 
 def _meant_by(first: Cause, second: Cause) -> bool:
@@ -147,9 +151,9 @@ def _settled(attribution: Attribution, side: str) -> bool:
 
 def _confirmed(cause: Cause, attribution: Attribution, families: _Families) -> Cause:
     """Return the cause with the proof that the bench gives without an intervention."""
-    confirmation = (
-        None if _live(cause) else families.ask(family(cause.key).confirmed, _on_bench(cause, attribution), None)
-    )
+    if _live(cause):
+        return cause
+    confirmation = families.ask(family(cause.key).confirmed, _on_bench(cause, attribution), None)
     if confirmation is None:
         return cause
     proof, exclusion = confirmation
@@ -168,20 +172,21 @@ def _proven(recorded: list[Cause], attribution: Attribution) -> tuple[list[Cause
         key = _unnamed(named.cause, [causes[i].key for i in matches])
         if key:
             fresh.append(named)
-            evidence = f"live: {in_words(named.proof)}"
-            details, proofs = dict(named.details), [named.proof]
-            causes.append(
-                Cause.of(
-                    key=key,
-                    party=named.party,
-                    summary=named.summary,
-                    evidence=evidence,
-                    details=details,
-                    proofs=proofs,
-                    observed=named.seen,
-                )
-            )
+            causes.append(_of_the_bench(named, key))
     return causes, fresh
+
+
+def _of_the_bench(named: Named, key: CauseKey) -> Cause:
+    """Return the cause that an intervention named and no recording did."""
+    return Cause.of(
+        key=key,
+        party=named.party,
+        summary=named.summary,
+        evidence=f"live: {in_words(named.proof)}",
+        details=dict(named.details),
+        proofs=[named.proof],
+        observed=named.seen,
+    )
 
 
 def _unnamed(live: CauseKey, recorded_keys: list[CauseKey]) -> CauseKey | None:
@@ -213,16 +218,8 @@ def _contradicted(cause: Cause, attribution: Attribution, families: _Families) -
     difference larger and no record speaks for it. Nor does it if it was read from the likelihood of native samples, and
     a live intervention shows that their prompts or weights were others.
     """
-    side = _side(cause)
-    if (
-        cause.details.get("stage") == "native"
-        and family(cause.key).drawn
-        and not _live(cause)
-        and _difference_removed(attribution, side)
-    ):
-        used = [str(named.cause) for named in attribution.named if named.side == side and family(named.cause).premise]
-        if used:
-            return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
+    if premises := _wrong_premises(cause, attribution):
+        return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(premises)}"
     if UNEXPLAINED.has(cause.key):
         return ""
     bench = _on_bench(cause, attribution)
@@ -231,13 +228,22 @@ def _contradicted(cause: Cause, attribution: Attribution, families: _Families) -
     return families.ask(family(cause.key).contradicted, bench, "")
 
 
+def _wrong_premises(cause: Cause, attribution: Attribution) -> list[str]:
+    """Return the live causes without which the likelihood of a side's native samples says nothing; [] for a cause that
+    was not read from it.
+    """
+    side = _side(cause)
+    from_samples = cause.details.get("stage") == "native" and family(cause.key).drawn
+    if not from_samples or _live(cause) or not _difference_removed(attribution, side):
+        return []
+    return [str(named.cause) for named in attribution.named if named.side == side and family(named.cause).premise]
+
+
 def _on_bench(cause: Cause, attribution: Attribution) -> OnBench:
     side = _side(cause)
     first, remaining = attribution.first.get(side), attribution.remaining.get(side)
     return OnBench(
-        tried=tuple(
-            attempt for attempt in attribution.tried if attempt.side == side and same_cause(attempt.cause, cause.key)
-        ),
+        tried=_attempts(cause, attribution),
         named=tuple(named.cause for named in attribution.named if named.side == side),
         proven=_live(cause),
         removed_all=_difference_removed(attribution, side),
@@ -248,14 +254,18 @@ def _on_bench(cause: Cause, attribution: Attribution) -> OnBench:
     )
 
 
+def _attempts(cause: Cause, attribution: Attribution) -> tuple[Tried, ...]:
+    """Return the interventions that were tried for a cause on its side."""
+    of_side = [attempt for attempt in attribution.tried if attempt.side == _side(cause)]
+    return tuple(attempt for attempt in of_side if same_cause(attempt.cause, cause.key))
+
+
 def _noted(cause: Cause, attribution: Attribution, families: _Families) -> Cause:
     """Return the cause with the bench's note where it was not proven live: what was tried, or why nothing was."""
     side = _side(cause)
     if _live(cause) or UNEXPLAINED.has(cause.key):
         return cause
-    attempts = [
-        attempt for attempt in attribution.tried if attempt.side == side and same_cause(attempt.cause, cause.key)
-    ]
+    attempts = _attempts(cause, attribution)
     if side in attribution.first and not attribution.first[side].total:
         note = "the engine agrees with the reference at the last weights, so that only the recordings speak for it"
     elif attempts:
@@ -356,26 +366,21 @@ def _of_the_learner(cause: Cause) -> Cause:
 
 def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:
     """Return the sides of which every cause was proven live, while a part of the difference is left."""
-    return [
-        side
-        for side, remaining in attribution.remaining.items()
-        if not (attribution.broken or attribution.first[side].noise or _difference_removed(attribution, side))
-        and LEAST <= remaining.total < attribution.first[side].total
-        and (side_causes := [cause for cause in causes if _side(cause) == side])
-        and all(_live(cause) for cause in side_causes)
-    ]
+    sides = []
+    for side, remaining in attribution.remaining.items():
+        first = attribution.first[side]
+        if attribution.broken or first.noise or _difference_removed(attribution, side):
+            continue
+        live = [_live(cause) for cause in causes if _side(cause) == side]
+        if live and all(live) and LEAST <= remaining.total < first.total:
+            sides.append(side)
+    return sides
 
 
 def _remainder(side: str, causes: list[Cause], attribution: Attribution) -> Cause:
     first, remaining = attribution.first[side].total, attribution.remaining[side].total
     names = " and ".join(cause.name for cause in causes if _side(cause) == side)
     return Cause.of(UNEXPLAINED.key(), side, f"{part_of(remaining, first, 'difference')} are left without {names}", "")
-
-
-def _nothing_left(attribution: Attribution) -> Cause:
-    return Cause.of(
-        UNEXPLAINED.key(), "unknown", "the cause that the recordings named does not stand on the live engines"
-    )
 
 
 def _withdrawn(cause: Cause, reason: str) -> Finding:

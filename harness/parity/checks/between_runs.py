@@ -51,14 +51,10 @@ def tokens(e: Evidence) -> Outcome:
     if unjudged:
         text = f"{part_of(unjudged, flips, 'flip')} cannot be judged: no margin of the learner was recorded at them"
         return outcome("tokens", "not tested", text, **details)
-    return outcome(
-        "tokens",
-        "ruled out",
-        f"{counted(compared, 'token')} compared, {counted(flips, 'flip')}, all benign"
-        if flips
-        else f"{part_of(compared, compared, 'token')} equal",
-        **details,
-    )
+    text = f"{part_of(compared, compared, 'token')} equal"
+    if flips:
+        text = f"{counted(compared, 'token')} compared, {counted(flips, 'flip')}, all benign"
+    return outcome("tokens", "ruled out", text, **details)
 
 
 @check("lengths", required=coupled, draws=True)
@@ -160,16 +156,12 @@ def _trains_on_its_own(e: Evidence) -> bool:
 @check("trained-tokens", required=_trains_on_its_own, alone=True)
 def trained_tokens(e: Evidence) -> Outcome:
     """The tokens that a learner trained on, against those that its engine drew."""
-    kinds = tuple(key for side in e.sides if (key := Kind.TRAINED.of(side.name)) in e.first)
+    kinds = e.diverged(Kind.TRAINED)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None
-        return outcome(
-            "trained-tokens",
-            "confirmed",
-            f"what was trained on is not what was rolled out: {place.context}",
-            kinds=kinds,
-        )
+        text = f"what was trained on is not what was rolled out: {place.context}"
+        return outcome("trained-tokens", "confirmed", text, kinds=kinds)
     for side in e.sides:
         if gap := side.uncompared:
             text = f"the {side.name}'s samples of step {gap[0]} were not compared with what was trained on: {gap[1]}"
@@ -184,11 +176,8 @@ def trained_tokens(e: Evidence) -> Outcome:
         return outcome("trained-tokens", "not tested", "a guided run trains on the tokens of its guide, another run")
     if not all(side.counts.trained_tokens for side in e.sides):
         return outcome("trained-tokens", "not tested", "no experience was recorded beside the rollouts")
-    return outcome(
-        "trained-tokens",
-        "ruled out",
-        "the tokens trained on are the tokens rolled out" + (" (the baseline's, in both runs)" if e.guided else ""),
-    )
+    whose = " (the baseline's, in both runs)" if e.guided else ""
+    return outcome("trained-tokens", "ruled out", f"the tokens trained on are the tokens rolled out{whose}")
 
 
 @check("experience", required=trains)
@@ -197,38 +186,21 @@ def experience(e: Evidence) -> Outcome:
     samples = e.counts.experience_samples
     if Kind.EXPERIENCE.of() in e.first:
         place = e.first[Kind.EXPERIENCE.of()].place
-        return outcome(
-            "experience",
-            "confirmed",
-            place.context
-            if place.position < 0
-            else f"{place.field} differs from step {place.step} on, on the same tokens",
-            kinds=(Kind.EXPERIENCE.of(),),
-        )
+        text = f"{place.field} differs from step {place.step} on, on the same tokens"
+        if place.position < 0:  # of no single token: a mean
+            text = place.context
+        return outcome("experience", "confirmed", text, kinds=(Kind.EXPERIENCE.of(),))
     if not samples:
         return outcome("experience", "not tested", "no experience of the same tokens in both runs")
-    loose = e.experience.not_identical
-    findings = (
-        [
-            Finding(
-                "experience",
-                f"not bit-identical, though within the tolerance: {', '.join(loose)}",
-                where="learner",
-                details=dict(loose),
-            )
-        ]
-        if loose
-        else []
-    )
-    identical = f"within the tolerance; {_apart(e, *loose)}" if loose else "bit-identical"
+    loose, findings, how_equal = e.experience.not_identical, list[Finding](), "bit-identical"
+    if loose:
+        summary = f"not bit-identical, though within the tolerance: {', '.join(loose)}"
+        findings.append(Finding("experience", summary, where="learner", details=dict(loose)))
+        how_equal = f"within the tolerance; {_apart(e, *loose)}"
     if untested := [why for name, why in e.experience.untested.items() if name != "reward"]:
         return outcome("experience", "not tested", untested[0], findings=findings)
-    return outcome(
-        "experience",
-        "ruled out",
-        f"what the learners made of {counted(samples, 'sample')} is {identical}",
-        findings=findings,
-    )
+    text = f"what the learners made of {counted(samples, 'sample')} is {how_equal}"
+    return outcome("experience", "ruled out", text, findings=findings)
 
 
 @check("rewards", required=trains)

@@ -11,13 +11,16 @@ def excused(e: Evidence, result: Outcome) -> Outcome:
 
     That difference must be in the same step or before.
     """
-    decides = result.decides and result.check.state == "confirmed" and result.kinds
+    if not result.decides or result.check.state != "confirmed" or not result.kinds:
+        return result
     # Only what is made without an engine can be excused. A noisy engine has its capped floor, and no further excuse.
-    if not decides or not all(key.kind.downstream for key in result.kinds):
+    if not all(key.kind.downstream for key in result.kinds):
         return result
     for side in e.sides:
         again = e.second_runs.get(side.name)
-        second_kinds = again.kinds if again is not None else {}
+        if again is None:
+            continue
+        second_kinds = again.kinds
         if all(kind in second_kinds and second_kinds[kind] <= e.first[kind].step for kind in result.kinds):
             first = min(second_kinds[kind] for kind in result.kinds)
             text = f"{result.check.evidence}; run again, the {side.name} differs from itself too, from step {first} on"

@@ -26,9 +26,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     """Each engine's log-probabilities, and its choices, against its own learner: the third opinion that says which
     engine moved.
     """
-    kinds = tuple(
-        kind.of(side.name) for side in e.sides for kind in (Kind.ENGINE, Kind.CHOICE) if kind.of(side.name) in e.first
-    )
+    kinds = e.diverged(Kind.ENGINE, Kind.CHOICE)
     details: dict[str, Any] = {
         side.name: {
             "buckets": side.to_learner.by_bucket(),
@@ -92,8 +90,9 @@ def _not_compared_with_learner(e: Evidence) -> str:
 def weight_sync(e: Evidence) -> Outcome:
     """Transport digests, tensors that were not sent, and the proof, at each version that was used."""
     records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
-    synced = (Kind.SYNC.of(side.name) for side in e.sides)
-    kinds = tuple(key for key in (*synced, Kind.VERSION.of()) if key in e.first)
+    kinds = e.diverged(Kind.SYNC)
+    if Kind.VERSION.of() in e.first:
+        kinds += (Kind.VERSION.of(),)
     details: dict[str, Any] = {name: record.facts() for name, record in records.items()}
     findings = [
         _harmless_absence(name, record)
@@ -189,17 +188,16 @@ def _not_covered(side: Side, again: SecondRun | None) -> list[str]:
     """Return what the comparison of the engine with itself does not cover."""
     if again is not None and not again.useless:
         later = [step for step in side.recording.steps("rollout") if step not in again.steps]
-        return [
-            "another machine, device or environment",
-            *([f"the weights of the steps {', '.join(map(str, later[:5]))}"] if later else []),
-        ]
-    steps = side.recording.steps("floor")
-    steps_text = ", ".join(map(str, steps[:5])) or "none"
-    later = [step for step in side.recording.steps("rollout") if step not in steps]
+        weights = [f"the weights of the steps {', '.join(map(str, later[:5]))}"] if later else []
+        return ["another machine, device or environment", *weights]
+    floor_steps = side.recording.steps("floor")
+    later = [step for step in side.recording.steps("rollout") if step not in floor_steps]
+    steps_text = ", ".join(map(str, floor_steps[:5])) or "none"
+    weights = [f"the weights of other steps than {steps_text}"] if later else []
     return [
         "another start of the engine, with which its own sampler may draw other samples",
         "another machine, device or environment",
-        *([f"the weights of other steps than {steps_text}"] if later else []),
+        *weights,
         "batches larger than the sample that was drawn again",
     ]
 
@@ -339,6 +337,7 @@ def native(e: Evidence) -> Outcome:
     result = e.native
     if result is None:
         return outcome("native", "not tested", "the native stage was not asked for")
+    # The worst first: a difference, nothing drawn, too few draws, then samples that could not be read.
     kinds = tuple(key for key in e.first if key.kind.stage is Stage.NATIVE)
     details: dict[str, Any] = {
         **result.details(),

@@ -55,24 +55,33 @@ def summary(e: Evidence, side: Side) -> RunSummary:
 def step_seconds(side: Side) -> dict[int, float]:
     """Return the seconds of each step: its `step` span, else the trainer's metric, else the sum of its phases."""
     spans = spans_by_step(side.recording)
-    seconds_by_step = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
-    if not seconds_by_step:
-        recorded = {record.step: record.number("seconds") for record in side.recording.records.steps}
-        seconds_by_step = {step: value for step, value in recorded.items() if step is not None and np.isfinite(value)}
-    if not seconds_by_step:
-        for (name, step), seconds in spans.items():
-            if name in _SPANS.values() and step >= 0:
-                seconds_by_step[step] = seconds_by_step.get(step, 0.0) + seconds
-    return dict(sorted(seconds_by_step.items()))
+    whole_steps = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
+    return dict(sorted((whole_steps or _metric_seconds(side.recording) or _phase_seconds(spans)).items()))
 
 
-_KNOWN: WeakKeyDictionary[Recording, dict[tuple[str, int], float]] = WeakKeyDictionary()  # several checks need it
+def _metric_seconds(recording: Recording) -> dict[int, float]:
+    """Return the seconds of each step by the trainer's metrics, where they are finite numbers."""
+    recorded = {record.step: record.number("seconds") for record in recording.records.steps}
+    return {step: seconds for step, seconds in recorded.items() if step is not None and np.isfinite(seconds)}
+
+
+def _phase_seconds(spans: dict[tuple[str, int], float]) -> dict[int, float]:
+    """Return the seconds of all phases of each step together."""
+    seconds_by_step: dict[int, float] = {}
+    for (name, step), seconds in spans.items():
+        if name in _SPANS.values() and step >= 0:
+            seconds_by_step[step] = seconds_by_step.get(step, 0.0) + seconds
+    return seconds_by_step
+
+
+_SPANS_BY_RECORDING: WeakKeyDictionary[Recording, dict[tuple[str, int], float]] = WeakKeyDictionary()
 
 
 def spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
-    if recording not in _KNOWN:
-        _KNOWN[recording] = _spans_by_step(recording)
-    return _KNOWN[recording]
+    """Return `_spans_by_step`, made once for a recording, since several checks need it."""
+    if recording not in _SPANS_BY_RECORDING:
+        _SPANS_BY_RECORDING[recording] = _spans_by_step(recording)
+    return _SPANS_BY_RECORDING[recording]
 
 
 def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
@@ -98,27 +107,41 @@ def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
     return longest
 
 
+# Engine parameters that have a row, as the engine resolved them.
+_ENGINE_ROWS = (
+    "dtype",
+    "max_model_len",
+    "prefix_caching",
+    "enforce_eager",
+    "max_num_seqs",
+    "kv_cache_tokens",
+    "attention_backend",
+    "device",
+)
 # Settings that have a row under another name.
-_SHOWN = ("name", "path", "mode", "train batch size")
+_RENAMED_ROWS = ("name", "path", "mode", "train batch size")
 
 
 def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
+    """Return name -> a number for each of these steps, NaN where it was not recorded. A series without any number is
+    left out.
+    """
     run = side.recording
-    metrics = {record.step: record.metrics for record in run.records.steps}
+    by_step: dict[str, dict[int, float]] = {"seconds": step_seconds(side)}
+    records = [(record.step, record) for record in run.records.steps if record.step is not None]
+    for name, metric in _METRICS.items():
+        by_step[name] = {step: record.number(metric) for step, record in records}
     spans = spans_by_step(run)
-    seconds = step_seconds(side)
-    padded, real = _batch_tokens(run)
-    series = {"step": [float(step) for step in steps], "seconds": [seconds.get(step, NAN) for step in steps]}
-    series |= {name: [number(metrics.get(step, {}).get(key)) for step in steps] for name, key in _METRICS.items()}
-    series |= {name: [spans.get((span, step), NAN) for step in steps] for name, span in _SPANS.items()}
-    series["padded_tokens"] = [padded.get(step, NAN) for step in steps]
-    series["real_tokens"] = [real.get(step, NAN) for step in steps]
-    if all(np.isnan(series["length_mean"])):  # rollouts without training have no `step` metrics
-        lengths = [_lengths(run, step) for step in steps]
-        series["length_mean"] = [float(np.mean(of_step)) if len(of_step) else NAN for of_step in lengths]
-        series["length_max"] = [float(np.max(of_step)) if len(of_step) else NAN for of_step in lengths]
-    series |= {f"memory of {role}, MiB": values for role, values in observed_memory.largest(side.memory, steps).items()}
-    return {name: values for name, values in series.items() if name == "step" or not all(np.isnan(values))}
+    for name, span in _SPANS.items():
+        by_step[name] = {step: spans.get((span, step), NAN) for step in steps}
+    by_step["padded_tokens"], by_step["real_tokens"] = _batch_tokens(run)
+    series = {name: [values.get(step, NAN) for step in steps] for name, values in by_step.items()}
+    if np.isnan(series["length_mean"]).all():  # rollouts without training have no `step` metrics
+        series |= _lengths(run, steps)
+    for role, values in observed_memory.largest(side.memory, steps).items():
+        series[f"memory of {role}, MiB"] = values
+    recorded = {name: values for name, values in series.items() if not np.isnan(values).all()}
+    return {"step": [float(step) for step in steps], **recorded}
 
 
 def _batch_tokens(run: Recording) -> tuple[dict[int, float], dict[int, float]]:
@@ -133,10 +156,16 @@ def _batch_tokens(run: Recording) -> tuple[dict[int, float], dict[int, float]]:
     return padded, real
 
 
-def _lengths(run: Recording, step: int) -> np.ndarray:
-    table = run.table("rollout", step)
-    output = table.rows("output") if table is not None else None
-    return output.lengths if output is not None else np.zeros(0)
+def _lengths(run: Recording, steps: list[int]) -> dict[str, list[float]]:
+    """Return the mean and the largest length of each step's responses, as its rollouts have them."""
+    means: list[float] = []
+    largest: list[float] = []
+    for step in steps:
+        output = run.rows("rollout", step, "output")
+        lengths = np.array([NAN]) if output is None or not len(output) else output.lengths
+        means.append(float(lengths.mean()))
+        largest.append(float(lengths.max()))
+    return {"length_mean": means, "length_max": largest}
 
 
 def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
@@ -151,19 +180,7 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         "seed": settings.seed,
         "engine": info.engine,
         "engine version": info.version,
-        **{
-            name.replace("_", " "): info.resolved.parameters.get(name)
-            for name in (
-                "dtype",
-                "max_model_len",
-                "prefix_caching",
-                "enforce_eager",
-                "max_num_seqs",
-                "kv_cache_tokens",
-                "attention_backend",
-                "device",
-            )
-        },
+        **{name.replace("_", " "): info.resolved.parameters.get(name) for name in _ENGINE_ROWS},
         "temperature": records.sampling_in(e.mode).requested.get("temperature"),
         "train batch, samples": settings.learner.train_batch_size,
         "steps": len(run.steps("rollout")),
@@ -179,33 +196,26 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         "learner after the last update": last_actor[:12] or None,
     }
     rows = {title: value for title, value in rows.items() if value is not None}
-    baseline_settings, candidate_settings = (
-        flatten(e.baseline.recording.scenario),
-        flatten(e.candidate.recording.scenario),
-    )
     # Settings that differ and have no row of their own, such as engine.tensor_parallel.
-    differing_keys = [
-        key
-        for key in differences(baseline_settings, candidate_settings)
-        if key.rpartition(".")[2].replace("_", " ") not in {*rows, *_SHOWN}
-    ]
-    values = flatten(run.scenario)
-    return rows | {key: values.get(key) for key in differing_keys}
+    values, titles = flatten(run.scenario), {*rows, *_RENAMED_ROWS}
+    for key in differences(*(flatten(each_side.recording.scenario) for each_side in (e.baseline, e.candidate))):
+        if key.rpartition(".")[2].replace("_", " ") not in titles:
+            rows[key] = values.get(key)
+    return rows
 
 
 def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
     """Return what differs between any two runs without meaning a change: times, noise."""
     rollout = [v for v in series.get("rollout_seconds", []) if v == v]
     syncs = [sync.seconds for sync in side.recording.records.syncs]
+    engine_starts = [_number_or_none(info.start_seconds) for info in engine_infos(side, e.mode)]
     rows = {
         "seconds per step": _mean(series, "seconds"),
         "rollout, seconds per step": _mean(series, "rollout_seconds"),
         "train, seconds per step": _mean(series, "train_seconds"),
         "rollout tokens per second": side.counts.tokens / sum(rollout) if rollout and sum(rollout) else None,
         "weight sync, s": _number_or_none(float(np.nanmean(syncs))) if any(v == v for v in syncs) else None,
-        "start of the engine, s": next(
-            (_number_or_none(info.start_seconds) for info in engine_infos(side, e.mode)), None
-        ),
+        "start of the engine, s": engine_starts[0] if engine_starts else None,
         "floor, nats": _number_or_none(side.floor.largest),
         "against its learner, max |Δ|": side.to_learner.largest[0] if side.to_learner.tokens else None,
         "probes, share of a step": _probe_share(side),
@@ -231,9 +241,15 @@ def _probe_share(side: Side) -> float | None:
 
 
 def mode_name(e: Evidence) -> str:
-    train = "" if e.train else ", rollouts only"
-    seeded = ", same sampler and seeds" if e.seeded else ""
-    return f"{e.mode}{', guided' if e.guided else ', free' if e.mode in ('coupled', 'greedy') else seeded}{train}"
+    """Return such as `coupled, guided` or `greedy, free, rollouts only`."""
+    words = [e.mode]
+    if e.guided:
+        words.append("guided")
+    elif e.mode in ("coupled", "greedy"):
+        words.append("free")
+    elif e.seeded:
+        words.append("same sampler and seeds")
+    return ", ".join(words if e.train else [*words, "rollouts only"])
 
 
 def _number_or_none(value: float) -> float | None:

@@ -60,6 +60,10 @@ class Comparison(Generic[SideT]):
     def side(self, name: str) -> SideT:
         return self.candidate if name == "candidate" else self.baseline
 
+    def other_side(self, side: RecordedSide) -> SideT:
+        """Return what a side is compared with; itself for one run alone."""
+        return self.candidate if side is self.baseline else self.baseline
+
     @property
     def alone(self) -> bool:
         """Whether one run is judged by itself. It then stands in both places."""

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from harness.parity.facts.comparison import Comparison, RecordedSide
-from harness.parity.facts.divergence import Divergence, DivergenceKey
+from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind
 from harness.parity.facts.tally import Tally
 from harness.parity.subjects.engines.observed_lifecycle import Lifecycle
 from harness.parity.subjects.engines.observed_memory import Held, recorded
@@ -159,6 +159,11 @@ class Evidence(Comparison[Side]):
     def found(self, key: DivergenceKey) -> np.ndarray:
         """Return (step, sample) of every divergence of a kind."""
         return self.items.get(key, np.empty((0, 2), np.int64))
+
+    def diverged(self, *kinds: Kind) -> tuple[DivergenceKey, ...]:
+        """Return the keys of the divergences of these kinds that are of a side, side by side."""
+        keys = (kind.of(side.name) for side in self.sides for kind in kinds)
+        return tuple(key for key in keys if key in self.first)
 
     def earliest(self, *keys: DivergenceKey) -> Place | None:
         """Return where the first divergence among these kinds begins."""

@@ -128,6 +128,10 @@ class Explained:
             items = items[~explanation.covers(key, items)]
         return items
 
+    def open_samples(self, *kinds: DivergenceKey) -> set[tuple[int, int]]:
+        """Return (step, sample) of the divergences of these kinds that no cause named so far explains."""
+        return {(step, sample) for kind in kinds for step, sample in self.left(kind).tolist()}
+
 
 def restricted(e: Evidence, kinds: tuple[DivergenceKey, ...], affected: np.ndarray, what: str) -> list[Proof]:
     """Return the proof of leaving samples out: how many differ in these kinds, with and without the affected ones.

@@ -26,7 +26,8 @@ def note_own_faults(e: EvidenceBuilder) -> None:
                 context=fault.text,
             )
             e.note_divergence(Kind.RANKS.of(side.name), [], place)
-        for misstep in side.lifecycle.missteps if side.lifecycle is not None else ():
+        missteps = side.lifecycle.missteps if side.lifecycle is not None else ()
+        for misstep in missteps:
             text = f"engine {misstep.engine} of the {side.name} {misstep.what.words}"
             place = place_of_step(
                 step=misstep.step,

@@ -81,12 +81,13 @@ class Situation:
         infos = engine_infos(self.evidence.side(self.side), self.evidence.mode)
         if not infos or not infos[0].mapped_by_others:
             return {}
-        requested = infos[0].requested
-        return {
-            name: (requested[name], value)
-            for name, value in engine_given(infos[0]).items()
-            if name in requested and value != requested[name] and not (name in ROOMY and _more(value, requested[name]))
-        }
+        requested, changed = infos[0].requested, {}
+        for name, value in engine_given(infos[0]).items():
+            if name not in requested or value == requested[name]:
+                continue
+            if name not in ROOMY or not _more(value, requested[name]):  # more room than asked for changes nothing
+                changed[name] = (requested[name], value)
+        return changed
 
     @property
     def from_start(self) -> bool:
@@ -102,26 +103,18 @@ class Situation:
         longest first.
         """
         prompts = {**{sample.number: sample.prompt for sample in self.samples}, **dict(self.alteration.prompts)}
-        places = self.symptoms.places.get("lengths", [])
-        return sorted(
-            {
-                len(prompts[number]) + engine_length
-                for number, _, reference_length, engine_length in places
-                if engine_length < reference_length
-            },
-            reverse=True,
-        )
+        return sorted({len(prompts[number]) + length for number, length in self._ended_early}, reverse=True)
 
     @property
     def ended_after(self) -> list[int]:
         """Return the response lengths of the same samples, longest first."""
-        return sorted(
-            {
-                engine_length
-                for _, _, reference_length, engine_length in self.symptoms.places.get("lengths", [])
-                if engine_length < reference_length
-            }
-        )[::-1]
+        return sorted({length for _, length in self._ended_early}, reverse=True)
+
+    @property
+    def _ended_early(self) -> list[tuple[int, int]]:
+        """Return (sample, response length) of the engine's responses that are shorter than the reference's."""
+        places = self.symptoms.places.get("lengths", [])
+        return [(number, length) for number, _, reference_length, length in places if length < reference_length]
 
     @property
     def run_sampling(self) -> SamplingParameters:
@@ -201,10 +194,12 @@ def _hidden(before: Symptoms, after: Symptoms) -> int:
 
     That happens after a flip, where a sample is cut, or where the reference ends early.
     """
-    return sum(
-        min(max(count - after.of(kind), 0), max(before.compared.get(kind, 0) - after.compared.get(kind, 0), 0))
-        for kind, count in before.counts.items()
-    )
+    hidden = 0
+    for kind, count in before.counts.items():
+        vanished_of_kind = max(count - after.of(kind), 0)
+        compared_no_more = max(before.compared.get(kind, 0) - after.compared.get(kind, 0), 0)
+        hidden += min(vanished_of_kind, compared_no_more)
+    return hidden
 
 
 def settled(symptoms: Symptoms, tolerance: Tolerance, farthest: float | None = None) -> Symptoms:

@@ -24,11 +24,5 @@ class Trial:
     seen: tuple[Seen, ...] = ()  # what excludes the rivals of the cause
 
 
-def equal_values(first: Any, second: Any) -> bool:
-    return (list(first) if isinstance(first, (list, tuple)) else first) == (
-        list(second) if isinstance(second, (list, tuple)) else second
-    )
-
-
 def value_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

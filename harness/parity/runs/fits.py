@@ -49,13 +49,14 @@ class Shape:
     def of(config: Mapping[str, Any]) -> Shape:
         """Read the sizes. Scaled positions lengthen the context by their factor. Latent attention has no head size."""
         text = config.get("text_config")
-        config = {**config, **text} if isinstance(text, dict) else config
-        contexts = [value for name in _CONTEXTS if isinstance(value := config.get(name), int)]
-        scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-        factor = scaling.get("factor") if isinstance(scaling, dict) else None
+        if isinstance(text, dict):  # a model of several modalities
+            config = {**config, **text}
+        contexts = [value for value in map(config.get, _CONTEXTS) if isinstance(value, int)]
         heads, width = (_count(config.get(name)) for name in ("num_attention_heads", "hidden_size"))
-        size = _count(config.get("head_dim")) or (width // heads if heads else 0)
-        longest = max(contexts, default=0) * (factor if isinstance(factor, int | float) and factor > 1 else 1)
+        size = _count(config.get("head_dim"))
+        if not size and heads:
+            size = width // heads
+        longest = max(contexts, default=0) * _lengthened(config)
         return Shape(int(longest), heads, 0 if "kv_lora_rank" in config else size)
 
     @staticmethod
@@ -79,6 +80,13 @@ class Shape:
         return Shape.of(config) if isinstance(config, dict) else Shape()
 
 
+def _lengthened(config: Mapping[str, Any]) -> float:
+    """Return the factor by which scaled positions lengthen a model's context; 1 where they do not."""
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    return factor if isinstance(factor, int | float) and factor > 1 else 1
+
+
 def check_fit(
     environment: Environment, scenario: Scenario, mapping: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
@@ -89,19 +97,14 @@ def check_fit(
     """
     spec = registry.get(environment.engine)
     shape = Shape.read(scenario.model.path)
-    longest = shape.context or scenario.engine.max_model_len
-    if mapping or (registry.home(spec.name) is not None and not spec.embedded):
-        ahead = _ask(environment, spec, scenario, mapping, longest)
-        if not ahead.brought:
-            raise _not_brought(environment, "".join(ahead.refused))
-    else:
-        arguments = _ours(spec, environment, scenario, longest)
-        ahead = Ahead(tuple(arguments), words=words(arguments))
+    ahead = _given(environment, spec, scenario, mapping, shape.context or scenario.engine.max_model_len)
+    where = "the harness's own mapping"
     fix = f"harness env arguments {environment.name}   # what the engine takes"
     if file := mapping.get("file"):
+        where = f"the mapping {file}"
         fix = f"harness mapping {shlex.quote(file)} --engine {spec.name}   # checks the file in seconds, without a run"
     mistakes: list[HarnessError] = [BadInput(why, fix=fix) for why in ahead.refused]
-    if spec.embedded and not mapping.get("file"):  # what the harness itself gives it needs no check
+    if spec.embedded and not file:  # what the harness itself gives it needs no check
         return refuse(mistakes)
     if spec.embedded:
         takes = of_tables(spec.name)
@@ -111,7 +114,6 @@ def check_fit(
         with collected(mistakes):
             _check_model(spec, environment, scenario, shape, takes)
     names_fix = fix if spec.embedded else ""  # it has no environment whose arguments could be listed
-    where = f"the mapping {mapping['file']}" if mapping.get("file") else "the harness's own mapping"
     with collected(mistakes):
         _check_names(environment, "argument", ahead.engine, takes.engine, where, names_fix)
     with collected(mistakes):
@@ -123,9 +125,26 @@ def check_fit(
     refuse(mistakes)
 
 
+def _given(
+    environment: Environment, spec: EngineSpec, scenario: Scenario, mapping: Mapping[str, Any], longest: int
+) -> Ahead:
+    """Return what the engine would be given. Raises BadInput where its environment lacks the engine.
+
+    The engine's own interpreter makes it where it has code that this process has not: a user's mapping, or the engine
+    of another package.
+    """
+    if not mapping and (registry.home(spec.name) is None or spec.embedded):
+        arguments = _ours(spec, environment, scenario, longest)
+        return Ahead(tuple(arguments), words=words(arguments))
+    ahead = _ask(environment, spec, scenario, mapping, longest)
+    if not ahead.brought:
+        raise _not_brought(environment, "".join(ahead.refused))
+    return ahead
+
+
 def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario, shape: Shape, takes: Accepted) -> None:
     max_length, ranks = scenario.engine.max_model_len, scenario.engine.tensor_parallel
-    longer = os.environ.get(spec.longer_context, "") in ("1", "true", "True") if spec.longer_context else False
+    longer = bool(spec.longer_context) and os.environ.get(spec.longer_context) in ("1", "true", "True")
     if 0 < shape.context < max_length and not longer:
         raise BadInput(
             f"engine.max_model_len = {max_length}: the model {scenario.model.path} was made for {shape.context} tokens",
@@ -164,15 +183,13 @@ def _check_names(
 def _not_brought(environment: Environment, why: str) -> BadInput:
     plugin = registry.home(environment.engine)
     package = plugin.entry.dist.name if plugin is not None and plugin.entry.dist else ""
-    reason = (
-        why or f"{package or 'the package'}, which brings the engine {environment.engine!r}, is not installed there"
-    )
-    return BadInput(
-        f"the environment {environment.name} ({environment.python}) cannot start {environment.engine}: {reason}",
-        fix=f"uv pip install --python {environment.python} {package}"
-        if package
-        else f"uv pip list --python {environment.python}   # without what brings {environment.engine}: add it",
-    )
+    if not why:
+        why = f"{package or 'the package'}, which brings the engine {environment.engine!r}, is not installed there"
+    fix = f"uv pip list --python {environment.python}   # without what brings {environment.engine}: add it"
+    if package:
+        fix = f"uv pip install --python {environment.python} {package}"
+    where = f"the environment {environment.name} ({environment.python})"
+    return BadInput(f"{where} cannot start {environment.engine}: {why}", fix=fix)
 
 
 def _ours(spec: EngineSpec, environment: Environment, scenario: Scenario, longest: int) -> dict[str, Any]:
@@ -189,8 +206,9 @@ def _ask(
         "engine": environment.engine, "scenario": scenario.to_json(), "mapping": dict(mapping),
         "device": environment.device, "longest_context": longest,
     }  # fmt: skip
-    path = [str(bundle(plugins=False)), *([os.environ["PYTHONPATH"]] if spec.embedded and "PYTHONPATH" in os.environ
-                                          else [])]  # fmt: skip
+    path = [str(bundle(plugins=False))]
+    if spec.embedded and "PYTHONPATH" in os.environ:
+        path.append(os.environ["PYTHONPATH"])
     variables = interpreter.clean(os.environ, **environment.env, PYTHONPATH=os.pathsep.join(path))
     if not environment.owned:
         variables["PYTHONDONTWRITEBYTECODE"] = "1"

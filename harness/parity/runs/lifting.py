@@ -50,7 +50,9 @@ class Lifting:
         """Start the engines of these sides in float32, if they fit. Returns at once."""
         if not self.skipped and not self.forced:
             self.skipped = self.experiment.no_room(self.baseline, self.candidate)
-        for side in sides if not self.skipped else ():
+        if self.skipped:
+            return
+        for side in sides:
             self.experiment.begin_lifted(side)
 
     def run(self, policy: str, *, attribution: bool) -> None:

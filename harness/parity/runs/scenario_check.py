@@ -36,8 +36,10 @@ def with_scenario(verdict: Verdict, baseline: Run, candidate: Run) -> Verdict:
         )
         for side, checks_of_side in sides.items()
         for check in checks_of_side
-        if check.applies and not check.ok and verdict.verdict in PASSES
+        if check.applies and not check.ok
     ]
+    if verdict.verdict not in PASSES:
+        weak = []
     measured = {check.name: round(check.value, 6) for check in checks if check.applies}
     return dataclasses.replace(
         verdict, findings=[*verdict.findings, *weak], coverage=verdict.coverage | {"scenario": measured}

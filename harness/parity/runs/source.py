@@ -78,7 +78,7 @@ def source(path: Path) -> Source:
     recorded = [set(recording.steps(kind)) for kind in kinds]
     whole_steps = _from_zero(set.intersection(*recorded))
     if not whole_steps:
-        what = "no rollouts" if not recorded[0] else "no step whole from step 0 on"
+        what = "no step whole from step 0 on" if recorded[0] else "no rollouts"
         raise BadInput(f"{path} holds {what}: there is nothing to replay", fix=A_RUN)
     for kind in kinds:
         table = recording.table(kind, 0)

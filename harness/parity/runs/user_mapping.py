@@ -41,14 +41,13 @@ def load(path: str, engine: str) -> dict[str, Any]:
     functions, own = _functions(tree), [f"{engine}_{part}" for part in PARTS]
     mine = [name for name in own if name in functions]
     uncalled = _uncalled(tree, file, engine)
-    wanted = [name for name in own if any(name in function["called_as"] for function in uncalled)] or own
     if not mine:
         other_names = sorted(set(functions) & set(NAMES))
         has = f"only {', '.join(other_names)}" if other_names else "no function of a mapping"
         raise BadInput(
             f"the mapping {path} defines {has}; for {engine} it must define {engine}_engine or {engine}_sampling, each "
             "(asked, ours) -> a dict of native arguments",
-            fix=check + _first_define(wanted),
+            fix=check + _first_define(_to_define(own, uncalled)),
         )
     for name in mine:
         arguments = functions[name].args
@@ -61,6 +60,12 @@ def load(path: str, engine: str) -> dict[str, Any]:
                 fix=check + _first_define([name]),
             )
     return {"file": str(file), "source": source} | ({"uncalled": uncalled} if uncalled else {})
+
+
+def _to_define(own: list[str], uncalled: list[dict[str, Any]]) -> list[str]:
+    """Return the functions to define: those that functions of another name seem to be meant for, else all of them."""
+    meant = {name for function in uncalled for name in function["called_as"]}
+    return [name for name in own if name in meant] or own
 
 
 def _first_define(names: list[str]) -> str:
@@ -80,22 +85,33 @@ def uncalled_lines(spec: dict[str, Any]) -> list[str]:
 def _uncalled(tree: ast.Module, file: Path, engine: str) -> list[dict[str, Any]]:
     """Return the functions and tables of the file that map to the engine, and that no engine reaches."""
     definitions = _definitions(tree)
-    reached, fresh = set[str](), {name for name in NAMES if name in definitions}
-    while fresh:
-        reached |= fresh
-        fresh = {name for each in fresh for name in definitions[each] if name in definitions} - reached
+    reached = _reached(definitions)
     unreached = [name for name in definitions if name not in reached and not name.startswith("_")]
     if not unreached:
         return []
     source = next(name for name in registry.names(embedded=False) if name != engine)
-    every_name, unclear = [f"{engine}_{part}" for part in PARTS], ""
+    unclear = ""
     try:
-        parts = mapping_functions(Asked(str(file), engine, source, timeout_s=TIMEOUT_S), without=reached)
-        called_as = {name: [f"{engine}_{part}" for part in parts[name]] for name in unreached if name in parts}
-    except BadInput as error:
+        parts_by_name = mapping_functions(Asked(str(file), engine, source, timeout_s=TIMEOUT_S), without=reached)
+    except BadInput as error:  # it cannot be executed: then any function that is not called may be a mapping
         unclear = str(error)
-        called_as = {name: every_name for name in _functions(tree) if name in unreached}
-    return [{"name": name, "called_as": names, "unclear": unclear} for name, names in called_as.items()]
+        parts_by_name = {name: [*PARTS] for name in _functions(tree)}
+    return [
+        {"name": name, "called_as": [f"{engine}_{part}" for part in parts_by_name[name]], "unclear": unclear}
+        for name in unreached
+        if name in parts_by_name
+    ]
+
+
+def _reached(definitions: dict[str, set[str]]) -> set[str]:
+    """Return the names that an engine reaches: the functions that it calls, and all that their definitions mention."""
+    reached: set[str] = set()
+    waiting = set(NAMES) & definitions.keys()
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        waiting |= (definitions[name] & definitions.keys()) - reached
+    return reached
 
 
 def _definitions(tree: ast.Module) -> dict[str, set[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -50,6 +50,12 @@ class Records:
     @cached_property
     def digests(self) -> tuple[TensorDigests, ...]:
         return tuple(map(TensorDigests.of, self._events("weights")))
+
+    def digests_of(self, source: str) -> Iterator[tuple[int, TensorDigests]]:
+        """(weight version, digests) of what the learner sent or an engine received, where the version is known."""
+        for record in self.digests:
+            if record.source == source and record.version is not None:
+                yield record.version, record
 
     @cached_property
     def syncs(self) -> tuple[WeightSync, ...]:

@@ -55,6 +55,12 @@ def parameters(value: Any) -> Parameters:
     return mapping(value)
 
 
+def equal_values(first: Any, second: Any) -> bool:
+    """Whether two values are equal, tuples and lists alike, since JSON has no tuples."""
+    first, second = (list(value) if isinstance(value, tuple) else value for value in (first, second))
+    return bool(first == second)
+
+
 def texts_by_name(value: Any) -> Mapping[str, str]:
     """Recorded texts by name; "" for a value that is no text. Where all are texts, the recorded mapping itself, since
     digests of a thousand tensors are not worth a copy."""

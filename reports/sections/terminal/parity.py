@@ -83,8 +83,9 @@ def _tables(page: Page, verdict: Verdict) -> None:
         _metrics(page, verdict.parity)
     for title, facts in arrange.fact_sections(verdict):
         _facts(page, title, facts)
-    for title, checks in arrange.check_tables(verdict.parity) if verdict.parity else []:
-        _checks(page, title, checks)
+    if verdict.parity:
+        for title, checks in arrange.check_tables(verdict.parity):
+            _checks(page, title, checks)
     findings(page, "Findings", arrange.notes(verdict), "bold")
 
 
@@ -106,21 +107,29 @@ def _runs(page: Page, parity: Parity) -> None:
     value = max(10, (page.columns - 1 - title - 1 - len(runs)) // len(runs))
     sides = [clean(run.side) or "run" for run in runs]
     widths, names = [1, title, *[value] * len(runs)], ["", "", *sides]
-    remark = Text(f"≠ {changed} changed" if changed else "nothing changed" if len(runs) > 1 else "", "dim")
-    page.row(["", remark, *[Text(side, "bold") for side in sides]], widths, names)
+    remark = ""
+    if changed:
+        remark = f"≠ {changed} changed"
+    elif len(runs) > 1:
+        remark = "nothing changed"
+    page.row(["", Text(remark, "dim"), *[Text(side, "bold") for side in sides]], widths, names)
+    styles = {"changed": "bold yellow", "measured": "dim"}
     for row in rows:
-        style = "bold yellow" if row.changed else "dim" if row.state == "measured" else ""
-        *others, last = row.values
-        cells = ["≠" if row.changed else "", row.title, *others, f"{last}  {row.ratio}" if row.ratio else last]
-        page.row([Text(text, style) for text in cells], widths, names)
+        *earlier_values, last = row.values
+        if row.ratio:
+            last = f"{last}  {row.ratio}"
+        cells = ["≠" if row.changed else "", row.title, *earlier_values, last]
+        page.row([Text(text, styles.get(row.state, "")) for text in cells], widths, names)
 
 
 def _metrics(page: Page, parity: Parity) -> None:
     metrics = arrange.metrics(parity)
     if not metrics:
         return
-    outside = any(metric.outside for metric in metrics)
-    page.heading("Metrics", "beside the limits that others publish" + ("; ! is outside" if outside else ""))
+    note = "beside the limits that others publish"
+    if any(metric.outside for metric in metrics):
+        note += "; ! is outside"
+    page.heading("Metrics", note)
     group = ""
     for metric in metrics:
         if metric.deep:

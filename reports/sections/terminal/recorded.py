@@ -35,9 +35,11 @@ def show(run: RecordedRun, console: Console, *, verbose: bool) -> None:
 
 def _steps(page: Page, names: list[str], rows: list[list[str]]) -> None:
     """Print a table with numbers aligned to the right; one metric per line where it is too wide."""
+    if not rows:
+        return
     widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
     if sum(widths) + _GAP * (len(widths) - 1) <= page.columns:
-        for row in (names, *rows) if rows else ():
+        for row in (names, *rows):
             cells = [" " * (width - cell_len(cell)) + cell for cell, width in zip(row, widths, strict=True)]
             page.line(Text((" " * _GAP).join(cells), "dim" if row is names else ""))
         return

@@ -10,7 +10,7 @@ from reports.sections import triage as arrange
 from reports.text import clean
 
 MARKS = {"culprit": ("✗", "bold red"), "suspect": ("?", "yellow"), "victim": ("○", "dim"), "bystander": ("·", "dim")}
-SHOWN = 16  # most processes on a screen
+MOST_PROCESSES = 16  # on a screen
 
 
 def print_body(page: Page, triage: Triage, *, verbose: bool = False) -> None:
@@ -28,11 +28,12 @@ def _processes(page: Page, triage: Triage) -> None:
     rows = arrange.processes(triage)
     if not rows:
         return
-    more = len(triage.nodes) - min(len(rows), SHOWN)
+    printed = rows[:MOST_PROCESSES]
+    more = len(triage.nodes) - len(printed)
     page.heading("Processes", f"{len(triage.nodes):,} in all" + (f", {more} not shown" if more else ""))
-    label = min(32, max(len(row[1]) for row in rows[:SHOWN]))
+    label = min(32, max(len(row[1]) for row in printed))
     widths = [1, 9, label, page.columns - 1 - 9 - label - 3]
-    for party, name, key, state in rows[:SHOWN]:
+    for party, name, key, state in printed:
         mark, style = MARKS.get(party, MARKS["bystander"])
         state_text = state if name.startswith(key) or key in name else f"{state}  {key}"
         page.row([Text(mark, style), Text(party, style), name, state_text], widths, ["", "", "", "state"])

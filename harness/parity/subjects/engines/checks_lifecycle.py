@@ -20,7 +20,7 @@ def _applies(e: Evidence) -> bool:
 @check(NAME, required=_applies, applies=_applies, alone=True)
 def lifecycle(e: Evidence) -> Outcome:
     """Whether an engine slept while the learner trained, was awake for each sync and each draw, and what it freed."""
-    kinds = tuple(kind for side in e.sides if (kind := Kind.LIFECYCLE.of(side.name)) in e.first)
+    kinds = e.diverged(Kind.LIFECYCLE)
     descriptions = {
         side.name: _in_words(side.lifecycle, on_cpu(side, e.mode)) for side in e.sides if side.lifecycle is not None
     }

@@ -62,8 +62,11 @@ def engine_parameter_map(e: Evidence) -> Outcome:
 def _as_asked(parameters: _EngineParameters, *, alone: bool) -> str:
     defaults = [str(finding.cause) for finding in parameters.altered if finding.details.get("default")]
     text = f"{parameters.checked - len(defaults)} parameters were given and resolved as asked"
-    text += "" if alone else " on both sides"
-    return text + (f"; defaults of no effect there: {', '.join(dict.fromkeys(defaults))}" if defaults else "")
+    if not alone:
+        text += " on both sides"
+    if defaults:
+        text += f"; defaults of no effect there: {', '.join(dict.fromkeys(defaults))}"
+    return text
 
 
 def _warnings(findings: list[Finding]) -> list[Finding]:
@@ -94,8 +97,8 @@ class _EngineParameters:
                 continue
             # A parameter that this engine has no argument for, and does not report, is no gap: there is nothing to
             # honour.
-            reported = {key for values in (resolved, engine_given(info)) for key in values if values[key] is not None}
-            unreported = [key for key in asked_parameters if key not in reported]
+            given = engine_given(info)
+            unreported = [key for key in asked_parameters if resolved.get(key) is None and given.get(key) is None]
             self.silent += [f"{side.name}: {key}" for key in unreported if _expected(info, key)]
             self.checked += len(asked_parameters) - len(unreported)
             findings = list(_mapped(side, info, asked_parameters))
@@ -170,7 +173,7 @@ def _not_honoured(side: Side, info: EngineInfo, key: str, value: Any, got: Any) 
     as_asked = effective_value == value if dropped else _ok(key, value, effective_value)
     wrong = effective_value is not None and not as_asked
     if not dropped and (not wrong or got is None):
-        return
+        return  # honoured; or seen at the live engine only, which `_resolved_otherwise` compares
     text = lost(key, engine, value, got, info.arguments, dropped=dropped)
     if not wrong and effective_value is not None:
         text += "; it is what was asked here, by chance"
@@ -190,17 +193,12 @@ def _tied(side: Side, info: EngineInfo) -> Iterator[Finding]:
     for key, followers in info.moves.items():
         for argument in followers:
             owner_key = owner.get(argument, key)
-            if owner_key != key:
-                meaning = BY_NAME[owner_key]
-                text = (
-                    f"{owner_key}: {title(engine)}'s {argument} is tied to {key} and is {native.get(argument)!r} here"
-                )
-                yield parameter_finding(
-                    side,
-                    CONFIG.key(owner_key),
-                    f"{text} ({meaning.trap})",
-                    {"tied to": key, "given": native.get(argument)},
-                )
+            if owner_key == key:
+                continue
+            value = native.get(argument)
+            text = f"{owner_key}: {title(engine)}'s {argument} is tied to {key} and is {value!r} here"
+            text += f" ({BY_NAME[owner_key].trap})"
+            yield parameter_finding(side, CONFIG.key(owner_key), text, {"tied to": key, "given": value})
 
 
 def _leak(side: Side, info: EngineInfo, got: Any) -> Iterator[Finding]:
@@ -233,10 +231,13 @@ def _resolved_otherwise(
     resolved, given_parameters, engine = info.resolved.parameters, engine_given(info), info.engine or ""
     for key, value in asked_parameters.items():
         got = resolved.get(key)
-        if got is None or _ok(key, value, got) or CONFIG.key(key) in reported_causes or key == "generation_config":
+        if key == "generation_config" or CONFIG.key(key) in reported_causes:
+            continue
+        if got is None or _ok(key, value, got):
             continue
         meaning = BY_NAME.get(key)
-        if key in given_parameters and given_parameters[key] is None and meaning is not None and meaning.native(engine):
+        left_out = key in given_parameters and given_parameters[key] is None
+        if left_out and meaning is not None and meaning.native(engine):
             text = lost(key, engine, value, None, info.arguments) + f"; it resolved {got!r}"
             yield parameter_finding(side, CONFIG.key(key), text, {"asked": value, "given": None, "resolved": got})
         else:
@@ -296,13 +297,13 @@ def _memory(baseline_info: EngineInfo, candidate_info: EngineInfo) -> Iterator[F
     shares = [info.arguments.get(argument) for info, argument in zip(infos, arguments, strict=True)]
     if None in shares or shares[0] != shares[1]:
         return
-    pools = [info.resolved.parameters.get("kv_cache_tokens") for info in infos]
-    words = "; ".join(
+    text = f"memory_fraction: {shares[0]} on both sides: "
+    text += "; ".join(
         f"{title(info.engine)}'s {argument} is {meaning.note(info.engine or '')}"
         for info, argument in zip(infos, arguments, strict=True)
     )
-    pools_text = f"; the KV pools hold {pools[0]} and {pools[1]} tokens" if None not in pools else ""
-    text = f"memory_fraction: {shares[0]} on both sides: {words}{pools_text}"
-    yield finding_of_both(
-        CONFIG.key("memory_fraction"), text, {"fraction": shares[0], "kv_cache_tokens": pools}, "info"
-    )
+    pools = [info.resolved.parameters.get("kv_cache_tokens") for info in infos]
+    if None not in pools:
+        text += f"; the KV pools hold {pools[0]} and {pools[1]} tokens"
+    details = {"fraction": shares[0], "kv_cache_tokens": pools}
+    yield finding_of_both(CONFIG.key("memory_fraction"), text, details, "info")

@@ -18,29 +18,32 @@ def placement(e: Evidence) -> Outcome:
     for side in e.sides:
         asked_hosts, hosts_by_role = _asked_hosts(side), _hosts_by_role(side)
         for kind, hosts in asked_hosts.items():
-            ran = {role: its for role, its in hosts_by_role.items() if KINDS.of(role) == kind}
+            ran = {role: role_hosts for role, role_hosts in hosts_by_role.items() if KINDS.of(role) == kind}
             if not hosts or not ran:
                 silent.append(f"{side.name}: {'no host' if ran else 'no process'} of {kind} was recorded")
                 continue
-            wrong = {role: sorted(its - hosts) for role, its in ran.items() if its - hosts}
-            astray += [
-                Finding(
-                    "placement",
-                    f"{role} ran on {', '.join(its)}, and {', '.join(sorted(hosts))} was asked for",
-                    effect="another node than asked for",
-                    severity="warning",
-                    where=side.name,
-                    about="setting",
-                )
-                for role, its in wrong.items()
-            ]
-            kept += [] if wrong else [f"{side.name}, {kind}: {', '.join(sorted(set().union(*ran.values())))}"]
+            wrong = [_astray(side, role, role_hosts, hosts) for role, role_hosts in ran.items() if role_hosts - hosts]
+            astray += wrong
+            if not wrong:
+                kept.append(f"{side.name}, {kind}: {', '.join(sorted(set().union(*ran.values())))}")
     if astray:
         text = "; ".join(f"{finding.where}: {finding.summary}" for finding in astray)
         return outcome(NAME, "confirmed", text, decides=False, findings=astray)
     if silent:
         return outcome(NAME, "not tested", "; ".join([*silent, *kept]))
     return outcome(NAME, "ruled out", "; ".join(kept))
+
+
+def _astray(side: Side, role: str, ran_on: set[str], asked_hosts: set[str]) -> Finding:
+    """Return the finding that processes of a role ran on hosts that were not asked for."""
+    return Finding(
+        "placement",
+        f"{role} ran on {', '.join(sorted(ran_on - asked_hosts))}, and {', '.join(sorted(asked_hosts))} was asked for",
+        effect="another node than asked for",
+        severity="warning",
+        where=side.name,
+        about="setting",
+    )
 
 
 def _asked_hosts(side: Side) -> dict[str, set[str]]:

@@ -92,11 +92,9 @@ def suspect(e: Evidence | None) -> int:
 def drawn_by_suspect(e: Evidence) -> set[tuple[int, int]] | None:
     """Return (step, sample) of what that engine drew; None where each side has one engine."""
     side, engine = _several(e), suspect(e)
-    return (
-        None
-        if side is None
-        else {at for at, drawing_engine in drawn(side, e.steps).items() if drawing_engine == engine}
-    )
+    if side is None:
+        return None
+    return {at for at, drawing_engine in drawn(side, e.steps).items() if drawing_engine == engine}
 
 
 def _several(e: Evidence) -> Side | None:

@@ -97,11 +97,8 @@ def recorded(recording: Recording) -> list[Held]:
     all_series: list[Held] = []
     for journal, columns in recording.numbers("span", '"rss":', ("step", *WHAT)):
         role, rank = str(journal.opening.get("role")), whole(journal.opening.get("rank"))
-        all_series += [
-            process_series
-            for what in WHAT
-            for process_series in _process_series(role, rank, what, columns["step"], columns[what])
-        ]
+        for what in WHAT:
+            all_series += _process_series(role, rank, what, columns["step"], columns[what])
     for (_, _, role), calls in _calls(recording).items():
         steps = np.array([number(call.get("step")) for call in calls])
         for what in WHAT:
@@ -118,20 +115,16 @@ def _calls(recording: Recording) -> dict[tuple[str, str, str], list[dict[str, An
         calls.setdefault((str(call["file"]), "", role), []).append(call)
         listed = call.get("processes")
         for process in map(mapping, listed if isinstance(listed, list) else []):
-            key = (
-                str(call["file"]),
-                str(process.get("pid")),
-                f"{role}, {process.get('title') or 'a process of the engine'}",
-            )
+            title = process.get("title") or "a process of the engine"
+            key = (str(call["file"]), str(process.get("pid")), f"{role}, {title}")
             calls.setdefault(key, []).append({**process, **{name: call.get(name) for name in ("name", "step", "rank")}})
     return calls
 
 
 def by_phase(recording: Recording) -> list[PhaseMemory]:
     """Return what each role holds in each phase of the steps; [] where memory was not recorded."""
-    values_by_phase: dict[
-        tuple[str, str], dict[str, list[np.ndarray]]
-    ] = {}  # (role, phase) -> field of PhaseMemory -> values
+    # (role, phase) -> field of PhaseMemory -> values
+    values_by_phase: dict[tuple[str, str], dict[str, list[np.ndarray]]] = {}
     keys = ("step", *WHAT, *(f"{what}_before" for what in _CHANGES))
     for journal, columns in recording.numbers("span", '"rss":', keys):
         columns |= {f"{what}_change": columns[what] - columns[f"{what}_before"] for what in _CHANGES}
@@ -189,12 +182,11 @@ def _process_series(role: str, rank: int, what: str, steps: np.ndarray, values: 
 
 def largest(series: Iterable[Held], steps: list[int]) -> dict[str, list[float]]:
     """Return role -> resident MiB of its largest process in each of these steps; NaN where none was recorded."""
-    by_role: dict[str, list[float]] = {}
+    by_role: dict[str, np.ndarray] = {}
     for process_series in series:
-        if process_series.what == "rss":
-            at = dict(zip(process_series.steps.tolist(), (process_series.high / MIB).tolist(), strict=True))
-            before = by_role.get(process_series.role, [float("nan")] * len(steps))
-            by_role[process_series.role] = [
-                float(np.fmax(old, at.get(step, np.nan))) for old, step in zip(before, steps, strict=True)
-            ]
-    return by_role
+        if process_series.what != "rss":
+            continue
+        at = dict(zip(process_series.steps.tolist(), (process_series.high / MIB).tolist(), strict=True))
+        of_process = np.array([at.get(step, np.nan) for step in steps], np.float64)
+        by_role[process_series.role] = np.fmax(by_role.get(process_series.role, np.nan), of_process)
+    return {role: values.tolist() for role, values in by_role.items()}

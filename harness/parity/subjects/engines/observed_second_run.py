@@ -43,10 +43,11 @@ def compared(e: Evidence, other_recordings: Iterable[Recording] = ()) -> SecondR
             f"the second run is of another engine: {_engines(repeated_run)} instead of {_engines(first_run)}"
         )
     pairs = []
-    for step in e.steps:
+    for step in e.judged_steps:
+        if e.confounded("everything", "prompts", step=step) is not None:
+            continue
         first_rollout, second_rollout = (side.recording.table("rollout", step) for side in e.sides)
-        clear = step not in e.unjudged_steps and e.confounded("everything", "prompts", step=step) is None
-        if first_rollout is not None and second_rollout is not None and clear:
+        if first_rollout is not None and second_rollout is not None:
             pairs.append((step, VARIANT, first_rollout, second_rollout))
     # If several reasons are of one step, the likeliest comes first.
     parts, why = min(_partings(e), key=lambda parting: parting[0], default=(None, ""))

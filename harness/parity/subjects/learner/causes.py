@@ -119,7 +119,7 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
 
 def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
     """Return the ranks that differ in that step from the same ranks of the other run, where the other run is sound."""
-    other_side = e.candidate if side is e.baseline else e.baseline
+    other_side = e.other_side(side)
     side_updates, other_updates = (
         run.ranks.updates.get((fault.steps[0], fault.role), {}) for run in (side, other_side)
     )
@@ -136,8 +136,10 @@ def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
 
 def _not_of_others(side: Side) -> Callable[[np.ndarray], np.ndarray]:
     """Return a mask function for samples that rank 0, whose weights are sent, scored itself."""
-    rank_0_samples = {(step, sample) for (step, role), by in side.ranks.shares.items() if role == "actor" and 0 in by
-           for sample in by[0].samples}  # fmt: skip
+    rank_0_samples: set[tuple[int, int]] = set()
+    for (step, role), by_rank in side.ranks.shares.items():
+        if role == "actor" and 0 in by_rank:
+            rank_0_samples |= {(step, sample) for sample in by_rank[0].samples}
     return lambda items: np.array([tuple(pair) in rank_0_samples for pair in items.tolist()], bool)
 
 
@@ -146,24 +148,30 @@ def returns(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     wrong = [side for side in e.sides if len(side.returns.items)]
     for reading in dict.fromkeys(side.returns.reading for side in wrong):
         sides = [side for side in wrong if side.returns.reading is reading]
-        whose = "both learners'" if len(sides) > 1 else f"the {sides[0].name}'s"
-        count = sum(len(side.returns.items) for side in sides)
-        affected = np.unique(np.concatenate([side.returns.items for side in sides]), axis=0)
-        kinds = tuple(Kind.RETURNS.of(side.name) for side in sides)
-        place = e.earliest(*kinds)
-        where = next((each.in_words() for side in sides for each in side.returns.separations if each.complete), "")
-        proofs = []
-        if reading is not None:
-            proofs = [Proof(f"make the returns again: {reading}", count, 0, "samples")]
-        cause = Cause.of(
-            TRAINER.key(reading or ANY_RETURNS),
-            "trainer",
-            f"{whose} returns {_LACK[reading]} {when(e, affected[:, 0])}",
-            "; ".join(filter(None, [counted(count, "sample"), where, place.context if place is not None else ""])),
-            {"sides": [side.name for side in sides], "samples": count, "steps": np.unique(affected[:, 0]).tolist()},
-            proofs,
-        )
-        yield scored_wrongly(e, cause, kinds, affected, own=_RETURNS)
+        yield _wrong_returns(e, reading, sides)
+
+
+def _wrong_returns(e: Evidence, reading: Reading | None, sides: list[Side]) -> Explanation:
+    """Explain the returns of these learners. `reading`: what makes them again; None where nothing does."""
+    whose = "both learners'" if len(sides) > 1 else f"the {sides[0].name}'s"
+    count = sum(len(side.returns.items) for side in sides)
+    affected = np.unique(np.concatenate([side.returns.items for side in sides]), axis=0)
+    kinds = tuple(Kind.RETURNS.of(side.name) for side in sides)
+    place = e.earliest(*kinds)
+    complete = [separation for side in sides for separation in side.returns.separations if separation.complete]
+    where = complete[0].in_words() if complete else ""
+    proofs = []
+    if reading is not None:
+        proofs = [Proof(f"make the returns again: {reading}", count, 0, "samples")]
+    cause = Cause.of(
+        TRAINER.key(reading or ANY_RETURNS),
+        "trainer",
+        f"{whose} returns {_LACK[reading]} {when(e, affected[:, 0])}",
+        "; ".join(filter(None, [counted(count, "sample"), where, place.context if place is not None else ""])),
+        {"sides": [side.name for side in sides], "samples": count, "steps": np.unique(affected[:, 0]).tolist()},
+        proofs,
+    )
+    return scored_wrongly(e, cause, kinds, affected, own=_RETURNS)
 
 
 def applied_losses(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

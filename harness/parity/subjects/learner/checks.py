@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,35 +22,37 @@ Shapes = dict[int, dict[str, Any]]  # step -> shape (is compared), sizes (of eac
 @check(SUSPICIONS[3], 3)
 def experience_matrix_shapes(e: Evidence) -> Outcome:
     """Shapes, padding, skew and longest sample of each experience batch, and the padded batches of each rank."""
-    name, number = SUSPICIONS[3], 3
+    conclude = partial(outcome, SUSPICIONS[3], number=3)
     by_side = [_shapes(side) for side in e.sides]
     recorded = set.intersection(*map(set, by_side))
     steps = _unconfounded(e, recorded)
     skews = [_skew(shapes, steps) for shapes in by_side] if steps else []
     if not any(skew["longest"] for skew in skews):
-        return outcome(name, "not tested", "no shapes of an experience batch that both runs share", number=number)
+        return conclude("not tested", "no shapes of an experience batch that both runs share")
     details: dict[str, Any] = {side.name: skew for side, skew in zip(e.sides, skews, strict=True)}
     for side in e.sides:
         _name_longest(side, details[side.name])
     skew_text = "; ".join(_skew_text(side, skew) for side, skew in details.items())
     wrong = [step for step in steps if by_side[0][step]["shape"] != by_side[1][step]["shape"]]
     passes = other_passes(e, set(steps).difference(wrong, e.experience.other_tokens))
-    differing = [_other_shapes(e, by_side, steps, wrong)] if wrong else []
-    differing += [unequal.text for unequal in unequal_ranks(e)]
-    differing += [_other_batches(passes)] if passes.other else []
+    differing = [unequal.text for unequal in unequal_ranks(e)]
+    if wrong:
+        differing.insert(0, _other_shapes(e, by_side, steps, wrong))
+    if passes.other:
+        differing.append(_other_batches(passes))
     if differing:
         text = "; ".join([*differing, skew_text])
         finding = Finding("experience shapes", text, effect(e))
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **details)
+        return conclude("confirmed", text, decides=False, findings=[finding], **details)
     # Nothing differs. That is ruled out only where shapes of every judged step were recorded.
     absent = [step for step in e.judged_steps if step not in recorded]
     if absent and trains(e):
         text = f"no shapes of an experience batch in step {absent[0]} of both runs; {skew_text}"
-        return outcome(name, "not tested", text, number=number, **details)
+        return conclude("not tested", text, **details)
     equal = f"equal in {counted(len(steps), 'step')}"
     if passes.equal:
         equal += f", and so are all {counted(passes.equal, 'shape')} that were recorded"
-    return outcome(name, "ruled out", f"{equal}; {skew_text}", number=number, **details)
+    return conclude("ruled out", f"{equal}; {skew_text}", **details)
 
 
 def _unconfounded(e: Evidence, recorded: set[int]) -> list[int]:
@@ -81,12 +84,12 @@ def _apart(baseline_batches: list[dict[str, Any]], candidate_batches: list[dict[
     """Return in words the first few entries that differ, of the first batch that has any."""
     if len(baseline_batches) != len(candidate_batches):
         return f"{len(baseline_batches):,} against {len(candidate_batches):,} batches"
-    a, b = next(
-        (pair for pair in zip(baseline_batches, candidate_batches, strict=True) if pair[0] != pair[1]), ({}, {})
-    )
-    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-    entries = [f"{key} {_described(a.get(key))} against {_described(b.get(key))}" for key in keys[:3]]
-    return ", ".join(entries) + and_more(len(keys) - 3)
+    for a, b in zip(baseline_batches, candidate_batches, strict=True):
+        if a != b:
+            keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+            entries = [f"{key} {_described(a.get(key))} against {_described(b.get(key))}" for key in keys[:3]]
+            return ", ".join(entries) + and_more(len(keys) - 3)
+    return ""
 
 
 def _described(value: Any) -> str:
@@ -115,9 +118,11 @@ def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
     nothing: tuple[int, dict[str, float]] = (-1, {})
     step, widest = max(sizes, key=lambda step_size: step_size[1]["longest"], default=nothing)
     mean = widest.get("real_tokens", 0) / max(1, widest.get("samples", 0))
-    worst = sorted(
-        sizes, key=lambda step_size: step_size[1]["padded_tokens"] / max(1, step_size[1]["real_tokens"]), reverse=True
-    )[:3]
+
+    def padding(step_size: tuple[int, dict[str, float]]) -> float:
+        return step_size[1]["padded_tokens"] / max(1, step_size[1]["real_tokens"])
+
+    worst = sorted(sizes, key=padding, reverse=True)[:3]
     return {
         "padding": padded / real if real else float("nan"),
         "longest": widest.get("longest", 0),
@@ -129,9 +134,13 @@ def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
 
 def _name_longest(side: Side, skew: dict[str, Any]) -> None:
     """Add the number of the sample that is the longest of its step."""
-    table = side.recording.table("rollout", skew["longest in step"]) if skew["longest in step"] >= 0 else None
-    prompt, output = (table.rows("prompt"), table.rows("output")) if table is not None else (None, None)
-    if table is not None and prompt is not None and output is not None:
+    if skew["longest in step"] < 0:
+        return
+    table = side.recording.table("rollout", skew["longest in step"])
+    if table is None:
+        return
+    prompt, output = table.rows("prompt"), table.rows("output")
+    if prompt is not None and output is not None:
         skew["longest sample"] = int(table.sample[int(np.argmax(prompt.lengths + output.lengths))])
 
 
@@ -144,20 +153,12 @@ EXPLAINED = 0.5  # share of a step's time beyond the median that its size must e
 @check(SUSPICIONS[11], 11, alone=True)
 def sizes_and_times(e: Evidence) -> Outcome:
     """Input sizes and time of every step: does one take far longer than its run's median, and does its size say why?"""
-    name, number = SUSPICIONS[11], 11
+    conclude = partial(outcome, SUSPICIONS[11], number=11)
     seconds = {side.name: step_seconds(side) for side in e.sides}
     if not all(seconds.values()):
-        return outcome(name, "not tested", "no step times were recorded", number=number)
+        return conclude("not tested", "no step times were recorded")
     sizes = {side.name: _step_sizes(side) for side in e.sides}
-    # The first step warms up, and is never called slow.
-    slow = []
-    for side, times in seconds.items():
-        median = _median(list(times.values()))
-        slow += [
-            (side, step, t, median)
-            for step, t in times.items()
-            if t > SLOW * median and t > median + SLOW_SECONDS and step != min(times)
-        ]
+    slow = [(side, step) for side, times in seconds.items() for step in _slow_steps(times)]
     details: dict[str, Any] = {
         side.name: {
             "slowest": _slowest(side, seconds[side.name], sizes[side.name]),
@@ -167,29 +168,31 @@ def sizes_and_times(e: Evidence) -> Outcome:
         for side in e.sides
     }
     if slow:
-        side, step, t, median = max(slow, key=lambda slow_step: slow_step[2])
+        side, step = max(slow, key=lambda slow_step: seconds[slow_step[0]][slow_step[1]])
+        t, median = seconds[side][step], _median(list(seconds[side].values()))
         text = f"the {side}'s step {step} took {t:.1f} s, its median step {median:.1f} s"
         text += _because(step, t, median, seconds[side], sizes[side])
         finding = Finding("slow step", text, where=side, details={"slowest": details[side]["slowest"]})
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **details)
-    parts = []
+        return conclude("confirmed", text, decides=False, findings=[finding], **details)
+    parts, unsized = [], []
     for side, times in seconds.items():
         worst = max(times, key=times.__getitem__)
         parts.append(
             f"{side} median {_median(list(times.values())):.2f} s, longest {times[worst]:.2f} s "
             f"(step {worst}{_size_of(sizes[side], worst)})"
         )
+        unsized += [f"step {step} of the {side}" for step in times if "tokens" not in sizes[side].get(step, {})]
     times_text = "; ".join(parts)
-    unsized = [
-        f"step {step} of the {side}"
-        for side, times in seconds.items()
-        for step in times
-        if "tokens" not in sizes[side].get(step, {})
-    ]
     if trains(e) and unsized:
-        text = f"no input sizes of {unsized[0]} were recorded; {times_text}"
-        return outcome(name, "not tested", text, number=number, **details)
-    return outcome(name, "ruled out", f"no step stands out: {times_text}", number=number, **details)
+        return conclude("not tested", f"no input sizes of {unsized[0]} were recorded; {times_text}", **details)
+    return conclude("ruled out", f"no step stands out: {times_text}", **details)
+
+
+def _slow_steps(times: dict[int, float]) -> list[int]:
+    """Return the steps that took far longer than the run's median, without the first, which warms up."""
+    median = _median(list(times.values()))
+    least = max(SLOW * median, median + SLOW_SECONDS)
+    return [step for step, seconds in times.items() if seconds > least and step != min(times)]
 
 
 def _step_sizes(side: Side) -> dict[int, dict[str, float]]:

@@ -17,7 +17,7 @@ def _applies(e: Evidence) -> bool:
 @check(RETURNS, applies=_applies, alone=True)
 def returns(e: Evidence) -> Outcome:
     """Each learner's returns, made again of its own rewards, values and KL penalty."""
-    kinds = tuple(key for side in e.sides if (key := Kind.RETURNS.of(side.name)) in e.first)
+    kinds = e.diverged(Kind.RETURNS)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None
@@ -38,7 +38,7 @@ def _losses_tell(e: Evidence) -> bool:
 @check(LOSSES, applies=_losses_tell, alone=True)
 def applied_losses(e: Evidence) -> Outcome:
     """The loss of each step's first update, made again of the learner's own advantages, values and returns."""
-    kinds = tuple(key for side in e.sides if (key := Kind.APPLIED_LOSS.of(side.name)) in e.first)
+    kinds = e.diverged(Kind.APPLIED_LOSS)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACING
 from harness.parity.subjects.learner.observed_learners import OtherDivisor
+from harness.parity.subjects.ranks.observed import Updates
 from harness.parity.subjects.ranks.observed_faults import What
 from harness.parity.subjects.recording.observed_confounders import CUTS, DEALING
 from harness.parity.subjects.recording.observed_missing_steps import BATCH, CRITIC, LOSSES, NORMS
@@ -192,11 +193,7 @@ def _own_divisors(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
     allowed = _same_size(e)
     for role in ("actor", "critic"):
         ranks, candidate_ranks = (side.ranks.updates.get((step, role), {}) for side in e.sides)
-        if (
-            len(ranks) < 2
-            or set(ranks) != set(candidate_ranks)
-            or any(ranks[rank].samples[:1] != candidate_ranks[rank].samples[:1] for rank in ranks)
-        ):
+        if not _begin_alike(ranks, candidate_ranks):
             continue
         tokens = np.array([updates.tokens[0] for updates in ranks.values()], np.float64)
         sizes = np.array([[by[rank].size[0].sum() for rank in ranks] for by in (ranks, candidate_ranks)])
@@ -206,15 +203,33 @@ def _own_divisors(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
         if np.ptp(shares) <= SPREAD * allowed * shares.max():
             continue  # ranks with equal token counts share one factor
         for side, factor in (("candidate", factors), ("baseline", 1 / factors)):
-            times = factor / shares
-            for how, by in (("sum", 1.0), ("mean", 1 / len(ranks))):
-                if (np.abs(times / by - 1) <= allowed).all():
-                    text = f"by equal weights and of equal samples the {role}'s gradients of the first update of step "
-                    text += f"{step} are {_listed(factors)} times the baseline's on ranks {_listed(ranks)}, which have "
-                    text += f"{_listed(tokens)} of the mini-batch's {tokens.sum():.0f} response tokens; the {side} "
-                    text += f"applies the {how} of its ranks' means, each over that rank's own tokens"
-                    return OtherDivisor(side, text)
+            how = _of_rank_means(factor / shares, allowed)
+            if not how:
+                continue
+            text = f"by equal weights and of equal samples the {role}'s gradients of the first update of step "
+            text += f"{step} are {_listed(factors)} times the baseline's on ranks {_listed(ranks)}, which have "
+            text += f"{_listed(tokens)} of the mini-batch's {tokens.sum():.0f} response tokens; the {side} "
+            text += f"applies the {how} of its ranks' means, each over that rank's own tokens"
+            return OtherDivisor(side, text)
     return None
+
+
+def _begin_alike(ranks: Mapping[int, Updates], candidate_ranks: Mapping[int, Updates]) -> bool:
+    """Whether both runs have the same ranks, several, each with the same samples in its first mini-batch."""
+    if len(ranks) < 2 or ranks.keys() != candidate_ranks.keys():
+        return False
+    return all(ranks[rank].samples[:1] == candidate_ranks[rank].samples[:1] for rank in ranks)
+
+
+def _of_rank_means(times: np.ndarray, allowed: float) -> str:
+    """Return whether a side applies the "sum" or the "mean" of its ranks' means; "" for neither.
+
+    `times`: of each rank, its gradient over the other run's, as a share of what its own token count explains.
+    """
+    for how, expected in (("sum", 1.0), ("mean", 1 / len(times))):
+        if (np.abs(times / expected - 1) <= allowed).all():
+            return how
+    return ""
 
 
 def _listed(values: Iterable[float]) -> str:
@@ -225,7 +240,9 @@ def _times_ranks(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
     """Find gradient norms that are a multiple of the other run's, with the number of ranks as the factor."""
     factors = {times for side in e.sides for times in (side.ranks.world, 1 / side.ranks.world) if times != 1}
     by_side = [[record for record in side.recording.records.steps if record.step == step] for side in e.sides]
-    for name in NORMS if all(by_side) else ():
+    if not all(by_side):
+        return None
+    for name in NORMS:
         norm_b, norm_c = (records[0].number(name) for records in by_side)
         for factor in sorted(factors):
             if norm_b > 0 and abs(norm_c / (norm_b * factor) - 1) <= SAME_NORM:
@@ -244,7 +261,7 @@ def _trained_apart(e: EvidenceBuilder, step: int) -> bool:
     """
     if e.mode == "native" and not e.seeded:
         return True
-    return bool([trained_step for trained_step in e.other_tokens if trained_step <= step])
+    return any(trained_step <= step for trained_step in e.other_tokens)
 
 
 def _reordered(e: EvidenceBuilder, step: int) -> bool:
@@ -254,8 +271,8 @@ def _reordered(e: EvidenceBuilder, step: int) -> bool:
     order count.
     """
     for earlier_step in range(step + 1):
-        baseline_order, candidate_order = (_order(side.recording, earlier_step) for side in e.sides)
-        if baseline_order is not None and candidate_order is not None and baseline_order != candidate_order:
+        orders = [_order(side.recording, earlier_step) for side in e.sides]
+        if None not in orders and orders[0] != orders[1]:
             return True
     return False
 

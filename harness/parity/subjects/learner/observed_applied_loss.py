@@ -117,9 +117,9 @@ def _tokens(
 
     `rounding`: how far a number of the same weights may be off in another batch.
     """
-    rows = {int(sample): row for row, sample in enumerate(table.sample)}
+    rows = table.row_by_sample
     samples = [sample for part in parts for sample in part]
-    if not samples or not set(samples) <= set(rows):
+    if not samples or not rows.keys() >= set(samples):
         return None
 
     def column(name: str) -> list[np.ndarray] | None:

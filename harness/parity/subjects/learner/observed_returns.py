@@ -90,8 +90,13 @@ class ReturnSums:
         items = np.concatenate([np.empty((0, 2), np.int64), *self.items])
         # Readings that repair every wrong sample.
         repairing = [reading for reading, count in self.repaired.items() if count == len(items)]
-        if not len(items) or (self.compared - len(items) < FEWEST and not (repairing and len(items) >= FEWEST)):
-            return Returns(self.compared if not len(items) else 0)
+        if not len(items):
+            return Returns(self.compared)
+        # A learner of which hardly any return follows may make all of them in another way. That shows nothing, unless
+        # a reading of its rewards gives every one of several.
+        few_follow = self.compared - len(items) < FEWEST
+        if few_follow and (not repairing or len(items) < FEWEST):
+            return Returns(0)
         for rows, place in zip(self.items, self.places, strict=True):
             e.note_divergence(Kind.RETURNS.of(side.name), rows[:, 1], place)
         exact = [separation for separation in separations(self.sums) if separation.exact]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, check, outcome, unless_native
@@ -24,6 +25,7 @@ def _comparable(e: Evidence) -> bool:
 @check("systematic", required=unless_native, applies=_comparable, alone=True)
 def systematic_differences(e: Evidence) -> Outcome:
     """Mean differences of engines and learners, which rounding does not have."""
+    conclude = partial(outcome, "systematic")
     results = e.log_probabilities.drift_tests
     kinds = tuple(key for key in e.first if key.kind.systematic)
     tests = [test for mean_tests in results.values() for test in mean_tests]
@@ -35,28 +37,30 @@ def systematic_differences(e: Evidence) -> Outcome:
     }
     positive_tests = [(means, test) for means, mean_tests in results.items() for test in mean_tests if test.found]
     if positive_tests:
-        text = "; ".join(f"{means.words}: {describe(test)}" for means, test in positive_tests[:3])
-        text += f"; and {len(positive_tests) - 3} more" if len(positive_tests) > 3 else ""
-        return outcome("systematic", "confirmed", text, kinds=kinds, decides=bool(kinds), **details)
+        sentences = [f"{means.words}: {describe(test)}" for means, test in positive_tests[:3]]
+        if len(positive_tests) > 3:
+            sentences.append(f"and {len(positive_tests) - 3} more")
+        return conclude("confirmed", "; ".join(sentences), kinds=kinds, decides=bool(kinds), **details)
     # Nothing was found. That rules a bias out only where everything expected was compared, with enough tokens.
     wanted = dict.fromkeys([*_expected(e), *results])
     absent = [f"{means.words} was not compared" for means in wanted if not results.get(means)]
     if absent:
-        missing = [f"systematic: {gap}" for gap in absent]
-        return outcome("systematic", "not tested", absent[0], missing=missing, **details)
+        return conclude("not tested", absent[0], missing=[f"systematic: {gap}" for gap in absent], **details)
     # The first test of each comparison is that of the run. The least sensitive of them limits what can be ruled out.
     smallest, _, means = max((mean_tests[0].smallest, means.label, means) for means, mean_tests in results.items())
     if not smallest <= LARGEST_UNSEEN * e.tolerance.cap:
         clusters = results[means][0].mean.clusters
         text = f"{means.words}: over {counted(clusters, 'prompt')} only a bias of more than {figure(smallest)} nats "
-        return outcome("systematic", "not tested", f"{text}would be found", **details)
-    text = "; ".join(
+        return conclude("not tested", f"{text}would be found", **details)
+    powers = [
         _power(means, mean_tests) for means, mean_tests in results.items() if means.compared is not Compared.TRAINER
-    )
+    ]
+    text = "; ".join(powers)
     text += f"; {len(tests):,} tests, false alarms {systematic.FALSE_ALARM:g} together, power {systematic.POWER:g}"
-    unmeasured = _unmeasured_size(e)
-    missing = [f"systematic: the size of differences was not held against {unmeasured}"] if unmeasured else []
-    return outcome("systematic", "ruled out", text, missing=missing, **details)
+    missing = []
+    if unmeasured := _unmeasured_size(e):
+        missing.append(f"systematic: the size of differences was not held against {unmeasured}")
+    return conclude("ruled out", text, missing=missing, **details)
 
 
 def _unmeasured_size(e: Evidence) -> str:
@@ -71,11 +75,14 @@ def _unmeasured_size(e: Evidence) -> str:
 
 def _expected(e: Evidence) -> list[Means]:
     """Return the comparisons that must be there: what is compared for one side is expected for both."""
-    engines = [] if e.alone or e.mode == "native" else [Means(Compared.ENGINES)]
-    scored = [Compared.ENGINE] if any(side.to_learner.tokens for side in e.sides) else []
-    compared_means = {means.compared for means in e.log_probabilities.drift_tests}
-    scored += [Compared.TRAINER] if Compared.TRAINER in compared_means else []
-    return [*engines, *(Means(compared, side.name) for compared in scored for side in e.sides)]
+    expected: list[Means] = []
+    if not e.alone and e.mode != "native":
+        expected.append(Means(Compared.ENGINES))
+    if any(side.to_learner.tokens for side in e.sides):
+        expected += [Means(Compared.ENGINE, side.name) for side in e.sides]
+    if any(means.compared is Compared.TRAINER for means in e.log_probabilities.drift_tests):
+        expected += [Means(Compared.TRAINER, side.name) for side in e.sides]
+    return expected
 
 
 def _smallest(tests: tuple[systematic.Tested, ...]) -> dict[str, float]:
@@ -90,12 +97,10 @@ def _smallest(tests: tuple[systematic.Tested, ...]) -> dict[str, float]:
 def _power(means: Means, tests: tuple[systematic.Tested, ...]) -> str:
     run = tests[0]
     text = f"{means.words}: mean Δ {figure(run.mean.value)} ± {figure(run.mean.error)} nats, a bias of "
-    text += (
-        f"{figure(run.smallest)} ({figure(run.smallest / run.unit)} of mean |Δ|) would be found"
-        if run.unit
-        else (f"{figure(run.smallest)} would be found")
-    )
-    sizes = [test for test in tests if test.what == "size" and test.where == systematic.RUN]
-    for test in sizes if run.unit else ():
-        text += f", mean |Δ| {figure((test.mean.value + test.bound) / test.unit)} times {test.unit_of}"
+    if not run.unit:
+        return f"{text}{figure(run.smallest)} would be found"
+    text += f"{figure(run.smallest)} ({figure(run.smallest / run.unit)} of mean |Δ|) would be found"
+    for test in tests:
+        if test.what == "size" and test.where == systematic.RUN:
+            text += f", mean |Δ| {figure((test.mean.value + test.bound) / test.unit)} times {test.unit_of}"
     return text

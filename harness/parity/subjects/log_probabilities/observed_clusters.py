@@ -72,12 +72,10 @@ class Mean:
         if not total:
             return Mean(float("nan"), float("inf"), clusters, 0)
         value = float(sums.sum()) / total
+        if clusters < 2:
+            return Mean(value, float("inf"), clusters, int(total))
         residuals = sums - value * count
-        error = (
-            float(np.sqrt(clusters / (clusters - 1) * (residuals @ residuals))) / total
-            if clusters > 1
-            else float("inf")
-        )
+        error = float(np.sqrt(clusters / (clusters - 1) * (residuals @ residuals))) / total
         return Mean(value, error, clusters, int(total))
 
 

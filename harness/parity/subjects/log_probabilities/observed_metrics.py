@@ -250,7 +250,11 @@ class Mismatch:
         n, s = self.tokens, self.sums
         p50, p95, p99 = self.percentiles
         apart = s["apart"] / n
+        # Pearson's correlation of the probabilities, from their sums; a constant has none.
         spread = np.sqrt(max(n * s["pp"] - s["p"] ** 2, 0.0) * max(n * s["qq"] - s["q"] ** 2, 0.0))
+        correlation = float("nan")
+        if spread > 0:
+            correlation = min(1.0, float((n * s["pq"] - s["p"] * s["q"]) / spread))
         metrics = {
             "mean_delta_logprob": s["delta"] / n,
             "p50": p50,
@@ -263,9 +267,7 @@ class Mismatch:
             "rollout_probs_diff_mean": apart,
             "rollout_probs_diff_max": s["apart_max"],
             "rollout_probs_diff_std": float(np.sqrt(max(s["apart2"] / n - apart * apart, 0.0))),
-            "rollout_actor_probs_pearson_corr": min(1.0, float((n * s["pq"] - s["p"] * s["q"]) / spread))
-            if spread > 0
-            else float("nan"),
+            "rollout_actor_probs_pearson_corr": correlation,
             "ess": s["weight"] ** 2 / (n * s["weight2"]),
             "importance_weight_mean": s["weight"] / n,
             "chi2": s["weight2"] / n - 1.0,

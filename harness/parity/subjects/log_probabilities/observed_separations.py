@@ -189,13 +189,16 @@ def separations(sums: Sums) -> tuple[Separation, ...]:
     An amount that decides on every sample may follow from one of its tokens: only long samples reach a position. Where
     there is no exact separation, return the flag that differs most often in relation to what lacks it, if there is one.
     """
-    known = [trait for trait in PROPERTIES if trait.name in sums and not sums[trait.name].unknown]
-    candidates = ((trait, each) for trait in known for each in _split(trait, sums[trait.name]))
-    exact = [(trait, each) for trait, each in candidates if each.exact]
+    recorded = [trait for trait in PROPERTIES if trait.name in sums and not sums[trait.name].unknown]
+    exact: list[tuple[tuple[bool, float], Separation]] = []  # with what they are sorted by
+    for trait in recorded:
+        for separation in _split(trait, sums[trait.name]):
+            if separation.exact:
+                is_less_clear = not separation.complete or trait.reads is Reads.AMOUNT
+                exact.append(((is_less_clear, separation.p), separation))
     if exact:
-        exact.sort(key=lambda pair: (not pair[1].complete or pair[0].reads is Reads.AMOUNT, pair[1].p))
-        return tuple(separation for _, separation in exact)
-    flags = [trait for trait in known if trait.reads is Reads.FLAG]
+        return tuple(separation for _, separation in sorted(exact, key=lambda pair: pair[0]))
+    flags = [trait for trait in recorded if trait.reads is Reads.FLAG]
     ratios = [separation for trait in flags for separation in _ratio(trait, sums[trait.name], len(flags))]
     return tuple(sorted(ratios, key=lambda separation: -(separation.ratio or (0.0,))[0])[:1])
 

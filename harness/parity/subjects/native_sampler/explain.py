@@ -42,7 +42,7 @@ STRUCTURE = {
     "blind": SAMPLING_PARAM.key("repetition_penalty"),
     "passed": SPORADIC,
 }
-SAID = {
+STRUCTURE_WORDS = {
     "joint": "takes top-p over the unfiltered mass beside top-k, not over the renormalised top-k",
     "blind": "lets the repetition penalty cover the output only, not prompt and output",
 }
@@ -83,9 +83,11 @@ def native_ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find what makes all native samples of a side shorter: a dropped end token, or a lower limit than the other
     side's.
     """
-    for side in e.sides if e.native is not None else ():
+    if e.native is None:
+        return
+    for side in e.sides:
         ends_at, (lengths, last, finish) = end_ids(e, side), _endings(side)
-        longest = _endings(e.candidate if side is e.baseline else e.baseline)[0].max(initial=0)
+        longest = _endings(e.other_side(side))[0].max(initial=0)
         stopped, cut = finish == "stop", finish == "length"
         lost = stopped & ~np.isin(last, sorted(ends_at))
         key, text = None, ""
@@ -128,12 +130,10 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             change, value, outside = fit.change, fit.value, fit.tokens_outside
             requested = side.recording.records.settings.sampling.get(change)
             likelihood = "impossible" if fit.gain == float("inf") else f"{figure(fit.gain)} nats less likely"
+            drawn_with = f"draws with {change} {figure(value)}, asked was {NEVER.get(change, requested)!r}"
+            did = STRUCTURE_WORDS.get(change, drawn_with)
             if change == "passed":
                 did = f"takes the second best token now and then: at {value:.1%} of its tokens"
-            else:
-                did = SAID.get(
-                    change, f"draws with {change} {figure(value)}, asked was {NEVER.get(change, requested)!r}"
-                )
             effect = f"from {figure(abs(fit.before))} to {figure(abs(fit.after))} standard errors of surprisal"
             if outside[0] > outside[1]:
                 effect = f"from {outside[0]:,} to {outside[1]:,} tokens outside of the support"
@@ -182,11 +182,14 @@ def native_min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 def _early_ends(e: Evidence, side: Side, least: float) -> int:
     """Return how many end tokens stand at native positions below `least`."""
-    outputs = [output for table in tables(side, "native") if (output := table.rows("output")) is not None]
-    places = ((output.values, np.arange(len(output.values)) - np.repeat(output.offsets[:-1], output.lengths))
-              for output in outputs)  # fmt: skip
-    ends = sorted(end_ids(e, side))
-    return sum(int((np.isin(tokens, ends) & (position < least)).sum()) for tokens, position in places)
+    ends, early = sorted(end_ids(e, side)), 0
+    for table in tables(side, "native"):
+        output = table.rows("output")
+        if output is None:
+            continue
+        position = np.arange(len(output.values)) - np.repeat(output.offsets[:-1], output.lengths)
+        early += int((np.isin(output.values, ends) & (position < least)).sum())
+    return early
 
 
 def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

@@ -164,8 +164,13 @@ def conclude(result: NativeResult, last: Compared, plan: Plan) -> NativeResult:
         different = [look for look in result.looks if name in {test.quantity for test in look.rejected}]
         equal = [look for look in result.looks if name in look.equal] if name not in doubtful else []
         decided = [*different, *equal, result.looks[-1]][0]
+        outcome = UNDECIDED
+        if different:
+            outcome = DIFFERENT
+        elif equal:
+            outcome = EQUAL
         quantities[name] = Quantity(
-            outcome=DIFFERENT if different else EQUAL if equal else UNDECIDED,
+            outcome=outcome,
             means=last.means[name],
             samples=min(decided.samples),
             difference=equality.difference,

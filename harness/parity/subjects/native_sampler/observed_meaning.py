@@ -61,11 +61,15 @@ def recognise(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: N
     columns = _columns(e, parts)
     name = _recognised(e, side, columns, documented)
     recognised = MEANING.get(name, "")
-    beyond = {column: len(weighed.beyond) for column, weighed in columns.items()}
     meaning = Meaning(
-        engine=engine, mode=mode, documented=documented, recognised=recognised, column=name, beyond=beyond,
+        engine=engine,
+        mode=mode,
+        documented=documented,
+        recognised=recognised,
+        column=name,
+        beyond={column: len(weighed.beyond) for column, weighed in columns.items()},
         tokens=columns["learner_logprob"].compared,
-    )  # fmt: skip
+    )
     stage.note("meanings", side.name, meaning)
     # A meaning that is neither raw nor documented is a fault. Its distance is then that from the raw numbers.
     sound = recognised in (RAW, documented)

@@ -176,8 +176,7 @@ def _rewards(table: Table, score: Table) -> np.ndarray:
 
 
 def _scored(side: RecordedSide, table: Table, output: Rows, score: Table | None, missing: list[str]) -> Tokens | None:
-    learner = score.rows("learner_logprob") if score is not None else None
-    if score is None or learner is None:
+    if score is None or (learner := score.rows("learner_logprob")) is None:
         missing.append(f"{side.name}: the learner did not score the native samples")
         return None
     match = Match.of(table.sample, score.sample)

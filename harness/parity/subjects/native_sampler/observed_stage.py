@@ -39,8 +39,8 @@ def native_stage(e: EvidenceBuilder) -> None:
 def _read(e: EvidenceBuilder, plan: Plan, stage: NativeStage) -> observed_distributions.Compared | None:
     """Read both stages into `stage`. Returns what the last look compared; None where a stage is absent."""
     stages = [tables(side, "native") for side in e.sides]
-    if not all(stages):
-        absent = [side.name for side, stage in zip(e.sides, stages, strict=True) if not stage]
+    absent = [side.name for side, side_tables in zip(e.sides, stages, strict=True) if not side_tables]
+    if absent:
         stage.set(skipped="no native stage was recorded" + (f" for the {absent[0]}" if len(absent) == 1 else ""))
         return None
     draws = min(plan.draws, *map(draws_of, e.sides))  # a test suite's baseline may have drawn more for another fault
@@ -146,14 +146,14 @@ def samplers_sentences(e: Evidence) -> list[str]:
     """
     result = e.native
     if result is None or result.skipped or not result.quantities:
-        return [samplers_said(e)]
+        return [samplers_clause(e)]
     in_part = f" were tested in part, {result.unread[0]}" if result.unread else ""
     drawn, *sentences = result.sentences()
     doubtful = [f"a difference that may be chance: {ranked(result.doubtful, result.tests)}"] if result.doubtful else []
     return [f"the engines' own samplers{in_part}: {drawn}", *sentences, *doubtful]
 
 
-def samplers_said(e: Evidence) -> str:
+def samplers_clause(e: Evidence) -> str:
     """Return a clause on the engines' own samplers, for the reason of a verdict that found no difference."""
     result = e.native
     if result is None:

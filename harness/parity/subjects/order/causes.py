@@ -59,10 +59,10 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find steps whose responses are the baseline's, each under another sample number."""
-    open_ = set(keys_of(np.concatenate([so_far.left(Kind.FLIP.of()), so_far.left(Kind.LOGPROB.of())])).tolist())
+    open_samples = so_far.open_samples(Kind.FLIP.of(), Kind.LOGPROB.of())
     by_step: dict[int, list[Source]] = {}
     for source in e.response_sources:
-        if int(keys_of(np.array([[source.step, source.sample]]))[0]) in open_:
+        if (source.step, source.sample) in open_samples:
             by_step.setdefault(source.step, []).append(source)
     matched = [
         sources
@@ -92,13 +92,16 @@ def _permuted(
     `affected`: samples with another's response, out of `compared`. `exchanged`: samples with another's prompt.
     """
     samples = sorted({*affected, *exchanged})
-    proofs = (
-        [Proof("match responses by their tokens", compared, compared - len(affected), "samples")] if affected else []
-    )
-    proofs += [Proof("match prompts by their ids", len(exchanged), 0, "prompts")] if exchanged else []
-    parts = [f"{len(affected):,} of {compared:,} differing responses are another sample's of the same step, token for "
-             "token and with its log-probabilities"] if affected else []  # fmt: skip
-    parts += [f"{len(exchanged):,} prompts that the engine saw are another sample's"] if exchanged else []
+    proofs, parts = list[Proof](), list[str]()
+    if affected:
+        proofs.append(Proof("match responses by their tokens", compared, compared - len(affected), "samples"))
+        parts.append(
+            f"{len(affected):,} of {compared:,} differing responses are another sample's of the same step, token for "
+            "token and with its log-probabilities"
+        )
+    if exchanged:
+        proofs.append(Proof("match prompts by their ids", len(exchanged), 0, "prompts"))
+        parts.append(f"{len(exchanged):,} prompts that the engine saw are another sample's")
     return Explanation(
         Cause.of(
             ORDER.key(),
@@ -118,11 +121,10 @@ def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[Di
 
     That holds where the floor was taken in steps whose responses are permuted, or where the floor itself shows them.
     """
-    recording = e.side(party).recording
-    floor_steps = set(recording.steps("floor"))
-    permuted = bool(floor_steps) and (
-        floor_steps <= {step for step, _ in affected} or all(_reordered(e, party, s) for s in floor_steps)
-    )
+    floor_steps = set(e.side(party).recording.steps("floor"))
+    if not floor_steps:
+        return ()
+    permuted = floor_steps <= {step for step, _ in affected} or all(_reordered(e, party, s) for s in floor_steps)
     return (Kind.FLOOR.of(party),) if permuted else ()
 
 
@@ -132,32 +134,25 @@ def _reordered(e: Evidence, party: str, step: int) -> bool:
     Tokens and log-probabilities must agree.
     """
     recording = e.side(party).recording
-    tables = [recording.table("floor", step, variant=variant) for variant in ("base", "order")]
-    rows = [(table.rows("output"), table.rows("logprob")) for table in tables if table is not None]
-    if len(rows) < 2 or any(part is None for pair in rows for part in pair):
+    base, order = (recording.table("floor", step, variant=variant) for variant in ("base", "order"))
+    if base is None or order is None:
         return False
-    (base_output, base_logprobs), (order_output, order_logprobs) = rows
-    assert (
-        tables[0] is not None
-        and tables[1] is not None
-        and base_output
-        and order_output
-        and base_logprobs
-        and order_logprobs
-    )
+    base_output, base_logprobs = base.rows("output"), base.rows("logprob")
+    order_output, order_logprobs = order.rows("output"), order.rows("logprob")
+    if base_output is None or base_logprobs is None or order_output is None or order_logprobs is None:
+        return False
     owners: dict[bytes, list[int]] = {}
-    for row in range(len(tables[0].sample)):
+    for row in range(len(base.sample)):
         owners.setdefault(base_output.row(row).tobytes(), []).append(row)
     differing = matches = 0
     # A response under its own number is in order. The others must be another sample's, with its log-probabilities.
-    for row, number in enumerate(tables[1].sample.tolist()):
+    for row, number in enumerate(order.sample.tolist()):
         like = owners.get(order_output.row(row).tobytes(), [])
-        if any(tables[0].sample[at] == number for at in like):
+        if number in base.sample[like]:
             continue
         differing += 1
-        matches += any(
-            np.all(np.abs(base_logprobs.row(at) - order_logprobs.row(row)) <= e.tolerance.cap) for at in like
-        )
+        off = (np.abs(base_logprobs.row(at) - order_logprobs.row(row)) for at in like)
+        matches += any((distances <= e.tolerance.cap).all() for distances in off)
     return differing >= FEWEST and matches >= MOST * differing
 
 

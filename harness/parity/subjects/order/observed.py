@@ -64,8 +64,11 @@ def sources(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> None:
         # In a guided run the guide takes over after the first difference: later tokens are not the engine's own choice.
         begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else 0
         owners, logprobs_agree, length = [], False, 0
-        for source in by_first.get(int(drawn[0]), []) if len(drawn) else []:
-            n = _begins_alike(output.row(int(match.a[source])), drawn, begun) if source != row else 0
+        candidates = by_first.get(int(drawn[0]), []) if len(drawn) else []
+        for source in candidates:
+            if source == row:
+                continue
+            n = _begins_alike(output.row(int(match.a[source])), drawn, begun)
             if not n:
                 continue
             agree = _same_logprobs(logprobs, int(match.a[source]), int(match.b[row]), n, e.tolerance.extreme)

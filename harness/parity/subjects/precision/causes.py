@@ -18,7 +18,6 @@ from harness.parity.facts.explanation import Explained, Explanation, among
 from harness.parity.subjects.log_probabilities.observed_outliers import outliers
 from harness.parity.subjects.precision.observed_lifted import STAGE, LiftedResult
 from harness.parity.subjects.precision.observed_rounding import BELIEVED, FARTHEST
-from harness.recordings.tables import Table
 from reports.model import Cause
 from reports.text import figure
 
@@ -49,18 +48,17 @@ def logic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _of_the_same_engine(e: Evidence, so_far: Explained, result: LiftedResult) -> tuple[DivergenceKey, ...]:
+    """Return the open differences of the one engine that all causes of the stage blame, and that the stage shows."""
     causes = result.verdict.causes if result.verdict is not None else []
     parties = {cause.party for cause in causes}
     if len(parties) != 1 or any(UNEXPLAINED.has(cause.key) for cause in causes):
         return ()
     (party,) = parties
+    if party not in {side.name for side in e.sides}:
+        return ()
     moved = bool(result.kinds & {Kind.LOGPROB.of(), Kind.ENGINE.of(party)})
-    shared_keys = []
-    for key in e.first:
-        is_in_stage = key in result.kinds or (moved and key.kind in _ALSO)
-        if key.side in (None, party) and is_in_stage and len(so_far.left(key)):
-            shared_keys.append(key)
-    return tuple(shared_keys) if party in (side.name for side in e.sides) else ()
+    in_stage = [key for key in e.first if key in result.kinds or (moved and key.kind in _ALSO)]
+    return tuple(key for key in in_stage if key.side in (None, party) and len(so_far.left(key)))
 
 
 def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -128,13 +126,14 @@ def _tail(e: Evidence, side: str) -> bool:
 
 def _rounding(side: Side) -> float:
     """Return the mean |Δ| of the learner's own rounding, nats; 0, which excuses nothing, where it was not recorded."""
-    steps = side.recording.steps("floor")
-    tables: list[Table | None] = [side.recording.table("floor", step, variant="rounding") for step in steps]
-    rows = [
-        rounding_rows for table in tables if table is not None and (rounding_rows := table.rows("rounding")) is not None
-    ]
-    values = np.concatenate([step_rows.values for step_rows in rows]) if rows else np.zeros(0)
-    return float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else 0.0
+    values: list[np.ndarray] = []
+    for step in side.recording.steps("floor"):
+        rounding = side.recording.rows("floor", step, "rounding", variant="rounding")
+        if rounding is not None:
+            values.append(rounding.values)
+    numbers = np.concatenate(values or [np.zeros(0)])
+    finite = numbers[np.isfinite(numbers)]
+    return float(finite.mean()) if len(finite) else 0.0
 
 
 def _another_cause(bench: OnBench) -> str:

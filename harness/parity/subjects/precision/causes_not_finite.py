@@ -50,8 +50,7 @@ def _stopped_at_nan(e: Evidence, side: Side, affected: np.ndarray) -> int:
     count = 0
     for step in np.unique(affected[:, 0]).tolist():
         table = side.recording.table("rollout", step)
-        logprob = table.rows("logprob") if table is not None else None
-        if table is None or logprob is None or table.finish is None:
+        if table is None or table.finish is None or (logprob := table.rows("logprob")) is None:
             continue
         rows = np.flatnonzero(np.isin(table.sample, affected[affected[:, 0] == step, 1]) & (logprob.lengths > 0))
         last = logprob.values[logprob.offsets[1:][rows] - 1]

@@ -251,9 +251,11 @@ def _own_pairs(recording: Recording) -> Iterator[Pair]:
     """Yield the variants that the engine itself drew, at the steps at which it was asked to."""
     for step in recording.steps("floor"):
         base = recording.table("floor", step, variant="base")
-        for variant in VARIANTS if base is not None else ():
+        if base is None:
+            continue
+        for variant in VARIANTS:
             variant_table = recording.table("floor", step, variant=variant)
-            if base is not None and variant_table is not None:
+            if variant_table is not None:
                 yield step, variant, base, variant_table
 
 
@@ -445,6 +447,8 @@ class Tolerance:
         rounding = rounding or Rounding()
         if known_dtype not in HALF:
             return Tolerance(known_dtype, cap, RESOLUTION * EPSILON * scale, floor, temperature, rounding=rounding)
+        # Half precision has a floor only where the learner's rounding is part of it. Otherwise ten floors of the engine
+        # alone say what is within its own noise.
         within, share = HEADROOM * floor, THOUSANDTH
         if rounding.measured:
             floor, within, share = max(floor, rounding.level), float("nan"), rounding.share

@@ -60,13 +60,7 @@ class Rounding:
 
         `other`: the other side's recording, whose learner scored native samples of its own.
         """
-        sizes = []
-        for step in recording.steps("experience"):
-            table = recording.table("experience", step)
-            pair = None if table is None else both(table, "actor_logprob", "exact_logprob")
-            if pair is not None:
-                sizes.append(np.abs(pair[0].values.astype(np.float64) - pair[1].values))
-        size = np.concatenate(sizes) if sizes else np.zeros(0)
+        size = _sizes(recording)
         if len(size) < LEAST or not np.isfinite(size).all():
             return Rounding(tokens=len(size))
         # A learner that is far off at many tokens does not round: it computes something else.
@@ -109,6 +103,17 @@ class Rounding:
         return {"rounding of the learner": self.level, "mean rounding of the learner": self.mean}
 
 
+def _sizes(recording: Recording) -> np.ndarray:
+    """Return the rounding of each trained token of the run, in nats, where both of its log-probabilities are there."""
+    sizes = [np.zeros(0)]
+    for step in recording.steps("experience"):
+        table = recording.table("experience", step)
+        pair = None if table is None else both(table, "actor_logprob", "exact_logprob")
+        if pair is not None:
+            sizes.append(np.abs(pair[0].values.astype(np.float64) - pair[1].values))
+    return np.concatenate(sizes)
+
+
 def share_of(size: np.ndarray, cap: float) -> Share:
     """Return how many tokens may be further apart than the cap, and than multiples of it, given these roundings.
 
@@ -127,9 +132,9 @@ def largest_of_the_floor(recording: Recording, cap: float) -> float:
     """Return the learner's largest rounding in the sequences of the floor; 0 where it was not recorded or is no
     rounding.
     """
-    tables = (recording.table("floor", step, variant="rounding") for step in recording.steps("floor"))
-    rows = [column.values for table in tables if table is not None and (column := table.rows("rounding")) is not None]
-    return largest_of(np.concatenate([np.zeros(0), *rows]), cap)
+    columns = [recording.rows("floor", step, "rounding", variant="rounding") for step in recording.steps("floor")]
+    values = [column.values for column in columns if column is not None]
+    return largest_of(np.concatenate([np.zeros(0), *values]), cap)
 
 
 def of_the_floor(recording: Recording, step: int, base: Table, variant: str = "rounding") -> Rows | None:
@@ -139,8 +144,7 @@ def of_the_floor(recording: Recording, step: int, base: Table, variant: str = "r
     Returns None where it was not recorded.
     """
     table, output = recording.table("floor", step, variant=variant), base.rows("output")
-    rows = None if table is None else table.rows(variant)
-    if table is None or output is None or rows is None:
+    if table is None or output is None or (rows := table.rows(variant)) is None:
         return None
     values = np.zeros(len(output.values))
     match = Match.of(base.sample, table.sample)

@@ -90,10 +90,11 @@ def _first_of_group(e: Evidence, keys: np.ndarray) -> np.ndarray:
     leaders: set[tuple[int, int]] = set()
     for step in np.unique(keys[:, 0]).tolist():
         table = e.baseline.recording.table("rollout", step)
-        rows = table.rows("prompt") if table is not None else None
+        if table is None or (prompts := table.rows("prompt")) is None:
+            continue
         first: dict[bytes, int] = {}
-        for row, sample in enumerate(table.sample.tolist() if table is not None and rows is not None else ()):
-            ids = np.asarray(rows.row(row)).tobytes() if rows is not None else b""
+        for row, sample in enumerate(table.sample.tolist()):
+            ids = prompts.row(row).tobytes()
             first[ids] = min(sample, first.get(ids, sample))
         leaders |= {(step, sample) for sample in first.values()}
     return np.array([(int(step), int(sample)) in leaders for step, sample in keys], bool)
@@ -134,11 +135,9 @@ def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
 def differ_past_cache(tried: Iterable[Tried]) -> tuple[str, ...]:
     """Return the sides that still differ when nothing comes from a cache, for `Learned.past_cache`."""
     past = [attempt for attempt in tried if STALE_KV.has(attempt.cause)]
-    return tuple(
-        sorted(
-            {attempt.side for attempt in past if attempt.after} - {attempt.side for attempt in past if attempt.removed}
-        )
-    )
+    still_differing = {attempt.side for attempt in past if attempt.after}
+    helped = {attempt.side for attempt in past if attempt.removed}
+    return tuple(sorted(still_differing - helped))
 
 
 def past_cache(s: Situation) -> None:

@@ -5,7 +5,7 @@ What became of the ids says which of the causes it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -136,7 +136,7 @@ def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
     eight. The other side's boundaries stand for what was sent. Tokens of another encoding cover more or less text, so
     one text must begin (or, at the end, end) with the other.
     """
-    other_side = e.candidate if side is e.baseline else e.baseline
+    other_side = e.other_side(side)
     trusted = {tuple(pair) for kind in other_side.prompts.kinds.values() for pair in kind}
     wanted = {pair for pair in where if pair not in trusted}
     side_boundaries, other_boundaries = by_sample(side, wanted), by_sample(other_side, wanted)
@@ -146,18 +146,24 @@ def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
 
 
 def _retold(seen_boundary: dict[str, Any], sent_boundary: dict[str, Any]) -> bool:
+    """Whether one sample's prompt reads the same at both ends, and has other ids at one of them."""
     fronts = [str(boundary.get("text_first") or "") for boundary in (seen_boundary, sent_boundary)]
     seams = [str(boundary.get("text_seam") or "") for boundary in (seen_boundary, sent_boundary)]
-    front = bool(min(fronts)) and _nested(fronts, str.startswith)
-    differs = seen_boundary.get("prompt_first") != sent_boundary.get("prompt_first")
-    if seen_boundary.get("output_first") == sent_boundary.get("output_first"):
-        seam = bool(min(seams)) and _nested(seams, str.endswith)
-        return front and seam and (differs or seen_boundary.get("prompt_last") != sent_boundary.get("prompt_last"))
-    return front and differs
+    if not _nested(fronts, str.startswith):
+        return False
+    differs = {key: seen_boundary.get(key) != sent_boundary.get(key) for key in _ENDS}
+    if differs["output_first"]:  # the text of the seam is also that of the response
+        return differs["prompt_first"]
+    return _nested(seams, str.endswith) and (differs["prompt_first"] or differs["prompt_last"])
 
 
-def _nested(pair: list[str], holds: Any) -> bool:
-    return bool(holds(*pair) or holds(*pair[::-1]))
+def _nested(pair: list[str], holds: Callable[[str, str], bool]) -> bool:
+    """Whether neither text is empty, and one begins or ends with the other."""
+    first, second = pair
+    return bool(first and second) and (holds(first, second) or holds(second, first))
+
+
+_ENDS = ("prompt_first", "prompt_last", "output_first")
 
 
 _ALSO = ", in continuations too"
@@ -221,7 +227,9 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
     )
     for way, cause, summary in ways:
         ids = s.bench.reprompted(s.side, wrong, way)
-        for everywhere in (False, True) if ids else ():
+        if not ids:
+            continue
+        for everywhere in (False, True):
             change = {"prompts": _joined(s.alteration, ids), "everywhere": everywhere}
             yield Trial(cause, f"prompts of the reference: {way}", summary, change)
 

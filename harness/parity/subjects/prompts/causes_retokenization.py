@@ -113,32 +113,32 @@ def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list
     following_ids: dict[tuple[int, int, int], list[int]] = {tuple(place): [] for place in flips[:, :3].tolist()}
     for step in np.unique(flips[:, 0]).tolist():
         table = e.baseline.recording.table("rollout", step)
-        output = table.rows("output") if table is not None else None
-        if table is None or output is None:
+        if table is None or (output := table.rows("output")) is None:
             continue
-        rows = {int(number): row for row, number in enumerate(table.sample)}
         for _, sample, position, _, _ in flips[flips[:, 0] == step].tolist():
-            ids = output.row(rows[sample])
+            ids = output.row(table.row_by_sample[sample])
             following_ids[step, sample, position] = ids[position : position + AHEAD].tolist()
     return following_ids
 
 
 def _same_text(baseline_event: dict[str, Any], candidate_event: dict[str, Any], position: int) -> bool | None:
     """Whether both runs read the same around this position; None where no text of it was recorded."""
-    lengths: list[Any] = [event.get("output_len") for event in (baseline_event, candidate_event)]
-    for field, ids, at_end in (("text_seam", "output_first", False), ("text_last", "output_last", True)):
-        kept: list[Any] = [event.get(ids) for event in (baseline_event, candidate_event)]
-        if not all(isinstance(row, list) for row in kept) or not all(isinstance(length, int) for length in lengths):
-            continue
-        within = [
-            position >= length - len(row) if at_end else position < len(row)
-            for length, row in zip(lengths, kept, strict=True)
-        ]
-        if all(within):
-            text = [str(event.get(field) or "") for event in (baseline_event, candidate_event)]
-            if all(text) and kept[0] != kept[1]:
-                return text[0] == text[1] or _doubled(*text)
+    for ids, field in (("output_first", "text_seam"), ("output_last", "text_last")):
+        baseline_ids, baseline_text = _end_with_text(baseline_event, ids, field, position)
+        candidate_ids, candidate_text = _end_with_text(candidate_event, ids, field, position)
+        # Equal ids have equal texts: they do not say how the two tokens at the position read.
+        if baseline_text and candidate_text and baseline_ids != candidate_ids:
+            return baseline_text == candidate_text or _doubled(baseline_text, candidate_text)
     return None
+
+
+def _end_with_text(event: dict[str, Any], ids: str, field: str, position: int) -> tuple[list[int], str]:
+    """Return the recorded ids of one end of a response and their text; ([], "") where the position is not in it."""
+    kept, length = event.get(ids), event.get("output_len")
+    if not isinstance(kept, list) or not isinstance(length, int):
+        return [], ""
+    within = position < len(kept) if ids == "output_first" else position >= length - len(kept)
+    return (kept, str(event.get(field) or "")) if within else ([], "")
 
 
 def _doubled(first_text: str, second_text: str) -> bool:
@@ -147,14 +147,12 @@ def _doubled(first_text: str, second_text: str) -> bool:
     """
     short, long = sorted((first_text, second_text), key=len)
     more = len(long) - len(short)
-    return (
-        any(
-            long[: at + more] == short[: at + more] and long[at + more :] == short[at:]
-            for at in range(len(short) - more + 1)
-        )
-        if more
-        else False
-    )
+    if not more:
+        return False
+    for at in range(len(short) - more + 1):
+        if long[: at + more] == short[: at + more] and long[at + more :] == short[at:]:
+            return True
+    return False
 
 
 def encoded_again(s: Situation) -> Iterator[Trial]:

@@ -34,18 +34,17 @@ def prompt_ids(e: Evidence) -> Outcome:
 
 def _prompts(e: Evidence, number: int, good: str) -> Outcome:
     name = SUSPICIONS[number]
-    kinds = tuple(Kind.PROMPT.of(side.name) for side in e.sides if Kind.PROMPT.of(side.name) in e.first)
+    kinds = e.diverged(Kind.PROMPT)
     if kinds:
         counts_by_side: dict[str, Any] = {
             side.name: {kind: len(where) for kind, where in side.prompts.kinds.items()} for side in e.sides
         }
-        text = "; ".join(
-            f"the {side}'s engine saw other prompt ids than it was sent: "
-            + ", ".join(f"{kind} in {counted(count, 'sample')}" for kind, count in counts.items())
-            for side, counts in counts_by_side.items()
-            if counts
-        )
-        return outcome(name, "confirmed", text, number=number, kinds=kinds, **counts_by_side)
+        texts = []
+        for side_name, kind_counts in counts_by_side.items():
+            changes = ", ".join(f"{kind} in {counted(count, 'sample')}" for kind, count in kind_counts.items())
+            if changes:
+                texts.append(f"the {side_name}'s engine saw other prompt ids than it was sent: {changes}")
+        return outcome(name, "confirmed", "; ".join(texts), number=number, kinds=kinds, **counts_by_side)
     silent = [side for side in e.sides if side.counts.seen_samples < side.counts.samples or not side.counts.samples]
     if silent:
         counts = part_of(silent[0].counts.seen_samples, silent[0].counts.samples, "sample")
@@ -74,12 +73,10 @@ def token_boundaries(e: Evidence) -> Outcome:
     if compared.alone and not e.unjudged_steps:
         text = f"the boundaries of {compared.alone} samples were recorded in one run only"
         return outcome(name, "not tested", text, number=number)
-    unseen = [
-        (side.name, side.counts.samples - n) for side, n in zip(e.sides, counts, strict=True) if n < side.counts.samples
-    ]
-    if unseen:
-        text = f"the boundaries of {unseen[0][1]} samples were not recorded in the {unseen[0][0]}"
-        return outcome(name, "not tested", text, number=number)
+    for side, count in zip(e.sides, counts, strict=True):
+        if count < side.counts.samples:
+            text = f"the boundaries of {side.counts.samples - count} samples were not recorded in the {side.name}"
+            return outcome(name, "not tested", text, number=number)
     if not skipped:
         text = f"first and last ids, lengths and specials agree in {counted(samples, 'sample')}"
         return outcome(name, "ruled out", text, number=number)
@@ -140,10 +137,14 @@ def _different_boundaries(side: Side, against: Side) -> dict[tuple[int, int], di
     """Return the parsed boundaries of one run that the other has not byte for byte, by (step, sample)."""
     hashes, other_hashes = side.recording.content_hashes("boundaries"), against.recording.content_hashes("boundaries")
     alone = ~np.isin(hashes, other_hashes)
+    if not alone.any():
+        return {}
     boundaries = {}
-    if alone.any():
-        for (journal, line), wanted in zip(side.recording.lines("boundaries"), alone.tolist(), strict=True):
-            event = side.recording.parsed(journal, line) if wanted else None
-            if event is not None and isinstance(event.get("step"), int) and isinstance(event.get("sample"), int):
-                boundaries[event["step"], event["sample"]] = event
+    for (journal, line), is_alone in zip(side.recording.lines("boundaries"), alone.tolist(), strict=True):
+        if not is_alone:
+            continue
+        event = side.recording.parsed(journal, line) or {}
+        step, sample = event.get("step"), event.get("sample")
+        if isinstance(step, int) and isinstance(sample, int):
+            boundaries[step, sample] = event
     return boundaries

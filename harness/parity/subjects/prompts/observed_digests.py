@@ -30,28 +30,28 @@ def equal_in_rollouts(baseline: Recording, candidate: Recording, step: int) -> b
     Where the data of the other has another digest, that digest is of no prompt that was rolled out.
     """
     first, second = (run.table("rollout", step) for run in (baseline, candidate))
-    rows = [table.rows("prompt") if table is not None else None for table in (first, second)]
-    if first is None or second is None or rows[0] is None or rows[1] is None:
+    if first is None or second is None:
+        return False
+    first_prompts, second_prompts = first.rows("prompt"), second.rows("prompt")
+    if first_prompts is None or second_prompts is None:
         return False
     match = Match.of(first.sample, second.sample)
     if len(match.only_a) or len(match.only_b) or len(match.repeated):
         return False
-    return bool(equal_rows(rows[0], match.a, rows[1], match.b).all()) and (
-        _has_digest(baseline, step) or _has_digest(candidate, step)
-    )
+    equal = bool(equal_rows(first_prompts, match.a, second_prompts, match.b).all())
+    return equal and (_has_digest(baseline, step) or _has_digest(candidate, step))
 
 
 def _has_digest(run: Recording, step: int) -> bool:
+    """Whether every batch of the step's data has the digest of the prompts that were rolled out."""
     table = run.table("rollout", step)
-    rows = table.rows("prompt") if table is not None else None
     batches = [batch for batch in run.records.prompts if batch.step == step]
-    if table is None or rows is None or not batches:
+    if table is None or not batches or (prompts := table.rows("prompt")) is None:
         return False
-    places = {sample: row for row, sample in enumerate(table.sample.tolist())}
-    return all(
-        batch.samples is not None
-        and all(sample in places for sample in batch.samples)
-        and batch.digest
-        in tuple(prompt_digests(rows, np.array([places[sample] for sample in batch.samples], np.int64)))
-        for batch in batches
-    )
+    for batch in batches:
+        if batch.digest is None or batch.samples is None or not table.row_by_sample.keys() >= set(batch.samples):
+            return False
+        rows = np.array([table.row_by_sample[sample] for sample in batch.samples], np.int64)
+        if batch.digest not in prompt_digests(prompts, rows):
+            return False
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from harness.parity.facts.align import AHEAD, around
 from harness.parity.facts.evidence import Evidence, Side
@@ -31,30 +31,28 @@ def by_sample(side: Side, wanted: set[tuple[int, int]]) -> dict[tuple[int, int],
 
 def with_text(e: Evidence, place: Place | None) -> Place | None:
     """Return the place with the ids and the text around it in its context, as far as the recordings hold them."""
-    if place is None or place.sample < 0 or place.step < 0:
+    if place is None or place.sample < 0 or place.step < 0 or place.position < 0:
         return place
+    descriptions = [_described(side, place) for side in e.sides]
+    if not any("“" in description for description in descriptions):
+        descriptions.append("the recordings hold the text of the first and last eight ids only")
+    return dataclasses.replace(place, context="; ".join(filter(None, [place.context, *descriptions])))
+
+
+def _described(side: Side, place: Place) -> str:
+    """Return what a side recorded around the place: its ids, and the text that contains them."""
     prompt = place.phase == "prompt"
-    if place.position < 0:
-        return place
-    descriptions = []
-    for side in e.sides:
-        ids = _ids(side, place, "prompt_seen" if prompt else "output")
-        text = _text(side, place, prompt)
-        if ids is None:
-            descriptions.append(f"{side.name}: its ids were not recorded")
-        else:
-            descriptions.append(f"{side.name}: {ids}" + (f", in “{text}”" if text else ""))
-    text = "; ".join(descriptions)
-    if "“" not in text:
-        text += "; the recordings hold the text of the first and last eight ids only"
-    return dataclasses.replace(place, context=f"{place.context}; {text}" if place.context else text)
+    ids = _ids(side, place, "prompt_seen" if prompt else "output")
+    if ids is None:
+        return f"{side.name}: its ids were not recorded"
+    text = _text(side, place, "prompt" if prompt else "output")
+    return f"{side.name}: {ids}, in “{text}”" if text else f"{side.name}: {ids}"
 
 
 def _ids(side: Side, place: Place, column: str) -> str | None:
     """Return the ids around the place; None where they were not recorded."""
     table = side.recording.table("rollout", place.step)
-    rows = table.rows(column) if table is not None else None
-    if table is None or rows is None:
+    if table is None or (rows := table.rows(column)) is None:
         return None
     where = (table.sample == place.sample).nonzero()[0]
     if not len(where):
@@ -62,15 +60,20 @@ def _ids(side: Side, place: Place, column: str) -> str | None:
     return around(rows.row(int(where[0])), place.position, behind=AHEAD)
 
 
-def _text(side: Side, place: Place, prompt: bool) -> str:
+# The fields with the text of the first and of the last ids. The seam is the end of the prompt and the begin of the
+# output together.
+_TEXTS = {"prompt": ("text_first", "text_seam"), "output": ("text_seam", "text_last")}
+
+
+def _text(side: Side, place: Place, kind: Literal["prompt", "output"]) -> str:
     """Return the recorded text that contains the place; "" where there is none."""
     event = by_sample(side, {(place.step, place.sample)}).get((place.step, place.sample), {})
-    kind, length = ("prompt", event.get("prompt_len")) if prompt else ("output", event.get("output_len"))
-    first, last = event.get(f"{kind}_first"), event.get(f"{kind}_last")
+    first, last, length = (event.get(f"{kind}_{part}") for part in ("first", "last", "len"))
     if not isinstance(first, list) or not isinstance(last, list) or not isinstance(length, int):
         return ""
+    text_of_first, text_of_last = _TEXTS[kind]
     if place.position < len(first):
-        return str(event.get("text_first" if prompt else "text_seam") or "")
+        return str(event.get(text_of_first) or "")
     if place.position >= length - len(last):
-        return str(event.get("text_seam" if prompt else "text_last") or "")
+        return str(event.get(text_of_last) or "")
     return ""

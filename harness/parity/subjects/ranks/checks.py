@@ -19,13 +19,12 @@ def _recorded(e: Evidence) -> list[Side]:
     A recording of one rank made before answers were recorded has none, and is not expected to.
     """
     recorded = any(side.ranks.updates for side in e.sides)
-    return [
-        side
-        for side in e.sides
-        if side.ranks.updates
-        or side.ranks.shares
-        or (side.ranks.world > 1 and (recorded or not side.recording.records.manifest.framework))
-    ]
+    sides = []
+    for side in e.sides:
+        must_record = side.ranks.world > 1 and (recorded or not side.recording.records.manifest.framework)
+        if side.ranks.updates or side.ranks.shares or must_record:
+            sides.append(side)
+    return sides
 
 
 def _applies(e: Evidence) -> bool:
@@ -35,7 +34,7 @@ def _applies(e: Evidence) -> bool:
 @check(NAME, required=_applies, applies=_applies, alone=True)
 def ranks(e: Evidence) -> Outcome:
     """Samples, losses, gradients, weights and answers of each rank, by what the ranks recorded of themselves."""
-    kinds = tuple(key for side in e.sides if (key := Kind.RANKS.of(side.name)) in e.first)
+    kinds = e.diverged(Kind.RANKS)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None

@@ -12,7 +12,6 @@ from harness.parity.facts.align import Match, equal_rows
 from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.engines.observed import LEAST_OTHERS
 from harness.parity.subjects.ranks.observed import ANSWERS
-from harness.recordings.tables import Table
 from reports.text import part_of
 
 FROZEN = ("reference", "reward")  # their answers depend on no update
@@ -76,23 +75,17 @@ def _count_answers(e: Evidence, role: str, name: str, steps: list[int]) -> _Answ
     return answers
 
 
-def _tables(e: Evidence, step: int) -> list[Table | None]:
-    return [side.recording.table("experience", step) for side in e.sides]
-
-
 def _differing(e: Evidence, step: int, name: str) -> set[int] | None:
     """Return samples with equal tokens whose values in this column differ in any bit; None where it cannot be
     compared.
     """
-    baseline_table, candidate_table = _tables(e, step)
+    baseline_table, candidate_table = (side.recording.table("experience", step) for side in e.sides)
     if baseline_table is None or candidate_table is None:
         return None
     match = Match.of(baseline_table.sample, candidate_table.sample)
-    tokens, columns = (
-        [baseline_table.rows("tokens"), candidate_table.rows("tokens")],
-        [baseline_table.rows(name), candidate_table.rows(name)],
-    )
-    flat = [baseline_table.flat(name), candidate_table.flat(name)]
+    tokens = baseline_table.rows("tokens"), candidate_table.rows("tokens")
+    columns = baseline_table.rows(name), candidate_table.rows(name)
+    flat = baseline_table.flat(name), candidate_table.flat(name)  # one number for each sample, such as a reward
     if tokens[0] is None or tokens[1] is None:
         return None
     tokens_equal = equal_rows(tokens[0], match.a, tokens[1], match.b)
@@ -114,8 +107,10 @@ def _side(e: Evidence, rank: int) -> str:
     faulty_sides = []
     for side in e.sides:
         shares, table = side.ranks.shares.get((0, "reference"), {}), side.recording.table("experience", 0)
-        reference, actor = (table.rows(name) if table else None for name in ("reference_logprob", "actor_logprob"))
-        if table is None or reference is None or actor is None:
+        if table is None:
+            return ""
+        reference, actor = table.rows("reference_logprob"), table.rows("actor_logprob")
+        if reference is None or actor is None:
             return ""
         all_rows = np.arange(len(table.sample))
         rows_equal = equal_rows(reference, all_rows, actor, all_rows)
@@ -125,5 +120,6 @@ def _side(e: Evidence, rank: int) -> str:
         in_other_ranks = np.isin(table.sample, sorted(other_samples))
         if not rows_equal[in_other_ranks].all():
             return ""
-        faulty_sides += [side.name] if not rows_equal[~in_other_ranks].all() else []
+        if not rows_equal[~in_other_ranks].all():
+            faulty_sides.append(side.name)
     return faulty_sides[0] if len(faulty_sides) == 1 else ""

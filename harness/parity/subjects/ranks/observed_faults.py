@@ -68,21 +68,28 @@ def rank_faults(ranks: Ranks) -> tuple[RankFault, ...]:
 
 def _faults(ranks: Ranks) -> Iterator[RankFault]:
     recording, learner = ranks.recording, ranks.recording.records.settings.learner
-    made = set(recording.steps("experience"))
+    made = set(recording.steps("experience"))  # within the window, which `table` does not know
+
+    def experience(step: int) -> Table | None:
+        return recording.table("experience", step) if step in made else None
+
     for (step, role), group in _of_all(ranks, ranks.updates):
         if len(group) == 1:
             continue  # one process: nothing is dealt or summed
-        table = recording.table("experience", step) if step in made else None
+        table = experience(step)
         misdealt = list(dealt(role, step, group, [] if table is None else table.sample, learner.epochs or 0))
+        # Ranks that train on other samples count other tokens: their divisors say nothing then.
         yield from misdealt or divided(role, step, group)
         yield from summed(role, step, group)
         yield from applied(role, step, group, ranks.updates.get((step - 1, role), {}))
     normalises = learner.normalize_advantages is True and not recording.records.manifest.framework
     for (step, role), shares in _of_all(ranks, ranks.shares):
-        table = recording.table("experience", step) if step in made else None
-        if table is not None and recording.hashed_by == weights.HASH:
+        table = experience(step)
+        if table is None:
+            continue
+        if recording.hashed_by == weights.HASH:
             yield from answered(role, step, shares, table)
-        if table is not None and role == "actor" and normalises:
+        if role == "actor" and normalises:
             yield from normalised(step, shares, table)
 
 
@@ -103,14 +110,19 @@ def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: in
     less = sorted(int(sample) for sample in samples if often[int(sample)] < wanted)
     if not more and not less:
         return
-    twice = tuple(
-        rank for rank, updates in group.items() if any(len(set(batch)) < len(batch) for batch in updates.samples)
-    )
-    parts = [f"{how} often on {counted(len(miscounted), 'sample')} (sample {miscounted[0]} for one)"
-             for how, miscounted in (("more", more), ("less", less)) if miscounted]  # fmt: skip
+    twice = tuple(rank for rank, updates in group.items() if _has_a_sample_twice(updates))
+    parts = []
+    for how, miscounted in (("more", more), ("less", less)):
+        if miscounted:
+            parts.append(f"{how} often on {counted(len(miscounted), 'sample')} (sample {miscounted[0]} for one)")
     text = f"in step {step} the {role}'s ranks trained {' and '.join(parts)} than once an epoch"
     text += f"; {_named(twice)} had one twice in a mini-batch" if twice else ""
     yield RankFault(What.DEALT, role, twice, (step,), text)
+
+
+def _has_a_sample_twice(updates: Updates) -> bool:
+    """Whether a mini-batch of the rank has a sample more than once."""
+    return any(len(set(batch)) < len(batch) for batch in updates.samples)
 
 
 def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
@@ -166,6 +178,7 @@ def _instead(
         return blamed, f"{_named(wrong)} applied its own, not the sum of all ranks'"
     if len(without) == 1:
         return (ranks[without[0]],), f"the sum that all ranks applied lacks that of rank {ranks[without[0]]}"
+    # The mean times the number of ranks is the sum, and so is its rounding.
     if (np.abs(len(ranks) * used - own_sums.sum()) <= len(ranks) * allowed).all():
         return (), "ranks applied the mean of all ranks', where losses are divided for the sum"
     return blamed, f"{_named(wrong)} applied something else than the sum of all ranks'"
@@ -213,32 +226,43 @@ def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) ->
     """
     name = ANSWERS[role][1]
     column = table.flat(name) if role == "reward" else table.rows(name)
-    place = {int(sample): row for row, sample in enumerate(table.sample)}
-    rank_shares = list(shares.values())
-    samples = {sample for share in rank_shares for sample in share.samples}
-    if column is None or not samples <= {*place} or not all(share.digest for share in rank_shares):
+    place = table.row_by_sample
+    samples = {sample for share in shares.values() for sample in share.samples}
+    if column is None or not place.keys() >= samples or not all(share.digest for share in shares.values()):
         return
-    rows = [[place[sample] for sample in share.samples] for share in rank_shares]
-    values = [_values(column, rank_rows) for rank_rows in rows]
+    values = [_values(column, [place[sample] for sample in share.samples]) for share in shares.values()]
+    order = _joined_order(values, [share.digest for share in shares.values()])
+    if order is None:
+        yield from _other_numbers(role, step, shares, values)
+    elif order != tuple(range(len(shares))):
+        ranks = ", ".join(str(list(shares)[at]) for at in order)
+        text = f"in step {step} the answers of the {role}'s ranks were put together in the order {ranks}: samples "
+        yield RankFault(What.ANSWERS, role, (), (step,), text + "have the answers of others")
+
+
+def _joined_order(values: list[np.ndarray], digests: list[str]) -> tuple[int, ...] | None:
+    """Return the order of the ranks in which their answers were joined; None where none gives the ranks' digests.
+
+    `values`: the numbers that the samples of each rank have now. `digests`: those of what each rank answered.
+    """
     all_values = np.concatenate(values)
-    for order in _orders(len(rank_shares)):
+    for order in _orders(len(values)):
         parts = np.split(all_values, np.cumsum([len(values[at]) for at in order])[:-1])
-        if [weights.digest(part) for part in parts] != [rank_shares[at].digest for at in order]:
-            continue
-        if order != tuple(range(len(rank_shares))):
-            ranks = ", ".join(str(list(shares)[at]) for at in order)
-            text = f"in step {step} the answers of the {role}'s ranks were put together in the order {ranks}: samples "
-            yield RankFault(What.ANSWERS, role, (), (step,), text + "have the answers of others")
-        return
-    exchanged = all(
-        weights.digest(np.sort(part)) == share.sorted_digest for part, share in zip(values, rank_shares, strict=True)
-    )
-    what, how = (
-        (What.EXCHANGED, "are its answers, and stand with other samples")
-        if exchanged
-        else (What.ALTERED, "are not its answers")
-    )
-    if what is What.ALTERED and role == "actor":
+        if [weights.digest(part) for part in parts] == [digests[at] for at in order]:
+            return order
+    return None
+
+
+def _other_numbers(role: str, step: int, shares: Mapping[int, Share], values: list[np.ndarray]) -> Iterator[RankFault]:
+    """Say whether numbers that no order of the ranks gives are those of other samples, or none that were answered.
+
+    The sorted numbers tell it.
+    """
+    parts = zip(values, shares.values(), strict=True)
+    what, how = What.ALTERED, "are not its answers"
+    if all(weights.digest(np.sort(part)) == share.sorted_digest for part, share in parts):
+        what, how = What.EXCHANGED, "are its answers, and stand with other samples"
+    elif role == "actor":
         return  # its log-probabilities are scored again and compared: the causes of the learner say what is wrong
     yield RankFault(what, role, (), (step,), f"in step {step} the numbers of the {role} in the experience {how}")
 
@@ -262,10 +286,9 @@ def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
 def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
     """Find advantages that were normalised over each rank's samples: returns minus values, normalised anew, show it."""
     advantages, returns, values = (table.rows(name) for name in ("advantage", "return", "value"))
-    place = {int(sample): row for row, sample in enumerate(table.sample)}
-    parts = [
-        [place[sample] for sample in share.samples if sample in place] for share in shares.values() if share.samples
-    ]
+    place = table.row_by_sample
+    parts = [[place[sample] for sample in share.samples if sample in place]
+             for share in shares.values() if share.samples]  # fmt: skip
     if advantages is None or returns is None or values is None or len(parts) < 2:
         return
     plain = returns.values.astype(np.float64) - values.values.astype(np.float64)

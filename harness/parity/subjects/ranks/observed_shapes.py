@@ -31,7 +31,7 @@ def unequal_ranks(e: Evidence) -> list[Unequal]:
     shares = {side.name: _shares(side) for side in e.sides}
     unequal = []
     for side in e.sides:
-        other_side = e.candidate if side is e.baseline else e.baseline
+        other_side = e.other_side(side)
         phases = sorted({phase for phase, _ in shares[side.name]})
         for phase in phases:
             steps = []

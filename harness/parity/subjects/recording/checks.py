@@ -36,10 +36,12 @@ def effect(e: Evidence) -> str:
         f"{counted(beyond, 'flip')} beyond the margin",
     ]
     for key in e.first:
-        if key.kind not in (Kind.LOGPROB, Kind.FLIP):
-            items = e.found(key)
-            samples = len(np.unique(items, axis=0)) if (items[:, 1] >= 0).all() else 0
-            moved.append(key.words + (f" ({counted(samples, 'sample')})" if samples else ""))
+        if key.kind in (Kind.LOGPROB, Kind.FLIP):
+            continue
+        items = e.found(key)
+        of_samples = len(items) and (items[:, 1] >= 0).all()
+        samples = f" ({counted(len(np.unique(items, axis=0)), 'sample')})" if of_samples else ""
+        moved.append(key.words + samples)
     return f"{'together with everything else' if e.first else 'none beyond the floor'}: {', '.join(moved)}"
 
 
@@ -59,31 +61,20 @@ def collective_backend(e: Evidence) -> Outcome:
         role, group = wrong[0]
         text = f"{part_of(len(wrong), len(shared_keys), 'group')} differ, first {group} of {role}: "
         text += f"{_group(baseline_groups[wrong[0]])} against {_group(candidate_groups[wrong[0]])}"
-        return outcome(
-            name,
-            "confirmed",
-            text,
-            number=number,
-            decides=False,
-            findings=[Finding("collective backend", text, effect(e))],
-        )
+        findings = [Finding("collective backend", text, effect(e))]
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=findings)
     # Engines may have groups of their own. Learners must have the same groups in both runs.
-    alone = sorted(
-        (set(baseline_groups) ^ set(candidate_groups))
-        - {key for key in (*baseline_groups, *candidate_groups) if key[0] in _ENGINES}
-    )
+    alone = sorted(key for key in baseline_groups.keys() ^ candidate_groups.keys() if key[0] not in _ENGINES)
     if alone and as_many:
         role, group = alone[0]
         text = f"{len(alone):,} of the learners' groups were recorded in one run only, first {group} of {role}, in the "
         text += "baseline" if alone[0] in baseline_groups else "candidate"
         return outcome(name, "not tested", text, number=number)
     backends = sorted({backend for key in shared_keys for backend, _ in baseline_groups[key]})
-    return outcome(
-        name,
-        "ruled out",
-        f"{', '.join(backends)} in both runs, {len(shared_keys):,} groups{' of equal size' if as_many else ''}",
-        number=number,
-    )
+    text = f"{', '.join(backends)} in both runs, {len(shared_keys):,} groups"
+    if as_many:
+        text += " of equal size"
+    return outcome(name, "ruled out", text, number=number)
 
 
 # Processes that run an engine: their groups belong to the engine and differ between engines.
@@ -167,16 +158,14 @@ def hit_rate(side: Side) -> float:
     """Return cached over prompt tokens of the whole run, from the engine's counts in each step; NaN where it has
     none.
     """
-    steps = [
-        (stats.cache_hit_rate, 1.0 if stats.prompt_tokens != stats.prompt_tokens else stats.prompt_tokens)
-        for stats in side.recording.records.engine_stats
-    ]
-    counted_steps = [(rate, tokens) for rate, tokens in steps if rate == rate and tokens > 0]
-    return (
-        sum(rate * tokens for rate, tokens in counted_steps) / sum(tokens for _, tokens in counted_steps)
-        if counted_steps
-        else float("nan")
-    )
+    counted_steps = []
+    for stats in side.recording.records.engine_stats:
+        tokens = 1.0 if np.isnan(stats.prompt_tokens) else stats.prompt_tokens  # not counted: all steps weigh the same
+        if not np.isnan(stats.cache_hit_rate) and tokens > 0:
+            counted_steps.append((stats.cache_hit_rate, tokens))
+    if not counted_steps:
+        return float("nan")
+    return sum(rate * tokens for rate, tokens in counted_steps) / sum(tokens for _, tokens in counted_steps)
 
 
 @check(SUSPICIONS[9], 9)
@@ -187,9 +176,8 @@ def environment(e: Evidence) -> Outcome:
     name, number = SUSPICIONS[9], 9
     if unrecorded := _unrecorded_environment(e):
         return outcome(name, "not tested", unrecorded, number=number)
-    learners = differences(*(learner_packages(side.recording) for side in e.sides)) | differences(
-        *(learner_devices(side.recording) for side in e.sides)
-    )
+    learners = differences(*(learner_packages(side.recording) for side in e.sides))
+    learners |= differences(*(learner_devices(side.recording) for side in e.sides))
     engine = differences(*(_engine_packages(side) for side in e.sides))
     variables = differences(*(_variables(side) for side in e.sides))
     differing = (_of_engines(e, engine), _of_variables(e, variables), _of_nodes(e))
@@ -286,7 +274,10 @@ _LIGHT = re.compile(r".*_CACHE_(DIR|PATH)|.*_WORKSPACE")
 
 
 def _weight(name: str) -> tuple[int, str]:
-    return (0 if _HEAVY.match(name) else 2 if _LIGHT.match(name) else 1, name)
+    """Return a sort key of a variable: those most likely to change numbers come first."""
+    if _HEAVY.match(name):
+        return 0, name
+    return (2 if _LIGHT.match(name) else 1), name
 
 
 def _variables(side: Side) -> dict[str, str]:

@@ -120,18 +120,17 @@ def _configuration(baseline: Recording, candidate: Recording, parted: float) -> 
     """
     if not baseline.scenario or not candidate.scenario:
         return
-    harmless = _HARMLESS | (CUTS if parted == math.inf else set())
-    for key, (baseline_value, candidate_value) in differences(
-        flatten(baseline.scenario), flatten(candidate.scenario)
-    ).items():
+    # Another cut of the batch that changed no update for the whole run is no confounder.
+    harmless = _HARMLESS | CUTS if parted == math.inf else _HARMLESS
+    unequal = differences(flatten(baseline.scenario), flatten(candidate.scenario))
+    for key, (baseline_value, candidate_value) in unequal.items():
         scope = _SCOPES.get(key) or _SECTIONS.get(key.split(".")[0])
         if scope is None or key in harmless:
             continue
         summary = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate"
-        first = int(parted) + 1 if key in CUTS and _gradients_told(baseline, candidate, parted) else 0
-        yield Confounder(
-            Finding(key, summary, details={"baseline": baseline_value, "candidate": candidate_value}), scope, first
-        )
+        first = int(parted) + 1 if key in CUTS and _gradients_recorded(baseline, candidate, parted) else 0
+        details = {"baseline": baseline_value, "candidate": candidate_value}
+        yield Confounder(Finding(key, summary, details=details), scope, first)
 
 
 def _parted(baseline: Recording, candidate: Recording) -> float:
@@ -149,7 +148,7 @@ def _parted(baseline: Recording, candidate: Recording) -> float:
     return math.inf if steps else -1
 
 
-def _gradients_told(baseline: Recording, candidate: Recording, step: float) -> bool:
+def _gradients_recorded(baseline: Recording, candidate: Recording, step: float) -> bool:
     return all(updates.get(int(step), NOTHING_LEARNED).norms for updates in Weights(baseline, candidate).updates)
 
 
@@ -160,9 +159,12 @@ def learner_packages(recording: Recording) -> dict[str, str]:
     """
     versions_by_name: dict[str, set[str]] = {}
     for (_, role), versions in process_packages(recording).items():
-        if role != "rollout":
-            for name, of_process in versions.items():
-                versions_by_name.setdefault(name, set()).update(of_process if len(of_process) == 1 else ())
+        if role == "rollout":
+            continue
+        for name, of_process in versions.items():
+            listed = versions_by_name.setdefault(name, set())
+            if len(of_process) == 1:
+                listed |= of_process
     return {name: " and ".join(sorted(versions)) for name, versions in sorted(versions_by_name.items()) if versions}
 
 
@@ -186,30 +188,29 @@ def learner_devices(recording: Recording) -> dict[str, list[str]]:
     values_by_fact: dict[str, set[str]] = {}
     cuda: list[bool] = []
     for environment in recording.records.environments:
-        if environment.role != "rollout":
-            if "cuda_initialized" in environment.device:
-                cuda.append(bool(environment.device["cuda_initialized"]))
-            facts = {key: environment.device.get(key) for key in _DEVICE_FACTS}
-            facts["cpu"] = environment.machine.get("cpu")
-            for key, value in facts.items():
-                if value is not None:
-                    values_by_fact.setdefault(key, set()).add(str(value))
+        if environment.role == "rollout":
+            continue
+        if "cuda_initialized" in environment.device:
+            cuda.append(bool(environment.device["cuda_initialized"]))
+        facts = {key: environment.device.get(key) for key in _DEVICE_FACTS}
+        facts["cpu"] = environment.machine.get("cpu")
+        for key, value in facts.items():
+            if value is not None:
+                values_by_fact.setdefault(key, set()).add(str(value))
     if cuda:  # a CPU has no device name that could differ
         values_by_fact["device"] = {"cuda" if any(cuda) else "cpu"}
     return {key: sorted(values) for key, values in values_by_fact.items()}
 
 
 def _environment(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    different: dict[str, tuple[Any, Any]] = {}
     baseline_packages, candidate_packages = learner_packages(baseline), learner_packages(candidate)
-    idle = _WITHOUT_NUMBERS.union(*(spec.process.packages for spec in registry.specs().values()))
-    packages = (
-        {k: v for k, v in differences(baseline_packages, candidate_packages).items() if k not in idle}
-        if baseline_packages and candidate_packages
-        else {}
-    )
+    if baseline_packages and candidate_packages:
+        idle = _WITHOUT_NUMBERS.union(*(spec.process.packages for spec in registry.specs().values()))
+        packages = differences(baseline_packages, candidate_packages)
+        different |= {name: pair for name, pair in packages.items() if name not in idle}
     devices = differences(learner_devices(baseline), learner_devices(candidate))
-    devices = {key: pair for key, pair in devices.items() if None not in pair}
-    different = {**packages, **devices}
+    different |= {name: pair for name, pair in devices.items() if None not in pair}
     if different:
         listed = "; ".join(f"{name} {show(a)} against {show(b)}" for name, (a, b) in different.items())
         summary = f"the learner's environment differs: {listed}"
@@ -248,11 +249,9 @@ class Weights:
         """Return the first versions that can be compared: the first that both recorded, else the first of each."""
         baseline_versions, candidate_versions = self.versions
         common_versions = set(baseline_versions) & set(candidate_versions)
-        return (
-            (min(common_versions), min(common_versions))
-            if common_versions
-            else (min(baseline_versions), min(candidate_versions))
-        )
+        if common_versions:
+            return min(common_versions), min(common_versions)
+        return min(baseline_versions), min(candidate_versions)
 
     def differing(self, version_b: int, version_c: int) -> list[str]:
         """Return the tensors whose digests differ between these versions."""
@@ -267,26 +266,26 @@ class Weights:
         baseline_versions, candidate_versions = self.versions
         if version_b in baseline_versions and version_c in candidate_versions:
             return baseline_versions[version_b] == candidate_versions[version_c]
-        before = [self.same_update(k) for k in range(step)]
-        if False in before or self.initial() is False:
+        before = [self.initial(), *(self.same_update(earlier_step) for earlier_step in range(step))]
+        if False in before:
             return False
-        return True if self.initial() and all(before) else None
+        return True if all(before) else None
 
     def same_update(self, step: int) -> bool | None:
         """Whether the actor is bit-identical after this step's update; None where it was not recorded."""
         baseline_digest, candidate_digest = (
             updates.get(step, NOTHING_LEARNED).digests.get("actor") for updates in self.updates
         )
-        return None if baseline_digest is None or candidate_digest is None else baseline_digest == candidate_digest
+        if baseline_digest is None or candidate_digest is None:
+            return None
+        return baseline_digest == candidate_digest
 
 
 def _versions(recording: Recording) -> dict[int, dict[str, str]]:
     digests_by_version: dict[int, dict[str, str]] = {}
-    for record in recording.records.digests:
-        if record.source == LEARNER and record.version is not None:
-            digests_by_version.setdefault(record.version, {}).update(
-                {name: digest for name, digest in record.digests.items() if digest}
-            )
+    for version, record in recording.records.digests_of(LEARNER):
+        digests = {name: digest for name, digest in record.digests.items() if digest}
+        digests_by_version.setdefault(version, {}).update(digests)
     return {version: digests for version, digests in digests_by_version.items() if digests}
 
 
@@ -312,16 +311,14 @@ def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Conf
 def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
     comparable = baseline.hashed_by == candidate.hashed_by
     baseline_prompts, candidate_prompts = (_prompts(run, with_digests=comparable) for run in (baseline, candidate))
-    pairs = {
-        step: list(zip(baseline_prompts[step], candidate_prompts[step], strict=True))
-        for step in sorted(set(baseline_prompts) & set(candidate_prompts))
-    }
-    steps = [
-        step
-        for step, batch_pairs in pairs.items()
-        if any(all(pair) and pair[0] != pair[1] for pair in batch_pairs)
-        and not equal_in_rollouts(baseline, candidate, step)
-    ]
+    steps = []
+    for step in sorted(baseline_prompts.keys() & candidate_prompts.keys()):
+        (digests_b, samples_b), (digests_c, samples_c) = baseline_prompts[step], candidate_prompts[step]
+        # What one run did not record does not differ.
+        other_digests = bool(digests_b and digests_c) and digests_b != digests_c
+        other_samples = bool(samples_b and samples_c) and samples_b != samples_c
+        if (other_digests or other_samples) and not equal_in_rollouts(baseline, candidate, step):
+            steps.append(step)
     if steps:
         several = f" and in {len(steps) - 1} more steps" if len(steps) > 1 else ""
         summary = f"the prompts differ in step {steps[0]}{several}"
@@ -332,10 +329,13 @@ def _prompts(run: Recording, *, with_digests: bool) -> dict[int, tuple[list[str]
     """Return step -> digests of its prompts and numbers of its samples, over all ranks and batches of the step."""
     by_step: dict[int, tuple[list[str], list[tuple[int, ...]]]] = {}
     for batch in run.records.prompts:
-        if batch.step is not None:
-            digests, samples = by_step.setdefault(batch.step, ([], []))
-            digests += [batch.digest] if with_digests and batch.digest is not None else []
-            samples += [batch.samples] if batch.samples is not None else []
+        if batch.step is None:
+            continue
+        digests, samples = by_step.setdefault(batch.step, ([], []))
+        if with_digests and batch.digest is not None:
+            digests.append(batch.digest)
+        if batch.samples is not None:
+            samples.append(batch.samples)
     return by_step
 
 

@@ -8,10 +8,10 @@ that the job of a framework records only once are not compared: its digests and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.recording.observed_confounders import process_packages
+from harness.recordings.records.values import equal_values
 from harness.recordings.records.weight_sync import LEARNER, RECEIVED
 from harness.recordings.store import Recording
 from probes import weights
@@ -19,11 +19,11 @@ from probes import weights
 
 def contradictions(e: Evidence) -> list[str]:
     """Return a sentence for each kind of contradiction within either run, with its first place."""
-    return [
-        f"the {side.name}'s recording contradicts itself: {what}"
-        for side in e.sides
-        for what in dict.fromkeys(first for first in (*_first_of_each(side), _unreached(e, side)) if first)
-    ]
+    sentences = []
+    for side in e.sides:
+        contradicted = dict.fromkeys(filter(None, (*_first_of_each(side), _unreached(e, side))))
+        sentences += [f"the {side.name}'s recording contradicts itself: {what}" for what in contradicted]
+    return sentences
 
 
 def _unreached(e: Evidence, side: Side) -> str:
@@ -40,14 +40,11 @@ def _first_of_each(side: Side) -> Iterator[str]:
     yield steps.get("prompts", "")
     for compare in (_weights, _counts, _arrivals, _settings, _packages):
         yield next(compare(recording), "")
-    yield from (steps.get(name, "") for name in _OF_STEPS)
+    yield from (text for name, text in steps.items() if name not in ("prompts", "guided"))
     if not recording.records.manifest.framework:
         yield next(_seeds(recording), "")
         yield steps.get("guided", "")
         yield next(_floors(recording), "")
-
-
-_OF_STEPS = ("ends", "estimate", "versions", "batches", "penalty", "means", "shapes")
 
 
 def _weights(recording: Recording) -> Iterator[str]:
@@ -55,15 +52,14 @@ def _weights(recording: Recording) -> Iterator[str]:
     if recording.hashed_by != weights.HASH:
         return
     sent: dict[tuple[str, int], dict[str, str]] = {}
-    for record in recording.records.digests:
-        if record.source == LEARNER and record.version is not None:
-            sent.setdefault((record.file, record.version), {}).update(record.digests)
+    for version, record in recording.records.digests_of(LEARNER):
+        sent.setdefault((record.file, version), {}).update(record.digests)
     for update in recording.records.updates:
         step, actor = update.step, update.digests.get("actor")
-        if step is None:
+        if step is None or actor is None:
             continue
         digests = sent.get((update.file, step + 1))
-        if digests and actor is not None and weights.combine(digests) != actor:
+        if digests and weights.combine(digests) != actor:
             yield (
                 f"the {len(digests):,} tensors of weight version {step + 1} do not have the digest that the learner "
                 f"recorded after step {step}"
@@ -76,16 +72,15 @@ def _counts(recording: Recording) -> Iterator[str]:
     A sync that reports more than there are digests is unproven, which `observed_sync` notes.
     """
     sent: dict[int, set[str]] = {}
-    for record in recording.records.digests:
-        if record.source == LEARNER and record.version is not None:
-            sent.setdefault(record.version, set()).update(record.digests)
+    for version, record in recording.records.digests_of(LEARNER):
+        sent.setdefault(version, set()).update(record.digests)
     for sync in recording.records.syncs:
-        version, count = sync.version, sync.tensors
-        if count is None or version is None:
+        count = sync.tensors
+        if count is None or sync.version is None:
             continue
-        digested = len(sent.get(version, set()).difference(sync.absent))
+        digested = len(sent.get(sync.version, set()).difference(sync.absent))
         if not count >= digested:
-            text = f"the sync of weight version {version} says that it sent {count:.0f} tensors"
+            text = f"the sync of weight version {sync.version} says that it sent {count:.0f} tensors"
             yield f"{text}, and {digested} have digests"
 
 
@@ -93,16 +88,14 @@ def _arrivals(recording: Recording) -> Iterator[str]:
     """Check what one engine received of each version: no tensor twice with different digests, and none that its sync
     did not send or report.
     """
-    arrived: dict[int, dict[tuple[str, str], str]] = {}
-    for record in recording.records.digests:
-        if record.source != RECEIVED or record.version is None:
-            continue
-        digests = arrived.setdefault(record.version, {})
+    arrived: dict[int | None, dict[tuple[str, str], str]] = {}
+    for version, record in recording.records.digests_of(RECEIVED):
+        digests = arrived.setdefault(version, {})
         for name, digest in record.digests.items():
             if digest and digests.setdefault((record.file, name), digest) != digest:
-                yield f"{name} of weight version {record.version} arrived twice, with two digests"
+                yield f"{name} of weight version {version} arrived twice, with two digests"
     for sync in recording.records.syncs:
-        arrived_names = {name for _, name in arrived.get(sync.version, {})} if sync.version is not None else set()
+        arrived_names = {name for _, name in arrived.get(sync.version, {})}
         for names, claim in ((sync.absent, "was not sent"), (sync.unreported, "has no digest of the engine")):
             for name in sorted(arrived_names.intersection(names))[:1]:
                 yield f"{name} of weight version {sync.version} {claim} by its sync, and arrived"
@@ -113,7 +106,7 @@ def _settings(recording: Recording) -> Iterator[str]:
     run_sampling = recording.records.settings.sampling
     for request in recording.records.sampling:
         for name, value in request.requested.items():
-            if name in run_sampling and _plain(value) != _plain(run_sampling[name]):
+            if name in run_sampling and not equal_values(value, run_sampling[name]):
                 yield f"{name} was asked as {run_sampling[name]!r} by run.json and as {value!r} by the engine"
 
 
@@ -123,10 +116,6 @@ def _packages(recording: Recording) -> Iterator[str]:
         for name, of_process in versions.items():
             if len(of_process) > 1:
                 yield f"{file} has {name} {' and '.join(sorted(of_process))}"
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple | list) else value
 
 
 def _seeds(recording: Recording) -> Iterator[str]:
@@ -144,8 +133,10 @@ def _floors(recording: Recording) -> Iterator[str]:
     if recording.window is not None:
         return
     last = max((sync.version for sync in recording.records.syncs if sync.version is not None), default=None)
-    for step in recording.steps("floor") if last is not None else ():
-        versions = recording.values_of("floor", step, "weight_version")
-        version = versions[0] if all(version == versions[0] for version in versions) else None
-        if version is not None and version != last:
-            yield f"the floor was measured with weight version {version!r}, and the last that was sent is {last}"
+    if last is None:
+        return
+    for step in recording.steps("floor"):
+        first, *others = recording.values_of("floor", step, "weight_version")
+        if first in (None, last) or any(version != first for version in others):
+            continue  # frames that disagree name no version
+        yield f"the floor was measured with weight version {first!r}, and the last that was sent is {last}"

@@ -127,12 +127,9 @@ def _empty_floors(e: Evidence) -> Iterator[str]:
 
 def _same_floor(baseline_table: Table, candidate_table: Table) -> bool:
     p, q = baseline_table.rows("logprob"), candidate_table.rows("logprob")
-    if (
-        p is None
-        or q is None
-        or not np.array_equal(p.lengths, q.lengths)
-        or not np.array_equal(baseline_table.sample, candidate_table.sample)
-    ):
+    if p is None or q is None or not np.array_equal(p.lengths, q.lengths):
+        return False
+    if not np.array_equal(baseline_table.sample, candidate_table.sample):
         return False
     sizeable = np.abs(p.values) > SIZEABLE
     tokens = int(np.count_nonzero(sizeable))

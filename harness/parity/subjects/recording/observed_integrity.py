@@ -51,46 +51,40 @@ def damage(recording: Recording, name: str) -> list[str]:
     """Return the damage of one recording."""
     if recording.is_empty:
         return [f"the {name} recorded nothing: it has a run.json, and no process of it wrote an event"]
-    return [
-        *_unreadable(recording, name),
-        *(f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn),
-        *(f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete),
-        *(f"the {name}'s recording has {lack}" for lack in unkept_promises(recording)),
-        *(
+    problems = _unreadable(recording, name)
+    problems += [f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn]
+    problems += [f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete]
+    problems += [f"the {name}'s recording has {lack}" for lack in unkept_promises(recording)]
+    for kind in _without_frames(recording):
+        problems.append(
             f"the {name}'s recording has no frames of kind {kind!r}, though its engine drew samples of its own"
-            for kind in _without_frames(recording)
-        ),
-        *(
-            f"the {name}'s {end.role} ended badly: {end.reason or 'no reason given'}"
-            for end in recording.records.ends
-            if not end.succeeded
-        ),
-        *(
-            [
-                f"the {name}'s recording has no {INDEX}, which its run.json promises: the run was cut short, or files "
-                "were deleted"
-            ]
-            if recording.unsealed
-            else []
-        ),
-    ]
+        )
+    for end in recording.records.ends:
+        if not end.succeeded:
+            problems.append(f"the {name}'s {end.role} ended badly: {end.reason or 'no reason given'}")
+    if recording.unsealed:
+        lack = f"no {INDEX}, which its run.json promises: the run was cut short, or files were deleted"
+        problems.append(f"the {name}'s recording has {lack}")
+    return problems
 
 
 def _without_frames(recording: Recording) -> list[str]:
     """Return the kinds of frames that a native stage lacks: a run with promises has all of them, or no such stage."""
-    manifest, mode = recording.records.manifest, recording.records.settings.rollout.mode
-    drew = mode != NATIVE_MODE and any(request.mode == NATIVE_MODE for request in recording.records.sampling)
-    return [kind for kind in _STAGE if not recording.steps(kind)] if manifest.promised_kinds and drew else []
+    records = recording.records
+    if not records.manifest.promised_kinds or records.settings.rollout.mode == NATIVE_MODE:
+        return []
+    if all(request.mode != NATIVE_MODE for request in records.sampling):
+        return []
+    return [kind for kind in _STAGE if not recording.steps(kind)]
 
 
 def _unreadable(recording: Recording, name: str) -> list[str]:
     """Find parts of run.json that are no objects or numbers: what they promise cannot be read."""
-    native = recording.steps("native")
-    problems = [
-        *_no_objects(recording),
-        *(problem for part, keys in _NUMBERS.items() for problem in _no_numbers(recording, part, keys)),
-        *(_no_tests(parameters(recording.scenario.get("native"))) if native else ()),
-    ]
+    problems = [*_no_objects(recording)]
+    for part, keys in _NUMBERS.items():
+        problems += _no_numbers(recording, part, keys)
+    if recording.steps("native"):
+        problems += _no_tests(parameters(recording.scenario.get("native")))
     return [f"the {name}'s recording is unreadable: {problem}" for problem in problems]
 
 
@@ -107,10 +101,13 @@ def _no_numbers(recording: Recording, part: str, keys: Iterable[str]) -> Iterato
     section = part.removeprefix("scenario").removeprefix(".")
     values = parameters(recording.scenario.get(section) if section else recording.manifest.get("scenario"))
     for key in keys:
-        value, is_count = values.get(key), key in _COUNTS
-        if value is None or (_is_whole(value) if is_count else _is_number(value)):
+        value = values.get(key)
+        if value is None:
             continue
-        yield f"{part}.{key} of its run.json is {value!r}, which is not a {'whole ' if is_count else ''}number"
+        if key in _COUNTS and not _is_whole(value):
+            yield f"{part}.{key} of its run.json is {value!r}, which is not a whole number"
+        elif key not in _COUNTS and not _is_number(value):
+            yield f"{part}.{key} of its run.json is {value!r}, which is not a number"
 
 
 def _no_tests(native: Mapping[str, Any]) -> Iterator[str]:
@@ -220,12 +217,13 @@ def strange_engines(e: Evidence) -> list[str]:
 
 def copies(first: Recording, second: Recording) -> bool:
     """Whether two recordings are one, or one a copy of the other: every process has the same start time."""
-    starts = [
-        sorted(
-            (start.host or "", start.pid or 0, start.wall_ns or 0, start.role or "")
-            for start in recording.records.starts
-        )
-        for recording in (first, second)
-    ]
-    timed = bool(starts[0]) and all(start.wall_ns is not None for start in first.records.starts)
-    return first.path.resolve() == second.path.resolve() or (timed and starts[0] == starts[1])
+    if first.path.resolve() == second.path.resolve():
+        return True
+    timed = bool(first.records.starts) and all(start.wall_ns is not None for start in first.records.starts)
+    return timed and _processes(first) == _processes(second)
+
+
+def _processes(recording: Recording) -> list[tuple[str, int, int, str]]:
+    """Return host, pid, start time and role of every process, sorted."""
+    starts = recording.records.starts
+    return sorted((start.host or "", start.pid or 0, start.wall_ns or 0, start.role or "") for start in starts)

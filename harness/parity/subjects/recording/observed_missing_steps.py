@@ -7,7 +7,7 @@ runs must have recorded all of it. What the job of a framework never records is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -45,29 +45,32 @@ def gaps(e: Evidence, check: str) -> list[str]:
     """Return a sentence for each kind of evidence that a check lacks in some compared step; [] where it lacks none."""
     sentences = []
     for what in _COMPARED.get(check, ()):
-        steps = {
-            step: pair for step, pair in e.completeness.by_step.get(what, {}).items() if step not in e.unjudged_steps
-        }
-        is_required = what in _OWN and not e.of_a_framework
-        if not (is_required or what in e.completeness.odd_columns) and not any(any(pair) for pair in steps.values()):
-            continue
-        lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
-        if lacking:
+        recorded = e.completeness.by_step.get(what, {})
+        steps = {step: pair for step, pair in sorted(recorded.items()) if step not in e.unjudged_steps}
+        # What no step has is a gap of our own runs only, and of a column with gaps: a framework may never record it.
+        is_required = (what in _OWN and not e.of_a_framework) or what in e.completeness.odd_columns
+        lacking = [step for step, pair in steps.items() if not all(pair)]
+        if lacking and (is_required or _in_any_step(steps)):
             sides = [side.name for side, is_recorded in zip(e.sides, steps[lacking[0]], strict=True) if not is_recorded]
             where = " and the ".join(sides)
             sentences.append(f"{what} of step {first_of(lacking, 1)} not recorded, or no numbers, in the {where}")
     return sentences
 
 
+def _in_any_step(steps: Mapping[int, tuple[bool, ...]]) -> bool:
+    """Whether either run has it in any step. `steps`: step -> whether each run has it."""
+    return any(map(any, steps.values()))
+
+
 def never(e: Evidence, check: str) -> list[str]:
     """Return a sentence for each kind of evidence that no step of either run has: a limit of the evidence."""
-    sentences, runs = [], "" if e.alone else " in either run"
-    for what in _COMPARED.get(check, ()):
-        steps = e.completeness.by_step.get(what, {})
-        if steps and what not in (MARGIN, *LOSSES) and not any(any(pair) for pair in steps.values()):
-            sentences.append(f"{check}: no step has {what}{runs}")
-    losses = [pair for name in LOSSES for pair in e.completeness.by_step.get(name, {}).values()]
-    if LOSSES[0] in _COMPARED.get(check, ()) and losses and not any(any(pair) for pair in losses):
+    runs = "" if e.alone else " in either run"
+    compared, by_step = _COMPARED.get(check, ()), e.completeness.by_step
+    absent = [what for what in compared if by_step.get(what) and not _in_any_step(by_step[what])]
+    sentences = [f"{check}: no step has {what}{runs}" for what in absent if what not in (MARGIN, *LOSSES)]
+    # A learner that records any of its losses need not record the others.
+    recorded_losses = [name for name in LOSSES if by_step.get(name)]
+    if LOSSES[0] in compared and recorded_losses and {*recorded_losses} <= {*absent}:
         sentences.append(f"{check}: no step has losses{runs}")
     return sentences
 
@@ -76,9 +79,11 @@ def note_experience(e: EvidenceBuilder, *tables: Table) -> None:
     """Note which columns of one step's experience each run has for every token, and whether they are finite numbers."""
     step = tables[0].step
     if e.mode in ("coupled", "greedy"):  # only of these draws can the learner repeat the margins
-        columns = [(table.rows("margin"), table.rows("tokens"), not filtered(side))
-                   for table, side in zip(tables, e.sides, strict=True)]  # fmt: skip
-        e.note_recorded(MARGIN, step, *(_is_whole(*column, bounded=bounded) for *column, bounded in columns))
+        whole = []
+        for table, side in zip(tables, e.sides, strict=True):
+            # A filter that leaves one token makes its margin infinite.
+            whole.append(_is_whole(table.rows("margin"), table.rows("tokens"), bounded=not filtered(side)))
+        e.note_recorded(MARGIN, step, *whole)
         observed_margins.note(e, tables)
     e.note_recorded(VERSION, step, *(table.header.weight_version is not None for table in tables))
     e.note_recorded(TOKENS, step, *(table.rows("tokens") is not None for table in tables))

@@ -28,16 +28,25 @@ def unkept_promises(recording: Recording) -> Iterator[str]:
         return
     steps = _whole_steps(recording)
     for process in recording.processes:
-        for kind in OF_EACH_PROCESS.get(process.role, ()):
-            if kind not in absent and not process.events[kind]:
-                yield f"no events of kind {kind!r} in {process.journal}, which its process always records"
-        for kind, frame_kind in AS_MANY_AS_FRAMES.items():
-            if kind not in absent and process.events[kind] < process.frames[frame_kind]:
-                frames = f"{counted(process.frames[frame_kind], 'frame')} of kind {frame_kind!r}"
-                yield f"{_events(process, kind)} for {frames}"
-        for kind in OF_EACH_STEP if (process.role, process.rank) == ("trainer", 0) else ():
-            if kind not in absent and process.events[kind] < steps:
-                yield f"{_events(process, kind)} for {counted(steps, 'step')}"
+        for kind, lack in _lacks_of_process(process, steps):
+            if kind not in absent:  # one sentence for a kind that no process has
+                yield lack
+
+
+def _lacks_of_process(process: ProcessCounts, steps: int) -> Iterator[tuple[str, str]]:
+    """Yield (kind of events, what is missing) of one process of a run of the harness. `steps`: that it must have."""
+    for kind in OF_EACH_PROCESS.get(process.role, ()):
+        if not process.events[kind]:
+            yield kind, f"no events of kind {kind!r} in {process.journal}, which its process always records"
+    for kind, frame_kind in AS_MANY_AS_FRAMES.items():
+        frames = process.frames[frame_kind]
+        if process.events[kind] < frames:
+            yield kind, f"{_events(process, kind)} for {counted(frames, 'frame')} of kind {frame_kind!r}"
+    if (process.role, process.rank) != ("trainer", 0):
+        return
+    for kind in OF_EACH_STEP:
+        if process.events[kind] < steps:
+            yield kind, f"{_events(process, kind)} for {counted(steps, 'step')}"
 
 
 def _events(process: ProcessCounts, kind: str) -> str:
@@ -61,7 +70,7 @@ def unequal_counts(e: Evidence) -> list[str]:
     sentences = []
     for role, kind in sorted(baseline.keys() | candidate.keys()):
         if role == "rollout" and kind in OF_THE_ENGINE and not same_engine:
-            continue
+            continue  # each engine records as many of these as it likes
         counts = [baseline[role, kind], candidate[role, kind]]
         if kind == "call" and counts[0] != counts[1]:
             counts = [count - _extra_rounds(side) for count, side in zip(counts, e.sides, strict=True)]
@@ -77,22 +86,23 @@ def unequal_counts(e: Evidence) -> list[str]:
 def _same_writing(*recordings: Recording) -> bool:
     """Whether both recordings are whole runs, or lifted stages, that record the same by their run.json."""
     first, second = recordings
-    whole = all(
-        (recording.indexed or recording.older_than_indexes)
-        and recording.records.settings.recorded
-        and recording.complete
-        and not recording.records.manifest.framework
-        and recording.records.manifest.replayed_steps is None
-        and recording.records.manifest.resumed_step is None
-        for recording in recordings
-    )
+    if not all(map(_is_whole_run, recordings)):
+        return False
     keys = ("format_version", "scenario", "records", "lifted")
-    return (
-        whole
-        and all(first.manifest.get(key) == second.manifest.get(key) for key in keys)
-        and _writers(first) == _writers(second)
-        and Counter(map(_shape, first.processes)) == Counter(map(_shape, second.processes))
-    )
+    if any(first.manifest.get(key) != second.manifest.get(key) for key in keys):
+        return False
+    if _writers(first) != _writers(second):
+        return False
+    return Counter(map(_shape, first.processes)) == Counter(map(_shape, second.processes))
+
+
+def _is_whole_run(recording: Recording) -> bool:
+    """Whether a recording is of a run of the harness, from its first step to its end, with all of its files."""
+    manifest = recording.records.manifest
+    if manifest.framework or manifest.replayed_steps is not None or manifest.resumed_step is not None:
+        return False
+    has_all_files = recording.indexed or recording.older_than_indexes
+    return has_all_files and recording.records.settings.recorded and recording.complete
 
 
 def _writers(recording: Recording) -> set[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,15 +47,15 @@ class StepTables:
     rollout: Table | None
     experience: Table | None
 
-    @cached_property
+    @property
     def rollout_rows(self) -> dict[int, int]:
         """Return sample -> its row in the rollout."""
-        return {} if self.rollout is None else rows_by_sample(self.rollout)
+        return {} if self.rollout is None else self.rollout.row_by_sample
 
-    @cached_property
+    @property
     def experience_rows(self) -> dict[int, int]:
         """Return sample -> its row in the experience."""
-        return {} if self.experience is None else rows_by_sample(self.experience)
+        return {} if self.experience is None else self.experience.row_by_sample
 
 
 _Compare = Callable[[StepTables], Iterator[str]]
@@ -75,20 +74,14 @@ class StepWitnesses:
         self._data = _by_step((batch.step, batch) for batch in records.prompts)
         self._learner = _by_step((update.step, update) for update in records.updates)
         self._step = _by_step((metrics.step, metrics) for metrics in records.steps)
-        shapes = recording.labelled("shapes", "experience")
+        shapes = [event for event in recording.labelled("shapes", "experience") if event.get("phase") == "experience"]
         self._shape_events = _by_step((integer(event.get("step")), event) for event in shapes)
-        self._versions_sent = [
-            (sent.step, sent.version)
-            for sent in records.digests
-            if sent.source == LEARNER and sent.step is not None and sent.version is not None
-        ]
+        sent = records.digests_of(LEARNER)
+        self._versions_sent = [(record.step, version) for version, record in sent if record.step is not None]
         self._spacing = SPACING.get(records.settings.model.dtype or "", 0.0)
         self._fitting = {*_ESTIMATORS}
         self._guided_run = records.manifest.guided if replayed(recording) is None else None
-        self._compared: dict[str, Callable[[StepTables], Iterator[str]]] = {
-            "prompts": self._prompts,
-            "ends": self._ends,
-        }
+        self._compared: dict[str, _Compare] = {"prompts": self._prompts, "ends": self._ends}
         if records.manifest.framework:
             self._compared |= {"estimate": self._estimate}
         else:
@@ -108,12 +101,15 @@ class StepWitnesses:
 
     def witnesses(self) -> Witnesses:
         """Return what the steps so far showed."""
-        return Witnesses(self.first, self.batch_agrees, frozenset(self.seen_as_sent))
+        first = {name: self.first[name] for name in self._compared if name in self.first}
+        return Witnesses(first, self.batch_agrees, frozenset(self.seen_as_sent))
 
     def _prompts(self, tables: StepTables) -> Iterator[str]:
         """Compare the digests of the data with the prompts that were rolled out."""
-        rows = tables.rollout.rows("prompt") if tables.rollout is not None else None
-        if not self._digests_compare or rows is None:
+        if not self._digests_compare or tables.rollout is None:
+            return
+        rows = tables.rollout.rows("prompt")
+        if rows is None:
             return
         for batch in self._data.get(tables.step, ()):
             if batch.digest is None or batch.samples is None:
@@ -129,11 +125,15 @@ class StepWitnesses:
     def _note_prompts(self, tables: StepTables) -> None:
         """Hold the digests of the data against the prompts that the engine saw, where those are others."""
         rollout = tables.rollout
-        sent, observed = (rollout.rows(name) if rollout is not None else None for name in ("prompt", "prompt_seen"))
-        if rollout is None or sent is None or observed is None or np.array_equal(sent.values, observed.values):
+        if rollout is None or not self._data.get(tables.step):
             return
-        seen_tables = replace(tables, rollout=replace(rollout, columns={**rollout.columns, "prompt": observed}))
-        if self._data.get(tables.step) and next(self._prompts(tables), "") and not next(self._prompts(seen_tables), ""):
+        sent, observed = rollout.rows("prompt"), rollout.rows("prompt_seen")
+        if sent is None or observed is None or np.array_equal(sent.values, observed.values):
+            return
+        if not next(self._prompts(tables), ""):
+            return
+        as_observed = replace(rollout, columns={**rollout.columns, "prompt": observed})
+        if not next(self._prompts(replace(tables, rollout=as_observed)), ""):
             self.seen_as_sent.add(tables.step)
 
     def _ends(self, tables: StepTables) -> Iterator[str]:
@@ -142,10 +142,11 @@ class StepWitnesses:
             return
         samples = _SampleEnds(tables.rollout)
         for event in self._boundaries.events(tables.step):
-            row = tables.rollout_rows.get(event["sample"]) if isinstance(event.get("sample"), int) else None
-            wrong = samples.differing(event, row) if row is not None else ""
-            if wrong:
-                yield f"{wrong} of sample {event['sample']} in step {tables.step} is not that of its boundaries"
+            sample = event.get("sample")
+            if not isinstance(sample, int) or sample not in tables.rollout_rows:
+                continue
+            if wrong := samples.differing(event, tables.rollout_rows[sample]):
+                yield f"{wrong} of sample {sample} in step {tables.step} is not that of its boundaries"
 
     def _estimate(self, tables: StepTables) -> Iterator[str]:
         """Check that a framework's KL penalty is the same one of `_ESTIMATORS` in every step.
@@ -175,9 +176,11 @@ class StepWitnesses:
         """Compare the version that a step was trained at with the learner's newest before it. Frameworks may train at
         an older one.
         """
-        trained_at = tables.experience.header.weight_version if tables.experience is not None else None
+        if tables.experience is None:
+            return
+        trained_at = tables.experience.header.weight_version
         newest = max((version for step, version in self._versions_sent if step < tables.step), default=None)
-        if trained_at is not None and newest is not None and trained_at != newest:
+        if trained_at is not None and newest not in (None, trained_at):
             yield f"step {tables.step} was trained at weight version {trained_at}, and the learner was at {newest}"
 
     def _note_batches(self, tables: StepTables) -> None:
@@ -219,15 +222,16 @@ class StepWitnesses:
 
     def _shapes(self, tables: StepTables) -> Iterator[str]:
         """Compare the sizes of the experience batch with the samples."""
-        tokens = tables.experience.rows("tokens") if tables.experience else None
-        prompts = tables.rollout.rows("prompt") if tables.rollout else None
+        if tables.experience is None or tables.rollout is None:
+            return
+        tokens, prompts = tables.experience.rows("tokens"), tables.rollout.rows("prompt")
         if tokens is None or prompts is None:
             return
         sizes = {"samples": len(tokens), "real_tokens": int(tokens.lengths.sum() + prompts.lengths.sum())}
         for event in self._shape_events.get(tables.step, ()):
-            for name, size in sizes.items() if event.get("phase") == "experience" else ():
+            for name, size in sizes.items():
                 if name in event and number(event[name]) != size:
-                    yield (f"{name} of the batch of step {tables.step} is {event[name]!r}, and its samples give {size}")
+                    yield f"{name} of the batch of step {tables.step} is {event[name]!r}, and its samples give {size}"
 
     def _guided(self, tables: StepTables) -> Iterator[str]:
         """Compare run.json with the frames on whether the run followed a guide.
@@ -287,11 +291,6 @@ def _by_step(records: Iterable[tuple[int | None, T]]) -> dict[int, list[T]]:
     return by_step
 
 
-def rows_by_sample(table: Table) -> dict[int, int]:
-    """Return sample -> its row, the last one for a sample that was recorded twice."""
-    return {sample: row for row, sample in enumerate(table.sample.tolist())}
-
-
 def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | None:
     """Return the digest of a batch as `scenarios.ppo.experience` makes it; None where a part of it was not recorded.
 
@@ -305,9 +304,10 @@ def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | Non
     columns = {ours: experience.rows(theirs) for ours, theirs in names.items()}
     if prompts is None or tokens is None or reward is None or None in columns.values():
         return None
-    in_order = order is not None and set(order) == set(tables.experience_rows)
-    samples = order if order is not None and in_order else experience.sample.tolist()
-    if not set(samples) <= set(tables.rollout_rows):
+    samples = experience.sample.tolist()
+    if order is not None and set(order) == tables.experience_rows.keys():
+        samples = list(order)
+    if not tables.rollout_rows.keys() >= set(samples):
         return None
     trained = np.array([tables.experience_rows[sample] for sample in samples], np.int64)
     drawn = np.array([tables.rollout_rows[sample] for sample in samples], np.int64)

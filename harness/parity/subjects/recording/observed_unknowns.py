@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import chain
 
 from harness.parity.facts.comparison import RecordedSide
 from harness.parity.facts.evidence import Evidence, Side
@@ -27,8 +26,11 @@ def unknowns(e: Evidence) -> list[str]:
 
     One run alone needs no settings, packages and prompts, since only a second run is held against them.
     """
-    compared = [] if e.alone else [(*_settings(side), *_environment(side), *_data(side)) for side in e.sides]
-    return [what for side in e.sides for what in _engine(e, side)] + [*chain(*compared)] + _drawn(e)
+    sentences = [what for side in e.sides for what in _engine(e, side)]
+    if not e.alone:
+        for side in e.sides:
+            sentences += [*_settings(side), *_environment(side), *_data(side)]
+    return sentences + _drawn(e)
 
 
 def _engine(e: Evidence, side: Side) -> Iterator[str]:

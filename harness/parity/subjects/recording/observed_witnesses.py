@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Witnesses:
     """The disagreements of one recording with itself.
 
-    - `first`: the comparison -> its first disagreement, in words.
+    - `first`: comparison -> its first disagreement in words, in the order in which they are reported.
     - `batch_agrees`: step -> whether the learner's digest of what it trained on is that of what was recorded.
     - `seen_as_sent`: steps whose digest of the data is that of the prompts that the engine saw, and not of those that
       its rollouts say were sent. The rollouts are wrong about it: the engine saw what it was sent.

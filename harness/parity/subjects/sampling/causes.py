@@ -17,7 +17,7 @@ from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.interventions.situation import Situation
-from harness.parity.interventions.trial import Trial, equal_values, value_text
+from harness.parity.interventions.trial import Trial, value_text
 from harness.parity.subjects.log_probabilities.observed_outliers import EXTREME_HALF
 from harness.parity.subjects.precision.observed_floor import CAPS
 from harness.parity.subjects.sampling.observed import (
@@ -29,6 +29,7 @@ from harness.parity.subjects.sampling.observed import (
     sides_given,
 )
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH, STOP, end_ids
+from harness.recordings.records.values import equal_values
 from probes.format import SIDES, number
 from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure
@@ -54,11 +55,10 @@ def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]
         faulty_side = "baseline" if asked_value == candidate_value and asked_value != baseline_value else "candidate"
         beyond = e.beyond(Kind.LOGPROB.of()) if Kind.LOGPROB.of() in e.first else 0
         evidence = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate; "
-        evidence += (
-            "raw log-probabilities of equal tokens agree"
-            if not beyond
-            else f"{beyond} raw log-probabilities of equal tokens differ as well"
-        )
+        if beyond:
+            evidence += f"{beyond} raw log-probabilities of equal tokens differ as well"
+        else:
+            evidence += "raw log-probabilities of equal tokens agree"
         by_mapping = _altered(e, faulty_side).get(key)
         named = altered_key(by_mapping) if by_mapping is not None else sampling_key(key)
         summary = f"the {faulty_side} samples with another {key}"
@@ -84,13 +84,11 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     if limits is None:
         return
     short = 0 if number(limits[0]) < number(limits[1]) else 1
-    open_ = {(int(step), int(sample)) for step, sample in so_far.left(Kind.LENGTH.of()).tolist()}
     limit = number(limits[short])
-    samples_at_limit = {
-        (ending.step, ending.sample)
-        for ending in e.stop_conditions.endings
-        if (ending.step, ending.sample) in open_ and ending.lengths[short] == limit < ending.lengths[1 - short]
-    }
+    at_limit = [
+        ending for ending in e.stop_conditions.endings if ending.lengths[short] == limit < ending.lengths[1 - short]
+    ]
+    samples_at_limit = so_far.open_samples(Kind.LENGTH.of()) & {(ending.step, ending.sample) for ending in at_limit}
     if not samples_at_limit:
         return
     side = e.sides[short].name

@@ -24,7 +24,7 @@ from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.engines.observed import engines, routed
 from harness.parity.subjects.order.causes import MOST
-from harness.recordings.tables import Rows, Table
+from harness.recordings.tables import Table
 from reports.model import Cause, Proof
 from reports.text import figure, part_of
 from scenarios.fleet import engine_of
@@ -137,7 +137,7 @@ def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
     say), their count is the expectation.
     """
     tally, other_equal_groups = Clones(), 0
-    other_side = e.candidate if side is e.baseline else e.baseline
+    other_side = e.other_side(side)
     for step in steps:
         tables = [run.recording.table("rollout", step) for run in (side, other_side)]
         if tables[0] is None or tables[1] is None:
@@ -181,8 +181,7 @@ def _probabilities(e: Evidence, step: int) -> dict[int, float]:
     response.
     """
     table = e.baseline.recording.table("experience", step)
-    logprob = table.rows("actor_logprob") if table is not None else None
-    if table is None or not isinstance(logprob, Rows):
+    if table is None or (logprob := table.rows("actor_logprob")) is None:
         return {}
     last = 1 if e.guided else None
     rows = Match.of(table.sample, table.sample).a

@@ -14,7 +14,7 @@ from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.divergence import DivergenceKey, Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines.observed import engines, numbered
-from harness.parity.subjects.native_sampler.observed_stage import samplers_said
+from harness.parity.subjects.native_sampler.observed_stage import samplers_clause
 from harness.parity.subjects.recording.observed_confounders import differences, show
 from harness.parity.subjects.sampling.causes import altered_key, sampling_key
 from harness.parity.subjects.sampling.causes_sampler import JOINT
@@ -86,7 +86,7 @@ def _native_difference(e: Evidence, native_kinds: list[DivergenceKey]) -> Outcom
 
 def _equal_samplers(e: Evidence) -> Outcome:
     """Equal parameters are not enough: the native stage must also show that the samplers draw alike."""
-    result, text = e.native, f"parameters agree; {samplers_said(e)}"
+    result, text = e.native, f"parameters agree; {samplers_clause(e)}"
     if result is None or result.skipped or result.absent or result.unread:
         return _outcome("not tested", text)
     if not result.adequate:
@@ -107,20 +107,21 @@ def _silent(e: Evidence) -> str:
 
     The native stage counts only where it is compared.
     """
-    native_counts = e.mode == "native" or e.compared_native is not None
     modes = dict.fromkeys(mode for side in e.sides for mode in sampling_requests(side))
-    if not native_counts:
+    if e.mode != "native" and e.compared_native is None:
         modes.pop("native", None)
-    for side in e.sides:
-        for mode in modes or ("",):
-            where = f"of the {side.name}{f' in {mode} mode' if mode else ''}"
-            spoke = {request.engine_number for request in engines_sampling(side, mode) if request.requested}
-            if not spoke:
-                return where
-            lacking = [rank for rank in numbered(side) if rank not in spoke]
-            if lacking and engines(side) > 1:
-                return f"of engine {lacking[0]} {where}"
-    return ""
+    silent = (_silent_in(side, mode) for side in e.sides for mode in modes or ("",))
+    return next(filter(None, silent), "")
+
+
+def _silent_in(side: Side, mode: str) -> str:
+    """Name the side or engine that recorded no sampling parameters in a mode; "" where all did."""
+    where = f"of the {side.name} in {mode} mode" if mode else f"of the {side.name}"
+    speaking = {request.engine_number for request in engines_sampling(side, mode) if request.requested}
+    if not speaking:
+        return where
+    lacking = [number for number in numbered(side) if number not in speaking]
+    return f"of engine {lacking[0]} {where}" if lacking and engines(side) > 1 else ""
 
 
 def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
@@ -146,10 +147,13 @@ def _sampled(
     yield from _right_by_chance(side, request, engine, reported_names)
     yield from _other_meanings(side, mode, request, engine)
     for key, (a, b) in _other_than_scenario(side, request).items():
-        if a is not None and key not in reported_names and not (mode == "native" and _of_both(e, mode, key, b)):
-            text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
-            reported_names.add(key)
-            yield parameter_finding(side, sampling_key(key), text, {"name": key, "asked": a, "used": b})
+        if a is None or key in reported_names:
+            continue
+        if mode == "native" and _of_both(e, mode, key, b):
+            continue
+        text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
+        reported_names.add(key)
+        yield parameter_finding(side, sampling_key(key), text, {"name": key, "asked": a, "used": b})
 
 
 def _altered_values(

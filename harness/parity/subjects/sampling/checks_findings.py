@@ -104,17 +104,21 @@ def mapping_command(e: Evidence, findings: list[Finding]) -> str:
         mappings += [request.mapping for request in records.sampling if request.mapped_by_others]
         files = {mapping for mapping in mappings if str(mapping).endswith(".py")}
         engines = {info.engine for info in records.engines if info.engine}
-        is_named = any(
-            finding.where == side.name and (finding.about == "setting" or NOT_PASSED_ON in finding.details)
-            for finding in findings
-        )
-        if is_named and len(files) == len(engines) == 1:
+        is_mapped = any(finding.where == side.name and _is_of_a_mapping(finding) for finding in findings)
+        if is_mapped and len(files) == len(engines) == 1:
             return f"harness mapping {shlex.quote(str(files.pop()))} --engine {engines.pop()}"
     return ""
 
 
+def _is_of_a_mapping(finding: Finding) -> bool:
+    """Whether a finding is about a setting that a mapping changed or did not pass on."""
+    return finding.about == "setting" or NOT_PASSED_ON in finding.details
+
+
 def moved(e: Evidence) -> str:
-    return f"; effect {moved}" if (moved := effect(e)) else ""
+    """Return the effect of all differences, to be put behind a sentence; "" where nothing is known of it."""
+    moved = effect(e)
+    return f"; effect {moved}" if moved else ""
 
 
 def with_effect(e: Evidence, findings: list[Finding]) -> list[Finding]:
@@ -133,14 +137,13 @@ def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
         unnamed_effect = "not separated: something beyond the floor is unexplained"
     else:
         unnamed_effect = f"none measured: without {', '.join(named)} nothing differs beyond the floor"
-    return [
-        dataclasses.replace(
-            finding, effect="the divergence: it is a named cause" if _is_named(finding, causes) else unnamed_effect
-        )
-        if finding.cause is not None
-        else finding
-        for finding in findings
-    ]
+    measured_findings = []
+    for finding in findings:
+        if finding.cause is not None:
+            effect_text = "the divergence: it is a named cause" if _is_named(finding, causes) else unnamed_effect
+            finding = dataclasses.replace(finding, effect=effect_text)
+        measured_findings.append(finding)
+    return measured_findings
 
 
 def _is_named(finding: Finding, causes: list[Cause]) -> bool:

@@ -16,6 +16,7 @@ from harness.recordings.records.engine_info import (
     SamplingParameters,
     SamplingRequest,
 )
+from harness.recordings.records.values import equal_values
 from scenarios.engines import native_arguments
 
 
@@ -92,7 +93,7 @@ def tf32_devices(side: RecordedSide, mode: str) -> set[str]:
     return {device for device in devices if device.startswith("cuda")}
 
 
-def told_ends(side: RecordedSide, mode: str) -> set[int] | None:
+def reported_ends(side: RecordedSide, mode: str) -> set[int] | None:
     """Return the token ids that end a sample in a mode.
 
     They are those that the engine was given, else those that it resolved together with those asked for. Returns None
@@ -108,27 +109,17 @@ def told_ends(side: RecordedSide, mode: str) -> set[int] | None:
     return {*engine_ends, *(sampling.stop_token_ids or ())}
 
 
-def same(first: Any, second: Any) -> bool:
-    """Whether two values are equal, tuples and lists alike, since JSON has no tuples."""
-    return (list(first) if isinstance(first, tuple) else first) == (
-        list(second) if isinstance(second, tuple) else second
-    )
-
-
 def follows_from(request: SamplingRequest) -> dict[str, str]:
     """Return parameter -> the other parameter that undoes it in the engine, although both were passed on as asked.
 
     The known case: SGLang's ignore_eos leaves no stop token ids.
     """
     requested_stops = request.requested.get("stop_token_ids")
-    arguments = request.moves.get("stop_token_ids", ())
-    if not (
-        request.received.ignore_eos
-        and requested_stops
-        and request.received.get("stop_token_ids") == []
-        and any(same(request.arguments.get(name), requested_stops) for name in arguments)
-    ):
+    if not requested_stops or not request.received.ignore_eos or request.received.get("stop_token_ids") != []:
         return {}
+    passed_on = [request.arguments.get(name) for name in request.moves.get("stop_token_ids", ())]
+    if not any(equal_values(value, requested_stops) for value in passed_on):
+        return {}  # the mapping lost it, not ignore_eos
     return {"stop_token_ids": "ignore_eos"}
 
 
@@ -144,17 +135,15 @@ def altered(side: RecordedSide, mode: str, request: SamplingRequest) -> Iterator
     resolved = next((info.resolved for info in engine_infos(side, mode)), Resolved({}))
     defaults = resolved.default_sampling if resolved.reads_generation_config else {}
     for name, requested in request.requested.items():
-        if name in received and not same(requested, received[name]):
+        if name in received and not equal_values(requested, received[name]):
             left_to_engine = request.moves.get(name) == ()
-            leaked = left_to_engine and name in defaults and same(defaults[name], received[name])
+            leaked = left_to_engine and name in defaults and equal_values(defaults[name], received[name])
             yield Altered(side.name, name, requested, received[name], undone.get(name, name), leaked)
 
 
 def sides_given(e: Evidence) -> dict[str, tuple[Any, Any]]:
     """Return sampling parameter -> (baseline's, candidate's) value that the engines were given, where they differ."""
     baseline_given, candidate_given = (sampling_given(side, e.mode) for side in e.sides)
-    return {
-        name: (baseline_given[name], candidate_given[name])
-        for name in baseline_given
-        if name in candidate_given and not same(baseline_given[name], candidate_given[name])
-    }
+    shared_names = [name for name in baseline_given if name in candidate_given]
+    pairs = {name: (baseline_given[name], candidate_given[name]) for name in shared_names}
+    return {name: pair for name, pair in pairs.items() if not equal_values(*pair)}

@@ -11,6 +11,7 @@ from harness.recordings.store import Recording
 
 MODES = ("coupled", "greedy", "native")
 REPLAY = "replay"
+_SCENARIO = "run.json's scenario"
 
 
 def drawn_in(baseline: Recording) -> str:
@@ -29,31 +30,29 @@ def unclear(recording: Recording, name: str) -> list[str]:
     A replay is recorded three times, beside the mode of the replayed run: as `replay` and `sampling_mode` in run.json,
     and in its frames.
     """
-    frames, scenario_mode, replays = (
-        recording.field_texts("rollout", "mode"),
-        _scenario(recording),
-        replayed(recording) is not None,
-    )
+    replays = replayed(recording) is not None
     modes_by_source = {
-        "run.json's scenario": {scenario_mode} - {""},
+        _SCENARIO: {_scenario(recording)} - {""},
         "run.json's sampling_mode": {recording.records.manifest.sampling_mode or ""} - {""},
-        "the frames of its rollouts": frames,
+        "the frames of its rollouts": recording.field_texts("rollout", "mode"),
     }
-    for where, modes in modes_by_source.items():
-        strange = sorted(modes - {*MODES, *((REPLAY,) if where != "run.json's scenario" else ())})
-        if strange:
-            return [f"the {name}'s sampling mode {strange[0]!r}, of {where}, cannot be judged"]
+    for source, modes in modes_by_source.items():
+        judged_modes = {*MODES} if source == _SCENARIO else {*MODES, REPLAY}
+        if strange := sorted(modes - judged_modes):
+            return [f"the {name}'s sampling mode {strange[0]!r}, of {source}, cannot be judged"]
     # The scenario of a replay has the mode of the run that it replays.
     if replays:
-        modes_by_source.pop("run.json's scenario")
+        modes_by_source.pop(_SCENARIO)
         modes_by_source["run.json's replay"] = {REPLAY}
-    pairs = [(mode, where) for where, modes in modes_by_source.items() for mode in sorted(modes)]
-    if not replays and any(mode == REPLAY for mode, _ in pairs):
-        where = next(where for mode, where in pairs if mode == REPLAY)
-        return [f"the {name} is a replay by {where}, but run.json does not say of which steps"]
-    if len({mode for mode, _ in pairs}) > 1:
-        first, conflicting = pairs[0], next(pair for pair in pairs if pair[0] != pairs[0][0])
-        text = f"the {name}'s sampling mode is {first[0]} by {first[1]} and {conflicting[0]} by {conflicting[1]}"
+    source_by_mode: dict[str, str] = {}  # each mode with the first source that states it
+    for source, modes in modes_by_source.items():
+        for mode in sorted(modes):
+            source_by_mode.setdefault(mode, source)
+    if not replays and REPLAY in source_by_mode:
+        return [f"the {name} is a replay by {source_by_mode[REPLAY]}, but run.json does not say of which steps"]
+    if len(source_by_mode) > 1:
+        (mode, source), (other_mode, other_source), *_ = source_by_mode.items()
+        text = f"the {name}'s sampling mode is {mode} by {source} and {other_mode} by {other_source}"
         return [f"{text}: it is unknown how its samples were drawn"]
     return []
 

@@ -17,16 +17,16 @@ from harness.parity.causes.proof import either
 from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
+from harness.parity.facts.explanation import Explained, Explanation, among, when
 from harness.parity.interventions.situation import ROOMY, Situation
 from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
 from harness.parity.subjects.sampling.observed import (
     engine_infos,
     follows_from,
+    reported_ends,
     sampling_given,
     sampling_request,
-    told_ends,
 )
 from harness.parity.subjects.sampling.observed_flips import Learner
 from harness.parity.subjects.stop_conditions.observed import GIVEN_UP
@@ -42,12 +42,8 @@ FULL = 0.95  # share of the KV pool in use at which it counts as full
 
 def ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find a cause for each way in which responses of unequal length end."""
-    open_ = set(keys_of(so_far.left(Kind.LENGTH.of())).tolist())
-    remaining = [
-        ending
-        for ending in e.stop_conditions.endings
-        if int(keys_of(np.array([[ending.step, ending.sample]]))[0]) in open_
-    ]
+    open_samples = so_far.open_samples(Kind.LENGTH.of())
+    remaining = [ending for ending in e.stop_conditions.endings if (ending.step, ending.sample) in open_samples]
     for rule in (_dropped, _ignored, _other_set, _cut_short):
         for cause, explained in rule(e, remaining):
             items = {(ending.step, ending.sample) for ending in explained}
@@ -71,7 +67,7 @@ def end_ids(e: Evidence, side: Side) -> set[int]:
     """Return the token ids that end a sample: as given to the engine, else as it resolved them, else the tokenizer's
     own.
     """
-    reported_ids = told_ends(side, e.mode)
+    reported_ids = reported_ends(side, e.mode)
     return set(_model_ends(e)) if reported_ids is None else reported_ids
 
 
@@ -82,22 +78,19 @@ def _steps(endings: list[Ending]) -> list[int]:
 def _dropped(e: Evidence, endings: list[Ending]) -> Found:
     """Find a side that drops the end token: both samples stopped, and one has one token more, its end token."""
     for short in (0, 1):
+        shorter_side, longer_side = _names(e, short), _names(e, 1 - short)
+        one_token_less = [ending for ending in endings if _sides(ending)[0] == short and ending.missing == 1]
+        end_tokens = end_ids(e, shorter_side)  # a sample that ends with one of these kept it: a choice differed
         dropped = [
             ending
-            for ending in endings
-            if _sides(ending)[0] == short
-            and abs(ending.lengths[0] - ending.lengths[1]) == 1
-            and ending.finish == ("stop", "stop")
-        ]
-        end_tokens = end_ids(e, _names(e, short))  # a sample that ends with one of these kept it: a choice differed
-        dropped = [
-            ending
-            for ending in dropped
-            if _is_end(e, ending.longer_last, _names(e, 1 - short)) and ending.shorter_last not in end_tokens
+            for ending in one_token_less
+            if ending.finish == ("stop", "stop")
+            and ending.shorter_last not in end_tokens
+            and _is_end(e, ending.longer_last, longer_side)
         ]
         if not dropped:
             continue
-        side = _names(e, short).name
+        side = shorter_side.name
         tokens = Counter(ending.longer_last for ending in dropped)
         turned = [ending for ending in endings if ending not in dropped and _ended_at_a_tie(e, ending, short)]
         yield (
@@ -179,21 +172,22 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
                 continue
             # The side that lacks an end token that it should have, or says that it has, is at fault, else the side that
             # stops at an additional one.
-            missing = token in {*_model_ends(e), *_asked_stops(e), *(told_ends(side, e.mode) or ())}
+            missing = token in {*_model_ends(e), *_asked_stops(e), *(reported_ends(side, e.mode) or ())}
             if not missing and len(those) < FEWEST:
                 continue
-            faulty_side = "candidate" if long == (1 if missing else 0) else "baseline"
-            at_fault = e.side(faulty_side)
-            what = (
-                f"goes on after {token}, at which the {stopped_side.name} stops"
-                if missing
-                else (f"stops at {token}, from which the {side.name} goes on")
-            )
+            if missing:
+                at_fault, what = side, f"goes on after {token}, at which the {stopped_side.name} stops"
+            else:
+                at_fault, what = stopped_side, f"stops at {token}, from which the {side.name} goes on"
             yield _stop(e, "other end set", at_fault, those, what, token), those
 
 
 def _went_on(side: Side, token: int) -> bool:
-    return token < len(side.stops.inner) and side.stops.inner[token] > 0 if token >= 0 else True
+    """Whether a sample of the side goes on after this token."""
+    if token < 0:  # of an empty response, which no token ended
+        return True
+    inner = side.stops.inner
+    return token < len(inner) and inner[token] > 0
 
 
 def _stop(e: Evidence, what: str, side: Side, endings: list[Ending], text: str, token: int | None = None) -> Cause:
@@ -202,20 +196,14 @@ def _stop(e: Evidence, what: str, side: Side, endings: list[Ending], text: str, 
     evidence = f"{counted(len(endings), 'sample')}; the shorter one ends with {', '.join(map(str, tokens[:3]))}"
     if sets["baseline"] != sets["candidate"]:
         evidence += f"; the engines resolved the end ids {sets['baseline']} and {sets['candidate']}"
+    which = tokens[0] if len(tokens) == 1 else "these tokens"
     return Cause.of(
         STOP.key(what),
         side.name,
         f"the {side.name} {text}, {when(e, _steps(endings))}",
         evidence,
         {"samples": len(endings), "tokens": tokens[:20], "end ids": sets},
-        [
-            Proof(
-                f"cut the longer one after {tokens[0] if len(tokens) == 1 else 'these tokens'}",
-                len(endings),
-                0,
-                "samples",
-            )
-        ],
+        [Proof(f"cut the longer one after {which}", len(endings), 0, "samples")],
     )
 
 
@@ -231,7 +219,7 @@ class _Cuts:
     @property
     def missing(self) -> list[int]:
         """Return how many tokens shorter each sample is."""
-        return [abs(ending.lengths[0] - ending.lengths[1]) for ending in self.endings]
+        return [ending.missing for ending in self.endings]
 
     @property
     def totals(self) -> set[int]:
@@ -261,7 +249,7 @@ class _Cuts:
         """Whether one limit explains the samples. It does not where the engine aborted any of them."""
         if any(ending.finish[self.short] in GIVEN_UP for ending in self.endings):
             return False
-        equally_early = len({abs(ending.lengths[0] - ending.lengths[1]) for ending in self.limited}) == 1
+        equally_early = len({ending.missing for ending in self.limited}) == 1
         return self.equal_totals or self.equal_responses or equally_early
 
 
@@ -331,18 +319,18 @@ def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
     prompt has more.
     """
     short = e.sides.index(side)
-    return {
-        (ending.step, ending.sample)
-        for ending in e.stop_conditions.endings
-        if _sides(ending)[0] == short and ending.finish[short] == "length" and not _natural(e, ending, short)
-        and abs(ending.lengths[0] - ending.lengths[1]) > max(0, ending.seen[short] - ending.sent)
-    }  # fmt: skip
+    earlier = set()
+    for ending in e.stop_conditions.endings:
+        is_cut = _sides(ending)[0] == short and ending.finish[short] == "length" and not _natural(e, ending, short)
+        if is_cut and ending.missing > max(0, ending.seen[short] - ending.sent):
+            earlier.add((ending.step, ending.sample))
+    return earlier
 
 
 def _natural(e: Evidence, ending: Ending, short: int) -> bool:
     """Whether the shorter sample was cut at the limit that was asked for, so that the longer one is wrong."""
     asked_limit = _names(e, short).recording.records.settings.sampling.max_tokens
-    return ending.lengths[short] >= asked_limit if asked_limit > 0 else False
+    return 0 < asked_limit <= ending.lengths[short]
 
 
 def _resolved(e: Evidence, side: Side, name: str) -> float:
@@ -359,9 +347,8 @@ def _is_short_of_memory(e: Evidence, side: Side, endings: list[Ending], pool: fl
 
 def _needed(e: Evidence, side: Side, step: int) -> float:
     """Return the tokens that the longest `max_num_seqs` samples of the step hold together in the other run."""
-    other_side = e.candidate if side is e.baseline else e.baseline
-    table = other_side.recording.table("rollout", step)
-    prompt, output = (table.rows("prompt"), table.rows("output")) if table is not None else (None, None)
+    other_side = e.other_side(side)
+    prompt, output = (other_side.recording.rows("rollout", step, name) for name in ("prompt", "output"))
     if prompt is None or output is None:
         return 0.0
     totals = np.sort(prompt.lengths + output.lengths)[::-1]
@@ -389,36 +376,25 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find wrong finish reasons, STOP(finish reason): `length` for an end token below the limit, or `stop` at the limit
     without one.
     """
-    kind, recorded_reasons = (
-        (Kind.REASON.of(ALONE), e.baseline.stops.contradicted)
-        if e.alone
-        else (Kind.FINISH.of(), e.stop_conditions.reasons)
-    )
-    open_ = set(keys_of(so_far.left(kind)).tolist())
-    items = [
-        reason for reason in recorded_reasons if int(keys_of(np.array([[reason.step, reason.sample]]))[0]) in open_
-    ]
+    kind, recorded_reasons = Kind.FINISH.of(), e.stop_conditions.reasons
+    if e.alone:
+        kind, recorded_reasons = Kind.REASON.of(ALONE), e.baseline.stops.contradicted
+    open_samples = so_far.open_samples(kind)
+    items = [reason for reason in recorded_reasons if (reason.step, reason.sample) in open_samples]
     for index, side in enumerate(e.sides):
         sampling = sampling_given(side, e.mode)
-        if sampling.ignore_eos and told_ends(side, e.mode) is None:
+        if sampling.ignore_eos and reported_ends(side, e.mode) is None:
             continue  # the tokens that still end a sample are unknown
         limit = whole(sampling.get("max_tokens"), 0)
         ends = end_ids(e, side)
-        wrong_reasons = [
-            reason
-            for reason in items
-            if _contradicted(reason, index, ends, limit) and not _contradicted(reason, 1 - index, ends, limit)
-        ]
+        right_on_other_side = [reason for reason in items if not _contradicted(reason, 1 - index, ends, limit)]
+        wrong_reasons = [reason for reason in right_on_other_side if _contradicted(reason, index, ends, limit)]
         if not wrong_reasons:
             continue
         (claimed, count), *_ = Counter(reason.finish[index] for reason in wrong_reasons).most_common()
         # A reason that is wrong for other samples is not believed either where a sample's end does not show the right
         # one.
-        silent = [
-            reason
-            for reason in items
-            if reason.finish[index] == claimed and not _contradicted(reason, 1 - index, ends, limit)
-        ]
+        silent = [reason for reason in right_on_other_side if reason.finish[index] == claimed]
         steps = np.array(sorted({reason.step for reason in wrong_reasons}))
         cause = Cause.of(
             STOP.key("finish reason"),

@@ -9,10 +9,10 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Counts, SideCounts
 from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder
 from harness.parity.subjects.recording.observed_missing_steps import FINISH
-from harness.parity.subjects.sampling.observed import sampling_request, told_ends
+from harness.parity.subjects.sampling.observed import reported_ends, sampling_request
 from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.subjects.stop_conditions.observed_endings import Ending, Reason
-from harness.recordings.tables import Table
+from harness.recordings.tables import Rows, Table
 from reports.model import Place
 
 MOST_ENDINGS = 100_000  # endings that are kept, to bound memory; counts are complete
@@ -112,7 +112,7 @@ def note_alone(e: EvidenceBuilder, side: SideBuilder, table: Table) -> None:
 
     A replay drew nothing: its reasons come from its source, or were invented where that has none. So it is skipped.
     """
-    output, finish, ends = table.rows("output"), table.finish, told_ends(side, e.mode)
+    output, finish, ends = table.rows("output"), table.finish, reported_ends(side, e.mode)
     if output is None or finish is None or ends is None or e.mode == REPLAY or table.header.uncompared is not None:
         return
     native = sampling_request(side, e.mode).arguments
@@ -150,6 +150,11 @@ def note_alone(e: EvidenceBuilder, side: SideBuilder, table: Table) -> None:
     )
 
 
+def _length(rows: Rows | None, row: int) -> int:
+    """Return the length of a row; 0 where the column was not recorded."""
+    return 0 if rows is None else len(rows.row(row))
+
+
 def _note_endings(
     e: EvidenceBuilder, tokens: AlignedTokens, wrong: np.ndarray, finish: np.ndarray | None, finish2: np.ndarray | None
 ) -> None:
@@ -160,11 +165,8 @@ def _note_endings(
     for row in wrong[: MOST_ENDINGS - len(e.endings)]:
         ends = output.row(int(match.a[row])), output2.row(int(match.b[row]))
         shorter, longer = sorted(ends, key=len)
-        sent = len(prompt.row(int(match.a[row]))) if prompt is not None else 0
-        seen_lengths = [
-            len(rows.row(int(at[row]))) if rows is not None else 0
-            for rows, at in zip(prompts_seen, (match.a, match.b), strict=True)
-        ]
+        sent = _length(prompt, int(match.a[row]))
+        seen_lengths = _length(prompts_seen[0], int(match.a[row])), _length(prompts_seen[1], int(match.b[row]))
         e.endings.append(
             Ending(
                 step=tokens.step,

@@ -23,6 +23,11 @@ class Ending:
     longer_next: int  # next token of the longer response
     longer_last: int
 
+    @property
+    def missing(self) -> int:
+        """Return how many tokens the shorter response has less."""
+        return abs(self.lengths[0] - self.lengths[1])
+
 
 class Reason(NamedTuple):
     """A sample with equal tokens and different finish reasons, (baseline, candidate). For one run alone: (its reason,

@@ -36,7 +36,7 @@ def weights_in_use(e: Evidence) -> Outcome:
     name, results = "weights-in-use", e.weights_in_use
     if not e.tolerance.half:
         return _by_proofs(e, name)
-    kinds = tuple(key for side in e.sides if (key := Kind.BEHIND.of(side.name)) in e.first)
+    kinds = e.diverged(Kind.BEHIND)
     details: dict[str, Any] = {
         side: {
             "mean move of an update": usage.moved,
@@ -78,13 +78,14 @@ def _undecided(e: Evidence) -> Iterator[str]:
         if lacking := _unscored(e, side):
             yield f"{lacking}:"
     for whose, usage in results.items():
-        if not usage.current:
-            best = usage.best
-            text = f"an update moves a log-probability by {figure(usage.moved)} nats on average, the {whose}'s engine "
-            text += f"is {figure(usage.now)} off float32: over {counted(usage.tokens, 'token')} it is nearer "
-            text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
-            text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
-            yield text + "tell;"
+        if usage.current:
+            continue
+        best = usage.best
+        text = f"an update moves a log-probability by {figure(usage.moved)} nats on average, the {whose}'s engine "
+        text += f"is {figure(usage.now)} off float32: over {counted(usage.tokens, 'token')} it is nearer "
+        text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
+        text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
+        yield text + "tell;"
 
 
 def _unscored(e: Evidence, side: Side) -> str:

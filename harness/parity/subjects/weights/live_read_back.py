@@ -61,9 +61,8 @@ def _tensors(s: Situation, report: HeldReport) -> None:
     # First on the reference: if it reproduces the difference with the engine's own tensors, they explain it.
     s.bench.hold(s.side, names)
     as_held = s.bench.compare(s.side, s.alteration)
-    what = HELD.format(
-        _first_names([f"{item.name} ({item.where})" if item.where else item.name for item in report.otherwise])
-    )
+    placed_names = [f"{item.name} ({item.where})" if item.where else item.name for item in report.otherwise]
+    what = HELD.format(_first_names(placed_names))
     done = Undone(before, as_held, s.clock() - started)
     proof = done.proof(what)
     explains = improves(before, as_held)
@@ -145,19 +144,18 @@ def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Pro
     altered = [tensor for tensor in report_after.otherwise if tensor.name in moved]
     for kind, group in ((STALE_WEIGHTS, refused), (WEIGHTS, altered)):
         exclusions = [Seen.HELD_OTHERWISE, Seen.REFUSED if kind is STALE_WEIGHTS else Seen.CHANGED]
-        exclusions += [Seen.REARRANGED] * (kind is WEIGHTS and all(tensor.how for tensor in group))
+        if kind is WEIGHTS and all(tensor.how for tensor in group):
+            exclusions.append(Seen.REARRANGED)
         if len(group) > LISTED:
             what = part_of(len(group), report_after.equal + report.equal + len(group), "tensor")
             summary = f"the {s.side}'s engine {'refuses' if kind is STALE_WEIGHTS else 'alters'} {what}"
             add_cause(s, kind.key(what, many=True), proof, summary, {}, tuple(exclusions))
             continue
         for tensor in group:
-            refusing = f"{tensor.where} of the {s.side}'s engine" if tensor.where else f"the {s.side}'s engine"
-            summary = (
-                f"{refusing} refuses {tensor.name}: it keeps another one, whatever it is sent"
-                if kind is STALE_WEIGHTS
-                else f"{_summary(s, tensor)}; sent again, it is altered again"
-            )
+            summary = f"{_summary(s, tensor)}; sent again, it is altered again"
+            if kind is STALE_WEIGHTS:
+                refusing = f"{tensor.where} of the {s.side}'s engine" if tensor.where else f"the {s.side}'s engine"
+                summary = f"{refusing} refuses {tensor.name}: it keeps another one, whatever it is sent"
             details = {"tensor": tensor.name, "rows": tensor.rows, "of": tensor.of, "how": tensor.how}
             add_cause(s, kind.key(tensor.name), proof, summary, details, tuple(exclusions))
 

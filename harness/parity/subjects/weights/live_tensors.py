@@ -123,10 +123,10 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
                 exclusions = (Seen.MOVED, *sent_or_not(s, [name]))
                 add_cause(s, weights_key(s, [name]), proof, other(s, name), {"tensor": name}, exclusions)
             return
-        what = part_of(count, tensor_count, "tensor") if names else "no tensor of its own"
-        wrong = (
-            f"did not hold the learner's {what}" if names else "held other weights than the learner, in no one tensor"
-        )
+        what, wrong = "no tensor of its own", "held other weights than the learner, in no one tensor"
+        if names:
+            what = part_of(count, tensor_count, "tensor")
+            wrong = f"did not hold the learner's {what}"
         summary = f"the {s.side}'s engine {wrong}: sending all of them again removes the difference"
         flat = list(chain(*names))
         exclusions = (Seen.MOVED, *sent_or_not(s, flat))
@@ -182,7 +182,9 @@ def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
         return ()
     digests = s.bench.digests(s.side, names)
     older = [digests[name] in {record.learner[version][name] for version in versions[:-1]} for name in names]
-    return (Seen.OLDER_HELD,) if all(older) else (Seen.NEVER_LEARNERS,) if not any(older) else ()
+    if all(older):
+        return (Seen.OLDER_HELD,)
+    return () if any(older) else (Seen.NEVER_LEARNERS,)
 
 
 def weights_key(s: Situation, tensors_: list[str], exclusions: tuple[Seen, ...] = ()) -> CauseKey:

@@ -139,11 +139,9 @@ class InUse:
 
 def sides(updates: dict[str, Updates]) -> dict[str, InUse]:
     """Return the readings of each side that has usable updates. All tests share one error rate (Bonferroni)."""
-    usable = {
-        name: side_updates for name, side_updates in updates.items() if side_updates.steps and side_updates.believed
-    }
-    number = sum(len(READINGS) * (1 + len(side_updates.steps)) for side_updates in usable.values())
-    return {name: _side(side_updates, FALSE_ALARM / number) for name, side_updates in usable.items()}
+    usable = {name: of_side for name, of_side in updates.items() if of_side.steps and of_side.believed}
+    tests = sum(len(READINGS) * (1 + len(of_side.steps)) for of_side in usable.values())  # of the run and of each step
+    return {name: _side(of_side, FALSE_ALARM / tests) for name, of_side in usable.items()}
 
 
 def _side(updates: Updates, error_rate: float) -> InUse:
@@ -153,7 +151,7 @@ def _side(updates: Updates, error_rate: float) -> InUse:
     run_table = run.table()
     tests = _readings(RUN, by_step[0][0], run_table, error_rate)
     if any(test.behind for test in tests):
-        tests = [replace(test, step=_told_by(by_step, error_rate)) for test in tests]
+        tests = [replace(test, step=_first_telling_step(by_step, error_rate)) for test in tests]
     for step, clusters in by_step:
         tests += _readings(f"step {step}", step, clusters.table(), error_rate)
     count = max(1.0, float(run_table[:, 0].sum()))
@@ -168,7 +166,7 @@ def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> li
     return [Nearer(name, where, step, mean, critical) for name, mean in zip(READINGS, means, strict=True)]
 
 
-def _told_by(by_step: list[tuple[int, Clusters]], error_rate: float) -> int:
+def _first_telling_step(by_step: list[tuple[int, Clusters]], error_rate: float) -> int:
     """Return the first step at which the steps so far show that the engine is behind; the last step where none does."""
     so_far = Clusters()
     for step, clusters in by_step:

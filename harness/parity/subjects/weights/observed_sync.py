@@ -119,15 +119,13 @@ def _sync(
     learner = by_version.get(version, {})
     absent = sorted(recorded.absent)
     unreported = {name for name in recorded.unreported if name not in arrived}  # sent, but not reported
-    # The engine still holds the last received value of a tensor that was not sent. Nothing is known of a tensor that
-    # neither side mentions.
-    accounted_names = (name for name in learner if name in arrived or name in absent)
-    older = (
-        name
-        for name in accounted_names
-        if name in engine_digests and engine_digests[name] != learner[name] and name not in unreported
-    )
-    wrong = sorted({*recorded.mismatched, *older})
+    wrong = {*recorded.mismatched}
+    for name, digest in learner.items():
+        # The engine still holds the last received value of a tensor that was not sent. Nothing is known of a tensor
+        # that neither side mentions.
+        is_accounted = name in arrived or name in absent
+        if is_accounted and name not in unreported and engine_digests.get(name, digest) != digest:
+            wrong.add(name)
     earlier = [digests for before, digests in by_version.items() if before < version]
     return _Sync(
         recorded=recorded,
@@ -135,11 +133,14 @@ def _sync(
         learner=learner,
         arrived=arrived,
         absent=absent,
-        wrong=wrong,
-        older=frozenset(
-            name for name in wrong if name in arrived and any(arrived[name] == digests.get(name) for digests in earlier)
-        ),
+        wrong=sorted(wrong),
+        older=frozenset(name for name in wrong & arrived.keys() if _is_one_of(arrived[name], name, earlier)),
     )
+
+
+def _is_one_of(digest: str, name: str, versions: list[dict[str, str]]) -> bool:
+    """Whether a tensor had this digest in one of these weight versions."""
+    return any(digest == digests.get(name) for digests in versions)
 
 
 def _note_transport(record: SyncNotes, sync: _Sync, every_tensor: set[str]) -> None:
@@ -149,6 +150,7 @@ def _note_transport(record: SyncNotes, sync: _Sync, every_tensor: set[str]) -> N
         record.undigested.append(version)
     if not arrived:
         record.without_digests.append(version)
+    # The learner may not have digested every tensor that the sync counts, nor the sync counted any.
     sent = max(len(learner), whole(sync.recorded.tensors)) - len(absent)
     came = sum(name in arrived for name in learner if name not in absent)
     record.tensors = came if record.tensors is None else min(record.tensors, came)
@@ -158,9 +160,10 @@ def _note_transport(record: SyncNotes, sync: _Sync, every_tensor: set[str]) -> N
         partly = part_of(len(every_tensor) - len(learner), len(every_tensor), "tensor")
     else:
         return
-    unsaid = [name for name in sorted(every_tensor) if name not in learner or name not in {*arrived, *absent}]
-    if unsaid:
-        partly += f" ({', '.join(unsaid[:3])}{', ...' if len(unsaid) > 3 else ''})"
+    reported = learner.keys() & {*arrived, *absent}
+    unreported = sorted(every_tensor - reported)
+    if unreported:
+        partly += f" ({', '.join(unreported[:3])}{', ...' if len(unreported) > 3 else ''})"
     record.partly[version] = partly
 
 
@@ -310,12 +313,16 @@ def _judge(
     context = symptom.context
     if proof is not None and (sync.wrong or not_loaded):
         context += f"; the proof is {figure(proof)} nats from the learner"
-    engine, first_step = sync.recorded.proof.furthest_engine, used.get(sync.version)
+    first_step = used.get(sync.version)
     sync_step = -1 if sync.recorded.step is None else sync.recorded.step
+    # Without wrong tensors only the proof shows the engine at fault.
+    rank = sync.recorded.proof.furthest_engine
+    if rank is None or sync.wrong:
+        rank = sync.recorded.rank or 0
     place = place_of_step(
         step=sync_step if first_step is None else first_step,
         phase="sync",
-        rank=engine if engine is not None and not sync.wrong else sync.recorded.rank or 0,
+        rank=rank,
         field=symptom.field,
         **side.paired(symptom.got, symptom.expected),
         context=f"{side.name}: {context}",
@@ -353,10 +360,9 @@ def _worst(e: EvidenceBuilder, sync: _Sync, not_loaded: str, proof: float | None
 def _digests(side: SideBuilder, source: str) -> dict[str, Digests]:
     """Return the digests by the process that reported them. Shards and engines may each report a tensor."""
     by_process: dict[str, Digests] = {}
-    for record in side.recording.records.digests:
-        if record.source == source and record.version is not None:
-            version_digests = by_process.setdefault(record.file, {}).setdefault(record.version, {})
-            version_digests.update({name: digest for name, digest in record.digests.items() if digest})
+    for version, record in side.recording.records.digests_of(source):
+        version_digests = by_process.setdefault(record.file, {}).setdefault(version, {})
+        version_digests.update({name: digest for name, digest in record.digests.items() if digest})
     return by_process
 
 
@@ -384,7 +390,9 @@ def _everywhere(by_process: dict[str, Digests], learner: Digests) -> Digests:
         arrived[version] = {}
         for name in dict.fromkeys(name for digests in process_digests for name in digests):
             tensor_digests = [digests.get(name, "") for digests in process_digests]
-            wrong = next((digest for digest in tensor_digests if digest and digest != truth.get(name, digest)), "")
-            if wrong or all(tensor_digests):
-                arrived[version][name] = wrong or tensor_digests[0]
+            wrong = [digest for digest in tensor_digests if digest and digest != truth.get(name, digest)]
+            if wrong:
+                arrived[version][name] = wrong[0]
+            elif all(tensor_digests):
+                arrived[version][name] = tensor_digests[0]
     return arrived
