@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import functools
 import itertools
 import json
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import scenarios
 from harness import pydantic_errors
 from harness.amended_command import COMMENT
-from harness.errors import BadInput, HarnessError, mistakes_of, refuse
+from harness.errors import BadInput, HarnessError, mistakes_of, nearest, refuse
 from harness.other_paths import free_path
 from harness.similar_names import similar
 from probes import limits
@@ -160,12 +159,12 @@ def _read(scenario: str) -> dict[str, Any]:
     if path.suffix != ".toml":
         path = _folder() / f"{scenario}.toml"
         if not path.exists():
-            near = difflib.get_close_matches(scenario, catalog(), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ";"
+            near = nearest(scenario, catalog())
+            hint = f"; did you mean {near}?" if near else ";"
             known = ", ".join(catalog())
             raise BadInput(
                 f"there is no scenario {scenario!r}{hint} known: {known}, or the path of a .toml file",
-                fix=near[0] if near else _of_the_catalog(),
+                fix=near or _of_the_catalog(),
                 instead=scenario,
             )
     try:
@@ -216,7 +215,7 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_
         if key not in hints:
             if not in_file and (error := _of_an_engine(where, f"{prefix}{key}", value)):
                 raise error
-            near = _nearest(key, hints, prefix)
+            near = _meant(key, hints, prefix)
             hint = f"did you mean {near}?" if near else f"known keys: {', '.join(hints)}"
             fix = _moved(near, value) if near else _another(prefix or "SECTION.")
             if in_file:
@@ -280,13 +279,15 @@ def _another(section: str) -> str:
     return f"--set {section}KEY=VALUE   # with one of these keys"
 
 
-def _nearest(key: str, hints: dict[str, Any], prefix: str) -> str:
+def _meant(key: str, hints: dict[str, Any], prefix: str) -> str:
     """The setting that an unknown key probably means: one of its section, or one of another section that was left
     out."""
     sections = {name: typing.get_type_hints(hint) for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
     exact = [f"{section}.{key}" for section, keys in sections.items() if key in keys]
-    near = difflib.get_close_matches(key, list(hints), n=1)
-    return exact[0] if len(exact) == 1 else f"{prefix}{near[0]}" if near else ""
+    if len(exact) == 1:
+        return exact[0]
+    near = nearest(key, hints)
+    return f"{prefix}{near}" if near else ""
 
 
 def _moved(key: str, value: Any) -> str:

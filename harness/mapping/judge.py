@@ -14,14 +14,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.errors import closest
+from harness.errors import closest, nearest
 from harness.mapping.carried_settings import Edge, Setting, owners
 from probes import limits
 from reports.text import counted
@@ -230,7 +229,7 @@ class Judge:
         names = _names(self.takes.target) if self.source is not None else {*getattr(self.takes.target, part)}
         for name in sorted({*native} - names) if names else ():
             theirs = self.source is not None and name in _names(self.takes.source)
-            near = difflib.get_close_matches(name, names, n=1)
+            near = nearest(name, names)
             text = f"{self.target.title} takes no such argument"
             text += f": it is one of {self.source_title}" if theirs else closest(name, names)
             yield Arrival(
@@ -242,7 +241,7 @@ class Judge:
                 gets={name: native[name]},
                 text=text,
                 meaning="",
-                fix=f"give {near[0]} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
+                fix=f"give {near} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
             )
 
     def unlisted(self, arguments: list[tuple[str, Any]], reported: set[str]) -> Iterator[Arrival]:
@@ -254,7 +253,7 @@ class Judge:
                 continue
             reported = {*reported, name}
             words = self.takes.target.choices[name]
-            near = difflib.get_close_matches(value, words, n=1)
+            near = nearest(value, words)
             yield Arrival(
                 setting=name,
                 parameter="",
@@ -264,7 +263,7 @@ class Judge:
                 gets={name: value},
                 text=f"{self.target.title} refuses it: {refusal}",
                 meaning="",
-                fix=f"give {name}={near[0]!r}, or leave it out" if near else f"leave {name} out",
+                fix=f"give {name}={near!r}, or leave it out" if near else f"leave {name} out",
             )
 
     def too_large(self, part: Part, native: dict[str, Any], reported: set[str]) -> Iterator[Arrival]:
