@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes import install, memory
+from probes.lines import without_none
 from scenarios import memory_fit
 from scenarios.engines import canonical_request, frames, guided, last_words, leftovers, registry
 from scenarios.engines.engine_interface import (
@@ -255,8 +256,7 @@ class EngineSession:
             for pid, name in self._processes.items()
             if (resident_memory := memory.resident(pid))
         ]
-        shm = memory.shm_used()
-        return memory.in_use() | {"processes": processes} | ({} if shm is None else {"dev_shm": shm})
+        return memory.in_use() | {"processes": processes} | without_none(dev_shm=memory.shm_used())
 
     def rollout(
         self,

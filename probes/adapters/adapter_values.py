@@ -13,7 +13,7 @@ from probes.adapters.calls import Call
 from probes.draws import DRAW
 from probes.format import EVENTS
 from probes.frames import Flat, Ragged
-from probes.lines import decode_json
+from probes.lines import decode_json, without_none
 from probes.secret_names import is_harmless, is_secret
 
 # Canonical name of an engine parameter -> vLLM's.
@@ -65,7 +65,7 @@ def record_experience(call: Call, rows: list[dict[str, Any]], unmatched: Mapping
     for name in EXPERIENCE:
         if all(name in row for row in rows):
             arrays[name] = Ragged.of([row[name] for row in rows], "f4")
-    fields = {"weight_version": call.step, "order": order, **({"unmatched": unmatched} if unmatched else {})}
+    fields = {"weight_version": call.step, "order": order, **without_none(unmatched=unmatched or None)}
     call.recorder.frame("experience", step=call.step, arrays=arrays, fields=fields)
 
 
