@@ -224,13 +224,10 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_
             raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=fix, instead=wrong_key)
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
-                raise BadInput(
-                    f"{where}: {prefix}{key} is a section, not a value",
-                    fix=f"[{prefix}{key}]   # in {where}, with its keys below"
-                    if in_file
-                    else _another(f"{prefix}{key}."),
-                    instead="" if in_file else f"{prefix}{key}",
-                )
+                message = f"{where}: {prefix}{key} is a section, not a value"
+                if in_file:
+                    raise BadInput(message, fix=f"[{prefix}{key}]   # in {where}, with its keys below")
+                raise BadInput(message, fix=_another(f"{prefix}{key}."), instead=f"{prefix}{key}")
             _check_keys(value, hints[key], where, f"{prefix}{key}.", in_file=in_file)
 
 
@@ -242,11 +239,14 @@ def _of_an_engine(where: str, key: str, value: Any) -> BadInput | None:
         key = f"{key}.{inner}"
     *sections, name = key.split(".")
     named = [engine for engine in registry.names() if engine in sections]
-    for engine in named or registry.names() * (sections != []):
+    # Without a section the key is one of the scenario's own that is misspelled, such as `seeds`, and no engine's.
+    engines = named or (registry.names() if sections else ())
+    for engine in engines:
         for parameter in BY_NAME.values():
             argument = parameter.argument(engine)
-            own = argument is not None and argument.name == name and (named or name != parameter.name)
-            if argument is None or not own or not parameter.requested:
+            if argument is None or argument.name != name or not parameter.requested:
+                continue
+            if not named and name == parameter.name:  # the canonical name itself, in another section
                 continue
             canonical = argument.read(value, {name: value})
             setting = f"{parameter.part}.{parameter.name}"
@@ -299,7 +299,8 @@ def _moved(key: str, value: Any) -> str:
     same_type = type(value) is type(default) or (type(value) is int and type(default) is float)
     if not same_type or not isinstance(value, str | int | float):
         return _restored(key)
-    return f"--set {shlex.quote(f'{key}={value if isinstance(value, str) else json.dumps(value)}')}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f"--set {shlex.quote(f'{key}={text}')}"
 
 
 # key -> (lowest, highest) allowed value; None: no limit
@@ -357,13 +358,14 @@ def _restored(key: str) -> str:
 def _example(key: str) -> str:
     """The fix that gives a setting, whose section may be missing, another value than its default."""
     section, _, name = key.rpartition(".")
-    names = [parameter.name for parameter in BY_NAME.values() if section in ("", parameter.part)]
-    if _default(key) is None and (near := similar(name, names)):
-        key = f"{BY_NAME[near[0]].part}.{near[0]}"
-    parameter, data = BY_NAME.get(key.rpartition(".")[2]), Scenario().to_json()
-    if parameter is None or _default(key) is None or key != f"{parameter.part}.{parameter.name}":
+    if _default(key) is None:  # there is no such setting: perhaps its section is missing, or its name is misspelled
+        names = [parameter.name for parameter in BY_NAME.values() if section in ("", parameter.part)]
+        if near := similar(name, names):
+            key = f"{BY_NAME[near[0]].part}.{near[0]}"
+    default, parameter = _default(key), BY_NAME.get(key.rpartition(".")[2])
+    if default is None or parameter is None or key != f"{parameter.part}.{parameter.name}":
         return _restored(key)
-    value = json.dumps(parameter.variant(_default(key)))
+    value, data = json.dumps(parameter.variant(default)), Scenario().to_json()
     try:
         _apply(data, f"{key}={value}")
         _checked(data, "")

@@ -26,7 +26,7 @@ class Backend:
     version: str = ""
 
     def __str__(self) -> str:
-        return f"{self.engine}@{self.environment or self.version}" if self.environment or self.version else self.engine
+        return "@".join(filter(None, (self.engine, self.environment or self.version)))
 
 
 def parse(backend: str) -> Backend:
