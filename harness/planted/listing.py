@@ -76,6 +76,11 @@ def party(rank_or_role: int | str) -> str:
     return f"rank {rank_or_role}" if isinstance(rank_or_role, int) else rank_or_role
 
 
+def rounded(seconds: float | None) -> str:
+    """Return the text of seconds in a cell."""
+    return "-" if seconds is None else f"{seconds:.1f}"
+
+
 def yes(value: bool) -> str:
     """Return the text of a boolean in a cell."""
     return "yes" if value else "no"

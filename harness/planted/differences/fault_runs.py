@@ -180,14 +180,14 @@ def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> It
             experiment.vary(candidate)
             experiment.record(candidate, guide=baseline.run_dir if candidate.scenario.guided else None)
         except HarnessError as error:
-            cut = error if isinstance(error, RunCut) and fault.expected == "INCONCLUSIVE" else None
-            verdict = (
-                recording.verdict_with_cut(baseline.run_dir, candidate.run_dir, cut, native=False, cap=fault.cap)
-                if cut
-                else None
-            )
             ran = round(time.monotonic() - started, 1)
-            yield Outcome(fault, verdict, ran, pair=pair, error="" if cut else error.message)
+            if isinstance(error, RunCut) and fault.expected == "INCONCLUSIVE":  # the fault is meant to end the run
+                verdict = recording.verdict_with_cut(
+                    baseline.run_dir, candidate.run_dir, error, native=False, cap=fault.cap
+                )
+                yield Outcome(fault, verdict, ran, pair=pair)
+            else:
+                yield Outcome(fault, None, ran, pair=pair, error=error.message)
             experiment.revive()
             sound, recorded = sound.with_name(sound.name + "-again"), False
             continue
