@@ -87,14 +87,8 @@ class HashedRun:
             )
         if kind == "learner":
             made = self._recording.table("experience", step) if isinstance(step, int) else None
-            order = next(
-                (
-                    data_event.get("samples")
-                    for data_event in self._recording.all("data")
-                    if data_event.get("step") == step
-                ),
-                None,
-            )
+            orders = (data.get("samples") for data in self._recording.all("data") if data.get("step") == step)
+            order = next(orders, None)
             return event | _renewed(
                 event, "batch", *(_batch_digests(table, made, order) for table in self._tables(step))
             )
@@ -119,9 +113,9 @@ class HashedRun:
         if self._kept[0] != step:
             table = self._recording.table("rollout", step) if isinstance(step, int) else None
             rows = table.rows("prompt") if table is not None else None
-            prompts = {} if table is None or rows is None else {
-                int(sample): rows.row(row).tolist() for row, sample in enumerate(table.sample)
-            }  # fmt: skip
+            prompts: dict[int, list[int]] = {}
+            if table is not None and rows is not None:
+                prompts = {int(sample): rows.row(row).tolist() for row, sample in enumerate(table.sample)}
             self._kept = (step, prompts)
         return self._kept[1]
 

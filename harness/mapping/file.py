@@ -87,7 +87,8 @@ class Answers:
         """The answers to the requests of a part: with that part's settings alone, or with both parts' if the
         function reads both."""
         alone, combined = self.calls.get(part, []), self.calls.get(f"{part}{_WITH_THE_REST}", [])
-        return alone if not combined or (alone and "native" in alone[0]) else combined
+        works_alone = bool(alone) and "native" in alone[0]
+        return combined if combined and not works_alone else alone
 
     def raised(self) -> tuple[int, str]:
         """The line of the file that raised the first error, and the error; (0, "") if none was raised."""
@@ -316,6 +317,7 @@ def _without_namesakes_of(other: _Part, part: _Part, target: EngineSpec) -> _Par
     A part of which nothing else arrives is not mapped by this function: then an argument of it is a wrong name.
     """
     wrong = {finding.parameter for finding in other.findings}
+    # Argument of the engine -> the setting of the other part that arrives by it.
     arrived = {
         argument: other.settings[parameter.name]
         for (of_part, argument), parameter in owners(target).items()

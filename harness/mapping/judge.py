@@ -393,9 +393,10 @@ class Judge:
             return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=unowned)
         if not trial.accepted:
             text = f"no {target.name}: the function takes no {trial.setting.source.name}"
+        elif target.name in trial.varied:
+            text = f"{target.name}={trial.varied[target.name]!r}{_range_of(trial, target)}"
         else:
-            given = f"{target.name}={trial.varied[target.name]!r}" if target.name in trial.varied else ""
-            text = f"{given or f'no {target.name}'}{_range_of(trial, target) if given else ''}"
+            text = f"no {target.name}"
         setting, read = trial.setting, target.value_in(trial.varied)
         then = f"{self.target.title} decides by itself"
         if read is not None:
@@ -416,13 +417,14 @@ class Judge:
             owner = self.owners.get((parameter.part, name))
             if owner is None or owner.name == parameter.name:
                 continue
+            owner_setting = owner.native(self.source.name) if self.source else ""
             source = trial.setting.source
             native, value = (trial.base, trial.setting.first)
             if name not in native:
                 native, value = trial.varied, trial.setting.second
             text = f"{name}={native.get(name)!r} where {source.name}={source.write(value)!r}"
             yield Arrival(
-                setting=owner.native(self.source.name) if self.source and owner.native(self.source.name) else name,
+                setting=owner_setting or name,
                 parameter=owner.name,
                 part=owner.part,
                 kind="tied",
@@ -445,14 +447,15 @@ class Judge:
     ) -> Arrival:
         setting, target = trial.setting, trial.setting.target
         value = setting.second if value is None else value
-        names = show if show is not None else {target.name} if target is not None else set()
+        if show is None:
+            show = set() if target is None else {target.name}
         return Arrival(
             setting=setting.source.name,
             parameter=setting.parameter.name,
             part=setting.parameter.part,
             kind=kind,
             asked=setting.source.write(value),
-            gets={name: native[name] for name in sorted(names) if name in native},
+            gets={name: native[name] for name in sorted(show) if name in native},
             text=text,
             meaning=self._meaning(setting.parameter),
             fix=self._fix(setting, value),

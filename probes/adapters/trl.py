@@ -189,10 +189,9 @@ def rewarded(call: Call) -> None:
         weighted_rewards = call.result * trainer.reward_weights.to(call.result.device).unsqueeze(0)
         weighted = weighted_rewards.nansum(dim=1)
         weighted[weighted_rewards.isnan().all(dim=1)] = float("nan")  # no reward function scored this sample
-        sample_count = len(memory["batch"]["samples"])
-        memory["batch"]["rewards"] = weighted[trainer.accelerator.process_index * sample_count :][
-            :sample_count
-        ].tolist()
+        count = len(memory["batch"]["samples"])
+        first = trainer.accelerator.process_index * count
+        memory["batch"]["rewards"] = weighted[first : first + count].tolist()
 
 
 def scored(call: Call) -> None:

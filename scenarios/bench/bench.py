@@ -123,9 +123,8 @@ class Bench(Undo):
         for response in reading.drawn:
             self._sample(tally, _within(response, reference), expected[response.number], reference, alteration)
         for sample, reference_scores, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
-            for position, (p, q) in enumerate(
-                zip(reference_scores, theirs, strict=False)
-            ):  # the engine's row may end at its context
+            pairs = zip(reference_scores, theirs, strict=False)  # the engine's row may end at its context
+            for position, (p, q) in enumerate(pairs):
                 p *= alteration.scored
                 tally.number("scores", sample.number, position, p, q, self._tolerance)
                 tally.nats += abs(p - q) if math.isfinite(q) else 0.0
@@ -200,19 +199,12 @@ class Bench(Undo):
     ) -> None:
         number = response.number
         tolerance = replace(self._tolerance, logprob=self._tolerance.logprob * alteration.widens)
-        shows_prompt = bool(response.prompt_seen)
-        if shows_prompt:
+        if response.prompt_seen:
             # An engine that changes a prompt silently reports the prompt that it was sent, so that one is accepted
             # too.
-            accepted_prompts = (expected.prompt_seen, self._sent[number])
-            tally.look(
-                "prompts",
-                number,
-                -1,
-                list(accepted_prompts[0]),
-                list(response.prompt_seen),
-                response.prompt_seen not in accepted_prompts,
-            )
+            wanted, seen_prompt = expected.prompt_seen, response.prompt_seen
+            is_other = seen_prompt not in (wanted, self._sent[number])
+            tally.look("prompts", number, -1, list(wanted), list(seen_prompt), is_other)
         flips = False
         for position, (token, theirs) in enumerate(zip(expected.output, response.output, strict=False)):
             gap = 0.0 if token == theirs else reference.gap(number, position, theirs, alteration)
@@ -347,7 +339,8 @@ class Bench(Undo):
 
     def past_cache(self, side: str, on: bool) -> None:
         """From now on, draw every sample of every reading under a cache key of its own, so that nothing is reused."""
-        (self._past_cache.add if on else self._past_cache.discard)(side)
+        change = self._past_cache.add if on else self._past_cache.discard
+        change(side)
 
     def unused_cache(self, side: str) -> None:
         """From now on, draw with a part of the prefix cache under which nothing was drawn before."""
@@ -461,10 +454,13 @@ def _apart(first: Reading, second: Reading, tolerance: float) -> tuple[int, int]
 def _digest(policy: str) -> str:
     """Return a digest of the weight files of a policy directory, so that equal policies are loaded once."""
     content_hash = hashlib.blake2b()
-    for file in sorted(Path(policy).glob("*.safetensors")) or [Path(policy)]:
-        content_hash.update(file.name.encode() if file.is_file() else str(file).encode())
-        if file.is_file():
-            with file.open("rb") as stream:
-                while part := stream.read(1 << 22):
-                    content_hash.update(part)
+    files = sorted(Path(policy).glob("*.safetensors")) or [Path(policy)]
+    for file in files:
+        if not file.is_file():  # a name of the hub
+            content_hash.update(str(file).encode())
+            continue
+        content_hash.update(file.name.encode())
+        with file.open("rb") as stream:
+            while part := stream.read(1 << 22):
+                content_hash.update(part)
     return content_hash.hexdigest()

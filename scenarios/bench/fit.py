@@ -183,8 +183,10 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
     deadline, shortfall, wrong = clock() + seconds, choices.short({}), len(choices.gaps({}))
     nearer: list[tuple[float, Values]] = []
     best: list[Fitted] = []
+    if not shortfall:
+        return best
     # Smallest sets first: a larger set explains more by its mere size.
-    for size in range(1, MOST + 1) if shortfall else ():
+    for size in range(1, MOST + 1):
         settled = []
         for short, values in _fitted(choices, names, size, lambda: clock() > deadline):
             if not short:
