@@ -158,9 +158,10 @@ class EngineSession:
         mapped = self._bare.mapped(sampling)
         recorder.event("sampling", **sampling_event(self._mapping, self.backend, sampling, mapped, mode))
 
-    def _limit(self) -> int:
-        """Return how many tokens a sample may have, as the engine was given it."""
-        return int(self._bare.mapped(self._scenario.sampling).canonical.max_tokens)
+    def _limited(self, requests: list[Request]) -> list[Request]:
+        """Return the requests with how many tokens a sample may have, as the engine was given it."""
+        limit = int(self._bare.mapped(self._scenario.sampling).canonical.max_tokens)
+        return [dataclasses.replace(request, max_tokens=request.max_tokens or limit) for request in requests]
 
     def _check_sampling(self) -> None:
         ours = self._mapping.ours(self.backend, "sampling")
@@ -272,8 +273,7 @@ class EngineSession:
 
         `rounds`: most calls to the engine.
         """
-        limit = self._limit()
-        requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        requests = self._limited(requests)
         self._engine.stats()  # drops the figures of earlier calls, such as a floor
         if guide is None:
             completions, made, uncompared = self._generate_routed(requests, step), 1, 0
@@ -417,8 +417,7 @@ class EngineSession:
         def draw(batch: list[Request]) -> list[Completion]:
             return self._generate(batch, step) if guide is None else self._scored(batch, guide, step)
 
-        limit = self._limit()
-        requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        requests = self._limited(requests)
         base = draw(requests)
         quarter = max(1, len(requests) // 4)
         variants = {
@@ -446,8 +445,7 @@ class EngineSession:
         """
         if not self._pure:
             raise EngineError("the native stage needs an engine with nothing of ours loaded: call become_pure() first")
-        limit = self._limit()
-        requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        requests = self._limited(requests)
         # Draw in parts, each a recorded call: a stage of a thousand samples on a busy machine must not look like a
         # hang.
         completions = [

@@ -132,6 +132,20 @@ def record_sampling(call: Call, settings: Mapping[str, Any], request: Any, mode:
     call.recorder.event("sampling", canonical=plain(settings), native=plain(native), given=plain(received), mode=mode)
 
 
+def record_sync(call: Call, version: int) -> None:
+    """Record a weight sync that returned. Digests of what was sent and received are in the recordings of both ends."""
+    call.recorder.event(
+        "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
+        unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],
+    )  # fmt: skip
+
+
+def record_metrics(call: Call, step: int, metrics: Mapping[str, float]) -> None:
+    """Record the metrics of a step, and what the probes have cost so far."""
+    call.recorder.event("step", step=step, metrics=metrics)
+    call.recorder.event("probe_cost", step=step, self_ns=call.recorder.self_ns)
+
+
 def record_failed_sync(call: Call, version: int, message: str = "") -> None:
     """Record a weight sync that raised, or that an engine refused with a message."""
     call.recorder.event(

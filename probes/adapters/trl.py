@@ -24,6 +24,7 @@ from probes.adapters.adapter_values import (
     prompts_digest,
     record_boundaries,
     record_failed_sync,
+    record_metrics,
     rollout_arrays,
     tokenizer_fields,
     unpadded,
@@ -301,8 +302,7 @@ def logged(call: Call) -> None:
         key: value for key, value in logs.items() if key not in _METRICS and isinstance(value, (int, float))
     }
     if metrics:
-        call.recorder.event("step", step=call.step - 1, metrics={**other_metrics, **metrics})
-        call.recorder.event("probe_cost", step=call.step - 1, self_ns=call.recorder.self_ns)
+        record_metrics(call, call.step - 1, {**other_metrics, **metrics})
 
 
 def syncing(call: Call) -> None:

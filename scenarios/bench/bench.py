@@ -168,6 +168,11 @@ class Bench(Undo):
     def _cut(self, side: str, sequence: tuple[int, ...]) -> tuple[int, ...]:
         return sequence[: self._most_scored(side) or None]
 
+    def _sequence(self, side: str, number: int) -> tuple[int, ...]:
+        """Return the ids of a sample with its guide, as many as the engine scores."""
+        at = [sample.number for sample in self._samples].index(number)
+        return self._cut(side, self._references[side].sequences()[at])
+
     def _most_scored(self, side: str) -> int:
         if side not in self._longest:
             live = call(self._stands[side].session, "snapshot")
@@ -303,8 +308,7 @@ class Bench(Undo):
         The layer is -1 for the embeddings. (number of layers, 0.0) where no layer differs; None where the engine does
         not show hidden states.
         """
-        reference, at = self._references[side], [sample.number for sample in self._samples].index(number)
-        sequence = self._cut(side, reference.sequences()[at])
+        reference, sequence = self._references[side], self._sequence(side, number)
         theirs = call(self._stands[side].session, "layers", sequence)
         if theirs is None:
             return None
@@ -320,8 +324,8 @@ class Bench(Undo):
 
         None where the engine does not show its hidden states.
         """
-        reference, at = self._references[side], [sample.number for sample in self._samples].index(number)
-        sequence, session = self._cut(side, reference.sequences()[at]), self._stands[side].session
+        reference, sequence = self._references[side], self._sequence(side, number)
+        session = self._stands[side].session
         states = call(session, "layers", sequence)
         by_reference = reference.scores_of_states(sequence, states.last) if states is not None else None
         if by_reference is None:
