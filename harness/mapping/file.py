@@ -554,16 +554,16 @@ def check_file(name: str) -> None:
             f"{file} is a directory, and a mapping is a file", fix=f"ls {shlex.quote(str(file))}   # and name the file"
         )
     if not file.is_file():
-        message = f"{file}: there is no such file"
-        if (near := similar_path(file, file.parent.glob("*.py"))) is None:
-            raise BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(file)))}")
-        raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
-    if file.suffix not in importlib.machinery.all_suffixes():
+        message, fix = f"{file}: there is no such file", f"ls {shlex.quote(str(nearest_folder(file)))}"
+    elif file.suffix not in importlib.machinery.all_suffixes():
         message = f"{file} is no file of Python: its name does not end in .py"
-        if (near := similar_path(file, file.parent.glob("*.py"))) is not None:
-            raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
         copy = shlex.join(["cp", "--", str(file), str(free_path(file.with_suffix(".py")))])
-        raise BadInput(message, fix=f"{copy}   # if it is one: then name the copy")
+        fix = f"{copy}   # if it is one: then name the copy"
+    else:
+        return
+    if near := similar_path(file, file.parent.glob("*.py")):
+        raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
+    raise BadInput(message, fix=fix)
 
 
 def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:

@@ -60,13 +60,20 @@ def _fitting(detected: Gpus, software: Software) -> Outcome:
     return Fine(measured)
 
 
+def _unseen(gpus: Gpus) -> Unseen | None:
+    """Why nothing can be said of this node's GPUs; None where they answered."""
+    if gpus.error:
+        return Unseen(_SICK, _ASK)
+    return None if gpus.found else Unseen(_NONE)
+
+
 @check("gpu-kinds", "gpus", host=True)
 def kinds(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares names and memory of the node's GPUs. Warning when they differ, info with MIG: NCCL takes two
     instances of one GPU for the same GPU."""
     assert facts.gpus is not None
-    if facts.gpus.error or not facts.gpus.found:
-        yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
+    if unseen := _unseen(facts.gpus):
+        yield unseen
         return
     names = sorted({gpu.name for gpu in facts.gpus.found})
     sizes = sorted({gpu.total for gpu in facts.gpus.found})
@@ -97,8 +104,8 @@ def memory_in_use(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the memory in use on each GPU. Warning when a process holds some, or more than 2 GiB is in use by
     none that can be seen. Our bound."""
     assert facts.gpus is not None
-    if facts.gpus.error or not facts.gpus.found:
-        yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
+    if unseen := _unseen(facts.gpus):
+        yield unseen
         return
     outcomes: list[Outcome] = []
     why = "an engine that takes 90 % of the memory fails to start, or the learner runs out of it at its longest batch"
@@ -132,8 +139,8 @@ def memory_in_use(facts: Facts, request: Asked) -> Iterator[Outcome]:
 def errors(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the counters of uncorrectable ECC errors (nvidia-smi). Error when one is above zero."""
     assert facts.gpus is not None
-    if facts.gpus.error or not facts.gpus.found:
-        yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
+    if unseen := _unseen(facts.gpus):
+        yield unseen
         return
     sick = [gpu for gpu in facts.gpus.found if gpu.uncorrected]
     if sick:
