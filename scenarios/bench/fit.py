@@ -288,7 +288,9 @@ def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> 
             return math.inf, {}
         narrow, size = int(widest["top_k"]), choices.logits.shape[-1]
         wider = {min(size, max(narrow + more, round(narrow * factor))) for more, factor in WIDER} - {narrow}
-        ks = [narrow, *sorted(wider if "top_p" in names else ())] if "top_k" in names else [settings.top_k]
+        ks = [settings.top_k]
+        if "top_k" in names:
+            ks = [narrow, *sorted(wider)] if "top_p" in names else [narrow]
         for k in ks:
             beside = tempered.extent(k, joint=settings.joint, slack=slack)
             assert beside is not None

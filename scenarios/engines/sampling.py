@@ -12,6 +12,7 @@ filters always keep the first tokens of it. So another temperature or filter cos
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 OUTSIDE = 1e-3  # nats; rounding may have let in a token that is closer to the boundary
 OUTSIDE_HALF = 0.05  # the same in half precision: the cap on its rounding (subjects/precision/observed_floor.py)
+
+
+def ids_of(ends: int | Iterable[int] | None) -> frozenset[int]:
+    """Return the token ids of a configuration's `eos_token_id`, which may be one, several or none."""
+    if isinstance(ends, int):
+        return frozenset({ends})
+    return frozenset() if ends is None else frozenset(ends)
 
 
 def barred(logits: Tensor, positions: Tensor, min_tokens: int, end_ids: tuple[int, ...]) -> Tensor:

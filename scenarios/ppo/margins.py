@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scenarios.engines.canonical import filters
 from scenarios.engines.coupling import EDGE, Draw, perturbed
-from scenarios.engines.sampling import barred
+from scenarios.engines.sampling import barred, ids_of
 from scenarios.ppo.batches import Sample
 from scenarios.settings import Sampling, Scenario
 
@@ -45,9 +45,7 @@ class SampleMargins:
 
 def end_ids(eos: int | list[int] | None, sampling: Sampling) -> tuple[int, ...]:
     """Return the ids that end a sample. `eos`: the model's own, of its generation_config.json."""
-    own = [eos] if isinstance(eos, int) else eos or []
-    if sampling.ignore_eos:
-        own = []
+    own = frozenset[int]() if sampling.ignore_eos else ids_of(eos)
     return tuple(sorted({*own, *sampling.stop_token_ids}))
 
 
