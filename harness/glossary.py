@@ -134,8 +134,8 @@ def _of_comparisons() -> Iterator[Entry]:
 
 def _rules_of_the_doctor() -> Iterator[tuple[str, str]]:
     """Yield (check, what it finds): of machines, of a framework's job, of environments and plug-ins."""
-    for check in (*doctor.CHECKS, *doctor.COMPARISONS):
-        yield check.name, check.rule
+    yield from ((check.name, check.rule) for check in doctor.CHECKS)
+    yield from ((comparison.name, comparison.rule) for comparison in doctor.COMPARISONS)
     traps = (trap for framework in frameworks().values() for trap in (*framework.traps, *shared_traps(framework)))
     # Frameworks share traps of one name.
     yield from {**examine.RULES, **against.RULES, **{trap.check: trap.rule for trap in traps}}.items()

@@ -67,8 +67,9 @@ def _who(row: dict[str, Any]) -> str:
 
 
 def _summary(row: dict[str, Any]) -> str:
-    extra = f" ({row['engine']}: --engines)" if row["engine"] else " (dumps)" if row["dumps"] else ""
-    return f"{row['summary']}{extra}"
+    if row["engine"]:
+        return f"{row['summary']} ({row['engine']}: --engines)"
+    return f"{row['summary']} (dumps)" if row["dumps"] else row["summary"]
 
 
 def party(rank_or_role: int | str) -> str:

@@ -213,13 +213,9 @@ def amd(facts: Facts, request: Asked) -> Iterator[Outcome]:
     counts within it, and when HIP and CUDA differ."""
     assert facts.software is not None and facts.gpus is not None
     variables = facts.software.variables
-    rocr, hip, cuda = (variables.get(f"{name}_VISIBLE_DEVICES") for name in ("ROCR", "HIP", "CUDA"))
-    settings_text = ", ".join(
-        f"{name}_VISIBLE_DEVICES={value}"
-        for name, value in (("ROCR", rocr), ("HIP", hip), ("CUDA", cuda))
-        if value is not None
-    )
-    starts_at_zero = rocr is not None and rocr.split(",") == [str(number) for number in range(len(rocr.split(",")))]
+    names = [f"{name}_VISIBLE_DEVICES" for name in ("ROCR", "HIP", "CUDA")]
+    rocr, hip, cuda = map(variables.get, names)
+    settings_text = ", ".join(f"{name}={variables[name]}" for name in names if name in variables)
     if rocr is not None and hip is None:
         yield Problem(
             "error",
@@ -229,6 +225,8 @@ def amd(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "export HIP_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES; unset ROCR_VISIBLE_DEVICES",
         )
     elif rocr is not None:
+        devices = rocr.split(",")
+        starts_at_zero = devices == [str(number) for number in range(len(devices))]
         yield Problem(
             "info" if starts_at_zero else "error",
             "ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are both set",

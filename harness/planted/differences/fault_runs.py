@@ -126,14 +126,18 @@ def outcomes(
                     scenario=config.changed(scenario, shared),
                     out=out,
                 )
-                coupled = [fault for fault in group if fault.stage in ("coupled", "greedy")]
-                yield from _group(setting, shared, coupled)
-                half = [fault for fault in group if fault.stage == "lifted"]
-                if half:
-                    yield from lifting(setting, half, out / sound_name("lifted", engines, shared))
-                native = [fault for fault in group if fault.stage == "native"]
-                if native:
-                    yield from natively(setting, native, out / sound_name("native", engines, shared))
+                yield from _by_stage(setting, shared, group)
+
+
+def _by_stage(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> Iterator[Outcome]:
+    """Run the faults of one scenario, stage after stage. The native stage comes last: its engines have no code of ours,
+    and start anew.
+    """
+    yield from _group(setting, shared, [fault for fault in faults if fault.stage in ("coupled", "greedy")])
+    if half := [fault for fault in faults if fault.stage == "lifted"]:
+        yield from lifting(setting, half, setting.out / sound_name("lifted", setting.pair, shared))
+    if native := [fault for fault in faults if fault.stage == "native"]:
+        yield from natively(setting, native, setting.out / sound_name("native", setting.pair, shared))
 
 
 def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:
