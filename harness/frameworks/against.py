@@ -258,17 +258,16 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 def _of_one_framework(*commands: Told) -> Iterator[Outcome]:
     """Report what commands of two frameworks say that only one of the frameworks knows: the ranks, and other words."""
-    if any(name in side.settings.values or name in side.settings.unknown
-           for name in launcher.MEANINGS for side in commands):  # fmt: skip
+    names = {name for side in commands for name in (*side.settings.values, *side.settings.unknown)}
+    if names & launcher.MEANINGS.keys():
         stated = [side.stated(name) for side in commands for name in launcher.MEANINGS]
         yield Unseen(f"ranks: {'; '.join(stated)}: a framework may start others itself, so they are not compared")
     for side in commands:
-        unmatched_words = [word for word in _set_in_command(side) if word not in side.framework.meanings
-                and not word.startswith(side.framework.aside)]  # fmt: skip
-        if unmatched_words:
-            yield Unseen(
-                f"{', '.join(unmatched_words)} of {side.name}: what it is in the other framework is not known here"
-            )
+        framework = side.framework
+        without_effect = [word for word in _set_in_command(side) if word.startswith(framework.aside)]
+        own_words = [word for word in _set_in_command(side) if word not in (*framework.meanings, *without_effect)]
+        if own_words:
+            yield Unseen(f"{', '.join(own_words)} of {side.name}: what it is in the other framework is not known here")
 
 
 @dataclass(frozen=True)
@@ -357,8 +356,9 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         return
     sides = [_engine_arguments(command, command.framework.engine_kwargs) for command in (command_a, command_b)]
     for name, parameter in BY_NAME.items():
-        has_value = any(side.gives(name) for side in sides)
-        if has_value and len({_plain(side.value(name)) for side in sides}) > 1:
+        if not any(side.gives(name) for side in sides):
+            continue
+        if len({_plain(side.value(name)) for side in sides}) > 1:
             concept = Concept("error" if parameter.results else "warning", parameter.trap or _ANY.does)
             yield _differs(concept, f"{name} of the engine", *(_stated(side, name) for side in sides))
     if command_a.engine == command_b.engine and sides[0].values == sides[1].values:

@@ -166,9 +166,10 @@ def _models(server_a: Server, server_b: Server) -> Outcome | None:
     stated = "; ".join(f"{side.name}: {redaction.text(side.model) or 'no model'}" for side in (server_a, server_b))
     if any(not model or SHELL.search(model) for model in models):
         return Unseen(f"whether the model is the same is not known: {stated}")
-    may_be_one = any(map(_PATH.match, models)) and len({os.path.basename(model) for model in models}) == 1
-    does = "a folder may hold the same model" if may_be_one else CONCEPTS["policy"].does
-    return Problem("warning" if may_be_one else "error", "model differs", stated, does, "serve one model in both")
+    fix, last_names = "serve one model in both", set(map(os.path.basename, models))
+    if any(map(_PATH.match, models)) and len(last_names) == 1:
+        return Problem("warning", "model differs", stated, "a folder may hold the same model", fix)
+    return Problem("error", "model differs", stated, CONCEPTS["policy"].does, fix)
 
 
 def _versions(server_a: Server, server_b: Server) -> Outcome:

@@ -155,10 +155,12 @@ def shape(name: str, function: Callable[..., Any], request: dict[str, Any]) -> t
     first = positional[0].name if positional else ""  # may take all settings, or the model
     if wanted := [item for item in required(function) if item not in (first, *setting_names, *beside)]:
         raise Missing(wanted)
-    if first and first not in beside and not setting_names and not anything:
+    if anything:  # (**settings)
+        return "keywords", None
+    if setting_names:  # (dtype, seed)
+        return "keywords", setting_names + beside
+    if first and first not in beside:  # (settings)
         return "dictionary", None
-    if setting_names or anything:
-        return "keywords", None if anything else setting_names + beside
     raise TypeError("it takes neither settings by name nor a dictionary of them")
 
 

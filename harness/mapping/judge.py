@@ -484,15 +484,19 @@ def _range_of(trial: Trial, target: Native) -> str:
     """For which values an argument is what it is for the first two: all, those beyond a limit, or these two."""
     outcomes = trial.outcomes(target.name)
     given = trial.varied[target.name]
-    if all(same(outcome, given) for _, outcome in outcomes) and (trial.at_edges or isinstance(outcomes[0][0], bool)):
+    (first, _), (second, _), *_ = outcomes
+    is_constant = all(same(outcome, given) for _, outcome in outcomes)
+    # A switch has two values, which were tried. Of any other setting, two values without edges show little.
+    is_whole_range = bool(trial.at_edges) or isinstance(first, bool)
+    if is_constant and is_whole_range:
         return " whatever is asked"
-    if all(_is_number(number) for outcome in outcomes for number in outcome):
-        is_cut = [outcome == given for _, outcome in sorted(outcomes)]
-        if is_cut == sorted(is_cut) and given == max(outcome for _, outcome in outcomes):
+    if all(_is_number(value) and _is_number(outcome) for value, outcome in outcomes):
+        results = [outcome for _, outcome in sorted(outcomes)]  # in the order of what is asked
+        is_cut = [outcome == given for outcome in results]
+        if given == max(results) and is_cut == sorted(is_cut):  # from some value on, all are cut
             return f": at most {given!r} for all values that were tried"
-        if is_cut == sorted(is_cut, reverse=True) and given == min(outcome for _, outcome in outcomes):
+        if given == min(results) and is_cut == sorted(is_cut, reverse=True):
             return f": at least {given!r} for all values that were tried"
-    first, second = outcomes[0][0], outcomes[1][0]
     return f" for each of {first!r} and {second!r}"
 
 
@@ -520,7 +524,9 @@ def _outside(parameter: Parameter, requested: Any, read: Any) -> str:
     if not _is_number(read):
         return "it is no number"
     low, high = parameter.low, parameter.high
-    if (low is None or read >= low) and (high is None or read <= high) and (read > 0 or not parameter.positive):
+    # Written so that NaN, of which no comparison holds, is outside.
+    is_high_enough = (low is None or read >= low) and (read > 0 or not parameter.positive)
+    if is_high_enough and (high is None or read <= high):
         return ""
     if low is None:
         return f"its range ends at {high:g}" if high is not None else "it has to be above 0"
