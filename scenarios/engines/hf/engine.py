@@ -9,7 +9,6 @@ import dataclasses
 import os
 import secrets
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -147,13 +146,19 @@ class HFEngine:
     def _batch(self, requests: list[Request], mapped: Mapped, seed: int) -> list[Completion]:
         if any(not request.prompt_ids for request in requests):
             raise EngineError("hf: a prompt without tokens")
-        step_ids, mask = self._padded([request.prompt_ids for request in requests])
+        width = max(len(r.prompt_ids) for r in requests)
+        ids = torch.zeros((len(requests), width), dtype=torch.int64, device=self._device)
+        mask = torch.zeros_like(ids)
+        # Padded on the left: what is drawn follows the last column.
+        for row, request in enumerate(requests):
+            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
+            mask[row, width - len(request.prompt_ids) :] = 1
         draws = [draw_of(r, mapped, seed) for r in requests]
         responses = self._responses(requests, mapped)
         seeds = [(self._seed * 1_000_003 + r.sample) % 2**31 for r in requests]
         streams = [torch.Generator().manual_seed(stream_seed) for stream_seed in seeds]
         prompts, outputs = [r.prompt_ids for r in requests], [response.tokens for response in responses]
-        cache = None
+        cache, step_ids = None, ids
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         for step in range(max(response.budget for response in responses)):
             out = self._model(
@@ -180,18 +185,6 @@ class HFEngine:
             mask = torch.cat((mask, torch.ones_like(mask[:, :1])), dim=-1)
         answers = zip(requests, responses, seeds, strict=True)
         return [self._completion(request, response, stream_seed) for request, response, stream_seed in answers]
-
-    def _padded(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the ids and the attention mask, both [n, longest prompt]. Padded on the left: what is drawn follows
-        the last column.
-        """
-        width = max(map(len, prompts))
-        ids = torch.zeros((len(prompts), width), dtype=torch.int64, device=self._device)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = torch.tensor(prompt, device=self._device)
-            mask[row, width - len(prompt) :] = 1
-        return ids, mask
 
     def _completion(self, request: Request, response: _Response, stream_seed: int) -> Completion:
         return Completion(
