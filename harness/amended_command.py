@@ -73,10 +73,11 @@ def amended(words: Sequence[str], fix: str, instead: str = "") -> str:
 
 def amended_by_all(words: Sequence[str], changes: Sequence[tuple[str, str]]) -> str:
     """Return `harness WORDS` with each (fix, instead); a fix that is no change of these words is returned alone."""
-    notes: dict[str, None] = {}
+    notes: list[str] = []
     before = ""
     for fix, instead in changes:
         change, comment, note = fix.partition(COMMENT)
+        # What has to be done before is put in front of the whole command, not in the middle of its words.
         if FIRST in change and change.rpartition(FIRST)[2].startswith("-"):
             first, joined, change = change.rpartition(FIRST)
             before += first + joined
@@ -92,8 +93,10 @@ def amended_by_all(words: Sequence[str], changes: Sequence[tuple[str, str]]) -> 
         if changed_words is None:
             return f"{change} in place of {instead}{comment}{note}" if change else f"leave {instead} out{comment}{note}"
         words = changed_words
-        notes |= {note: None} if note else {}
-    return before + shlex.join(["harness", *redaction.arguments(words)]) + (COMMENT + "; ".join(notes) if notes else "")
+        notes += filter(None, [note])
+    command = shlex.join(["harness", *redaction.arguments(words)])
+    comment = COMMENT + "; ".join(dict.fromkeys(notes)) if notes else ""
+    return f"{before}{command}{comment}"
 
 
 def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[str] | None:
@@ -109,12 +112,9 @@ def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[s
     line = _parsed(command, path, rest)
     if instead == "--":
         return replace(line, parts=_before_a_job(command, line.parts), job=()).words
-    place = next((at for at, part in enumerate(line.parts) if part.is_named(instead)), None) if instead else None
-    if place is not None and instead.startswith("-") and not new_words:  # as often as it was typed
-        return replace(line, parts=tuple(part for part in line.parts if not part.is_named(instead))).words
-    if place is not None:
-        taken = line.parts[place].with_words(new_words, instead)
-        return replace(line, parts=(*line.parts[:place], taken, *line.parts[place + 1 :])).words
+    if instead and any(part.is_named(instead) for part in line.parts):
+        return replace(line, parts=_with_replaced(line.parts, new_words, instead)).words
+    # The words to replace were not typed, as those of a default: options are added then.
     change = _parsed(command, [], new_words)
     if new_words and all(part.option is not None for part in change.parts):
         parts = _before_a_job(command, line.parts) if change.job else line.parts
@@ -131,6 +131,15 @@ def parsed_parts(command: Any, words: Sequence[str]) -> tuple[list[tuple[str, ..
     return [part.words for part in line.parts], line.job
 
 
+def _with_replaced(parts: Sequence[_Part], new_words: list[str], instead: str) -> tuple[_Part, ...]:
+    """The parts with these words in place of the first part of that name. An option that is left out goes as often as
+    it was typed."""
+    if instead.startswith("-") and not new_words:
+        return tuple(part for part in parts if not part.is_named(instead))
+    place = next(at for at, part in enumerate(parts) if part.is_named(instead))
+    return (*parts[:place], parts[place].with_words(new_words, instead), *parts[place + 1 :])
+
+
 def _parsed(command: Any, path: Sequence[str], words: Sequence[str]) -> _Line:
     """Part the words as the command's parser does, which keeps no places."""
     options = {name: item for item in command.params for name in (*item.opts, *item.secondary_opts)}
@@ -139,7 +148,8 @@ def _parsed(command: Any, path: Sequence[str], words: Sequence[str]) -> _Line:
     at = 0
     while at < len(words):
         word = words[at]
-        if word == "--" or not (word.startswith("-") or interspersed):
+        begins_job = not interspersed and not word.startswith("-")  # watch python train.py
+        if word == "--" or begins_job:
             break
         name, equals, value = word.partition("=")
         option = options.get(name) if word.startswith("-") else None

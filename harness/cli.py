@@ -7,7 +7,6 @@ commands: `harness --help` imports no pandas, torch, ray or pydantic.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import json
 import os
@@ -56,7 +55,7 @@ from harness.commands import (
 )
 from harness.commands.doors import DOORS
 from harness.commands.showing import print_aside
-from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated, mistakes_of
+from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated, mistakes_of, near_names
 from harness.other_paths import disk_of, nearest_folder
 from harness.similar_names import similar
 from probes import redaction
@@ -120,7 +119,7 @@ class _Commands(TyperGroup):
             message = getattr(click_error, "message", None)  # an error of click or of Typer
             if isinstance(message, str) and message.startswith("No such command"):
                 names = self.list_commands(ctx)
-                near = difflib.get_close_matches(args[0], names, n=1)
+                near = near_names(args[0], names)[:1]
                 click_error.option_name, click_error.possibilities = args[0], near  # as of an unknown option
                 if not near:
                     click_error.message = f"{message} There are: {', '.join(names)}."
@@ -163,9 +162,8 @@ def _scrubbed() -> Iterator[None]:
         yield
     except Exception as error:
         click_error: Any = error
-        if hasattr(click_error, "format_message") and isinstance(
-            getattr(click_error, "message", None), str
-        ):  # an error of click or of Typer
+        is_of_parser = hasattr(click_error, "format_message")  # an error of click or of Typer
+        if is_of_parser and isinstance(getattr(click_error, "message", None), str):
             redaction.learn(os.environ)
             click_error.message = clean_lines(_without_pydantic(click_error))
         raise
@@ -351,13 +349,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         code = commands()(args=words, prog_name="harness", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except SystemExit as leave:
-        return leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 2
+        if leave.code is None:
+            return 0
+        return leave.code if isinstance(leave.code, int) else 2  # a text, which Python would print and exit with 1
     except KeyboardInterrupt as error:
         return _tell(Interrupted.by(error), words)
     except Exception as error:  # the only place that catches all errors: Python's exit code 1 would read as a verdict
-        if (
-            isinstance(error, OSError) and error.filename is None
-        ):  # the output: what waits to be written would raise too
+        if isinstance(error, OSError) and error.filename is None:  # of the output: what waits there would raise again
             _mute()
         return _tell(error, words)
 
@@ -439,7 +437,10 @@ def _of_the_same_kind(error: Any) -> list[str]:
     of value.
     """
     wrong = str(getattr(error, "option_name", ""))
-    return sorted((name for name in _options_beside(error) if _last_word(name) == _last_word(wrong) != ""), key=len)
+    ending = _last_word(wrong)
+    if not ending:
+        return []
+    return sorted((name for name in _options_beside(error) if _last_word(name) == ending), key=len)
 
 
 def _options_beside(error: Any) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import functools
 import itertools
 import json
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import scenarios
 from harness import pydantic_errors
 from harness.amended_command import COMMENT
-from harness.errors import BadInput, HarnessError, mistakes_of, refuse
+from harness.errors import BadInput, HarnessError, mistakes_of, nearest, refuse
 from harness.other_paths import free_path
 from harness.similar_names import similar
 from probes import limits
@@ -160,12 +159,12 @@ def _read(scenario: str) -> dict[str, Any]:
     if path.suffix != ".toml":
         path = _folder() / f"{scenario}.toml"
         if not path.exists():
-            near = difflib.get_close_matches(scenario, catalog(), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ";"
+            near = nearest(scenario, catalog())
+            hint = f"; did you mean {near}?" if near else ";"
             known = ", ".join(catalog())
             raise BadInput(
                 f"there is no scenario {scenario!r}{hint} known: {known}, or the path of a .toml file",
-                fix=near[0] if near else _of_the_catalog(),
+                fix=near or _of_the_catalog(),
                 instead=scenario,
             )
     try:
@@ -216,7 +215,7 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_
         if key not in hints:
             if not in_file and (error := _of_an_engine(where, f"{prefix}{key}", value)):
                 raise error
-            near = _nearest(key, hints, prefix)
+            near = _meant(key, hints, prefix)
             hint = f"did you mean {near}?" if near else f"known keys: {', '.join(hints)}"
             fix = _moved(near, value) if near else _another(prefix or "SECTION.")
             if in_file:
@@ -225,13 +224,10 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_
             raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=fix, instead=wrong_key)
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
-                raise BadInput(
-                    f"{where}: {prefix}{key} is a section, not a value",
-                    fix=f"[{prefix}{key}]   # in {where}, with its keys below"
-                    if in_file
-                    else _another(f"{prefix}{key}."),
-                    instead="" if in_file else f"{prefix}{key}",
-                )
+                message = f"{where}: {prefix}{key} is a section, not a value"
+                if in_file:
+                    raise BadInput(message, fix=f"[{prefix}{key}]   # in {where}, with its keys below")
+                raise BadInput(message, fix=_another(f"{prefix}{key}."), instead=f"{prefix}{key}")
             _check_keys(value, hints[key], where, f"{prefix}{key}.", in_file=in_file)
 
 
@@ -243,11 +239,14 @@ def _of_an_engine(where: str, key: str, value: Any) -> BadInput | None:
         key = f"{key}.{inner}"
     *sections, name = key.split(".")
     named = [engine for engine in registry.names() if engine in sections]
-    for engine in named or registry.names() * (sections != []):
+    # Without a section the key is one of the scenario's own that is misspelled, such as `seeds`, and no engine's.
+    engines = named or (registry.names() if sections else ())
+    for engine in engines:
         for parameter in BY_NAME.values():
             argument = parameter.argument(engine)
-            own = argument is not None and argument.name == name and (named or name != parameter.name)
-            if argument is None or not own or not parameter.requested:
+            if argument is None or argument.name != name or not parameter.requested:
+                continue
+            if not named and name == parameter.name:  # the canonical name itself, in another section
                 continue
             canonical = argument.read(value, {name: value})
             setting = f"{parameter.part}.{parameter.name}"
@@ -280,13 +279,15 @@ def _another(section: str) -> str:
     return f"--set {section}KEY=VALUE   # with one of these keys"
 
 
-def _nearest(key: str, hints: dict[str, Any], prefix: str) -> str:
+def _meant(key: str, hints: dict[str, Any], prefix: str) -> str:
     """The setting that an unknown key probably means: one of its section, or one of another section that was left
     out."""
     sections = {name: typing.get_type_hints(hint) for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
     exact = [f"{section}.{key}" for section, keys in sections.items() if key in keys]
-    near = difflib.get_close_matches(key, list(hints), n=1)
-    return exact[0] if len(exact) == 1 else f"{prefix}{near[0]}" if near else ""
+    if len(exact) == 1:
+        return exact[0]
+    near = nearest(key, hints)
+    return f"{prefix}{near}" if near else ""
 
 
 def _moved(key: str, value: Any) -> str:
@@ -298,7 +299,8 @@ def _moved(key: str, value: Any) -> str:
     same_type = type(value) is type(default) or (type(value) is int and type(default) is float)
     if not same_type or not isinstance(value, str | int | float):
         return _restored(key)
-    return f"--set {shlex.quote(f'{key}={value if isinstance(value, str) else json.dumps(value)}')}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f"--set {shlex.quote(f'{key}={text}')}"
 
 
 # key -> (lowest, highest) allowed value; None: no limit
@@ -356,13 +358,14 @@ def _restored(key: str) -> str:
 def _example(key: str) -> str:
     """The fix that gives a setting, whose section may be missing, another value than its default."""
     section, _, name = key.rpartition(".")
-    names = [parameter.name for parameter in BY_NAME.values() if section in ("", parameter.part)]
-    if _default(key) is None and (near := similar(name, names)):
-        key = f"{BY_NAME[near[0]].part}.{near[0]}"
-    parameter, data = BY_NAME.get(key.rpartition(".")[2]), Scenario().to_json()
-    if parameter is None or _default(key) is None or key != f"{parameter.part}.{parameter.name}":
+    if _default(key) is None:  # there is no such setting: perhaps its section is missing, or its name is misspelled
+        names = [parameter.name for parameter in BY_NAME.values() if section in ("", parameter.part)]
+        if near := similar(name, names):
+            key = f"{BY_NAME[near[0]].part}.{near[0]}"
+    default, parameter = _default(key), BY_NAME.get(key.rpartition(".")[2])
+    if default is None or parameter is None or key != f"{parameter.part}.{parameter.name}":
         return _restored(key)
-    value = json.dumps(parameter.variant(_default(key)))
+    value, data = json.dumps(parameter.variant(default)), Scenario().to_json()
     try:
         _apply(data, f"{key}={value}")
         _checked(data, "")

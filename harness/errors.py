@@ -84,6 +84,11 @@ def near_names(name: str, candidates: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, dict.fromkeys(candidates), n=3)
 
 
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """The candidate that a user most probably meant by an unknown name; empty if none is similar."""
+    return next(iter(near_names(name, candidates)), "")
+
+
 def did_you_mean(near: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import re
 import shlex
@@ -24,12 +25,18 @@ from probes.distribution import NAME, named
 
 def bringing(module: str) -> str:
     """The extra that brings a module; empty if none does."""
+    for declared in _declared():
+        if match := re.match(rf"{re.escape(module)}\b.*extra == [\"'](\w+)[\"']", declared):
+            return match[1]
+    return ""
+
+
+def _declared() -> list[str]:
+    """The requirements of this distribution, those of its extras too."""
     try:
-        wanted = importlib.metadata.requires(NAME) or []
+        return importlib.metadata.requires(NAME) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
-        return ""
-    matches = (re.match(rf"{re.escape(module)}\b.*extra == [\"'](\w+)[\"']", declared) for declared in wanted)
-    return next((match[1] for match in matches if match), "")
+        return []
 
 
 def need(module: str) -> None:
@@ -49,12 +56,12 @@ def install_command(extra: str) -> str:
     if origin.temporary:
         return shlex.join([*_installer(), *_brought(extra)])
     if receipt := _read(prefix / "uv-receipt.toml"):
-        mine, companions = _requirements(receipt)
+        entry, companions = _requirements(receipt)
         kept = [word for companion in companions for word in _with(companion)]
-        return shlex.join(["uv", "tool", "install", *origin.words(*mine.get("extras", ()), extra), *kept])
+        return shlex.join(["uv", "tool", "install", *origin.words(*entry.get("extras", ()), extra), *kept])
     if receipt := _read(prefix / "pipx_metadata.json"):
-        match = re.search(rf"{NAME}\[([^]]*)\]", str(receipt.get("main_package", {}).get("package_or_url")))
-        return shlex.join(["pipx", "install", "--force", *origin.words(*(match[1].split(",") if match else ()), extra)])
+        mine = _named_extras(str(receipt.get("main_package", {}).get("package_or_url")))
+        return shlex.join(["pipx", "install", "--force", *origin.words(*mine, extra)])
     if _of_uvx(prefix):
         return shlex.join(["uvx", "--from", origin.words(extra)[-1], "harness", "--help"])
     return shlex.join([*_installer(), *origin.words(extra)])
@@ -62,14 +69,9 @@ def install_command(extra: str) -> str:
 
 def repair_command(package: str) -> str:
     """The command that installs a required package again, in the version that this distribution requires."""
-    try:
-        wanted = importlib.metadata.requires(NAME) or []
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
-        wanted = []
-    named = (
-        declared for declared in wanted if re.match(rf"{re.escape(package)}\b(?!-)", declared) and ";" not in declared
-    )
-    return shlex.join([*_installer(), next(named, package)])
+    required = [declared for declared in _declared() if ";" not in declared]  # what is behind a ; is of an extra
+    versioned = (declared for declared in required if re.match(rf"{re.escape(package)}\b(?!-)", declared))
+    return shlex.join([*_installer(), next(versioned, package)])
 
 
 def upgrade_command() -> str:
@@ -154,12 +156,18 @@ def _origin() -> _Origin:
 
 def _brought(extra: str) -> list[str]:
     """What an extra installs, including the extras that it includes."""
-    wanted: list[str] = []
-    for line in importlib.metadata.requires(NAME) or []:
-        if match := re.match(rf"(.*?)\s*;.*extra == [\"']{re.escape(extra)}[\"']", line):
-            inner = re.match(rf"{NAME}\[([^]]*)\]", match[1])
-            wanted += [item for name in inner[1].split(",") for item in _brought(name)] if inner else [match[1]]
-    return list(dict.fromkeys(wanted))
+    brought: list[str] = []
+    for declared in _declared():
+        if match := re.match(rf"(.*?)\s*;.*extra == [\"']{re.escape(extra)}[\"']", declared):
+            included = _named_extras(match[1])
+            brought += itertools.chain.from_iterable(map(_brought, included)) if included else [match[1]]
+    return list(dict.fromkeys(brought))
+
+
+def _named_extras(requirement: str) -> list[str]:
+    """The extras of this distribution in a requirement: rlhf-harness[diff,nightly]; none of any other."""
+    match = re.search(rf"{NAME}\[([^]]*)\]", requirement)
+    return match[1].split(",") if match else []
 
 
 def _of_uvx(prefix: Path) -> bool:

@@ -86,14 +86,7 @@ def entries() -> list[Entry]:
         Entry("but", "reservation", RESERVATION),
         *(Entry(words.singular, "reservation", words.meaning, also=(words.plural,)) for words in RESERVED.values()),
         *_of_comparisons(),
-        *(Entry(check.name, "doctor check", check.rule) for check in doctor.CHECKS),
-        *(Entry(comparison.name, "doctor check", comparison.rule) for comparison in doctor.COMPARISONS),
-        *(Entry(name, "doctor check", rule) for name, rule in _of_frameworks().items()),
-        *(
-            Entry(name, "doctor check", rule)
-            for rules in (environments.RULES, plugins.RULES, doctor_examine.RULES)
-            for name, rule in rules.items()
-        ),
+        *(Entry(name, "doctor check", rule) for name, rule in _rules_of_the_doctor()),
         *(Entry(name, "hang", _hang(hang), hang.fix, also=(hang.name,)) for name, hang in HANGS.items()),
         *(_exit_code(code) for code in dict.fromkeys(row.code for row in EXITS) if code.isdigit()),
         *(
@@ -139,10 +132,15 @@ def _of_comparisons() -> Iterator[Entry]:
         yield Entry(check.name, "check", check.meaning, also=_of_a_run(check.name))
 
 
-def _of_frameworks() -> dict[str, str]:
-    """The checks of a framework's job, and what each finds."""
+def _rules_of_the_doctor() -> Iterator[tuple[str, str]]:
+    """Yield (check, what it finds): of machines, of a framework's job, of environments and plug-ins."""
+    yield from ((check.name, check.rule) for check in doctor.CHECKS)
+    yield from ((comparison.name, comparison.rule) for comparison in doctor.COMPARISONS)
     traps = (trap for framework in frameworks().values() for trap in (*framework.traps, *shared_traps(framework)))
-    return {**examine.RULES, **against.RULES, **{trap.check: trap.rule for trap in traps}}
+    # Frameworks share traps of one name.
+    yield from {**examine.RULES, **against.RULES, **{trap.check: trap.rule for trap in traps}}.items()
+    for rules in (environments.RULES, plugins.RULES, doctor_examine.RULES):
+        yield from rules.items()
 
 
 def _of_a_run(name: str) -> tuple[str, ...]:

@@ -45,9 +45,11 @@ def harness_parity(request: pytest.FixtureRequest, record_property: Callable[[st
     sentence."""
     marker = request.node.get_closest_marker(MARKER)
     named = request.config.getoption(OPTION)
-    engines = (
-        [engine.strip() for engine in named.split(",")] if named else list(marker.args) if marker is not None else []
-    )
+    engines: list[Any] = []
+    if named:
+        engines = [engine.strip() for engine in named.split(",")]
+    elif marker is not None:
+        engines = list(marker.args)
     if len(engines) != 2:
         written = f"{OPTION} vllm,sglang" if named else f"@pytest.mark.{MARKER}('vllm', 'sglang')"
         pytest.fail(f"two engines are compared: {written}", pytrace=False)

@@ -30,11 +30,27 @@ def read(path: Path) -> Verdict:
     Raises BadInput for a file that is no verdict of this version, or that was edited.
     """
     file = path / NAME if path.is_dir() else path
+    verdict = _decoded(path, file)
+    # A reservation changes the exit code under --strict alone.
+    codes = {EXIT_CODES.get(verdict.verdict), verdict.strict.exit_code if verdict.reservations else None}
+    if verdict.kind == "parity" and verdict.exit_code not in codes:
+        raise BadInput(
+            f"{file} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited", fix=AGAIN
+        )
+    verdict = dataclasses.replace(verdict, paths=_moved(verdict.paths, file.parent))
+    if verdict.parity is None:
+        return verdict
+    runs = [_beside(run, file.parent) for run in verdict.parity.runs]
+    return dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, runs=runs))
+
+
+def _decoded(path: Path, file: Path) -> Verdict:
+    """The verdict in a file. `path`: the user's, the file or its directory. Raises BadInput."""
     try:
         values = json.loads(limits.read_file(file).decode())
         if not isinstance(values, dict) or "schema_version" not in values:
             raise not_a_run(f"{file} is JSON, but no verdict: it has no schema_version", file)
-        verdict = Verdict.from_dict(values)
+        return Verdict.from_dict(values)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"holds neither a verdict ({NAME}) nor a run (run.json)" if path.is_dir() else "does not exist"
         sides = [side for side in SIDES if os.path.isfile(path / side / "run.json")]
@@ -49,26 +65,25 @@ def read(path: Path) -> Verdict:
         raise BadInput(f"{file} cannot be read: {error.strerror}", fix=fix) from error
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{file} is no verdict of this version: {error}", fix=AGAIN) from error
-    codes = {EXIT_CODES.get(verdict.verdict), verdict.strict.exit_code if verdict.reservations else None}
-    if verdict.kind == "parity" and verdict.exit_code not in codes:
-        raise BadInput(
-            f"{file} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited", fix=AGAIN
-        )
-    verdict = dataclasses.replace(verdict, paths=_moved(verdict.paths, file.parent))
-    if verdict.parity is None:
-        return verdict
-    runs = [_beside(run, file.parent) for run in verdict.parity.runs]
-    return dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, runs=runs))
 
 
 def _moved(paths: dict[str, str], folder: Path) -> dict[str, str]:
     """The paths of what is beside the verdict, where it is now. What was not moved or packed with it is left out."""
-    root = "run" if "run" in paths else "evidence" if (folder / "evidence.json").is_file() else ""
+    # The verdict of a run or of evidence lies in that folder itself, the verdict of a pair above its two sides.
+    root = ""
+    if "run" in paths:
+        root = "run"
+    elif (folder / "evidence.json").is_file():
+        root = "evidence"
     sides = [name for name in paths if os.path.isdir(folder / name)]
-    if not (root or sides) or (root in paths and os.path.realpath(paths[root]) == os.path.realpath(folder)):
+    if not root and not sides:
         return paths
-    beside = {name: folder / (name if name in sides else Path(path).name) for name, path in paths.items()}
-    beside |= {root: folder} if root else {}
+    if root in paths and os.path.realpath(paths[root]) == os.path.realpath(folder):
+        return paths
+    beside = {name: folder / Path(path).name for name, path in paths.items()}
+    beside |= {name: folder / name for name in sides}
+    if root:
+        beside[root] = folder
     return {name: str(path) for name, path in beside.items() if os.path.exists(path)}
 
 

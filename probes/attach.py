@@ -32,6 +32,7 @@ from probes.errors import of_a_signal
 from probes.format import MANIFEST
 from probes.heartbeat import PERIOD_S, WATCHDOG, Heartbeat
 from probes.identity import IDLE, NOWHERE, SOCKETS, forked, rank_now, role_now
+from probes.lines import without_none
 from probes.spans import Span, error_text
 
 ELSEWHERE = "not-shared"  # marks the folder of a node whose disk is not the job's
@@ -290,8 +291,7 @@ class Attachment:
             "role": self._role, "rank": self._rank[0], "world_size": self._rank[1], "socket": self.socket,
             "journals": [path for recorder in self._recorders() if (path := str(recorder.path))],
             "loops": len(event_loops.running()),
-            **({"timeout_s": min(known_timeouts)} if known_timeouts else {}),
-            **({"off": self.off or self.journal.off} if self.off or self.journal.off else {}),
+            **without_none(timeout_s=min(known_timeouts, default=None), off=self.off or self.journal.off or None),
         }  # fmt: skip
 
     def _watch_the_watchdog(self) -> None:

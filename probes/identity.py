@@ -54,7 +54,9 @@ def role_now() -> str:
     if getattr(getattr(sys.modules.get("ray._private.worker"), "global_worker", None), "mode", None) == 0:
         return "driver"
     words = sys.orig_argv[1:4]  # not __main__: that is runpy while `python -m` imports the package
-    name = words[words.index("-m") + 1] if "-m" in words[:-1] else os.path.basename(sys.argv[0] if sys.argv else "")
+    name = os.path.basename("".join(sys.argv[:1]))
+    if "-m" in words[:-1]:
+        name = words[words.index("-m") + 1]
     if name in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"):
         return "launcher"
     return "process"

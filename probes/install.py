@@ -26,6 +26,7 @@ from probes.errors import RecordingError
 from probes.format import EVENTS, FORMAT_VERSION, TOKENS, Flat, Ragged, identity_of
 from probes.identity import started
 from probes.journal import Journal
+from probes.lines import without_none
 from probes.spans import Span, error_text
 
 MOST_BESIDE = 64  # most names in a close event; a job of thousands of processes would write thousands in each
@@ -187,7 +188,7 @@ class Recorder:
             "events": self._journal.kinds,
             "beside": _beside(self.path),
             "self_ns": self.self_ns,
-            **({"lost": lost} if lost else {}),
+            **without_none(lost=lost or None),
         }
         try:
             self.event("close", ok=ok, reason=reason, **counts)

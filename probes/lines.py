@@ -25,6 +25,11 @@ SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')  # how a line with a checksu
 SEAL_BYTES = len(',"crc":"01234567"}\n')  # of fixed length, so that a reader finds it without parsing the line
 
 
+def without_none(**fields: Any) -> dict[str, Any]:
+    """Return the fields without those that are None. A field that says nothing is left out of events and run.json."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def encode_line(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any], *, before: int | None = None) -> bytes:
     """Return one event as the line that is written: ASCII JSON and a newline. ValueError when a field has a reserved
     name.

@@ -90,12 +90,16 @@ def _secret_label(match: re.Match[str]) -> _Label | None:
     before = match.string[match.start() - 1 : match.start()]
     in_query = before in ("?", "&")
     is_key = in_query and name.lower() == "key"
-    is_vague = (in_query and name.lower() in VAGUE_PARAMETERS) or (is_option and name in VAGUE_OPTIONS)
-    is_vague = is_vague or (name[-3:].lower() in _VAGUE_NAMES and name[-4:-3] in ("", "."))
-    is_vague = is_vague or (before == "/" and match[0].endswith(": "))  # a file: /etc/passwd: unknown user
+    is_vague = (
+        (in_query and name.lower() in VAGUE_PARAMETERS)
+        or (is_option and name in VAGUE_OPTIONS)
+        or (name[-3:].lower() in _VAGUE_NAMES and name[-4:-3] in ("", "."))
+        or (before == "/" and match[0].endswith(": "))  # a file: /etc/passwd: unknown user
+    )
     in_connection = before == ";" and name == "PWD"  # of ODBC, not the shell's folder
     if not is_key and not is_vague and not in_connection and not is_secret(name):
         return None
+    # A pair of texts may be two words of a sentence or a list: 'token', 'text'. A variable's name in it is none.
     is_vague = is_vague or (pair is not None and not pair.isupper())
     is_column = groups.get("listed") is not None
     return _Label(name, match[0], is_option=is_option, is_column=is_column, is_key=is_key, is_vague=is_vague)
@@ -142,6 +146,7 @@ def _value(message: str, at: int, name: str, lists: _Lists) -> tuple[int, int]:
     """Where the value at `at` begins and ends, without its quotes; the same place twice without a value."""
     if _REFERENCE.match(message, at):
         return at, at
+    # A block of YAML comes before the type and the call that may stand before other values: `|` is part of a type, too.
     if message[max(0, at - 3) : at].rstrip(" \t").endswith(":") and (block := _BLOCK.match(message, at)):
         return at, _block_end(message, at, block.end())
     at = _BEFORE_VALUE.match(message, at).end()  # type: ignore[union-attr]
@@ -149,6 +154,8 @@ def _value(message: str, at: int, name: str, lists: _Lists) -> tuple[int, int]:
         return _quoted(message, opening)
     first = message[at : at + 1]
     if first and first in "[{(":
+        # A list behind a strong name is withheld whole. Behind any other it may be token ids or names, which a verdict
+        # needs, so that one of its words has to look like a secret.
         end = lists.end(at, sys.maxsize if is_strong(name) else MOST_LISTED)
         return (at, end) if is_strong(name) or lists.holds_random(at, end) else (at, at)
     if first == "-" and (items := _ITEMS.match(message, at)):

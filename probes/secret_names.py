@@ -183,10 +183,10 @@ def _is_weak(words: list[str], all_words: list[str]) -> bool:
 
 def _is_secret_word(word: str, before: str, after: list[str]) -> bool:
     """Whether this word is a key or a token that is secret, judged by its neighbours."""
-    if word in ("key", "keys"):
+    if word in ("key", "keys"):  # a key of something, at the end of a name or about a file: api_key, ssh_key_path
         last = not after or (len(after) == 1 and (after[0] in _AFTER_KEY or after[0].isdigit()))
         return bool(before) and before not in _BEFORE_KEY and (last or after[-1] in _ABOUT_FILES)
-    if word == "token":
+    if word == "token":  # unless of a text or a count: pad_token, token_ids
         return before not in _BEFORE_TOKEN and not (after and after[0] in _AFTER_TOKEN)
     if word == "tokens":
         return before not in _BEFORE_TOKEN and not after

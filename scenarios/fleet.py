@@ -143,9 +143,10 @@ def _reports(reports: list[SyncReport]) -> SyncReport:
     Where one engine received another tensor than the first, that digest is kept. Tensors that an engine does not
     report are left out.
     """
-    reported_names = set.intersection(*(set(report.received) for report in reports))
-    received = {name: value for name, value in reports[0].received.items() if name in reported_names}
-    for report in reports[1:]:
+    first, *others = reports
+    reported_names = set(first.received).intersection(*(report.received for report in others))
+    received = {name: value for name, value in first.received.items() if name in reported_names}
+    for report in others:
         received |= {name: report.received[name] for name in reported_names if report.received[name] != received[name]}
     loaded = [report.loaded for report in reports if report.loaded is not None]
     misloaded = [

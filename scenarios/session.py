@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes import install, memory
+from probes.lines import without_none
 from scenarios import memory_fit
 from scenarios.engines import canonical_request, frames, guided, last_words, leftovers, registry
 from scenarios.engines.engine_interface import (
@@ -157,9 +158,10 @@ class EngineSession:
         mapped = self._bare.mapped(sampling)
         recorder.event("sampling", **sampling_event(self._mapping, self.backend, sampling, mapped, mode))
 
-    def _limit(self) -> int:
-        """Return how many tokens a sample may have, as the engine was given it."""
-        return int(self._bare.mapped(self._scenario.sampling).canonical.max_tokens)
+    def _limited(self, requests: list[Request]) -> list[Request]:
+        """Return the requests with how many tokens a sample may have, as the engine was given it."""
+        limit = int(self._bare.mapped(self._scenario.sampling).canonical.max_tokens)
+        return [dataclasses.replace(request, max_tokens=request.max_tokens or limit) for request in requests]
 
     def _check_sampling(self) -> None:
         ours = self._mapping.ours(self.backend, "sampling")
@@ -255,8 +257,7 @@ class EngineSession:
             for pid, name in self._processes.items()
             if (resident_memory := memory.resident(pid))
         ]
-        shm = memory.shm_used()
-        return memory.in_use() | {"processes": processes} | ({} if shm is None else {"dev_shm": shm})
+        return memory.in_use() | {"processes": processes} | without_none(dev_shm=memory.shm_used())
 
     def rollout(
         self,
@@ -272,8 +273,7 @@ class EngineSession:
 
         `rounds`: most calls to the engine.
         """
-        limit = self._limit()
-        requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        requests = self._limited(requests)
         self._engine.stats()  # drops the figures of earlier calls, such as a floor
         if guide is None:
             completions, made, uncompared = self._generate_routed(requests, step), 1, 0
@@ -417,8 +417,7 @@ class EngineSession:
         def draw(batch: list[Request]) -> list[Completion]:
             return self._generate(batch, step) if guide is None else self._scored(batch, guide, step)
 
-        limit = self._limit()
-        requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        requests = self._limited(requests)
         base = draw(requests)
         quarter = max(1, len(requests) // 4)
         variants = {
@@ -446,8 +445,7 @@ class EngineSession:
         """
         if not self._pure:
             raise EngineError("the native stage needs an engine with nothing of ours loaded: call become_pure() first")
-        limit = self._limit()
-        requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        requests = self._limited(requests)
         # Draw in parts, each a recorded call: a stage of a thousand samples on a busy machine must not look like a
         # hang.
         completions = [

@@ -21,7 +21,7 @@ from harness.errors import BadInput, HarnessError
 from harness.nightly import cells
 from harness.quantities import seconds
 from probes.files import make_new_folder, open_new
-from reports.bisect_model import Bisection
+from reports.bisect_model import Bisection, Call
 
 SKIP = 125  # the same exit code as in `git bisect run`
 ADD_WORKTREE = ("worktree", "add", "--detach", "--force")
@@ -95,7 +95,8 @@ def _run(search: Search, tree: Path, place: Path) -> Judged:
     if code < 0 or code >= GIVES_UP:
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise HarnessError(f"the command ended with {ended}, which ends the search", fix=f"see {place / 'log.txt'}")
-    return Judged("good" if code == 0 else "skip" if code == SKIP else "bad", f"exit code {code}")
+    calls: dict[int, Call] = {0: "good", SKIP: "skip"}
+    return Judged(calls.get(code, "bad"), f"exit code {code}")
 
 
 def _commit(repo: Path, name: str) -> str:

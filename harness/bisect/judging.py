@@ -65,7 +65,9 @@ class Judge:
             bad, decided = value > (request.above or 0.0), decided and not math.isnan(value)
         elif request.cause:
             bad = any(request.cause in (cause.name, cause.key.family) for cause in verdict.causes)
-        return Judged("bad" if bad else "good" if decided else "skip", why)
+        if bad:
+            return Judged("bad", why)
+        return Judged("good" if decided else "skip", why)
 
     def pair(
         self,

@@ -70,12 +70,12 @@ def between(versions: list[str], good: str, bad: str, package: str, engine: str)
     for requested in (good, bad):
         fits = [index for index, version in enumerate(versions) if recipe.matches(version, requested)]
         if not fits:
-            newest = ", ".join(versions[-5:]) or "none"
+            newest, fix = "none", f"pip index versions {package}"
+            if versions:
+                newest, fix = ", ".join(versions[-5:]), f"name one that the index has, such as {versions[-1]}"
             raise BadInput(
                 f"the package index has no release {requested} of {package} for this machine (newest: {newest})",
-                fix=f"name one that the index has, such as {versions[-1]}"
-                if versions
-                else f"pip index versions {package}",
+                fix=fix,
             )
         places.append(fits[-1])
     first, last = places

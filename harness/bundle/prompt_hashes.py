@@ -87,14 +87,8 @@ class HashedRun:
             )
         if kind == "learner":
             made = self._recording.table("experience", step) if isinstance(step, int) else None
-            order = next(
-                (
-                    data_event.get("samples")
-                    for data_event in self._recording.all("data")
-                    if data_event.get("step") == step
-                ),
-                None,
-            )
+            orders = (data.get("samples") for data in self._recording.all("data") if data.get("step") == step)
+            order = next(orders, None)
             return event | _renewed(
                 event, "batch", *(_batch_digests(table, made, order) for table in self._tables(step))
             )
@@ -117,20 +111,25 @@ class HashedRun:
     def _prompts(self, step: Any) -> dict[int, list[int]]:
         """Return the prompts of a step by sample. Those of the last step are cached."""
         if self._kept[0] != step:
-            table = self._recording.table("rollout", step) if isinstance(step, int) else None
-            rows = table.rows("prompt") if table is not None else None
-            prompts = {} if table is None or rows is None else {
-                int(sample): rows.row(row).tolist() for row, sample in enumerate(table.sample)
-            }  # fmt: skip
+            prompts: dict[int, list[int]] = {}
+            if (of_step := self._rollouts(step)) is not None:
+                table, rows = of_step
+                prompts = {int(sample): rows.row(row).tolist() for row, sample in enumerate(table.sample)}
             self._kept = (step, prompts)
         return self._kept[1]
 
-    def _tables(self, step: Any) -> tuple[Table | None, Table | None]:
-        """Return the rollouts of a step, unchanged and with hashed prompts."""
+    def _rollouts(self, step: Any) -> tuple[Table, Rows] | None:
+        """Return the rollouts of a step and their prompts; None where either is missing."""
         table = self._recording.table("rollout", step) if isinstance(step, int) else None
         rows = table.rows("prompt") if table is not None else None
-        if table is None or rows is None:
+        return None if table is None or rows is None else (table, rows)
+
+    def _tables(self, step: Any) -> tuple[Table | None, Table | None]:
+        """Return the rollouts of a step, unchanged and with hashed prompts."""
+        of_step = self._rollouts(step)
+        if of_step is None:
             return None, None
+        table, rows = of_step
         hashed = [self._ids(rows.row(row).tolist()) for row in range(len(rows))]
         values = np.array([token for row in hashed for token in row], rows.values.dtype)
         columns: dict[str, np.ndarray | Rows] = {**table.columns, "prompt": Rows(values, rows.offsets)}

@@ -135,7 +135,7 @@ def _frames(stream: BinaryIO, frames: Frames) -> Iterator[bytes]:
     try:
         for extent in read_extents(stream):
             extents.append(extent)
-    except Torn:
+    except Torn:  # as in the original, a reader is to find that the last frame is not whole
         end = extents[-1].start + _length(extents[-1]) if extents else 0
         stream.seek(end)
         tail = stream.read(PREFIX.size)

@@ -267,8 +267,10 @@ class Cluster:
         hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes()}
         seat = driver_seat()
         folders = [*dict.fromkeys(folder if folder.is_dir() else folder.parent for folder in folders)]
+        if not remote_nodes:
+            return
         with contextlib.ExitStack() as marks:
-            files = [str(marks.enter_context(_mark(folder))) for folder in folders] if remote_nodes else []
+            files = [str(marks.enter_context(_mark(folder))) for folder in folders]
             looks = {}
             for node in remote_nodes:
                 place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)

@@ -23,14 +23,21 @@ class _Kind(NamedTuple):
     gpus: int  # how many GPUs an actor has for itself; 1 also if it shares one
 
 
+def chosen_device(device: str, gpus: float) -> str:
+    """The device of engines and learners. `device`: "cpu", "cuda", or "auto" for cuda if the cluster has GPUs."""
+    if device != "auto":
+        return device
+    return "cuda" if gpus else "cpu"
+
+
 class Seats:
-    """The seats of an experiment. `device`: "cpu", "cuda", or "auto" for cuda if the cluster has GPUs."""
+    """The seats of an experiment. `device`: as in `chosen_device`."""
 
     def __init__(self, cluster: Cluster, device: str, guard: Guard | None) -> None:
         self._cluster = cluster
         self._guard = guard
         self.gpus = cluster.gpus()
-        self.device = device if device != "auto" else ("cuda" if self.gpus else "cpu")
+        self.device = chosen_device(device, self.gpus)
         self.hosts: dict[str, list[str]] = {}  # place -> hosts that have it
         self._free: dict[_Kind, list[int]] = {}  # numbers of the bundles that no actor has yet
         self.shares: list[float] = []  # share of a GPU, by bundle

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness import dates
 from harness.envs.environment import Environment
+from probes.lines import without_none
 from scenarios.engines import registry
 from scenarios.engines.spec import EngineSpec
 from scenarios.lifted import FOLDER, lifted, steps
@@ -86,10 +87,7 @@ class Side:
                 "gpus": gpus,
                 "system": platform.system(),
             },
-            **({"replay": self.replay} if self.replay is not None else {}),
-            **({"lifted": self.lifted} if self.lifted is not None else {}),
-            **({"warm": warm} if warm is not None else {}),
-            **({"placement": placement} if placement else {}),
+            **without_none(replay=self.replay, lifted=self.lifted, warm=warm, placement=placement or None),
             "mapping": self.parameter_map,
             "index": True,
             "records": promised(scenario, part=self.replay is not None or self.lifted is not None),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from harness.doctor import beside, environments, gather, plugins
 from harness.doctor.checks import CHECKS, COMPARISONS
 from harness.doctor.cluster import look
 from harness.doctor.doctor_options import DoctorOptions
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem
+from harness.doctor.outcome import Asked, Check, Comparison, Item, Outcome, Problem, item
 from harness.envs.environment import find
 from harness.envs.stored_arguments import accepted
 from harness.errors import BadInput
@@ -22,7 +22,6 @@ from harness.frameworks.examine import look as look_at
 from harness.frameworks.spec import names
 from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, merged
 
-Item = Hazard | Passed | Unchecked
 SHELL = "this shell"
 _JOIN = "harness doctor --address HEAD:6379   # or: --ray"
 
@@ -69,7 +68,7 @@ def examine(
         unchecked += [Unchecked(WORKER, (where,), why, _JOIN) for where, why in cluster_facts.silent.items()]
     items = [*job, *judge(places, request), *unchecked, *plugins.look()]
     if options.nodes is not None:
-        items += [_item("packages", where, outcome) for where, outcome in beside.compare(options.nodes, places[0])]
+        items += [item("packages", where, outcome) for where, outcome in beside.compare(options.nodes, places[0])]
     items += environments.look(imports=options.engines, progress=progress)
     return report(items, [place.where for place in places], time.monotonic() - began, options.strict, reproduce)
 
@@ -96,31 +95,44 @@ def judge(places: Sequence[Facts], request: Asked) -> list[Item]:
     checked."""
     items: list[Item] = []
     for check in CHECKS:
-        reported_gists: set[object] = set()
-        for place in places:
-            missing = _missing(place, check.needs)
-            if missing is not None:
-                items.append(Unchecked(check.name, (place.where,), missing))
-            else:
-                outcomes = list(check.look(place, request))
-                # A worker on the shell's own machine would repeat what the shell said about that machine.
-                if check.host and place.same_host:
-                    outcomes = [outcome for outcome in outcomes if place.shell or _gist(outcome) not in reported_gists]
-                    reported_gists |= {_gist(outcome) for outcome in outcomes}
-                items += [_item(check.name, place.where, outcome) for outcome in outcomes]
+        items += _looked_at(check, places, request)
     for comparison in COMPARISONS:
-        complete_places = [place for place in places if _missing(place, comparison.needs) is None]
-        if len(places) == 1:
-            items.append(Unchecked(comparison.name, (SHELL,), "no Ray worker was asked", _JOIN))
-            continue
-        for place in places:
-            if place not in complete_places:
-                items.append(Unchecked(comparison.name, (place.where,), _missing(place, comparison.needs) or ""))
-        if len(complete_places) > 1 and complete_places[0] is places[0]:
-            items += [
-                _item(comparison.name, where, outcome) for where, outcome in comparison.look(complete_places, request)
-            ]
+        items += _held_together(comparison, places, request)
     return items
+
+
+def _looked_at(check: Check, places: Sequence[Facts], request: Asked) -> Iterator[Item]:
+    """Run a check on every place."""
+    reported_gists: set[object] = set()
+    for place in places:
+        missing = _missing(place, check.needs)
+        if missing is not None:
+            yield Unchecked(check.name, (place.where,), missing)
+            continue
+        outcomes = list(check.look(place, request))
+        # A worker on the shell's own machine would repeat what the shell said about that machine.
+        if check.host and place.same_host:
+            outcomes = [outcome for outcome in outcomes if place.shell or _gist(outcome) not in reported_gists]
+            reported_gists |= {_gist(outcome) for outcome in outcomes}
+        for outcome in outcomes:
+            yield item(check.name, place.where, outcome)
+
+
+def _held_together(comparison: Comparison, places: Sequence[Facts], request: Asked) -> Iterator[Item]:
+    """Run a comparison of all places whose facts are there. Each is compared with the shell, which is the first."""
+    if len(places) == 1:
+        yield Unchecked(comparison.name, (SHELL,), "no Ray worker was asked", _JOIN)
+        return
+    complete_places = []
+    for place in places:
+        missing = _missing(place, comparison.needs)
+        if missing is None:
+            complete_places.append(place)
+        else:
+            yield Unchecked(comparison.name, (place.where,), missing)
+    if len(complete_places) > 1 and complete_places[0] is places[0]:
+        for where, outcome in comparison.look(complete_places, request):
+            yield item(comparison.name, where, outcome)
 
 
 def report(
@@ -129,13 +141,12 @@ def report(
     """Build the report: items of equal content merged over places, hazards sorted by severity, then by the order of
     checks."""
     items = list(items)
-    apart = [item for item in items if item.check == environments.VERSIONS]  # each environment has its own versions
-    merged_items = merged(item for item in items if item.check != environments.VERSIONS) + apart
-    hazards = sorted(
-        (item for item in merged_items if isinstance(item, Hazard)), key=lambda item: SEVERITIES.index(item.severity)
-    )
-    passed = tuple(item for item in merged_items if isinstance(item, Passed))
-    unchecked = tuple(item for item in merged_items if isinstance(item, Unchecked))
+    apart = [entry for entry in items if entry.check == environments.VERSIONS]  # each environment has its own versions
+    merged_items = merged(entry for entry in items if entry.check != environments.VERSIONS) + apart
+    hazards = [entry for entry in merged_items if isinstance(entry, Hazard)]
+    hazards.sort(key=lambda hazard: SEVERITIES.index(hazard.severity))
+    passed = tuple(entry for entry in merged_items if isinstance(entry, Passed))
+    unchecked = tuple(entry for entry in merged_items if isinstance(entry, Unchecked))
     return Report(
         hazards=tuple(hazards),
         passed=passed,
@@ -145,22 +156,6 @@ def report(
         strict=strict,
         reproduce=reproduce,
     )
-
-
-def _item(check: str, where: str, outcome: Outcome) -> Item:
-    if isinstance(outcome, Problem):
-        return Hazard(
-            check=check,
-            severity=outcome.severity,
-            what=outcome.what,
-            where=(where,),
-            measured=outcome.measured,
-            why=outcome.why,
-            fix=outcome.fix,
-        )
-    if isinstance(outcome, Fine):
-        return Passed(check, (where,), outcome.measured)
-    return Unchecked(check, (where,), outcome.reason, outcome.fix)
 
 
 def _gist(outcome: Outcome) -> object:

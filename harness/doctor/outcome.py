@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.facts import Facts
-from reports.doctor_model import Severity
+from reports.doctor_model import Hazard, Passed, Severity, Unchecked
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,22 @@ class Unseen:
 
 
 Outcome = Problem | Fine | Unseen
+Item = Hazard | Passed | Unchecked  # an outcome with the check's name and the place, as the report has it
+
+
+def item(check: str, where: str, outcome: Outcome) -> Item:
+    """The outcome of a check at a place, for the report."""
+    match outcome:
+        case Problem(severity, what, measured, why, fix):
+            return Hazard(
+                check=check, severity=severity, what=what, where=(where,), measured=measured, why=why, fix=fix
+            )
+        case Fine(measured):
+            return Passed(check, (where,), measured)
+        case Unseen(reason, fix):
+            return Unchecked(check, (where,), reason, fix)
+
+
 Look = Callable[[Facts, "Asked"], Iterable[Outcome]]
 Compare = Callable[[Sequence[Facts], "Asked"], Iterable[tuple[str, Outcome]]]  # (place, outcome)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import platform
 import sys
@@ -14,7 +13,7 @@ from harness.envs.environment import Environment
 from harness.envs.install import nvidia_gpu
 from harness.envs.interpreter import Driver
 from harness.envs.progress import announce, console
-from harness.errors import BadInput, EnvironmentUnusable, closest
+from harness.errors import BadInput, EnvironmentUnusable, closest, nearest
 from scenarios.engines import registry
 
 
@@ -27,7 +26,7 @@ class Backend:
     version: str = ""
 
     def __str__(self) -> str:
-        return f"{self.engine}@{self.environment or self.version}" if self.environment or self.version else self.engine
+        return "@".join(filter(None, (self.engine, self.environment or self.version)))
 
 
 def parse(backend: str) -> Backend:
@@ -63,11 +62,11 @@ def _unknown(backend: str) -> BadInput:
         return BadInput(reason, fix="update or uninstall the package of that plug-in")
     names = registry.names()
     environments = ", ".join(item.name for item in environment.all_environments()) or "none yet"
-    near = difflib.get_close_matches(engine.lower(), names, n=1)
+    near = nearest(engine.lower(), names)
     return BadInput(
         f"there is no backend {backend!r}: {', '.join(names)}; {registry.alternatives(registry.names(embedded=False))} "
         f"also with @ENVIRONMENT or @VERSION (environments: {environments}){closest(engine.lower(), names)}",
-        fix=f"{near[0]}{at}{selector}" if near else "harness env list",
+        fix=f"{near}{at}{selector}" if near else "harness env list",
         instead=backend if near else "",
     )
 

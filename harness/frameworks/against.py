@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.doctor.outcome import Fine, Item, Outcome, Problem, Unseen
 from harness.errors import BadInput
 from harness.frameworks import launcher, servers
 from harness.frameworks.argv import Start, option, taken_apart
 from harness.frameworks.detection import AUTO, detect, recognised
-from harness.frameworks.examine import OPTIONS, Item, items, trapped
+from harness.frameworks.examine import OPTIONS, items, trapped
 from harness.frameworks.examine import read as examined_by
 from harness.frameworks.settings import Settings
 from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept, Meaning
@@ -176,31 +176,26 @@ def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     if command_a.framework is not command_b.framework:
         yield from _concepts(command_a, command_b)
         return
-    engine_arguments = f"{command_a.framework.engine_kwargs}." if command_a.framework.engine_kwargs else None
+    engine_kwargs = command_a.framework.engine_kwargs
+    apart = (f"{engine_kwargs}.",) if engine_kwargs else ()  # compared below by what they mean in each engine
     a, b = command_a.settings, command_b.settings
     names = sorted({*a.values, *b.values, *a.unknown, *b.unknown})
     equal_count = 0
     for name in names:
         concept = _concept(command_a.framework, name)
-        why = _why_unknown(command_a, command_b, name)
-        if why is None or (not why and _has_equal_value(command_a, command_b, name)):
+        why_a, why_b = a.why_unknown(name), b.why_unknown(name)
+        if why_a or why_b:
+            if why_a == why_b:  # such as one shell word, which has one value in both commands
+                equal_count += 1
+            elif concept is not _NOTHING:
+                yield Unseen(why_a or why_b)
+        elif _has_equal_value(command_a, command_b, name):
             equal_count += 1
-        elif why and concept is not _NOTHING:
-            yield Unseen(why)
-        elif not why and not (engine_arguments and name.startswith(engine_arguments)):
+        elif not name.startswith(apart):
             yield _differs(concept, name, command_a.stated(name), command_b.stated(name), engine=command_b.engine)
     yield from _unread(command_a, command_b)
     yield from _kwargs(command_a, command_b)
     yield Fine(f"{equal_count} settings are alike")
-
-
-def _why_unknown(command_a: Told, command_b: Told, name: str) -> str | None:
-    """Why a setting cannot be compared. Empty if it can; None if both are unknown for the same reason, such as one
-    shell word."""
-    whys = [side.settings.why_unknown(name) for side in (command_a, command_b)]
-    if all(whys) and whys[0] == whys[1]:
-        return None
-    return next(filter(None, whys), "")
 
 
 def _has_equal_value(command_a: Told, command_b: Told, name: str) -> bool:
@@ -263,17 +258,16 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 def _of_one_framework(*commands: Told) -> Iterator[Outcome]:
     """Report what commands of two frameworks say that only one of the frameworks knows: the ranks, and other words."""
-    if any(name in side.settings.values or name in side.settings.unknown
-           for name in launcher.MEANINGS for side in commands):  # fmt: skip
+    names = {name for side in commands for name in (*side.settings.values, *side.settings.unknown)}
+    if names & launcher.MEANINGS.keys():
         stated = [side.stated(name) for side in commands for name in launcher.MEANINGS]
         yield Unseen(f"ranks: {'; '.join(stated)}: a framework may start others itself, so they are not compared")
     for side in commands:
-        unmatched_words = [word for word in _set_in_command(side) if word not in side.framework.meanings
-                and not word.startswith(side.framework.aside)]  # fmt: skip
-        if unmatched_words:
-            yield Unseen(
-                f"{', '.join(unmatched_words)} of {side.name}: what it is in the other framework is not known here"
-            )
+        framework = side.framework
+        without_effect = [word for word in _set_in_command(side) if word.startswith(framework.aside)]
+        own_words = [word for word in _set_in_command(side) if word not in (*framework.meanings, *without_effect)]
+        if own_words:
+            yield Unseen(f"{', '.join(own_words)} of {side.name}: what it is in the other framework is not known here")
 
 
 @dataclass(frozen=True)
@@ -362,7 +356,9 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         return
     sides = [_engine_arguments(command, command.framework.engine_kwargs) for command in (command_a, command_b)]
     for name, parameter in BY_NAME.items():
-        if any(side.gives(name) for side in sides) and len({_plain(side.value(name)) for side in sides}) > 1:
+        if not any(side.gives(name) for side in sides):
+            continue
+        if len({_plain(side.value(name)) for side in sides}) > 1:
             concept = Concept("error" if parameter.results else "warning", parameter.trap or _ANY.does)
             yield _differs(concept, f"{name} of the engine", *(_stated(side, name) for side in sides))
     if command_a.engine == command_b.engine and sides[0].values == sides[1].values:

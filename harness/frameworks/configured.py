@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.doctor.outcome import Unseen
-from harness.frameworks.examine import SETTINGS, Item, items, trapped
+from harness.doctor.outcome import Item, Unseen
+from harness.frameworks.examine import SETTINGS, items, trapped
 from harness.frameworks.spec import Framework
 from probes import limits
 from probes.format import EVENTS, FormatError, Run
@@ -84,10 +84,9 @@ def of_recording(framework: Framework, directory: Path) -> list[Item] | None:
     for event in run.events(_CONFIGURATION):
         process = {_CONFIGURATION: event}
         for kind in (_ENVIRONMENT, _HOOKS):
-            process_event = next(
-                (other_event for other_event in run.events(kind) if other_event["pid"] == event["pid"]), None
-            )
-            process |= {kind: process_event} if process_event else {}
+            of_process = (later for later in run.events(kind) if later["pid"] == event["pid"])
+            if first := next(of_process, None):
+                process[kind] = first
         return _of(framework, process)
     return None
 

@@ -5,7 +5,6 @@ The command is read and never run: its words, and the Python and shell scripts t
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
@@ -16,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from harness.errors import BadInput, closest
+from harness.errors import BadInput, closest, nearest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.installed import Installation, ask
 from harness.frameworks.leading_imports import leading_imports
@@ -110,8 +109,8 @@ def framework_named(name: str, *, fitting: Collection[str] = ()) -> Framework:
     """The framework of that name. Raises BadInput if there is none."""
     if name not in frameworks():
         message = f"there is no adapter for {name!r} (there are: {names()}){closest(name, frameworks())}"
-        near = difflib.get_close_matches(name, frameworks(), n=1)
-        raise BadInput(_with_refused(message, name), fix=_named(near or fitting or frameworks()))
+        near = nearest(name, frameworks())
+        raise BadInput(_with_refused(message, name), fix=_named([near] if near else fitting or frameworks()))
     return frameworks()[name]
 
 

@@ -13,7 +13,7 @@ from harness.amended_command import amended
 from harness.doctor.checks.builds import judge_locks
 from harness.doctor.gather.builds import Builds, Lock
 from harness.doctor.gather.builds import look as look_at
-from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.doctor.outcome import Fine, Item, Outcome, Problem, Unseen, item
 from harness.frameworks.argv import Start, taken_apart
 from harness.frameworks.detection import AUTO, Job, detect, of, without_prefixes
 from harness.frameworks.launcher import launched
@@ -22,7 +22,6 @@ from harness.frameworks.shared_traps import shared_traps
 from harness.frameworks.spec import Examined, Framework
 from harness.program import CommandNotRun, find_program
 from probes import redaction
-from reports.doctor_model import Hazard, Passed, Unchecked
 
 SETTINGS, VERSION, OPTIONS = "framework-settings", "framework-version", "framework-options"
 RULES = {
@@ -30,7 +29,6 @@ RULES = {
     VERSION: "The framework is installed, in a version that the harness knows.",
     OPTIONS: "The options of the command are those of the installed version.",
 }
-Item = Hazard | Passed | Unchecked
 
 
 def look(
@@ -72,7 +70,9 @@ def absent_program(
         find_program(program, taken_apart(command, its.starts, environ).variables)
     except CommandNotRun as error:
         prefixes = shlex.join(command[: len(command) - len(program)])
-        change = (error.fix or "").replace("-- ", f"-- {prefixes} ", 1) if prefixes else error.fix or ""
+        change = error.fix or ""
+        if prefixes:  # env, nice and the like were typed in front of the program, and stay there
+            change = change.replace("-- ", f"-- {prefixes} ", 1)
         fix = amended(["doctor", "--framework", its.name, "--", *command], change)
         return items("command-program", [Problem("error", error.message, "", "the job ends before it starts", fix)])
     return []
@@ -88,32 +88,16 @@ def read(job: Job, start: Start) -> Examined:
 def trapped(framework: Framework, settings: Settings, version: str) -> list[Item]:
     """Check a configuration for every trap of that version."""
     return [
-        item
+        hazard
         for trap in (*framework.traps, *shared_traps(framework))
         if trap.applies(version)
-        for item in items(trap.check, trap.look(settings))
+        for hazard in items(trap.check, trap.look(settings))
     ]
 
 
 def items(check: str, outcomes: Iterable[Outcome], where: str = "the command") -> list[Item]:
     """The outcomes of a check as items of the doctor's report."""
-    return [_item(check, outcome, (where,)) for outcome in outcomes]
-
-
-def _item(check: str, outcome: Outcome, where: tuple[str, ...]) -> Item:
-    if isinstance(outcome, Problem):
-        return Hazard(
-            check=check,
-            severity=outcome.severity,
-            what=outcome.what,
-            where=where,
-            measured=outcome.measured,
-            why=outcome.why,
-            fix=outcome.fix,
-        )
-    if isinstance(outcome, Fine):
-        return Passed(check, where, outcome.measured)
-    return Unchecked(check, where, outcome.reason, outcome.fix)
+    return [item(check, where, outcome) for outcome in outcomes]
 
 
 def _at_the_start(start: Start, command: Sequence[str], framework: Framework) -> Unseen:

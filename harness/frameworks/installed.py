@@ -82,12 +82,11 @@ class Installation:
             base = Path(place).joinpath(*submodules)
             if not submodules and base.is_file():
                 return base
-            for file in (
-                base / "__init__.py",
-                base.with_name(base.name + ".py") if submodules else base / "__init__.py",
-            ):
-                if file.is_file():
-                    return file
+            files = [base / "__init__.py"]
+            if submodules:
+                files.append(base.with_name(f"{base.name}.py"))
+            if file := next(filter(Path.is_file, files), None):
+                return file
         return None
 
 
@@ -109,11 +108,10 @@ def ask(
             answer = json.loads(line.removeprefix(_ANSWER))
             places = {name: tuple(paths) for name, paths in answer["places"].items()}
             return Installation(python, answer["version"], places, dict(environ))
-    last_line = (errors.strip().splitlines() or ["nothing"])[-1].strip()[:200]
     if version:
-        raise BadInput(f"{python} is Python {version} and cannot say what it has: {last_line}", fix=NAME_IT)
+        raise BadInput(f"{python} is Python {version} and cannot say what it has: {_last_line(errors)}", fix=NAME_IT)
     raise BadInput(
-        f"{python} is no Python interpreter that works: told to run Python it ended with {code} ({last_line})",
+        f"{python} is no Python interpreter that works: told to run Python it ended with {code} ({_last_line(errors)})",
         fix=NAME_IT,
     )
 
@@ -128,8 +126,12 @@ def query(python: str, code: str, words: Sequence[str], environ: Mapping[str, st
     for line in output.splitlines():
         if line.startswith(_ANSWER):
             return dict(json.loads(line.removeprefix(_ANSWER)))
-    last = (errors.strip().splitlines() or ["nothing"])[-1].strip()[:200]
-    return {"unknown": f"its parser cannot be asked in {python}: {last}"}
+    return {"unknown": f"its parser cannot be asked in {python}: {_last_line(errors)}"}
+
+
+def _last_line(errors: str) -> str:
+    lines = errors.strip().splitlines() or ["nothing"]
+    return lines[-1].strip()[:200]
 
 
 def _answer(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -241,15 +242,14 @@ def _options(words: Sequence[str]) -> Iterator[tuple[Option, str]]:
 
     `-m` and `--module` say only what follows.
     """
-    place = 0
-    while place < len(words):
-        word = words[place]
-        place += 1
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
         if not _SPLITS.fullmatch(word) or word in ("-m", "--module"):
             continue
         name, joined, value = word.lstrip("-").partition("=")
-        following = "" if joined or place == len(words) or words[place].startswith("-") else words[place]
-        place += bool(following)
+        has_value = bool(rest) and not joined and not rest[0].startswith("-")
+        following = rest.popleft() if has_value else ""
         bare = not joined and not following
         yield Option(name.replace("-", "_"), value or following, bare=bare), f"{word} {following}".strip()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -73,17 +74,15 @@ class Parser:
 def dashed(words: Sequence[str], *, hyphens: bool = False) -> Iterator[Option]:
     """Yield the options `--name value` among words. `hyphens`: treat them as underscores, as Transformers' parser
     does."""
-    place = 0
-    while place < len(words):
-        word = words[place]
-        place += 1
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
         if not re.match(r"--[A-Za-z]", word):
             continue
         name, joined, value = word[2:].partition("=")
         following: list[str] = []
-        while not joined and place < len(words) and not _DASHED.match(words[place]):
-            following.append(words[place])
-            place += 1
+        while rest and not joined and not _DASHED.match(rest[0]):
+            following.append(rest.popleft())
         name = name.replace("-", "_") if hyphens else name
         yield Option(name, value or " ".join(following), bare=not joined and not following)
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -143,12 +144,12 @@ def unknown_options(server: Server, names: Sequence[str]) -> Iterator[Outcome]:
 
 def _lacking(words: Sequence[str], version: str, installed: str, names: Sequence[str]) -> tuple[str, ...]:
     """The long options that the server does not have, if `names` are those of its version."""
-    has = [_plain(f"--{name}") for name in names] if version == installed else []
-    options = (_plain(word) for word in words if word.startswith("--"))
+    if not names or version != installed:
+        return ()
+    has = [_plain(f"--{name}") for name in names]
+    options = dict.fromkeys(_plain(word) for word in words if word.startswith("--"))
     # Its parser takes abbreviations.
-    return tuple(
-        dict.fromkeys(option for option in options if has and not any(full.startswith(option) for full in has))
-    )
+    return tuple(option for option in options if not any(full.startswith(option) for full in has))
 
 
 def _plain(word: str) -> str:
@@ -165,9 +166,10 @@ def _models(server_a: Server, server_b: Server) -> Outcome | None:
     stated = "; ".join(f"{side.name}: {redaction.text(side.model) or 'no model'}" for side in (server_a, server_b))
     if any(not model or SHELL.search(model) for model in models):
         return Unseen(f"whether the model is the same is not known: {stated}")
-    may_be_one = any(map(_PATH.match, models)) and len({os.path.basename(model) for model in models}) == 1
-    does = "a folder may hold the same model" if may_be_one else CONCEPTS["policy"].does
-    return Problem("warning" if may_be_one else "error", "model differs", stated, does, "serve one model in both")
+    fix, last_names = "serve one model in both", set(map(os.path.basename, models))
+    if any(map(_PATH.match, models)) and len(last_names) == 1:
+        return Problem("warning", "model differs", stated, "a folder may hold the same model", fix)
+    return Problem("error", "model differs", stated, CONCEPTS["policy"].does, fix)
 
 
 def _versions(server_a: Server, server_b: Server) -> Outcome:
@@ -189,7 +191,8 @@ def _version(engine: str, program: str) -> str:
     if path := shutil.which(program):
         packages = [str(folder) for folder in Path(path).parent.parent.glob("lib/python3*/site-packages")]
         names = {engine, *ENGINES[engine].packages}
-        if version := next((each.version for each in distributions(path=packages) if each.name in names), ""):
+        versions = (each.version for each in distributions(path=packages) if each.name in names)
+        if version := next(versions, ""):
             return version
     return environment.version if environment else ""
 
@@ -305,23 +308,21 @@ def _arguments(engine: str, words: Sequence[str], lacking: Sequence[str]) -> dic
     switches = {argument.name for argument in _table(engine).values() if isinstance(argument.default, bool)}
     arguments: dict[str, Any] = {}
     loose: list[str] = []  # words behind options that the server does not have
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
+        value_follows = bool(rest) and not _OPTION.match(rest[0])
         if word.startswith("--") and _plain(word) in lacking:
-            if "=" not in word and at < len(words) and not _OPTION.match(words[at]):
-                loose.append(words[at])
-                at += 1
+            if value_follows and "=" not in word:
+                loose.append(rest.popleft())
             continue
         if not word.startswith("-"):
             arguments.setdefault("model", word)
             continue
         name, equals, value = _option_parts(word, spellings)
         takes_value = name not in switches and not _SWITCH.fullmatch(name)
-        if not equals and at < len(words) and takes_value and not _OPTION.match(words[at]):
-            value, equals = words[at], True
-            at += 1
+        if not equals and takes_value and value_follows:
+            value, equals = rest.popleft(), True
         if name.startswith("no_") and not equals:
             arguments[name.removeprefix("no_")] = False
         else:

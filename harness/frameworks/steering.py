@@ -16,7 +16,7 @@ from harness.frameworks.spec import Framework
 from harness.program import with_path_first
 from probes.adapters import PLUGIN, SEED
 from probes.draws import COUPLED
-from probes.format import Run
+from probes.format import Run, mapping
 from scenarios.engines import registry
 
 
@@ -65,8 +65,9 @@ def unsteered(folder: Path, framework: Framework, *, seed: int | None, coupled: 
         return ""
     run = Run(folder, strict=False)
     wanted = seed if coupled is None else coupled
-    if framework.seeds_prompts and (got := (run.manifest.get("seeds") or {}).get("data")) != wanted:
-        return f"the prompts were not shuffled with the seed {wanted} (recorded: {got})"
+    recorded_seed = mapping(run.manifest.get("seeds")).get("data")
+    if framework.seeds_prompts and recorded_seed != wanted:
+        return f"the prompts were not shuffled with the seed {wanted} (recorded: {recorded_seed})"
     if coupled is None:
         return ""
     modes = [frame.fields.get("mode") for frame in run.frames("rollout")]

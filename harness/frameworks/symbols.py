@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.frameworks.installed import Installation, ask
 from probes.adapters import Adapter
@@ -62,6 +63,17 @@ def check(adapter: Adapter, python: str) -> Checked:
     return Checked(adapter.framework, python, installed.version, tested, adapter.versions, symbols)
 
 
+# What a hook can be put on. An assignment may hold a function: its value is not looked at.
+_CALLABLE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign)
+
+
+class _Definition(NamedTuple):
+    """The statement that defines a name, and the module in which it is."""
+
+    module: str
+    node: ast.stmt
+
+
 class _Source:
     """The installed source, parsed module by module."""
 
@@ -77,14 +89,15 @@ class _Source:
             where = f"module {module}" if package in self._installed.places else f"package {package}"
             return f"{where} is not installed"
         holder, *members = path
-        node = self._find(module, holder)
-        if node is None:
+        definition = self._find(module, holder)
+        if definition is None:
             return f"{module} has no {holder}"
         if not members:
-            return "" if _callable(node[1]) else f"{module}:{holder} is no function"
-        if not isinstance(node[1], ast.ClassDef):
+            return "" if isinstance(definition.node, _CALLABLE) else f"{module}:{holder} is no function"
+        if not isinstance(definition.node, ast.ClassDef):
             return f"{module}:{holder} is no class"
-        return "" if self._has(node[0], node[1], members[0], DEEPEST) else f"{module}:{holder} has no {members[0]}"
+        has_member = self._has(definition.module, definition.node, members[0], DEEPEST)
+        return "" if has_member else f"{module}:{holder} has no {members[0]}"
 
     def _tree(self, module: str) -> ast.Module | None:
         if module not in self._parsed:
@@ -92,20 +105,20 @@ class _Source:
             self._parsed[module] = _parsed(file) if file is not None else None
         return self._parsed[module]
 
-    def _find(self, module: str, name: str, depth: int = DEEPEST) -> tuple[str, ast.stmt] | None:
-        """The (module, statement) that defines a name, followed through imports; None if it is not found."""
+    def _find(self, module: str, name: str, depth: int = DEEPEST) -> _Definition | None:
+        """What defines a name, followed through imports; None if it is not found."""
         tree = self._tree(module)
         if tree is None or not depth:
             return None
         for node in _statements(tree.body):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == name:
-                return module, node
+                return _Definition(module, node)
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     if (alias.asname or alias.name) == name:
                         return self._find(_absolute(self._package(module), node), alias.name, depth - 1)
         assigned = next((node for node in _statements(tree.body) if name in _targets(node)), None)
-        return (module, assigned) if assigned is not None else None
+        return _Definition(module, assigned) if assigned is not None else None
 
     def _package(self, module: str) -> str:
         """The package from which relative imports of a module start."""
@@ -113,16 +126,20 @@ class _Source:
         return module if file is not None and file.name == "__init__.py" else module.rpartition(".")[0]
 
     def _has(self, module: str, node: ast.ClassDef, name: str, depth: int) -> bool:
+        """Whether a class has a member, of its own or inherited."""
         for statement in _statements(node.body):
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and statement.name == name:
                 return True
             if name in _targets(statement):
                 return True
-        for base in node.bases if depth else ():
-            parent = self._find(module, base.id) if isinstance(base, ast.Name) else None
-            if parent is not None and isinstance(parent[1], ast.ClassDef) and self._has(*parent, name, depth - 1):  # type: ignore[arg-type]
-                return True
-        return False
+        if not depth:
+            return False
+        bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+        parents = filter(None, (self._find(module, base) for base in bases))
+        return any(
+            isinstance(parent.node, ast.ClassDef) and self._has(parent.module, parent.node, name, depth - 1)
+            for parent in parents
+        )
 
 
 def _parsed(file: Path) -> ast.Module | None:
@@ -144,12 +161,12 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _targets(node: ast.stmt) -> list[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-def _callable(node: ast.stmt) -> bool:
-    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign))
+    match node:
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []
 
 
 def _absolute(package: str, node: ast.ImportFrom) -> str:
@@ -157,4 +174,4 @@ def _absolute(package: str, node: ast.ImportFrom) -> str:
         return node.module or ""
     base = package.split(".")
     base = base[: len(base) - node.level + 1]
-    return ".".join([*base, *([node.module] if node.module else [])])
+    return ".".join(filter(None, [*base, node.module]))

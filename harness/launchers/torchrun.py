@@ -77,7 +77,9 @@ def _without_torchrun(words: Sequence[str]) -> str:
         name = name.replace("_", "-")
         of_torchrun[name] = value if equals or name in FLAGS or not rest else rest.pop(0)
     python = ["python", "-m"] if of_torchrun.keys() & {"m", "module"} else ["python"]
-    rank = [*([] if "no-python" in of_torchrun else python), *rest] if rest else ["python", "train.py"]
+    if "no-python" in of_torchrun:
+        python = []
+    rank = [*python, *rest] if rest else ["python", "train.py"]
     options = []
     if of_torchrun.get("nnodes", "").isdigit():
         options += ["--nodes", of_torchrun["nnodes"]]

@@ -155,10 +155,12 @@ def shape(name: str, function: Callable[..., Any], request: dict[str, Any]) -> t
     first = positional[0].name if positional else ""  # may take all settings, or the model
     if wanted := [item for item in required(function) if item not in (first, *setting_names, *beside)]:
         raise Missing(wanted)
-    if first and first not in beside and not setting_names and not anything:
+    if anything:  # (**settings)
+        return "keywords", None
+    if setting_names:  # (dtype, seed)
+        return "keywords", setting_names + beside
+    if first and first not in beside:  # (settings)
         return "dictionary", None
-    if setting_names or anything:
-        return "keywords", None if anything else setting_names + beside
     raise TypeError("it takes neither settings by name nor a dictionary of them")
 
 
@@ -253,17 +255,20 @@ def candidates(module: types.ModuleType, request: dict[str, Any]) -> Iterator[tu
     public = [function for function in own if not function.__name__.startswith("_")]
     used = set() if wanted else {name for function in public for name in used_by(function, module)}
     for name, value in list(vars(module).items()):
-        if (wanted and name not in wanted) or (not wanted and name.startswith("_")):
+        is_wanted = name in wanted if wanted else not name.startswith("_")
+        if not is_wanted:
             continue
         if inspect.isfunction(value) and value.__module__ == module.__name__:
             yield name, value
-        elif (
-            isinstance(value, dict)
-            and name not in used
-            and len(set(value) & set(request["settings"])) > 1
-            and all(target is None or isinstance(target, str) for target in value.values())
-        ):
+        elif name not in used and is_table(value, request["settings"]):
             yield name, table(value)
+
+
+def is_table(value: Any, settings: list[str]) -> bool:
+    """Whether a value of the file renames settings, more than one: a dictionary of names, None where there is none."""
+    if not isinstance(value, dict) or len(set(value) & set(settings)) < 2:
+        return False
+    return all(target is None or isinstance(target, str) for target in value.values())
 
 
 def leaving(leave: Callable[[int], Any]) -> Any:

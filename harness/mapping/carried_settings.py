@@ -101,6 +101,33 @@ def asked_for(of_part: tuple[Setting, ...]) -> list[dict[str, Any]]:
     return [base, *varied, *without, *edges]
 
 
+@dataclass(frozen=True)
+class Replies:
+    """The answers to the requests of `asked_for`, by what was asked.
+
+    `base`: with every setting at its first value. `varied`, `without`: (setting, answer) with this setting at its
+    second value, and without it. `edges`: (setting, edge, answer).
+    """
+
+    base: dict[str, Any]
+    varied: list[tuple[Setting, dict[str, Any]]]
+    without: list[tuple[Setting, dict[str, Any]]]
+    edges: list[tuple[Setting, Edge, dict[str, Any]]]
+
+    @staticmethod
+    def of(of_part: tuple[Setting, ...], answers: list[dict[str, Any]]) -> Replies:
+        varied_end = 1 + len(of_part)
+        without_end = varied_end + len(of_part)
+        tried = [(item, edge) for item in of_part for edge in item.edges]
+        at_edges = zip(tried, answers[without_end:], strict=True)
+        return Replies(
+            base=answers[0],
+            varied=list(zip(of_part, answers[1:varied_end], strict=True)),
+            without=list(zip(of_part, answers[varied_end:without_end], strict=True)),
+            edges=[(item, edge, answer) for (item, edge), answer in at_edges],
+        )
+
+
 def harness_gives(of_part: tuple[Setting, ...], requested: dict[str, Any]) -> dict[str, Any]:
     """What the harness's own mapping gives for canonical parameters."""
     return {item.target.name: item.target.write(requested[item.source.name])

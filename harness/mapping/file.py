@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.machinery
 import json
 import os
@@ -18,10 +17,19 @@ from typing import Any, cast
 from harness.envs.environment import all_environments, find
 from harness.envs.interpreter import import_failure
 from harness.envs.stored_arguments import accepted, of_tables
-from harness.errors import BadInput, Mistakes, closest
+from harness.errors import BadInput, Mistakes, closest, nearest
 from harness.frameworks.spec import frameworks
 from harness.mapping import call_program
-from harness.mapping.carried_settings import CANONICAL, MODEL, Setting, asked_for, harness_gives, owners, settings
+from harness.mapping.carried_settings import (
+    CANONICAL,
+    MODEL,
+    Replies,
+    Setting,
+    asked_for,
+    harness_gives,
+    owners,
+    settings,
+)
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
 from harness.other_paths import free_path, nearest_folder, similar_path
 from harness.triage.collect import bounded
@@ -79,21 +87,27 @@ class Answers:
         """The answers to the requests of a part: with that part's settings alone, or with both parts' if the
         function reads both."""
         alone, combined = self.calls.get(part, []), self.calls.get(f"{part}{_WITH_THE_REST}", [])
-        return alone if not combined or (alone and "native" in alone[0]) else combined
+        works_alone = bool(alone) and "native" in alone[0]
+        return combined if combined and not works_alone else alone
 
     def raised(self) -> tuple[int, str]:
         """The line of the file that raised the first error, and the error; (0, "") if none was raised."""
-        first_calls = [calls[0] for calls in map(self.of, PARTS) if calls]
-        errors = ((call["line"], call["error"]) for call in first_calls if call.get("line"))
-        return next(errors, (0, ""))
+        for call in self._first_calls():
+            if call.get("line"):
+                return call["line"], call["error"]
+        return 0, ""
+
+    def _first_calls(self) -> list[dict[str, Any]]:
+        """The answer for each part's first values."""
+        return [calls[0] for calls in map(self.of, PARTS) if calls]
 
     def trouble(self, file: str) -> str:
         """Why the function maps nothing, as far as its answers tell."""
         line, error = self.raised()
         if line:
             return f"{file}:{line} {self.name} raised {error}"
-        errors = [calls[0].get("error", "") for calls in map(self.of, PARTS) if calls]
-        why = self.error or next(filter(None, errors), "nothing that it returns follows a setting")
+        errors = [self.error, *(call.get("error", "") for call in self._first_calls())]
+        why = next(filter(None, errors), "nothing that it returns follows a setting")
         return f"{self.name}: {why}"
 
 
@@ -110,23 +124,14 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     judges = Judges(Judge(source, target, names), Judge(None, target, names))
     parts = [_judged(part, functions, plans, judges, options) for part in PARTS]
     judged = _without_namesakes(list(filter(None, parts)), target)
-    judged_parts = {item.part for item in judged}
-    absent = [part for part in PARTS if part not in judged_parts]
-    raising = _raising(functions, judged)
+    absent, raising = _absent(judged), _raising(functions, judged)
     if absent and raising:
         raise _raised(raising, absent, judged, plans, options)
     if not judged:
         raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
     notes += _notes_on_engines(judged, options, takes)
-    notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
-    notes += [note for item in judged for note in (*_other_names(item, options), *item.notes)]
-    notes += [f"{function.trouble(options.file)}: not checked" for function in raising]
-    if absent:
-        notes += [
-            f"{function.trouble(options.file)}: {_with(function.missing)}" for function in functions if function.missing
-        ]
-    notes += _without_effect(functions, options)
+    notes += _notes_on_functions(judged, functions, options)
     return Mapping(
         file=options.file,
         source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else options.source,
@@ -164,6 +169,23 @@ def _notes_on_engines(judged: list[_Part], options: Asked, takes: Takes | None) 
     if options.engine == options.source and any(item.function.shape != CANONICAL for item in judged):
         others = " or ".join(f"--engine {name}" for name in registry.names(embedded=False) if name != options.engine)
         yield f"both sides are {target.title}: a mapping to another engine is checked with {others}"
+
+
+def _notes_on_functions(judged: list[_Part], functions: list[Answers], options: Asked) -> Iterator[str]:
+    """Notes on what the functions of the file do not map, read otherwise, or ignore."""
+    absent = _absent(judged)
+    for part in absent:
+        yield f"no function of the file maps settings of the {part}: not checked"
+    for item in judged:
+        yield from _other_names(item, options)
+        yield from item.notes
+    for function in _raising(functions, judged):
+        yield f"{function.trouble(options.file)}: not checked"
+    for function in functions:
+        # One that could not be called is of interest only while a part is not mapped: it may be the one that does.
+        if absent and function.missing:
+            yield f"{function.trouble(options.file)}: {_with(function.missing)}"
+    yield from _without_effect(functions, options)
 
 
 def _with(names: Iterable[str]) -> str:
@@ -230,35 +252,40 @@ def _judged(
         return None
     judge = judges.canonical if function.shape == CANONICAL else judges.native
     of_part = _of_part(part, _plan(function, plans))
-    trials = _trials(part, function, of_part)
-    answers = function.of(part)
-    end = 1 + 2 * len(of_part)
-    without = zip(of_part, answers[1 + len(of_part) : end], strict=True)
-    arrivals = [item for trial in trials for item in judge.arrivals(trial)]
-    tied = {item.parameter for item in arrivals if item.kind == "tied"}
-    # A setting whose argument follows another one is tied, and counts once.
-    arrivals = [item for item in arrivals if item.kind != "dropped" or item.parameter not in tied]
-    findings = {(item.setting, item.kind, item.text): item for item in arrivals}
-    left_out = (judge.left_out(item, call["native"]) for item, call in without if "native" in call)
-    wrong = {item.parameter for item in findings.values()}
-    at_edges, notes = _edges(judge, of_part, answers[end:], wrong)
-    notes += [note for trial in trials if trial.setting.parameter.name not in wrong if (note := judge.surplus(trial))]
-    findings.update({(item.setting, item.kind, item.text): item for item in at_edges})
+    replies = Replies.of(of_part, function.of(part))
+    trials = _trials(function, replies)
+    findings = _arrivals(judge, trials)
+    # A setting is reported once: what is wrong with it at its first two values would show at every edge again.
+    wrong = {item.parameter for item in findings}
+    at_edges, notes = _edges(judge, replies, wrong)
+    sound_trials = [trial for trial in trials if trial.setting.parameter.name not in wrong]
+    notes += filter(None, map(judge.surplus, sound_trials))
+    findings += at_edges
     wrong |= {item.parameter for item in at_edges}
+    left_out = [
+        judge.left_out(item, answer["native"])
+        for item, answer in replies.without
+        if "native" in answer and item.parameter.name not in wrong
+    ]
+    of_samplers = judge.differs(of_part) if part == "sampling" else ()
     return _Part(
         part=part,
         function=function,
         settings={item.parameter.name: item.source.name for item in of_part},
-        findings=(*findings.values(), *_of_arguments(judge, cast(Part, part), answers, list(findings.values()))),
-        left_out=tuple(
-            text for item, text in zip(of_part, left_out, strict=False) if text and item.parameter.name not in wrong
-        ),
-        differs=(
-            *(judge.differs(of_part) if part == "sampling" else ()),
-            *filter(None, map(judge.other_meaning, trials)),
-        ),
+        findings=(*findings, *_of_arguments(judge, cast(Part, part), function.of(part), findings)),
+        left_out=tuple(filter(None, left_out)),
+        differs=(*of_samplers, *filter(None, map(judge.other_meaning, trials))),
         notes=tuple(notes),
     )
+
+
+def _arrivals(judge: Judge, trials: list[Trial]) -> list[Arrival]:
+    """What is wrong with the settings at their first two values, each once."""
+    arrivals = [item for trial in trials for item in judge.arrivals(trial)]
+    tied = {item.parameter for item in arrivals if item.kind == "tied"}
+    # A setting whose argument follows another one is tied, and counts once.
+    arrivals = [item for item in arrivals if item.kind != "dropped" or item.parameter not in tied]
+    return list({(item.setting, item.kind, item.text): item for item in arrivals}.values())
 
 
 def _of_arguments(judge: Judge, part: Part, answers: list[dict[str, Any]], of_settings: list[Arrival]) -> list[Arrival]:
@@ -290,6 +317,7 @@ def _without_namesakes_of(other: _Part, part: _Part, target: EngineSpec) -> _Par
     A part of which nothing else arrives is not mapped by this function: then an argument of it is a wrong name.
     """
     wrong = {finding.parameter for finding in other.findings}
+    # Argument of the engine -> the setting of the other part that arrives by it.
     arrived = {
         argument: other.settings[parameter.name]
         for (of_part, argument), parameter in owners(target).items()
@@ -325,22 +353,25 @@ def _other_names(judged: _Part, options: Asked) -> Iterator[str]:
         yield f"{function.name} gets canonical names, and looks up what is none: {', '.join(texts)}"
 
 
-def _edges(
-    judge: Judge, of_part: tuple[Setting, ...], answers: list[dict[str, Any]], wrong: set[str]
-) -> tuple[list[Arrival], list[str]]:
+def _edges(judge: Judge, replies: Replies, wrong: set[str]) -> tuple[list[Arrival], list[str]]:
     """(The first edge at which each setting that is not wrong does not arrive, edges that the mapping refuses)."""
     arrivals: dict[str, Arrival] = {}
     notes = []
-    tried = ((setting, edge) for setting in of_part for edge in setting.edges)
-    for (setting, edge), call in zip(tried, answers, strict=True):
+    for setting, edge, answer in replies.edges:
         name = setting.parameter.name
         if name in wrong or name in arrivals:
             continue
-        if "error" in call:
-            notes.append(f"{setting.source.name}={edge.native!r}, {edge.why}: the mapping raises {call['error']}")
-        elif (arrival := judge.at_edge(setting, edge, call["native"])) is not None:
+        if "error" in answer:
+            notes.append(f"{setting.source.name}={edge.native!r}, {edge.why}: the mapping raises {answer['error']}")
+        elif (arrival := judge.at_edge(setting, edge, answer["native"])) is not None:
             arrivals[name] = arrival
     return list(arrivals.values()), notes
+
+
+def _absent(judged: list[_Part]) -> list[str]:
+    """The parts that no function of the file maps."""
+    judged_parts = {item.part for item in judged}
+    return [part for part in PARTS if part not in judged_parts]
 
 
 def _raising(functions: list[Answers], judged: list[_Part]) -> list[Answers]:
@@ -349,24 +380,31 @@ def _raising(functions: list[Answers], judged: list[_Part]) -> list[Answers]:
     return [function for function in functions if function.name not in used and any(function.raised())]
 
 
-def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[Trial]:
-    base, *varied = function.of(part)
-    edges = [(item, edge) for item in of_part for edge in item.edges]
+def _trials(function: Answers, replies: Replies) -> list[Trial]:
     at_edges: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
-    for (item, edge), call in zip(edges, varied[2 * len(of_part) :], strict=True):
-        if "native" in call:
-            at_edges.setdefault(item.parameter.name, []).append((edge.native, call["native"]))
+    for item, edge, answer in replies.edges:
+        if "native" in answer:
+            at_edges.setdefault(item.parameter.name, []).append((edge.native, answer["native"]))
+    base = replies.base["native"]
     return [
         Trial(
             setting=item,
-            base=base["native"],
-            varied=call.get("native", base["native"]),
-            error=call.get("error", ""),
+            base=base,
+            varied=answer.get("native", base),
+            error=answer.get("error", ""),
             accepted=function.takes is None or item.source.name in function.takes or item.parameter.name == "model",
             at_edges=tuple(at_edges.get(item.parameter.name, ())),
         )
-        for item, call in zip(of_part, varied, strict=False)
+        for item, answer in replies.varied
     ]
+
+
+def _trials_of(part: str, function: Answers, plan: tuple[Setting, ...]) -> list[Trial]:
+    """The trials of a part by a function that may not map it: none where it raises on the part's first values."""
+    answers = function.of(part)
+    if not answers or "native" not in answers[0]:
+        return []
+    return _trials(function, Replies.of(_of_part(part, plan), answers))
 
 
 def _mapping_of(
@@ -400,20 +438,19 @@ def _carried(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[i
     Engines have names that are settings of both parts, as vLLM's `seed`. What follows such a setting says nothing of a
     part, unless it is an argument that only this part has.
     """
-    answers = function.of(part)
-    if not answers or "native" not in answers[0]:
-        return 0, 0
-    # A setting counts as carried if any returned argument changes with it.
     others = [item for item in plan if item.part != part]
     shared = {item.source.name for item in others}
     elsewhere = {item.target.name for item in others if item.target is not None}
-    trials = [
-        trial for trial in _trials(part, function, _of_part(part, plan))
-        if trial.followers
-        and (trial.setting.source.name not in shared or _own_name(trial.setting, elsewhere) in trial.followers)
-    ]  # fmt: skip
-    targets = [(trial.setting.target, trial.followers) for trial in trials]
-    return len([1 for target, followers in targets if target is not None and target.name in followers]), len(trials)
+    own = carried = 0
+    for trial in _trials_of(part, function, plan):
+        target, followers = trial.setting.target, trial.followers
+        own_name = "" if target is None else target.name
+        own_follows = own_name in followers
+        tells_of_part = trial.setting.source.name not in shared or (own_follows and own_name not in elsewhere)
+        if followers and tells_of_part:
+            carried += 1
+            own += own_follows
+    return own, carried
 
 
 def _passed_on(part: str, function: Answers, plan: tuple[Setting, ...]) -> bool:
@@ -425,21 +462,13 @@ def _passed_on(part: str, function: Answers, plan: tuple[Setting, ...]) -> bool:
 
 def _by_name(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[int, int]:
     """Of settings that the target engine names otherwise: (number with the target's name, with the source's)."""
-    answers = function.of(part)
-    if not answers or "native" not in answers[0]:
-        return 0, 0
     translated = passed = 0
-    for trial in _trials(part, function, _of_part(part, plan)):
+    for trial in _trials_of(part, function, plan):
         source, target = trial.setting.source, trial.setting.target
         if target is not None and target.name != source.name:
             translated += target.name in trial.followers
             passed += source.name in trial.followers
     return translated, passed
-
-
-def _own_name(setting: Setting, elsewhere: set[str]) -> str | None:
-    """The setting's argument in the target engine; None if the other part has one of that name."""
-    return None if setting.target is None or setting.target.name in elsewhere else setting.target.name
 
 
 def _plan(function: Answers, plans: dict[str, tuple[Setting, ...]]) -> tuple[Setting, ...]:
@@ -457,15 +486,10 @@ def _without(plan: tuple[Setting, ...], options: Asked) -> tuple[Setting, ...]:
         if name not in names:
             raise BadInput(
                 f"--ignore {name}: {options.source} has no such setting here{closest(name, names)}",
-                fix=_nearest(name, names),
+                fix=nearest(name, names),  # empty where none is near: the word is left out
                 instead=name,
             )
     return tuple(item for item in plan if item.source.name not in options.ignored)
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    """The known word nearest to an unknown one; empty where none is near, so that it is left out."""
-    return next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
 
 # --- the calls
@@ -475,6 +499,29 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
     """The answers of every function of the file, and the packages that were replaced by stand-ins."""
     file = Path(options.file)
     check_file(options.file)
+    answer = _result(options, plans)
+    if answer["error"]:
+        place = f"{file}:{answer['line']}" if answer["line"] else str(file)
+        raise BadInput(f"{place} cannot be imported: {answer['error']}", fix=_import_fix(options, answer))
+    called_names = [entry["name"] for entry in answer["functions"]]
+    missing = [name for name in options.functions if name not in called_names]
+    if missing:
+        names = answer["names"]
+        message = f"{file} has no function {missing[0]}{closest(missing[0], names)}"
+        fix = nearest(missing[0], names) if names else _ADVICE
+        raise BadInput(message, fix=fix, instead=missing[0])
+    functions = [
+        Answers(
+            entry["name"], entry["shape"], entry["answers"], entry["takes"], entry["error"], tuple(entry["missing"])
+        )
+        for entry in answer["functions"]
+    ]
+    return functions, answer["stand_ins"]
+
+
+def _result(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:
+    """What `call_program` wrote about the file. Raises BadInput where it wrote nothing."""
+    file = Path(options.file)
     with tempfile.TemporaryDirectory(prefix="harness-mapping-") as folder:
         request, result = Path(folder) / "request.json", Path(folder) / "result.json"
         request.write_text(json.dumps(_request(options, plans)), encoding="utf-8")
@@ -495,23 +542,8 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
             last = "".join(f": {line}" for line in done.err.strip().splitlines()[-1:])
             fix = _line(options, file, "-X", "faulthandler")
             raise BadInput(f"{file} ends the process that executes it, with {exit_text(done.code)}{last}", fix=fix)
-        answer = json.loads(result.read_text(encoding="utf-8"))
-    if answer["error"]:
-        place = f"{file}:{answer['line']}" if answer["line"] else str(file)
-        raise BadInput(f"{place} cannot be imported: {answer['error']}", fix=_import_fix(options, answer))
-    missing = [name for name in options.functions if name not in [entry["name"] for entry in answer["functions"]]]
-    if missing:
-        names = answer["names"]
-        message = f"{file} has no function {missing[0]}{closest(missing[0], names)}"
-        fix = _nearest(missing[0], names) if names else _ADVICE
-        raise BadInput(message, fix=fix, instead=missing[0])
-    functions = [
-        Answers(
-            entry["name"], entry["shape"], entry["answers"], entry["takes"], entry["error"], tuple(entry["missing"])
-        )
-        for entry in answer["functions"]
-    ]
-    return functions, answer["stand_ins"]
+        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return answer
 
 
 def check_file(name: str) -> None:
@@ -522,16 +554,16 @@ def check_file(name: str) -> None:
             f"{file} is a directory, and a mapping is a file", fix=f"ls {shlex.quote(str(file))}   # and name the file"
         )
     if not file.is_file():
-        message = f"{file}: there is no such file"
-        if (near := similar_path(file, file.parent.glob("*.py"))) is None:
-            raise BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(file)))}")
-        raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
-    if file.suffix not in importlib.machinery.all_suffixes():
+        message, fix = f"{file}: there is no such file", f"ls {shlex.quote(str(nearest_folder(file)))}"
+    elif file.suffix not in importlib.machinery.all_suffixes():
         message = f"{file} is no file of Python: its name does not end in .py"
-        if (near := similar_path(file, file.parent.glob("*.py"))) is not None:
-            raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
         copy = shlex.join(["cp", "--", str(file), str(free_path(file.with_suffix(".py")))])
-        raise BadInput(message, fix=f"{copy}   # if it is one: then name the copy")
+        fix = f"{copy}   # if it is one: then name the copy"
+    else:
+        return
+    if near := similar_path(file, file.parent.glob("*.py")):
+        raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
+    raise BadInput(message, fix=fix)
 
 
 def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:
@@ -540,28 +572,26 @@ def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str,
     more = dict(options.more)
     for part, other_part in (PARTS, PARTS[::-1]):
         requests[f"{part}{_WITH_THE_REST}"] = [requests[other_part][0] | each for each in requests[part]]
-    # With the rest: a function of both parts may fail without it.
-    first = {part: requests[f"{part}{_WITH_THE_REST}"][:1] for part in PARTS}
     natives = {part: [more | each for each in part_requests] for part, part_requests in requests.items()}
-    natives |= {
-        f"{part}{_LEFT_OUT}{name}": [
-            {key: value for key, value in more.items() if key != name} | each for each in first[part]
-        ]
-        for part in PARTS
-        for name in more
-    }
+    for part in PARTS:
+        # With the rest: a function of both parts may fail without it.
+        first = requests[f"{part}{_WITH_THE_REST}"][0]
+        for name in more:
+            other_words = {key: value for key, value in more.items() if key != name}
+            natives[f"{part}{_LEFT_OUT}{name}"] = [other_words | first]
+    names = {item.source.name for plan in plans.values() for item in plan}
     named = next((item.source.name for item in native["engine"] if item.parameter.name == "model"), "")
     return {
         "file": options.file,
         "real": bool(options.python),
         "stand_ins": sorted(_packages()),
         "functions": list(options.functions),
-        "settings": sorted({item.source.name for plan in plans.values() for item in plan} | set(more)),
+        "settings": sorted(names | set(more)),
         "defaults": {item.source.name: item.source.default for item in plans["native"]},
         "canonical_names": [f"{options.engine}_{part}" for part in PARTS],
         "model": {"name": named, "value": MODEL},
         "native": natives,
-        "more": sorted({*more} - {item.source.name for plan in plans.values() for item in plan}),
+        "more": sorted(set(more) - names),
         "canonical": {
             part: [
                 {"asked": {"device": "cuda"} | each, "ours": harness_gives(of_part, each)}

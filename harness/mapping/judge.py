@@ -14,14 +14,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.errors import closest
+from harness.errors import closest, nearest
 from harness.mapping.carried_settings import Edge, Setting, owners
 from probes import limits
 from reports.text import counted
@@ -230,7 +229,7 @@ class Judge:
         names = _names(self.takes.target) if self.source is not None else {*getattr(self.takes.target, part)}
         for name in sorted({*native} - names) if names else ():
             theirs = self.source is not None and name in _names(self.takes.source)
-            near = difflib.get_close_matches(name, names, n=1)
+            near = nearest(name, names)
             text = f"{self.target.title} takes no such argument"
             text += f": it is one of {self.source_title}" if theirs else closest(name, names)
             yield Arrival(
@@ -242,7 +241,7 @@ class Judge:
                 gets={name: native[name]},
                 text=text,
                 meaning="",
-                fix=f"give {near[0]} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
+                fix=f"give {near} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
             )
 
     def unlisted(self, arguments: list[tuple[str, Any]], reported: set[str]) -> Iterator[Arrival]:
@@ -254,7 +253,7 @@ class Judge:
                 continue
             reported = {*reported, name}
             words = self.takes.target.choices[name]
-            near = difflib.get_close_matches(value, words, n=1)
+            near = nearest(value, words)
             yield Arrival(
                 setting=name,
                 parameter="",
@@ -264,7 +263,7 @@ class Judge:
                 gets={name: value},
                 text=f"{self.target.title} refuses it: {refusal}",
                 meaning="",
-                fix=f"give {name}={near[0]!r}, or leave it out" if near else f"leave {name} out",
+                fix=f"give {name}={near!r}, or leave it out" if near else f"leave {name} out",
             )
 
     def too_large(self, part: Part, native: dict[str, Any], reported: set[str]) -> Iterator[Arrival]:
@@ -394,9 +393,10 @@ class Judge:
             return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=unowned)
         if not trial.accepted:
             text = f"no {target.name}: the function takes no {trial.setting.source.name}"
+        elif target.name in trial.varied:
+            text = f"{target.name}={trial.varied[target.name]!r}{_range_of(trial, target)}"
         else:
-            given = f"{target.name}={trial.varied[target.name]!r}" if target.name in trial.varied else ""
-            text = f"{given or f'no {target.name}'}{_range_of(trial, target) if given else ''}"
+            text = f"no {target.name}"
         setting, read = trial.setting, target.value_in(trial.varied)
         then = f"{self.target.title} decides by itself"
         if read is not None:
@@ -417,13 +417,14 @@ class Judge:
             owner = self.owners.get((parameter.part, name))
             if owner is None or owner.name == parameter.name:
                 continue
+            owner_setting = owner.native(self.source.name) if self.source else ""
             source = trial.setting.source
             native, value = (trial.base, trial.setting.first)
             if name not in native:
                 native, value = trial.varied, trial.setting.second
             text = f"{name}={native.get(name)!r} where {source.name}={source.write(value)!r}"
             yield Arrival(
-                setting=owner.native(self.source.name) if self.source and owner.native(self.source.name) else name,
+                setting=owner_setting or name,
                 parameter=owner.name,
                 part=owner.part,
                 kind="tied",
@@ -446,14 +447,15 @@ class Judge:
     ) -> Arrival:
         setting, target = trial.setting, trial.setting.target
         value = setting.second if value is None else value
-        names = show if show is not None else {target.name} if target is not None else set()
+        if show is None:
+            show = set() if target is None else {target.name}
         return Arrival(
             setting=setting.source.name,
             parameter=setting.parameter.name,
             part=setting.parameter.part,
             kind=kind,
             asked=setting.source.write(value),
-            gets={name: native[name] for name in sorted(names) if name in native},
+            gets={name: native[name] for name in sorted(show) if name in native},
             text=text,
             meaning=self._meaning(setting.parameter),
             fix=self._fix(setting, value),
@@ -482,15 +484,19 @@ def _range_of(trial: Trial, target: Native) -> str:
     """For which values an argument is what it is for the first two: all, those beyond a limit, or these two."""
     outcomes = trial.outcomes(target.name)
     given = trial.varied[target.name]
-    if all(same(outcome, given) for _, outcome in outcomes) and (trial.at_edges or isinstance(outcomes[0][0], bool)):
+    (first, _), (second, _), *_ = outcomes
+    is_constant = all(same(outcome, given) for _, outcome in outcomes)
+    # A switch has two values, which were tried. Of any other setting, two values without edges show little.
+    is_whole_range = bool(trial.at_edges) or isinstance(first, bool)
+    if is_constant and is_whole_range:
         return " whatever is asked"
-    if all(_is_number(number) for outcome in outcomes for number in outcome):
-        is_cut = [outcome == given for _, outcome in sorted(outcomes)]
-        if is_cut == sorted(is_cut) and given == max(outcome for _, outcome in outcomes):
+    if all(_is_number(value) and _is_number(outcome) for value, outcome in outcomes):
+        results = [outcome for _, outcome in sorted(outcomes)]  # in the order of what is asked
+        is_cut = [outcome == given for outcome in results]
+        if given == max(results) and is_cut == sorted(is_cut):  # from some value on, all are cut
             return f": at most {given!r} for all values that were tried"
-        if is_cut == sorted(is_cut, reverse=True) and given == min(outcome for _, outcome in outcomes):
+        if given == min(results) and is_cut == sorted(is_cut, reverse=True):
             return f": at least {given!r} for all values that were tried"
-    first, second = outcomes[0][0], outcomes[1][0]
     return f" for each of {first!r} and {second!r}"
 
 
@@ -518,7 +524,9 @@ def _outside(parameter: Parameter, requested: Any, read: Any) -> str:
     if not _is_number(read):
         return "it is no number"
     low, high = parameter.low, parameter.high
-    if (low is None or read >= low) and (high is None or read <= high) and (read > 0 or not parameter.positive):
+    # Written so that NaN, of which no comparison holds, is outside.
+    is_high_enough = (low is None or read >= low) and (read > 0 or not parameter.positive)
+    if is_high_enough and (high is None or read <= high):
         return ""
     if low is None:
         return f"its range ends at {high:g}" if high is not None else "it has to be above 0"

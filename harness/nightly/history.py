@@ -163,20 +163,7 @@ class History:
         where = url.render_as_string(hide_password=True) if url.host or "://" in place else str(url.database)
         sqlite = url.get_backend_name() == "sqlite"
         if sqlite:
-            file = Path(str(url.database))
-            if file.is_dir():
-                raise HistoryUnusable(f"the history {file} is a directory", fix=fix(where))
-            if file.exists() and not file.is_file():
-                raise HistoryUnusable(f"the history {file}: {limits.NOT_REGULAR}", fix=fix(where))
-            if not create and not file.exists():
-                raise _none_at(where)
-            try:
-                make_folder(file.parent)
-            except OSError as error:
-                raise HistoryUnusable(f"{file.parent} cannot be made: {error.strerror}", fix=fix(where)) from error
-            _refuse_foreign(file, fix)
-            with contextlib.suppress(OSError):  # SQLite says why; it gives its other files the mode of this one
-                os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+            _prepare(Path(str(url.database)), where, create=create, fix=fix)
         arguments: dict[str, Any] = {"timeout": _WAIT_S} if sqlite else {"connect_timeout": 10}
         engine = sa.create_engine(url, connect_args=arguments)
         if sqlite:
@@ -470,6 +457,23 @@ def _history_option(place: str) -> dict[str, str]:
 def _night_at(place: str) -> str:
     """The command that makes a history at the place."""
     return f"{command_line('nightly', 'MATRIX.toml', **_history_option(place))}   # makes it"
+
+
+def _prepare(file: Path, where: str, *, create: bool, fix: Fix) -> None:
+    """Make the file of a history and its folder. Raises HistoryUnusable, and NoHistory where it must not be made."""
+    if file.is_dir():
+        raise HistoryUnusable(f"the history {file} is a directory", fix=fix(where))
+    if file.exists() and not file.is_file():
+        raise HistoryUnusable(f"the history {file}: {limits.NOT_REGULAR}", fix=fix(where))
+    if not create and not file.exists():
+        raise _none_at(where)
+    try:
+        make_folder(file.parent)
+    except OSError as error:
+        raise HistoryUnusable(f"{file.parent} cannot be made: {error.strerror}", fix=fix(where)) from error
+    _refuse_foreign(file, fix)
+    with contextlib.suppress(OSError):  # SQLite says why; it gives its other files the mode of this one
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
 
 
 def history_to_write(place: str) -> str:

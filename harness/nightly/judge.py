@@ -262,9 +262,7 @@ def _slower(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
     """Yield the phases that take longer relative to the other phases of the same run; a slow machine slows all of
     them.
     """
-    usual = {name: statistics.median(values) for name in tonight.phases
-             if (values := [observation.phases[name] for observation in (past.observation for past in before)
-                            if observation.phases.get(name, 0) > 0])}  # fmt: skip
+    usual = _usual_seconds(tonight.phases, before)
     for name, seconds in tonight.phases.items():
         if name not in usual or seconds < BRIEF:
             continue
@@ -276,6 +274,17 @@ def _slower(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
         if excess - median > max(SLOWER if len(values) >= COLD else COLD_SLOWER, width):
             factor = math.exp(excess - median)
             yield Change("slower", name, f"{name} takes {factor:.1f} times as long as before, beside the other phases")
+
+
+def _usual_seconds(phases: Iterable[str], before: Sequence[Past]) -> dict[str, float]:
+    """Return the median seconds of these phases on the nights that had them."""
+    usual: dict[str, float] = {}
+    for name in phases:
+        earlier = [past.observation.phases.get(name, 0) for past in before]
+        values = [seconds for seconds in earlier if seconds > 0]
+        if values:
+            usual[name] = statistics.median(values)
+    return usual
 
 
 def _excess(name: str, usual: dict[str, float], observation: Observation) -> float | None:
@@ -308,7 +317,8 @@ def _moved(tonight: Observation, last: Observation) -> Iterable[Change]:
 
 def _healthy(before: Sequence[Past], key: tuple[str, str]) -> list[Observation]:
     """Return the nights without this problem, or all nights where every one had it."""
-    return [past.observation for past in before if key not in past.problems] or [past.observation for past in before]
+    healthy = [past for past in before if key not in past.problems]
+    return [past.observation for past in healthy or before]
 
 
 def _values(before: Sequence[Past], key: tuple[str, str], value: Callable[[Observation], float | None]) -> list[float]:

@@ -64,7 +64,8 @@ def split(
     used = [entry for entry in entries if any(entry.covers(cell, problem) for problem in problems)]
     valid = [entry for entry in used if entry.expires >= today]
     unknown = [problem for problem in problems if not any(entry.covers(cell, problem) for entry in valid)]
-    if any(problem.kind == "cause" for problem in problems) and not any(problem.kind == "cause" for problem in unknown):
+    causes = [problem for problem in problems if problem.kind == "cause"]
+    if causes and not any(cause in unknown for cause in causes):
         unknown = [problem for problem in unknown if problem.kind != "verdict"]
     expired = tuple(
         Change("known", entry.cause, f"known until {entry.expires}, which is past: {entry.reason} ({entry.owner})")

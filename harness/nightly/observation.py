@@ -14,6 +14,7 @@ from typing import Any
 
 from probes import limits
 from probes.format import SIDES, number
+from probes.lines import without_none
 from reports.model import BETWEEN, OPEN, Parity, Verdict
 from reports.text import flatten
 
@@ -101,15 +102,19 @@ def observed(verdict: Verdict, folder: Path, *, seconds: float = 0.0) -> Observa
     counts = {name: _count(verdict.coverage[name]) for name in COUNTS if name in verdict.coverage}
     if "native_samples" in counts:  # per draw: the number of draws needed for a decision is random
         counts["native_samples"] /= max(1.0, number(verdict.coverage.get("native_draws"), 1.0))
+    metrics, phases, checks = counts, dict[str, float](), dict[str, str]()
+    if body is not None:
+        metrics, phases = counts | _metrics(body), _phases(body)
+        checks = {check.name: check.state for check in body.checks}
     return Observation(
         verdict.verdict,
         verdict.exit_code,
         "; ".join(filter(None, (verdict.reserved, verdict.reason))),
         causes=tuple(sorted(cause.name for cause in verdict.causes)),
-        metrics=counts | (_metrics(body) if body else {}),
-        phases=_phases(body) if body else {},
+        metrics=metrics,
+        phases=phases,
         facts=Facts(
-            checks={check.name: check.state for check in body.checks} if body else {},
+            checks=checks,
             findings={finding.name: finding.severity for finding in verdict.findings},
             versions=_versions(folder),
             settings=_settings(folder),
@@ -207,9 +212,8 @@ def _settings(folder: Path) -> dict[str, str]:
     """Return the scenario's settings. A setting that differs between the sides appears once per side."""
     settings_by_side: dict[str, dict[str, str]] = {}
     for side, manifest in _manifests(folder).items():
-        scenario = manifest.get("scenario") or {}
-        mapping = manifest.get("mapping")
-        groups = flatten({"scenario": scenario} | ({"mapping": mapping} if mapping else {}))
+        mapping = without_none(mapping=manifest.get("mapping") or None)
+        groups = flatten({"scenario": manifest.get("scenario") or {}, **mapping})
         settings_by_side[side] = {
             f"{group}.{name}".removeprefix("scenario / "): json.dumps(value) for group, name, value in groups
         }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,13 +15,24 @@ from scenarios.planted.differences.foreign import imported, module_name
 FIX = "harness faults run --from FILE.py"
 
 
-def listed(path: Path, name: str, *, example: str) -> list[Any]:
-    """Return the list `name` at the top level of the Python file `path`, which is executed. Raises BadInput."""
+def listed(path: Path, name: str, *, problem: Callable[[object], str], example: str) -> list[Any]:
+    """Return the list `name` at the top level of the Python file `path`, which is executed.
+
+    `problem`: returns what is wrong with an entry; empty where nothing is. Raises BadInput, also for an entry with a
+    problem and for entries of the same name.
+    """
     entries = getattr(executed(path), name, None)
     if not isinstance(entries, (list, tuple)):
         raise BadInput(f"{path} has no list {name} at its top level", fix=example)
     if not entries:
         raise BadInput(f"{path}: its list {name} is empty", fix=example)
+    for number, entry in enumerate(entries):
+        if wrong := problem(entry):
+            raise BadInput(f"{path}: {name}[{number}] {wrong}", fix=example)
+    counts = Counter(entry.name for entry in entries)
+    twice = sorted(entry_name for entry_name, count in counts.items() if count > 1)
+    if twice:
+        raise BadInput(f"{path}: several {name.lower()} are called {', '.join(twice)}", fix=example)
     return list(entries)
 
 

@@ -67,13 +67,19 @@ def _who(row: dict[str, Any]) -> str:
 
 
 def _summary(row: dict[str, Any]) -> str:
-    extra = f" ({row['engine']}: --engines)" if row["engine"] else " (dumps)" if row["dumps"] else ""
-    return f"{row['summary']}{extra}"
+    if row["engine"]:
+        return f"{row['summary']} ({row['engine']}: --engines)"
+    return f"{row['summary']} (dumps)" if row["dumps"] else row["summary"]
 
 
 def party(rank_or_role: int | str) -> str:
     """Return a rank or a role in words."""
     return f"rank {rank_or_role}" if isinstance(rank_or_role, int) else rank_or_role
+
+
+def rounded(seconds: float | None) -> str:
+    """Return the text of seconds in a cell."""
+    return "-" if seconds is None else f"{seconds:.1f}"
 
 
 def yes(value: bool) -> str:

@@ -25,6 +25,7 @@ from harness import dates
 from harness.cluster.engine_actors import engine_seat, natively, session
 from harness.cluster.launch import Cluster, driver_seat
 from harness.cluster.preload import preloads
+from harness.cluster.seats import chosen_device
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting
 from harness.envs import home
@@ -122,7 +123,7 @@ def _started(
     import ray
 
     waiting = Waiting(None, lambda side, phase, step: None)
-    device = order.device if order.device != "auto" else ("cuda" if cluster.gpus() else "cpu")
+    device = chosen_device(order.device, cluster.gpus())
     say("preparing the model")
     maker = cluster.actor("scenarios.stage:Stage", driver_seat(), str(home.directory("models")))
     model = waiting.result(maker.submit("prepare", order.scenario), sides[0], "preparing the scenario")["policy"]
@@ -167,16 +168,21 @@ def _started(
     return kept, spares
 
 
+def of_stage(scenario: Scenario, stage: state.Stage) -> Scenario:
+    """Return the scenario that an engine of this stage serves."""
+    return natively(scenario) if stage == "native" else scenario
+
+
 def start(cluster: Cluster, side: Side, model: str, device: str, stage: state.Stage, name: str) -> Remote:
     """Start the actor of one warm engine, without waiting for it."""
-    stage_side = dataclasses.replace(side, scenario=natively(side.scenario)) if stage == "native" else side
+    stage_side = dataclasses.replace(side, scenario=of_stage(side.scenario, stage))
     options = EngineOptions(device=device, pure=stage == "native")
     return session(cluster, stage_side, model, engine_seat(stage_side, driver_seat()), options, name=name)
 
 
 def settled(actor: Remote, side: Side, stage: state.Stage, waiting: Waiting) -> tuple[str, state.Process]:
     """Wait until the engine has started, and let it record its state. Return its version and its process."""
-    scenario, doing = natively(side.scenario) if stage == "native" else side.scenario, f"starting {side.backend}"
+    scenario, doing = of_stage(side.scenario, stage), f"starting {side.backend}"
     waiting.result(actor.submit("adopt", scenario.to_json()), side, doing)
     live = waiting.result(actor.submit("snapshot"), side, doing)
     return live["version"], state.Process.of(live["pid"])

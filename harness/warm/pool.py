@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from harness.cluster import launch
-from harness.cluster.engine_actors import natively
 from harness.cluster.launch import Cluster, Seat
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting
 from harness.warm import state
 from harness.warm.fit import difference, facts
-from harness.warm.keeper import settled, start
+from harness.warm.keeper import of_stage, settled, start
 from scenarios.remote import Future, Remote
 
 LOOK_S = 120.0  # a look at an engine takes 1 to 3 s; an engine that is still in a call of an ended run does not answer
@@ -36,7 +35,7 @@ class Pool:
 
     def look(self, side: Side, stage: state.Stage) -> tuple[Remote | None, Future | None]:
         """Start a look at an engine. `adopt` waits for its result."""
-        scenario = natively(side.scenario) if stage == "native" else side.scenario
+        scenario = of_stage(side.scenario, stage)
         try:
             actor = Cluster.named(self._chosen[side.name, stage].actor)
         except ValueError:  # the actor has ended

@@ -13,7 +13,7 @@ from probes.adapters.calls import Call
 from probes.draws import DRAW
 from probes.format import EVENTS
 from probes.frames import Flat, Ragged
-from probes.lines import decode_json
+from probes.lines import decode_json, without_none
 from probes.secret_names import is_harmless, is_secret
 
 # Canonical name of an engine parameter -> vLLM's.
@@ -65,7 +65,7 @@ def record_experience(call: Call, rows: list[dict[str, Any]], unmatched: Mapping
     for name in EXPERIENCE:
         if all(name in row for row in rows):
             arrays[name] = Ragged.of([row[name] for row in rows], "f4")
-    fields = {"weight_version": call.step, "order": order, **({"unmatched": unmatched} if unmatched else {})}
+    fields = {"weight_version": call.step, "order": order, **without_none(unmatched=unmatched or None)}
     call.recorder.frame("experience", step=call.step, arrays=arrays, fields=fields)
 
 
@@ -130,6 +130,20 @@ def record_sampling(call: Call, settings: Mapping[str, Any], request: Any, mode:
         received.pop("max_tokens", None)
     native = request if isinstance(request, Mapping) else received
     call.recorder.event("sampling", canonical=plain(settings), native=plain(native), given=plain(received), mode=mode)
+
+
+def record_sync(call: Call, version: int) -> None:
+    """Record a weight sync that returned. Digests of what was sent and received are in the recordings of both ends."""
+    call.recorder.event(
+        "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
+        unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],
+    )  # fmt: skip
+
+
+def record_metrics(call: Call, step: int, metrics: Mapping[str, float]) -> None:
+    """Record the metrics of a step, and what the probes have cost so far."""
+    call.recorder.event("step", step=step, metrics=metrics)
+    call.recorder.event("probe_cost", step=step, self_ns=call.recorder.self_ns)
 
 
 def record_failed_sync(call: Call, version: int, message: str = "") -> None:

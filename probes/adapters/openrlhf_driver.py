@@ -18,6 +18,8 @@ from probes.adapters.adapter_values import (
     record_boundaries,
     record_experience,
     record_failed_sync,
+    record_metrics,
+    record_sync,
     rollout_arrays,
     tokenizer_fields,
     unpadded,
@@ -266,12 +268,8 @@ def training(call: Call) -> None:
 
 
 def synced(call: Call) -> None:
-    """Record a weight sync that returned. Digests of what was sent and received are in the recordings of both ends."""
-    version = _synced_version(call)
-    call.recorder.event(
-        "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
-        unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],
-    )  # fmt: skip
+    """Record a weight sync that returned."""
+    record_sync(call, _synced_version(call))
 
 
 def not_synced(call: Call) -> None:
@@ -289,8 +287,7 @@ def trained(call: Call) -> None:
     metrics = {
         _METRICS.get(name, name): float(value) for name, value in status.items() if isinstance(value, (int, float))
     }
-    call.recorder.event("step", step=call.step, metrics=metrics)
-    call.recorder.event("probe_cost", step=call.step, self_ns=call.recorder.self_ns)
+    record_metrics(call, call.step, metrics)
     call.job.step = int(following)
 
 

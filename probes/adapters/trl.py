@@ -24,6 +24,7 @@ from probes.adapters.adapter_values import (
     prompts_digest,
     record_boundaries,
     record_failed_sync,
+    record_metrics,
     rollout_arrays,
     tokenizer_fields,
     unpadded,
@@ -189,10 +190,9 @@ def rewarded(call: Call) -> None:
         weighted_rewards = call.result * trainer.reward_weights.to(call.result.device).unsqueeze(0)
         weighted = weighted_rewards.nansum(dim=1)
         weighted[weighted_rewards.isnan().all(dim=1)] = float("nan")  # no reward function scored this sample
-        sample_count = len(memory["batch"]["samples"])
-        memory["batch"]["rewards"] = weighted[trainer.accelerator.process_index * sample_count :][
-            :sample_count
-        ].tolist()
+        count = len(memory["batch"]["samples"])
+        first = trainer.accelerator.process_index * count
+        memory["batch"]["rewards"] = weighted[first : first + count].tolist()
 
 
 def scored(call: Call) -> None:
@@ -302,8 +302,7 @@ def logged(call: Call) -> None:
         key: value for key, value in logs.items() if key not in _METRICS and isinstance(value, (int, float))
     }
     if metrics:
-        call.recorder.event("step", step=call.step - 1, metrics={**other_metrics, **metrics})
-        call.recorder.event("probe_cost", step=call.step - 1, self_ns=call.recorder.self_ns)
+        record_metrics(call, call.step - 1, {**other_metrics, **metrics})
 
 
 def syncing(call: Call) -> None:

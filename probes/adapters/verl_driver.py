@@ -12,6 +12,8 @@ from probes.adapters.adapter_values import (
     prompts_digest,
     record_experience,
     record_failed_sync,
+    record_metrics,
+    record_sync,
     tokenizer_fields,
     unpadded,
 )
@@ -193,8 +195,7 @@ def measured(call: Call) -> None:
     """Record verl's metrics of a step."""
     reported_metrics = {key: float(value) for key, value in call.arguments["metrics"].items() if _number(value)}
     metrics = {_METRICS.get(key, key): value for key, value in reported_metrics.items()}
-    call.recorder.event("step", step=call.step, metrics=metrics)
-    call.recorder.event("probe_cost", step=call.step, self_ns=call.recorder.self_ns)
+    record_metrics(call, call.step, metrics)
 
 
 def syncing(call: Call) -> None:
@@ -204,15 +205,12 @@ def syncing(call: Call) -> None:
 
 
 def synced(call: Call) -> None:
-    """Record a weight sync that returned. Digests of what was sent and received are in the other recordings."""
+    """Record a weight sync that returned."""
     version = call.job.memory.get("version")
     if version is None:  # for a validation: the same weights are sent again
         call.recorder.event("note", text="weights were sent without a version: what arrives later is counted wrong")
         return
-    call.recorder.event(
-        "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
-        unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],
-    )  # fmt: skip
+    record_sync(call, version)
 
 
 def not_synced(call: Call) -> None:

@@ -42,7 +42,10 @@ def inferring(call: Call) -> None:
     """Name the forward pass by its model, and record the shapes of its inputs."""
     kind = getattr(call.owner.config, "model_type", "")
     forward_only = bool(getattr(getattr(call.owner, "engine_config", None), "forward_only", False))
-    call.name = "critic_forward" if kind == "value_model" else "reference_forward" if forward_only else "actor_forward"
+    if kind == "value_model":
+        call.name = "critic_forward"
+    else:
+        call.name = "reference_forward" if forward_only else "actor_forward"
     _shapes(call, call.name)
 
 

@@ -123,9 +123,8 @@ class Bench(Undo):
         for response in reading.drawn:
             self._sample(tally, _within(response, reference), expected[response.number], reference, alteration)
         for sample, reference_scores, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
-            for position, (p, q) in enumerate(
-                zip(reference_scores, theirs, strict=False)
-            ):  # the engine's row may end at its context
+            pairs = zip(reference_scores, theirs, strict=False)  # the engine's row may end at its context
+            for position, (p, q) in enumerate(pairs):
                 p *= alteration.scored
                 tally.number("scores", sample.number, position, p, q, self._tolerance)
                 tally.nats += abs(p - q) if math.isfinite(q) else 0.0
@@ -169,6 +168,11 @@ class Bench(Undo):
     def _cut(self, side: str, sequence: tuple[int, ...]) -> tuple[int, ...]:
         return sequence[: self._most_scored(side) or None]
 
+    def _sequence(self, side: str, number: int) -> tuple[int, ...]:
+        """Return the ids of a sample with its guide, as many as the engine scores."""
+        at = [sample.number for sample in self._samples].index(number)
+        return self._cut(side, self._references[side].sequences()[at])
+
     def _most_scored(self, side: str) -> int:
         if side not in self._longest:
             live = call(self._stands[side].session, "snapshot")
@@ -200,19 +204,12 @@ class Bench(Undo):
     ) -> None:
         number = response.number
         tolerance = replace(self._tolerance, logprob=self._tolerance.logprob * alteration.widens)
-        shows_prompt = bool(response.prompt_seen)
-        if shows_prompt:
+        if response.prompt_seen:
             # An engine that changes a prompt silently reports the prompt that it was sent, so that one is accepted
             # too.
-            accepted_prompts = (expected.prompt_seen, self._sent[number])
-            tally.look(
-                "prompts",
-                number,
-                -1,
-                list(accepted_prompts[0]),
-                list(response.prompt_seen),
-                response.prompt_seen not in accepted_prompts,
-            )
+            wanted, seen_prompt = expected.prompt_seen, response.prompt_seen
+            is_other = seen_prompt not in (wanted, self._sent[number])
+            tally.look("prompts", number, -1, list(wanted), list(seen_prompt), is_other)
         flips = False
         for position, (token, theirs) in enumerate(zip(expected.output, response.output, strict=False)):
             gap = 0.0 if token == theirs else reference.gap(number, position, theirs, alteration)
@@ -311,8 +308,7 @@ class Bench(Undo):
         The layer is -1 for the embeddings. (number of layers, 0.0) where no layer differs; None where the engine does
         not show hidden states.
         """
-        reference, at = self._references[side], [sample.number for sample in self._samples].index(number)
-        sequence = self._cut(side, reference.sequences()[at])
+        reference, sequence = self._references[side], self._sequence(side, number)
         theirs = call(self._stands[side].session, "layers", sequence)
         if theirs is None:
             return None
@@ -328,8 +324,8 @@ class Bench(Undo):
 
         None where the engine does not show its hidden states.
         """
-        reference, at = self._references[side], [sample.number for sample in self._samples].index(number)
-        sequence, session = self._cut(side, reference.sequences()[at]), self._stands[side].session
+        reference, sequence = self._references[side], self._sequence(side, number)
+        session = self._stands[side].session
         states = call(session, "layers", sequence)
         by_reference = reference.scores_of_states(sequence, states.last) if states is not None else None
         if by_reference is None:
@@ -347,7 +343,8 @@ class Bench(Undo):
 
     def past_cache(self, side: str, on: bool) -> None:
         """From now on, draw every sample of every reading under a cache key of its own, so that nothing is reused."""
-        (self._past_cache.add if on else self._past_cache.discard)(side)
+        change = self._past_cache.add if on else self._past_cache.discard
+        change(side)
 
     def unused_cache(self, side: str) -> None:
         """From now on, draw with a part of the prefix cache under which nothing was drawn before."""
@@ -461,10 +458,13 @@ def _apart(first: Reading, second: Reading, tolerance: float) -> tuple[int, int]
 def _digest(policy: str) -> str:
     """Return a digest of the weight files of a policy directory, so that equal policies are loaded once."""
     content_hash = hashlib.blake2b()
-    for file in sorted(Path(policy).glob("*.safetensors")) or [Path(policy)]:
-        content_hash.update(file.name.encode() if file.is_file() else str(file).encode())
-        if file.is_file():
-            with file.open("rb") as stream:
-                while part := stream.read(1 << 22):
-                    content_hash.update(part)
+    files = sorted(Path(policy).glob("*.safetensors")) or [Path(policy)]
+    for file in files:
+        if not file.is_file():  # a name of the hub
+            content_hash.update(str(file).encode())
+            continue
+        content_hash.update(file.name.encode())
+        with file.open("rb") as stream:
+            while part := stream.read(1 << 22):
+                content_hash.update(part)
     return content_hash.hexdigest()

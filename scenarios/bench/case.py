@@ -74,7 +74,9 @@ class Alteration:
         "scale:F".
         """
         how, _, value = self.report.partition(":")
-        return max(1.0, 1 / float(value) if how == "temper" else abs(float(value)) if how == "scale" else 1.0)
+        if how == "temper":
+            return max(1.0, 1 / float(value))
+        return max(1.0, abs(float(value))) if how == "scale" else 1.0
 
     def with_(self, **changes: Any) -> Alteration:
         """Return the alteration with a further change. Sampling parameters are added to those that are changed

@@ -183,8 +183,10 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
     deadline, shortfall, wrong = clock() + seconds, choices.short({}), len(choices.gaps({}))
     nearer: list[tuple[float, Values]] = []
     best: list[Fitted] = []
+    if not shortfall:
+        return best
     # Smallest sets first: a larger set explains more by its mere size.
-    for size in range(1, MOST + 1) if shortfall else ():
+    for size in range(1, MOST + 1):
         settled = []
         for short, values in _fitted(choices, names, size, lambda: clock() > deadline):
             if not short:
@@ -286,7 +288,9 @@ def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> 
             return math.inf, {}
         narrow, size = int(widest["top_k"]), choices.logits.shape[-1]
         wider = {min(size, max(narrow + more, round(narrow * factor))) for more, factor in WIDER} - {narrow}
-        ks = [narrow, *sorted(wider if "top_p" in names else ())] if "top_k" in names else [settings.top_k]
+        ks = [settings.top_k]
+        if "top_k" in names:
+            ks = [narrow, *sorted(wider)] if "top_p" in names else [narrow]
         for k in ks:
             beside = tempered.extent(k, joint=settings.joint, slack=slack)
             assert beside is not None

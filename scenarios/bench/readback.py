@@ -176,10 +176,9 @@ def _otherwise(
     apart: set[int] = set()  # rows of the whole tensor
     for rank in wrong:
         cut, _ = kinds[rank]
-        first = cut[1] if cut and cut[0] == 0 else 0
-        for at, rows in enumerate(zip(expected_rows[rank], held_rows[rank], strict=True), start=first):
-            if rows[0] != rows[1]:
-                apart.add(at)
+        first = cut[1] if cut and cut[0] == 0 else 0  # a cut along another dimension has a part of every row
+        rows = zip(expected_rows[rank], held_rows[rank], strict=True)
+        apart |= {at for at, (expected, held) in enumerate(rows, start=first) if expected != held}
     # Look for an explanation, the most specific one first.
     how = _of_another_rank(wrong, expected_rows, held_rows)
     if not how and all(Counter(expected_rows[rank]) == Counter(held_rows[rank]) for rank in wrong):

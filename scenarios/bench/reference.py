@@ -23,11 +23,11 @@ from scenarios.bench.fit import Choices
 from scenarios.engines import guided
 from scenarios.engines.coupling import EDGE, Draw, gumbel, perturbed_with
 from scenarios.engines.engine_interface import Completion, Request
-from scenarios.engines.hf.engine import HFEngine, ids_of
+from scenarios.engines.hf.engine import HFEngine
 from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.layers import hidden_states_of
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
-from scenarios.engines.sampling import OUTSIDE_HALF, barred, filtered
+from scenarios.engines.sampling import OUTSIDE_HALF, barred, filtered, ids_of
 from scenarios.golden_section import peak
 from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
@@ -143,11 +143,8 @@ class Reference:
         rows = []
         for sample in self._samples.values():
             ids = torch.tensor(self.guide[sample.number][0])
-            rows.append(
-                torch.log_softmax(self._logits(sample.prompt, sample.number), -1)
-                .gather(-1, ids[:, None])[:, 0]
-                .tolist()
-            )
+            logprobs = self._logits(sample.prompt, sample.number).log_softmax(-1)
+            rows.append(logprobs.gather(-1, ids[:, None])[:, 0].tolist())
         return rows
 
     @torch.no_grad()

@@ -116,10 +116,8 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode, *, ours: bool = 
 def engine_asked(model: str, dtype: str, engine: Engine, *, device: str) -> dict[str, Any]:
     """Return what a mapping of engine parameters is asked: the canonical ones, the model's path and the device."""
     requested = {"model": model, "device": device, "dtype": dtype, **asdict(engine)}
-    del (
-        requested["engines"],
-        requested["router"],
-    )  # how many engines there are, and the router in front of them, are not parameters of an engine
+    # How many engines there are, and the router in front of them, are not parameters of an engine.
+    del requested["engines"], requested["router"]
     return requested
 
 

@@ -109,26 +109,45 @@ def root_cause(begun: dict[Path, int], ended: int | None = None, late: dict[Path
     it continued. Otherwise the result is the signal with the last lines of the log; for a process that failed without
     an exception in its log, those lines alone.
     """
-    logs = [_lines(file, begin) for file, begin in begun.items()]
-    ends = [None if late is None or file not in late else _lines(file, late[file]) for file in begun]
-    code = next((-int(match[1]) for log in logs for line in reversed(log) if (match := _CODE.search(line))), ended)
-    code = 128 - code if code is not None and code - 128 in _FROM_OUTSIDE else code
+    logs = {file: _lines(file, begin) for file, begin in begun.items()}
+    code = _reported_code(logs.values())
+    if code is None:
+        code = ended
+    if code is not None and code - 128 in _FROM_OUTSIDE:
+        code = 128 - code
+    by_itself = code is not None and -code not in _FROM_OUTSIDE
     outlived = ""
-    for number, log in reversed([*enumerate(logs)]):
-        at = next((at for at in reversed(range(len(log))) if is_error(log[at]) or _ends_traceback(log, at)), None)
+    for file, log in reversed(logs.items()):  # standard error before standard output
+        at = _last_error(log)
         if at is None:
             continue
-        by_itself, behind, end = code is not None and -code not in _FROM_OUTSIDE, log[at + 1 :], ends[number]
-        is_early = end is not None and log[at] not in end
+        behind = log[at + 1 :]
+        is_early = late is not None and file in late and log[at] not in _lines(file, late[file])
         goes_on = is_early or any(_goes_on(line, log[at], killed=code is not None) for line in behind)
         if not _advances(behind) and (by_itself or not goes_on):
             return _raised(log, at)
         outlived = f"; an earlier error in its log, which it outlived: {_raised(log, at)}"
-        logs[number] = behind
+        logs[file] = behind
         break
     if code is None or code == 0:
         return ""
-    return (_killed(-code, logs) if code < 0 else _last_lines(logs)) + outlived
+    ending = _killed(-code, logs.values()) if code < 0 else _last_lines(logs.values())
+    return ending + outlived
+
+
+def _reported_code(logs: Iterable[list[str]]) -> int | None:
+    """The exit code of a child in the words of its parent; None where no log has one."""
+    for log in logs:
+        for line in reversed(log):
+            if match := _CODE.search(line):
+                return -int(match[1])
+    return None
+
+
+def _last_error(log: list[str]) -> int | None:
+    """The place of the last line that is an exception; None without one."""
+    places = reversed(range(len(log)))
+    return next((at for at in places if is_error(log[at]) or _ends_traceback(log, at)), None)
 
 
 def _lines(file: Path, begin: int) -> list[str]:
@@ -177,19 +196,18 @@ def steps_in(line: str) -> set[str]:
     return {match[1] or match[2] for match in _PROGRESS.finditer(line)}
 
 
-def _last_lines(logs: list[list[str]]) -> str:
+def _last_lines(logs: Iterable[list[str]]) -> str:
     """Return the end of a log that holds no exception of its own, without exceptions that refer to another one."""
     lines = [line for log in logs for line in log if re.search(r"\w", line) and not is_pointer(line)]
     last = " | ".join(_sentence(line) for line in lines[-LAST_LINES:])
     return f"no exception at the end of its log, which ends: {last}" if last else ""
 
 
-def _killed(number: int, logs: list[list[str]]) -> str:
+def _killed(number: int, logs: Iterable[list[str]]) -> str:
     also = ", which the kernel's OOM killer also sends" if number == signal.SIGKILL else ""
-    last = [
-        _sentence(line) for log in logs for line in [raw_line for raw_line in log if raw_line.strip()][-LAST_LINES:]
-    ]
-    ending = f"; last lines of the log: {' | '.join(last[-LAST_LINES:])}" if last else ""
+    lines = [line for log in logs for line in log if line.strip()]
+    last = " | ".join(map(_sentence, lines[-LAST_LINES:]))
+    ending = f"; last lines of the log: {last}" if lines else ""
     return f"killed by signal {number}{also}{ending}"
 
 

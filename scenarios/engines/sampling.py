@@ -12,6 +12,7 @@ filters always keep the first tokens of it. So another temperature or filter cos
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 OUTSIDE = 1e-3  # nats; rounding may have let in a token that is closer to the boundary
 OUTSIDE_HALF = 0.05  # the same in half precision: the cap on its rounding (subjects/precision/observed_floor.py)
+
+
+def ids_of(ends: int | Iterable[int] | None) -> frozenset[int]:
+    """Return the token ids of a configuration's `eos_token_id`, which may be one, several or none."""
+    if isinstance(ends, int):
+        return frozenset({ends})
+    return frozenset() if ends is None else frozenset(ends)
 
 
 def barred(logits: Tensor, positions: Tensor, min_tokens: int, end_ids: tuple[int, ...]) -> Tensor:
@@ -52,23 +60,19 @@ def _filtered(scores: Tensor, filters: CoupledSampling, *, joint: bool, slack: f
     filtered_scores = scores
     if _cuts_top_k(filters.top_k, scores):
         ranked = torch.topk(scores, filters.top_k, dim=-1).values
-        filtered_scores = filtered_scores.masked_fill(
-            filtered_scores < _least_of_top_k(ranked, filters.top_k, slack), float("-inf")
-        )
+        least = _least_of_top_k(ranked, filters.top_k, slack)
+        filtered_scores = filtered_scores.masked_fill(filtered_scores < least, float("-inf"))
     if filters.top_p < 1.0:
         ordered, order = torch.sort(scores if joint else filtered_scores, dim=-1, descending=True, stable=True)
         first = (filtered_scores > float("-inf")).sum(-1)
         tempered = Tempered(Ordered(ordered, order, torch.zeros_like(first)), 1.0)
         places = torch.arange(scores.shape[-1], device=scores.device)
         beyond = places >= tempered.nucleus(filters.top_p, first, joint=joint, slack=slack)[:, None]
-        filtered_scores = filtered_scores.masked_fill(
-            torch.zeros_like(beyond).scatter(-1, order, beyond), float("-inf")
-        )
+        is_dropped = torch.zeros_like(beyond).scatter(-1, order, beyond)  # from the sorted order to the tokens' ids
+        filtered_scores = filtered_scores.masked_fill(is_dropped, float("-inf"))
     if filters.min_p > 0.0:
-        best = filtered_scores.amax(-1, keepdim=True)
-        filtered_scores = filtered_scores.masked_fill(
-            filtered_scores < _least_of_min_p(best, filters.min_p, slack), float("-inf")
-        )
+        least = _least_of_min_p(filtered_scores.amax(-1, keepdim=True), filters.min_p, slack)
+        filtered_scores = filtered_scores.masked_fill(filtered_scores < least, float("-inf"))
     return filtered_scores
 
 
@@ -167,9 +171,8 @@ def read(
         above = below >= floor[:, None]
         kept = above if kept is None else kept & above
     ids = torch.arange(below.shape[-1], device=below.device)
-    ahead = (below > chosen[:, None]) | (
-        (below == chosen[:, None]) & (ids < target[:, None])
-    )  # equal scores: lower ids first, as in a stable sort
+    # Of equal scores, lower ids come first, as in a stable sort.
+    ahead = (below > chosen[:, None]) | ((below == chosen[:, None]) & (ids < target[:, None]))
     mass = below.exp()
     before = torch.where(ahead, mass, 0.0).sum(-1)
     return Reading.of(below, mass, kept, Chosen(chosen, ahead.sum(-1), before, outside))

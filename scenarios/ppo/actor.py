@@ -29,7 +29,7 @@ from scenarios.plants import Injection
 from scenarios.ppo import losses, native_fit, native_scores
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.in_parts import in_parts
-from scenarios.ppo.margins import Margins
+from scenarios.ppo.margins import Margins, end_ids
 from scenarios.ppo.optimizer import Optimizer
 from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, response_logits, to_rows, token_logprobs
 from scenarios.settings import Sampling
@@ -194,9 +194,7 @@ class ActorRole(Role):
         return pairs
 
     def _ends(self, sampling: Sampling) -> tuple[int, ...]:
-        eos = self.model.generation_config.eos_token_id
-        model = () if eos is None or sampling.ignore_eos else ((eos,) if isinstance(eos, int) else tuple(eos))
-        return tuple(sorted({*model, *sampling.stop_token_ids}))
+        return end_ids(self.model.generation_config.eos_token_id, sampling)
 
     @torch.no_grad()
     def teacher_forced(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:

@@ -25,7 +25,7 @@ def in_parts(model: Any, parts: int) -> Any | None:
     cut = 0
     for name, module in twin.named_modules():
         style = next((style for pattern, style in plan.items() if fnmatch.fnmatchcase(name, pattern)), "")
-        shared = _row_parallel if "rowwise" in style else _column_parallel if "colwise" in style else None
+        shared = next((forward for kind, forward in _FORWARDS.items() if kind in style), None)
         if shared is not None and isinstance(module, nn.Linear):
             vars(module)["forward"] = partial(shared, module, parts)
             cut += 1
@@ -41,3 +41,6 @@ def _row_parallel(layer: nn.Linear, parts: int, inputs: Tensor) -> Tensor:
 def _column_parallel(layer: nn.Linear, parts: int, inputs: Tensor) -> Tensor:
     biases = [None] * parts if layer.bias is None else layer.bias.tensor_split(parts)
     return torch.cat([linear(inputs, w, b) for w, b in zip(layer.weight.tensor_split(parts), biases, strict=True)], -1)
+
+
+_FORWARDS = {"rowwise": _row_parallel, "colwise": _column_parallel}  # by a part of the style's name in a model's plan

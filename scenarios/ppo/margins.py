@@ -16,9 +16,9 @@ from torch import Tensor
 
 from scenarios.engines.canonical import filters
 from scenarios.engines.coupling import EDGE, Draw, perturbed
-from scenarios.engines.sampling import barred
+from scenarios.engines.sampling import barred, ids_of
 from scenarios.ppo.batches import Sample
-from scenarios.settings import Scenario
+from scenarios.settings import Sampling, Scenario
 
 # Nats of logits, beyond `EDGE`, by which the edge of a filter may be shifted. The largest is twice the largest
 # difference of any token in half precision (`harness.parity.subjects.precision.observed_floor.EXTREME_HALF` times its
@@ -43,6 +43,12 @@ class SampleMargins:
     drawn_edge: NDArray[np.float32]
 
 
+def end_ids(eos: int | list[int] | None, sampling: Sampling) -> tuple[int, ...]:
+    """Return the ids that end a sample. `eos`: the model's own, of its generation_config.json."""
+    own = frozenset[int]() if sampling.ignore_eos else ids_of(eos)
+    return tuple(sorted({*own, *sampling.stop_token_ids}))
+
+
 class Margins:
     """Margins under the sampling of `scenario`. `eos`: the model's end-of-sequence ids. `half`: the model is in half
     precision.
@@ -51,8 +57,7 @@ class Margins:
     def __init__(self, scenario: Scenario, eos: int | list[int] | None, *, half: bool = False) -> None:
         self._half = half
         sampling = scenario.sampling
-        model = () if eos is None or sampling.ignore_eos else ((eos,) if isinstance(eos, int) else tuple(eos))
-        self._ends = tuple(sorted({*model, *sampling.stop_token_ids})) if sampling.min_tokens else ()
+        self._ends = end_ids(eos, sampling) if sampling.min_tokens else ()
         self._mode, self._seed, self._sampling = scenario.rollout.mode, scenario.seed, sampling
 
     @torch.no_grad()

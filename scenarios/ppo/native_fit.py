@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,6 +85,23 @@ class Total:
     sound: bool  # nothing is left to explain
 
 
+class _Trial(NamedTuple):
+    """A candidate change. `outside`: tokens outside of the support. `likelihood`: -inf where there are any."""
+
+    changes: dict[str, float]
+    hypothesis: Hypothesis
+    outside: int
+    likelihood: float
+
+    def rank(self) -> tuple[int, float]:
+        """Return what is least for the best trial.
+
+        Fewer tokens outside come first, then likelihood: two hypotheses that forbid samples have no likelihood to
+        compare. Each parameter that is changed has to gain what chance would not.
+        """
+        return self.outside, GAIN * len(self.changes) - self.likelihood
+
+
 class Fitter:
     """Searches the fewest changes to what was requested under which the samples are likely.
 
@@ -113,16 +130,14 @@ class Fitter:
             if fits and total.sound:
                 break
             tried = [
-                (*self._worth(hypothesis), hypothesis, changes)
+                _Trial(changes, hypothesis, *self._worth(hypothesis))
                 for changes, hypothesis in self._alternatives(now, filters)
             ]
-            # Fewer tokens outside come first, then likelihood: two hypotheses that forbid samples have no likelihood
-            # to compare.
-            *_, changed, changes = min(tried, key=lambda trial: (trial[0], GAIN * len(trial[3]) - trial[1]))
-            after = self._total(changed)
+            best = min(tried, key=_Trial.rank)
+            after = self._total(best.hypothesis)
             gain = after.likelihood - total.likelihood if math.isfinite(after.likelihood) else 0.0
             # Stop when the best change gains no more than chance would.
-            if gain < GAIN * len(changes) and after.outside >= total.outside:
+            if gain < GAIN * len(best.changes) and after.outside >= total.outside:
                 break
             fits += [
                 Fit(
@@ -133,11 +148,11 @@ class Fitter:
                     after=after.off,
                     outside_before=total.outside,
                     outside_after=after.outside,
-                    over=_over(after.likelihood, [worth for _, worth, _, rival in tried if change not in rival]),
+                    over=_over(after.likelihood, [trial.likelihood for trial in tried if change not in trial.changes]),
                 )
-                for change, value in changes.items()
+                for change, value in best.changes.items()
             ]
-            now, total = changed, after
+            now, total = best.hypothesis, after
         return fits
 
     def _parts(self) -> Iterator[Drawn]:

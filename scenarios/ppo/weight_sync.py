@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from probes.install import Recorder
+from probes.lines import without_none
 from scenarios import fleet
 from scenarios.engines.engine_interface import SyncGroup, SyncReport, WeightMeta
 from scenarios.plants import Injection
@@ -170,9 +171,7 @@ class WeightSync:
             loaded=report.loaded, misloaded=[dataclasses.asdict(tensor) for tensor in report.misloaded],
             proof_excess=synced.excess, proof_rounding=synced.rounding,
             proof_max_delta=synced.max_delta, proof_mean_delta=synced.mean_delta, proof_tokens=self.proof_tokens,
-            **({"proof_stale": synced.stale} if synced.stale is not None else {}),
-            **({"proof_behind": synced.behind} if synced.behind is not None else {}),
-            **({"proof_engine": synced.engine} if synced.engine is not None else {}),
+            **without_none(proof_stale=synced.stale, proof_behind=synced.behind, proof_engine=synced.engine),
         )  # fmt: skip
         return synced
 
@@ -199,10 +198,13 @@ class WeightSync:
         furthest = int(np.argmax(np.nan_to_num(deltas, nan=np.inf)))
         engine = each[furthest]
         delta = np.abs(engine - learner)
-        moved = stale = behind = None
+        shift = shift_max = stale = behind = None
         if self._before is not None:
-            moved, stale = np.abs(learner - self._before[0]), np.abs(learner - self._before[1][furthest])
-            behind = np.abs(engine - self._before[0])
+            learner_before, each_before = self._before
+            moved = np.abs(learner - learner_before)
+            shift, shift_max = float(moved.mean()), float(moved.max())
+            stale = float(np.abs(learner - each_before[furthest]).mean())
+            behind = float(np.abs(engine - learner_before).mean())
         self._before = learner, each
         return Synced(
             report=report,
@@ -210,10 +212,10 @@ class WeightSync:
             mean_delta=float(delta.mean()),
             excess=float((delta - ROUNDING_ALLOWANCE * rounding).max()),
             rounding=float(rounding.max()),
-            shift=None if moved is None else float(moved.mean()),
-            shift_max=None if moved is None else float(moved.max()),
-            stale=None if stale is None else float(stale.mean()),
-            behind=None if behind is None else float(behind.mean()),
+            shift=shift,
+            shift_max=shift_max,
+            stale=stale,
+            behind=behind,
             engine=furthest if len(each) > 1 else None,
         )
 

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from harness.doctor.facts import Facts
+from harness.doctor.gather.software import Software
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, comparison
 from scenarios.engines import registry
 
@@ -113,43 +114,45 @@ def packages(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
         ours, theirs = shell.software.packages, worker.software.packages
         if shell.software.python != worker.software.python:
             is_equal = False
-            is_same_minor = shell.software.python.rpartition(".")[0] == worker.software.python.rpartition(".")[0]
-            yield (
-                worker.where,
-                Problem(
-                    "info" if is_same_minor else "error",
-                    "Python is another one there than in this shell",
-                    f"shell {shell.software.python}, there {worker.software.python}",
-                    "pickles between two minor versions may not load, and Ray lets no node of another version join",
-                    f"{shlex.quote(worker.software.executable)} --version   # on that node",
-                ),
-            )
-        different = [
-            name
-            for name in sorted({*ours, *theirs})
-            if ours.get(name) != theirs.get(name) and not _SAME.fullmatch(name)
-        ]
-        for name in different:
-            is_equal = False
-            wire = name in wire_formats
-            yield (
-                worker.where,
-                Problem(
-                    "error" if wire else "warning",
-                    f"{name} is another one there than in this shell",
-                    f"shell {ours.get(name, 'absent')}, there {theirs.get(name, 'absent')}",
-                    "what works when tried in this shell says nothing about the run"
-                    + ("; ranks with different builds of it do not understand each other" if wire else ""),
-                    f"{shlex.quote(worker.software.executable)} -m pip install {name}=={ours[name]}"
-                    if name in ours
-                    else f"pip install {name}=={theirs[name]}   # here, or leave it",
-                ),
-            )
+            yield worker.where, _other_python(shell.software, worker.software)
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name) and not _SAME.fullmatch(name):
+                is_equal = False
+                yield worker.where, _other_package(name, shell.software, worker.software, wire=name in wire_formats)
     if is_equal:
         yield (
             "workers",
             Fine(f"Python {shell.software.python} and {len(shell.software.packages)} packages, equal everywhere"),
         )
+
+
+def _other_python(shell: Software, worker: Software) -> Problem:
+    is_same_minor = shell.python.rpartition(".")[0] == worker.python.rpartition(".")[0]
+    return Problem(
+        "info" if is_same_minor else "error",
+        "Python is another one there than in this shell",
+        f"shell {shell.python}, there {worker.python}",
+        "pickles between two minor versions may not load, and Ray lets no node of another version join",
+        f"{shlex.quote(worker.executable)} --version   # on that node",
+    )
+
+
+def _other_package(name: str, shell: Software, worker: Software, *, wire: bool) -> Problem:
+    """The problem of a package that differs. `wire`: whether ranks exchange what it writes."""
+    ours, theirs = shell.packages, worker.packages
+    why = "what works when tried in this shell says nothing about the run"
+    if wire:
+        why += "; ranks with different builds of it do not understand each other"
+    fix = f"pip install {name}=={theirs.get(name)}   # here, or leave it"
+    if name in ours:
+        fix = f"{shlex.quote(worker.executable)} -m pip install {name}=={ours[name]}"
+    return Problem(
+        "error" if wire else "warning",
+        f"{name} is another one there than in this shell",
+        f"shell {ours.get(name, 'absent')}, there {theirs.get(name, 'absent')}",
+        why,
+        fix,
+    )
 
 
 @comparison("gpus-alike", "gpus")

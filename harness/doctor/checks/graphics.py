@@ -60,13 +60,20 @@ def _fitting(detected: Gpus, software: Software) -> Outcome:
     return Fine(measured)
 
 
+def _unseen(gpus: Gpus) -> Unseen | None:
+    """Why nothing can be said of this node's GPUs; None where they answered."""
+    if gpus.error:
+        return Unseen(_SICK, _ASK)
+    return None if gpus.found else Unseen(_NONE)
+
+
 @check("gpu-kinds", "gpus", host=True)
 def kinds(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares names and memory of the node's GPUs. Warning when they differ, info with MIG: NCCL takes two
     instances of one GPU for the same GPU."""
     assert facts.gpus is not None
-    if facts.gpus.error or not facts.gpus.found:
-        yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
+    if unseen := _unseen(facts.gpus):
+        yield unseen
         return
     names = sorted({gpu.name for gpu in facts.gpus.found})
     sizes = sorted({gpu.total for gpu in facts.gpus.found})
@@ -97,8 +104,8 @@ def memory_in_use(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the memory in use on each GPU. Warning when a process holds some, or more than 2 GiB is in use by
     none that can be seen. Our bound."""
     assert facts.gpus is not None
-    if facts.gpus.error or not facts.gpus.found:
-        yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
+    if unseen := _unseen(facts.gpus):
+        yield unseen
         return
     outcomes: list[Outcome] = []
     why = "an engine that takes 90 % of the memory fails to start, or the learner runs out of it at its longest batch"
@@ -132,8 +139,8 @@ def memory_in_use(facts: Facts, request: Asked) -> Iterator[Outcome]:
 def errors(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the counters of uncorrectable ECC errors (nvidia-smi). Error when one is above zero."""
     assert facts.gpus is not None
-    if facts.gpus.error or not facts.gpus.found:
-        yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
+    if unseen := _unseen(facts.gpus):
+        yield unseen
         return
     sick = [gpu for gpu in facts.gpus.found if gpu.uncorrected]
     if sick:
@@ -206,13 +213,9 @@ def amd(facts: Facts, request: Asked) -> Iterator[Outcome]:
     counts within it, and when HIP and CUDA differ."""
     assert facts.software is not None and facts.gpus is not None
     variables = facts.software.variables
-    rocr, hip, cuda = (variables.get(f"{name}_VISIBLE_DEVICES") for name in ("ROCR", "HIP", "CUDA"))
-    settings_text = ", ".join(
-        f"{name}_VISIBLE_DEVICES={value}"
-        for name, value in (("ROCR", rocr), ("HIP", hip), ("CUDA", cuda))
-        if value is not None
-    )
-    starts_at_zero = rocr is not None and rocr.split(",") == [str(number) for number in range(len(rocr.split(",")))]
+    names = [f"{name}_VISIBLE_DEVICES" for name in ("ROCR", "HIP", "CUDA")]
+    rocr, hip, cuda = map(variables.get, names)
+    settings_text = ", ".join(f"{name}={variables[name]}" for name in names if name in variables)
     if rocr is not None and hip is None:
         yield Problem(
             "error",
@@ -222,6 +225,8 @@ def amd(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "export HIP_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES; unset ROCR_VISIBLE_DEVICES",
         )
     elif rocr is not None:
+        devices = rocr.split(",")
+        starts_at_zero = devices == [str(number) for number in range(len(devices))]
         yield Problem(
             "info" if starts_at_zero else "error",
             "ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are both set",

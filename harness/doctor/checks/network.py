@@ -23,10 +23,6 @@ def hostname(facts: Facts, request: Asked) -> Iterator[Outcome]:
     network, variables = _network_and_variables(facts)
     chosen = variables.get("GLOO_SOCKET_IFNAME")
     address_text = f"{network.hostname} is {', '.join(network.resolved) or 'not resolved'}"
-    why = (
-        "gloo, and the rendezvous of every CPU process group, offer that address to the other ranks: from another "
-        "node nothing answers there and the group never forms"
-    )
     if network.resolve_error:
         yield Problem(
             "error",
@@ -35,23 +31,12 @@ def hostname(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "gloo and torch's store look it up at every start: init_process_group fails or waits",
             f"echo 'ADDRESS {network.hostname}' | sudo tee -a /etc/hosts",
         )
-    elif network.resolved and all(
-        ipaddress.ip_address(item.partition("%")[0]).is_loopback for item in network.resolved
-    ):
-        outside = [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
-        fix = f"export GLOO_SOCKET_IFNAME={outside[0] if outside else 'INTERFACE'}   # or correct /etc/hosts"
-        if chosen:
-            yield Fine(f"{address_text}, but GLOO_SOCKET_IFNAME={chosen} decides")
-        else:
-            yield Problem(
-                "error" if _many_nodes(variables, request) else "info",
-                "the host's own name is a loopback address",
-                address_text,
-                why + ("" if _many_nodes(variables, request) else "; on a single node it does no harm"),
-                fix,
-            )
-    else:
+    elif not network.resolved or not all(map(_is_loopback, network.resolved)):
         yield Fine(address_text)
+    elif chosen:
+        yield Fine(f"{address_text}, but GLOO_SOCKET_IFNAME={chosen} decides")
+    else:
+        yield _loopback_name(network, address_text, several_nodes=_many_nodes(variables, request))
     if network.resolve_s > 2:
         yield Problem(
             "warning",
@@ -60,6 +45,30 @@ def hostname(facts: Facts, request: Asked) -> Iterator[Outcome]:
             "every rank does it at every start, one after the other in some launchers",
             f"echo 'ADDRESS {network.hostname}' | sudo tee -a /etc/hosts",
         )
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback  # fe80::1%eth0 names its interface
+
+
+def _loopback_name(network: Network, address_text: str, *, several_nodes: bool) -> Problem:
+    outside = _usable(network)
+    why = (
+        "gloo, and the rendezvous of every CPU process group, offer that address to the other ranks: from another "
+        "node nothing answers there and the group never forms"
+    )
+    return Problem(
+        "error" if several_nodes else "info",
+        "the host's own name is a loopback address",
+        address_text,
+        why if several_nodes else f"{why}; on a single node it does no harm",
+        f"export GLOO_SOCKET_IFNAME={outside[0] if outside else 'INTERFACE'}   # or correct /etc/hosts",
+    )
+
+
+def _usable(network: Network) -> list[str]:
+    """The interfaces by which another node can be reached."""
+    return [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
 
 
 @check("interfaces", "network", "software")
@@ -74,7 +83,7 @@ def interfaces(facts: Facts, request: Asked) -> Iterator[Outcome]:
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         if name in variables:
             outcomes += _misnamed(name, variables[name], interfaces_by_name, several_nodes=several)
-    usable = [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
+    usable = _usable(network)
     virtual = [name for name in usable if re.match(r"docker|virbr|cni|flannel|cali|veth|br-|tun|tailscale", name)]
     if virtual and several and "NCCL_SOCKET_IFNAME" not in variables:
         real = [name for name in usable if name not in virtual]

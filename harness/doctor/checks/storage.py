@@ -104,14 +104,13 @@ def space(facts: Facts, request: Asked) -> Iterator[Outcome]:
     for place in _disks(storage.places):
         used = 1 - place.free / place.total if place.total else 0.0
         measured = f"{place.existing}: {bytes_(place.free)} of {bytes_(place.total)} free ({used:.0%} used)"
-        ray = place.purpose.startswith("Ray")
+        ray = _is_of_ray(place)
         if used > 0.95 or place.free < GIB:
             why = (
-                "Ray refuses to spill above 95 % and its logs have no room; a full /tmp also locks ssh out"
-                if ray
-                else "a checkpoint, a log or a compile cache that cannot be written ends the run; a full /tmp locks "
-                "ssh out"
+                "a checkpoint, a log or a compile cache that cannot be written ends the run; a full /tmp locks ssh out"
             )
+            if ray:
+                why = "Ray refuses to spill above 95 % and its logs have no room; a full /tmp also locks ssh out"
             fix = _space_fix(storage, place, ray)
             problems.append(Problem("error", f"the disk of {place.purpose} is full", measured, why, fix))
         elif used > MOST_USED and place.free < ROOM:
@@ -128,7 +127,7 @@ def space(facts: Facts, request: Asked) -> Iterator[Outcome]:
         if not place.writable:
             problems.append(
                 Problem(
-                    "error" if place.purpose.startswith("Ray") else "warning",
+                    "error" if _is_of_ray(place) else "warning",
                     f"the place of {place.purpose} cannot be written",
                     place.existing,
                     "the run fails when it first writes there",
@@ -163,13 +162,17 @@ def inodes(facts: Facts, request: Asked) -> Iterator[Outcome]:
     ]
 
 
+def _is_of_ray(place: Place) -> bool:
+    return place.purpose.startswith("Ray")
+
+
 @check("ray-directory", "storage", host=True)
 def ray_directory(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Measures the path of Ray's directory. Error when a socket's path below it exceeds 107 bytes, the limit of
     Linux (unix(7)); info when it lies on the root file system and another disk has room."""
     storage = facts.storage
     assert storage is not None
-    ray = next((place for place in storage.places if place.purpose.startswith("Ray")), None)
+    ray = next(filter(_is_of_ray, storage.places), None)
     if len(storage.ray.encode()) > _RAY_PATH_MOST:
         yield Problem(
             "error",
@@ -196,7 +199,7 @@ def old_sessions(facts: Facts, request: Asked) -> Iterator[Outcome]:
     info from 20 of them on. Our bounds: Ray never removes them."""
     storage = facts.storage
     assert storage is not None
-    ray = next((place for place in storage.places if place.purpose.startswith("Ray")), None)
+    ray = next(filter(_is_of_ray, storage.places), None)
     more = "at least " if storage.sessions_partial else ""
     measured = f"{storage.sessions} sessions, {more}{bytes_(storage.sessions_size)} in {storage.ray}"
     large = ray is not None and storage.sessions_size > min(20 * GIB, 0.1 * ray.total)

@@ -65,7 +65,8 @@ def _now(above: set[int]) -> list[dict[str, Any]]:
         if pid in above:
             continue
         name, about = title(pid), status(pid)
-        kind = "engine" if _engine().search(name) else "ray" if _RAY.search(name) else ""
+        kinds = {"engine": _engine(), "ray": _RAY}
+        kind = next((kind for kind, pattern in kinds.items() if pattern.search(name)), "")
         if not kind or not about:
             continue
         leftovers.append({

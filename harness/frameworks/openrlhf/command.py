@@ -41,7 +41,6 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     elif installed is not None and (file := installed.source(f"openrlhf.cli.{module[1]}")):
         answer = installed.query(_PARSER, str(file))
         parser = Parser.of(f"openrlhf.cli.{module[1]}", answer.get("options", {}))
-        unread = unread or ""
         if "unknown" in answer:
             parser = Parser(parser.where, unknown=str(answer["unknown"]))
     judged: list[Outcome] = []

@@ -128,8 +128,9 @@ def _only_answer(nodes: list[ast.AST], calls: list[tuple[ast.Call, str]]) -> str
         return ""
     match answers[0]:
         case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Call(args=[], keywords=[])):
-            handed_on = any(_is_named(argument, name) for call, _ in calls for argument in call.args)
-            return name if sum(_sets(node, name) for node in nodes) == 1 and not handed_on else ""
+            is_handed_on = any(_is_named(argument, name) for call, _ in calls for argument in call.args)
+            is_set_once = sum(_sets(node, name) for node in nodes) == 1
+            return name if is_set_once and not is_handed_on else ""
     return ""
 
 

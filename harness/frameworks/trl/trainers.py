@@ -23,12 +23,20 @@ def unhooked(start: Start, texts: Sequence[str], installed: Installation | None)
     package = installed.source("trl") if installed else None
     if installed is None or package is None:
         return ""
-    if not start.entry.endswith(".py") and start.arguments:
-        module = installed.source(f"trl.scripts.{start.arguments[0].replace('-', '_')}")
-        texts = [*texts, module.read_text(encoding="utf-8", errors="replace")] if module else texts
+    texts = [*texts, *_own_script(start, installed)]
     trainers = sorted({name for text in texts for name in _used(text)})
-    missed = [name for name in trainers if _reaches(name, package.parent) is False]
-    return trainers[0] if missed == trainers and trainers else ""
+    for name in trainers:
+        if _reaches(name, package.parent) is not False:  # the job may use this one
+            return ""
+    return next(iter(trainers), "")
+
+
+def _own_script(start: Start, installed: Installation) -> list[str]:
+    """The text of the script of TRL's that the `trl` command runs; none for a script of the user's."""
+    if start.entry.endswith(".py") or not start.arguments:
+        return []
+    module = installed.source(f"trl.scripts.{start.arguments[0].replace('-', '_')}")
+    return [] if module is None else [module.read_text(encoding="utf-8", errors="replace")]
 
 
 def _used(text: str) -> Iterator[str]:
@@ -39,13 +47,18 @@ def _used(text: str) -> Iterator[str]:
         return
     imported: dict[str, str] = {}
     for node in nodes:
-        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "trl"):
+        if isinstance(node, ast.ImportFrom) and _is_of_trl(node):
             imported |= {alias.asname or alias.name: alias.name for alias in node.names}
     for node in nodes:
         for expression in _used_as_classes(node):
             name = _trl_name(expression, imported)
             if name.endswith("Trainer"):
                 yield name
+
+
+def _is_of_trl(node: ast.ImportFrom) -> bool:
+    """Whether names are imported from TRL: by its name, or by a relative import, as in its own scripts."""
+    return node.level > 0 or (node.module or "").split(".")[0] == "trl"
 
 
 def _used_as_classes(node: ast.AST) -> list[ast.expr]:

@@ -172,7 +172,9 @@ def _whole_groups(settings: Settings, size: int, each: int, steps: int) -> Outco
         batch_text = f"generation_batch_size={total}"
     else:
         processes, unknown = launched_processes(settings)
-        number_text = "some processes" if unknown else "1 process" if processes == 1 else f"{processes} processes"
+        number_text = "1 process" if processes == 1 else f"{processes} processes"
+        if unknown:
+            number_text = "some processes"
         batch_text = f"{each} a process × {number_text} × {counted(steps, 'step')}"
         total = each * steps * (1 if unknown else processes)
     if total % size == 0:

@@ -150,10 +150,11 @@ def _overrides(words: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]
         deleted = re.fullmatch(rf"~({_NAME})(=.*)?", word)
         override = _OVERRIDE.fullmatch(word)
         if deleted:
-            for name in [
-                setting for setting in values if setting == deleted[1] or setting.startswith(f"{deleted[1]}.")
-            ]:
-                del values[name]
+            values = {
+                name: value
+                for name, value in values.items()
+                if name != deleted[1] and not name.startswith(f"{deleted[1]}.")
+            }
             short = deleted[1].removeprefix("actor_rollout_ref.")
             unknown[deleted[1]] = f"{short} is taken out (~{short}), and what the job does without it is not known here"
         elif override:

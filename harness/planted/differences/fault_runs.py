@@ -126,14 +126,18 @@ def outcomes(
                     scenario=config.changed(scenario, shared),
                     out=out,
                 )
-                coupled = [fault for fault in group if fault.stage in ("coupled", "greedy")]
-                yield from _group(setting, shared, coupled)
-                half = [fault for fault in group if fault.stage == "lifted"]
-                if half:
-                    yield from lifting(setting, half, out / sound_name("lifted", engines, shared))
-                native = [fault for fault in group if fault.stage == "native"]
-                if native:
-                    yield from natively(setting, native, out / sound_name("native", engines, shared))
+                yield from _by_stage(setting, shared, group)
+
+
+def _by_stage(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> Iterator[Outcome]:
+    """Run the faults of one scenario, stage after stage. The native stage comes last: its engines have no code of ours,
+    and start anew.
+    """
+    yield from _group(setting, shared, [fault for fault in faults if fault.stage in ("coupled", "greedy")])
+    if half := [fault for fault in faults if fault.stage == "lifted"]:
+        yield from lifting(setting, half, setting.out / sound_name("lifted", setting.pair, shared))
+    if native := [fault for fault in faults if fault.stage == "native"]:
+        yield from natively(setting, native, setting.out / sound_name("native", setting.pair, shared))
 
 
 def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:
@@ -180,14 +184,14 @@ def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> It
             experiment.vary(candidate)
             experiment.record(candidate, guide=baseline.run_dir if candidate.scenario.guided else None)
         except HarnessError as error:
-            cut = error if isinstance(error, RunCut) and fault.expected == "INCONCLUSIVE" else None
-            verdict = (
-                recording.verdict_with_cut(baseline.run_dir, candidate.run_dir, cut, native=False, cap=fault.cap)
-                if cut
-                else None
-            )
             ran = round(time.monotonic() - started, 1)
-            yield Outcome(fault, verdict, ran, pair=pair, error="" if cut else error.message)
+            if isinstance(error, RunCut) and fault.expected == "INCONCLUSIVE":  # the fault is meant to end the run
+                verdict = recording.verdict_with_cut(
+                    baseline.run_dir, candidate.run_dir, error, native=False, cap=fault.cap
+                )
+                yield Outcome(fault, verdict, ran, pair=pair)
+            else:
+                yield Outcome(fault, None, ran, pair=pair, error=error.message)
             experiment.revive()
             sound, recorded = sound.with_name(sound.name + "-again"), False
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import shlex
 from collections.abc import Iterable, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import config
-from harness.errors import BadInput, closest
+from harness.errors import BadInput, closest, nearest
 from harness.parity.causes.registry import families
 from harness.planted.differences.damage import DAMAGES
 from harness.planted.foreign import executed, listed
@@ -34,15 +33,7 @@ def faults(source: str = "") -> tuple[Fault, ...]:
     if not source:
         return FAULTS
     path = Path(source)
-    entries = listed(path, "FAULTS", example=EXAMPLE)
-    for number, entry in enumerate(entries):
-        wrong = problem(entry, path)
-        if wrong:
-            raise BadInput(f"{path}: FAULTS[{number}] {wrong}", fix=EXAMPLE)
-    names = [fault.name for fault in entries]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise BadInput(f"{path}: several faults are called {', '.join(twice)}", fix=EXAMPLE)
+    entries = listed(path, "FAULTS", problem=lambda entry: problem(entry, path), example=EXAMPLE)
     return tuple(_placed(fault, path.resolve()) for fault in entries)
 
 
@@ -52,11 +43,12 @@ def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
     Raises BadInput for an unknown name.
     """
     all_faults, wanted = list(faults), list(names)
-    chosen_faults = [] if wanted else all_faults
+    if not wanted:
+        return all_faults
+    chosen_faults: list[Fault] = []
     for name in wanted:
-        hits = [fault for fault in all_faults if fault.name == name] or [
-            fault for fault in all_faults if fault.name.startswith(name)
-        ]
+        exact = [fault for fault in all_faults if fault.name == name]
+        hits = exact or [fault for fault in all_faults if fault.name.startswith(name)]
         if not hits:
             raise BadInput(
                 f"there is no planted fault {name!r}{closest(name, (fault.name for fault in all_faults))}",
@@ -114,8 +106,8 @@ def _expectation(fault: Fault) -> str:
             return f"has {name} {value!r}; they are a tuple of strings"
     strange = [cause for cause in fault.causes if cause.partition("(")[0] not in families()]
     if strange:
-        near = difflib.get_close_matches(strange[0].partition("(")[0], families(), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = nearest(strange[0].partition("(")[0], families())
+        hint = f"; did you mean {near}?" if near else ""
         return f"has the cause {strange[0]!r}, which the judge never names{hint}"
     if not isinstance(fault.told, Mapping) or not set(fault.told) <= {*fault.causes, *fault.findings}:
         return f"has told {fault.told!r}; it is a dict whose keys are causes or findings of this fault"

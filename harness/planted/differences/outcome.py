@@ -71,10 +71,8 @@ class Outcome:
     def untold(self) -> list[str]:
         """The expected words that are missing from the evidence of a cause or from a finding."""
         texts = [(cause.name, cause.evidence) for cause in self.causes]
-        texts += [
-            (finding.name, f"{finding.summary}; {finding.effect}")
-            for finding in (self.verdict.findings if self.verdict else ())
-        ]
+        findings = self.verdict.findings if self.verdict else ()
+        texts += [(finding.name, f"{finding.summary}; {finding.effect}") for finding in findings]
         return [
             f"{name}: {words}"
             for name, words in self.fault.told.items()
@@ -87,7 +85,7 @@ class Outcome:
         return [
             f"{name} ({party})"
             for name, party in self._expected
-            if not any(matches(name, cause.name) and self._blames(cause, party) for cause in self.causes)
+            if not any(self._is_right(cause, name, party) for cause in self.causes)
         ]
 
     @property
@@ -96,7 +94,7 @@ class Outcome:
         return [
             f"{cause.name} ({cause.party})"
             for cause in self.causes
-            if not any(matches(name, cause.name) and self._blames(cause, party) for name, party in self._expected)
+            if not any(self._is_right(cause, name, party) for name, party in self._expected)
         ]
 
     @property
@@ -134,11 +132,17 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        return self.named if self.fault.causes and not self.untested else self.as_expected and not self.causes
+        if self.fault.causes and not self.untested:
+            return self.named
+        return self.as_expected and not self.causes
 
     @property
     def _expected(self) -> list[tuple[str, str]]:
         return list(zip(self.fault.causes, self.fault.parties, strict=True))
+
+    def _is_right(self, cause: Cause, name: str, party: str) -> bool:
+        """Whether a cause is the expected one of this name and party."""
+        return matches(name, cause.name) and self._blames(cause, party)
 
     def _blames(self, cause: Cause, party: str) -> bool:
         """Whether `cause` blames that party. For a mapping, the side must also be the one at fault."""

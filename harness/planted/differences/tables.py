@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from harness.planted.differences.outcome import Outcome, Score, score
-from harness.planted.listing import markdown, yes
+from harness.planted.listing import markdown, rounded, yes
 from probes.files import write_whole
 from reports.pipe import outlive_reader
 from reports.text import counted
@@ -28,16 +28,19 @@ def print_outcome(outcome: Outcome, *, aside: bool = False) -> None:
     """Print one line as soon as the outcome is known, with what was wrong below it. `aside`: to standard error."""
     console = Console(stderr=aside)
     colour = "green" if outcome.right else "bold red"
-    causes = ", ".join(f"{c.name} ({c.party})" for c in outcome.causes) or "-"
     with outlive_reader(console):
         console.print(
             f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(outcome.fault.label):30} {outcome.status:13} "
-            f"{outcome.seconds:5.1f} s  {escape(causes)}{_starts(outcome)}",
+            f"{outcome.seconds:5.1f} s  {escape(_causes(outcome))}{_starts(outcome)}",
             soft_wrap=True,
             highlight=False,
         )
         for line in _wrong(outcome) if not outcome.right else ():
             console.print(f"      [dim]{escape(line)}[/]", soft_wrap=True, highlight=False)
+
+
+def _causes(outcome: Outcome) -> str:
+    return ", ".join(f"{cause.name} ({cause.party})" for cause in outcome.causes) or "-"
 
 
 def _starts(outcome: Outcome) -> str:
@@ -86,9 +89,8 @@ def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
     cells = [
         [
             row.fault.label, " ".join(row.pair), row.fault.expected, row.status,
-            ", ".join(f"{c.name} ({c.party})" for c in row.causes) or "-", yes(row.right), f"{row.seconds:.1f}",
-            f"{row.starts[1]:.1f}" if row.starts[0] else "-",
-            f"{row.to_cause_s:.1f}" if row.to_cause_s is not None else "-",
+            _causes(row), yes(row.right), rounded(row.seconds),
+            rounded(row.starts[1] if row.starts[0] else None), rounded(row.to_cause_s),
         ]
         for row in rows
     ]  # fmt: skip
@@ -112,13 +114,10 @@ def families(rows: Sequence[Outcome]) -> str:
 
 
 def _family(name: str, s: Score) -> list[str]:
-    def seconds(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1f}"
-
     def of(part: int, total: int) -> str:
         return f"{part} of {total}" if total else "-"
 
     return [
         name, of(s.detected, s.faults), of(s.named, s.causes), of(s.quiet, s.controls), str(len(s.alarms)),
-        seconds(s.median_s), seconds(s.slowest_s), seconds(s.slowest_warm_s), seconds(s.median_to_cause_s),
+        *map(rounded, (s.median_s, s.slowest_s, s.slowest_warm_s, s.median_to_cause_s)),
     ]  # fmt: skip

@@ -36,7 +36,14 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        return "NOT RUN" if self.unrun else self.verdict.verdict if self.verdict else "HEALTHY"
+        if self.unrun:
+            return "NOT RUN"
+        return self.verdict.verdict if self.verdict else "HEALTHY"
+
+    @property
+    def named_kind(self) -> str:
+        """The kind of hang that the verdict names; empty where it names none."""
+        return self.verdict.triage.hang if self.verdict and self.verdict.triage else ""
 
     @property
     def detected(self) -> bool:
@@ -57,8 +64,7 @@ class Outcome:
     def kind_right(self) -> bool:
         if not self.detected:
             return False
-        kind = self.verdict.triage.hang if self.verdict and self.verdict.triage else ""
-        return self.hang.control or not self.hang.kind or kind == self.hang.kind
+        return self.hang.control or not self.hang.kind or self.named_kind == self.hang.kind
 
     @property
     def culprits_right(self) -> bool:
@@ -74,13 +80,12 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        return self.detected and self.kind_right and self.culprits_right and not self.blamed
+        return self.kind_right and self.culprits_right
 
     def to_dict(self) -> dict[str, Any]:
-        triage = self.verdict.triage if self.verdict else None
         return {
             "name": self.hang.name, "kind": self.hang.kind, "control": self.hang.control, "verdict": self.status,
-            "said_kind": triage.hang if triage else "", "reason": self.verdict.reason if self.verdict else "",
+            "said_kind": self.named_kind, "reason": self.verdict.reason if self.verdict else "",
             "detected": self.detected, "seconds": self.seconds, "wall_s": round(self.wall_s, 2),
             "kind_right": self.kind_right, "culprits_right": self.culprits_right,
             "expected": sorted(map(str, self.hang.culprits)), "named": sorted(map(str, self.named)),
@@ -117,11 +122,9 @@ class Score:
             "right culprits"
         )
         controls = f"{self.controls} controls: {self.controls_right} right"
-        speed = (
-            ""
-            if self.slowest_s is None
-            else f"; stall to verdict {self.median_s:.1f} s in the median, {self.slowest_s:.1f} s at most"
-        )
+        speed = ""
+        if self.slowest_s is not None:
+            speed = f"; stall to verdict {self.median_s:.1f} s in the median, {self.slowest_s:.1f} s at most"
         unrun = f"; {self.unrun} not run" if self.unrun else ""
         return f"{hangs}; {controls}; false blame in {self.blamed}{speed}{unrun}"
 
@@ -163,7 +166,8 @@ def judged(
     processes = _evidence(evidence)
     named: set[Party] = set()
     blamed = []
-    for party in triage.culprits if verdict.verdict == "HUNG" else []:
+    culprits = triage.culprits if verdict.verdict == "HUNG" else []
+    for party in culprits:
         words = called(party.key, processes) | {party.role.lower(), party.engine.lower()}
         words |= {party.rank} if party.rank is not None else set()
         hit = {culprit for culprit in hang.culprits if _is_named(culprit, words)}

@@ -49,16 +49,9 @@ def chosen(
 
 def load(path: Path) -> tuple[Hang, ...]:
     """Return the `HANGS` of a Python file. Raises BadInput for a file that cannot be executed or has invalid hangs."""
-    entries = listed(path, "HANGS", example=EXAMPLE)
-    for number, entry in enumerate(entries):
-        wrong = problem(entry, path.resolve().parent)
-        if wrong:
-            raise BadInput(f"{path}: HANGS[{number}] {wrong}", fix=EXAMPLE)
-    names = [hang.name for hang in entries]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise BadInput(f"{path}: several hangs are called {', '.join(twice)}", fix=EXAMPLE)
-    return tuple(_placed(hang, path.resolve().parent) for hang in entries)
+    folder = path.resolve().parent
+    entries = listed(path, "HANGS", problem=lambda entry: problem(entry, folder), example=EXAMPLE)
+    return tuple(_placed(hang, folder) for hang in entries)
 
 
 def problem(entry: object, folder: Path) -> str:
@@ -67,9 +60,9 @@ def problem(entry: object, folder: Path) -> str:
         return f"is a {type(entry).__name__}, not a scenarios.planted.hangs.catalog.Hang"
     if not isinstance(entry.name, str) or not entry.name or set(entry.name) & set("/\\ \t\n\0"):
         return f"has the name {entry.name!r}, which cannot name a folder"
-    wrong = (
-        _wrong_word(entry) or _wrong_type(entry) or ("" if entry.dumps is not None else _wrong_program(entry, folder))
-    )
+    wrong = _wrong_word(entry) or _wrong_type(entry)
+    if not wrong and entry.dumps is None:  # dumps are judged as they are, without a program
+        wrong = _wrong_program(entry, folder)
     return f"({entry.name}) {wrong}" if wrong else ""
 
 

@@ -153,12 +153,10 @@ class _Trial:
             return judged(hang, None, wall_s=wall_s, error=f"the watch failed: {_tail(folder / 'program.log')}")
         verdict = Verdict.from_dict(answer["verdict"]) if answer["verdict"] else None
         seconds = None if answer["seconds"] is None else answer["seconds"] - self.stall_s
-        stalled = verdict is not None and verdict.verdict == "HUNG"
-        error = (
-            ""
-            if stalled or answer["exit_code"] == 0
-            else f"ended with {answer['exit_code']}: " + _tail(folder / "program.log")
-        )
+        is_hung = verdict is not None and verdict.verdict == "HUNG"
+        error = ""
+        if not is_hung and answer["exit_code"] != 0:
+            error = f"ended with {answer['exit_code']}: {_tail(folder / 'program.log')}"
         return judged(hang, verdict, seconds=seconds, wall_s=wall_s, evidence=answer["evidence"], error=error)
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from harness.planted.hangs.hang_outcome import Outcome, Score
-from harness.planted.listing import markdown, party, yes
+from harness.planted.listing import markdown, party, rounded, yes
 from reports.pipe import outlive_reader
 
 
@@ -41,12 +41,10 @@ def _wrong(outcome: Outcome) -> list[str]:
     if outcome.error:
         return [outcome.error]
     lines = []
-    kind = verdict.triage.hang if verdict and verdict.triage else ""
     if not (outcome.detected and outcome.kind_right):
+        expected = f"expected {hang.verdict} {hang.kind}".strip()
         because = f" because of {hang.reason!r}" if hang.reason else ""
-        lines.append(
-            f"expected {hang.verdict} {hang.kind}".strip() + because + f", said {outcome.status} {kind}".rstrip()
-        )
+        lines.append(f"{expected}{because}, said {outcome.status} {outcome.named_kind}".rstrip())
     missed = [party(culprit) for culprit in sorted(hang.culprits - outcome.named, key=str)]
     if missed:
         lines.append(f"not named: {', '.join(missed)}")
@@ -78,7 +76,7 @@ def as_markdown(outcomes: list[Outcome], score: Score) -> str:
     rows = [
         [
             row.hang.name, row.hang.kind or "-", f"not run: {row.unrun}" if row.unrun else row.status,
-            yes(row.detected), f"{row.seconds:.1f}" if row.seconds is not None else "-",
+            yes(row.detected), rounded(row.seconds),
             yes(row.kind_right), yes(row.culprits_right), ", ".join(row.blamed) or "none",
         ]
         for row in outcomes

@@ -9,7 +9,6 @@ import dataclasses
 import os
 import secrets
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.layers import hidden_states_of
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
-from scenarios.engines.sampling import filtered
+from scenarios.engines.sampling import filtered, ids_of
 from scenarios.engines.sync import digest, join, receive
 from scenarios.models import saved
 from scenarios.models.wide import widen
@@ -150,6 +149,7 @@ class HFEngine:
         width = max(len(r.prompt_ids) for r in requests)
         ids = torch.zeros((len(requests), width), dtype=torch.int64, device=self._device)
         mask = torch.zeros_like(ids)
+        # Padded on the left: what is drawn follows the last column.
         for row, request in enumerate(requests):
             ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
             mask[row, width - len(request.prompt_ids) :] = 1
@@ -294,11 +294,6 @@ class HFEngine:
 
     def close(self) -> None:
         self._model = None
-
-
-def ids_of(ends: int | Iterable[int] | None) -> frozenset[int]:
-    """Return the token ids of a configuration's `eos_token_id`, which may be one, several or none."""
-    return frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
 
 
 def draw_of(request: Request, mapped: Mapped, seed: int) -> Draw:

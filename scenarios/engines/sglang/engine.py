@@ -26,10 +26,11 @@ from scenarios.engines.engine_interface import (
     check_scored,
 )
 from scenarios.engines.engine_processes import bound_to_cores, titled
-from scenarios.engines.hf.engine import draw_of, ids_of
+from scenarios.engines.hf.engine import draw_of
 from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
+from scenarios.engines.sampling import ids_of
 from scenarios.engines.sglang import parameters, routed
 from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
 from scenarios.forkserver import children_server, forked_children
@@ -156,25 +157,24 @@ class SGLangEngine:
         self, requests: list[Request], params: list[dict[str, Any]], processors: list[str]
     ) -> list[dict[str, Any]]:
         answers: list[Any] = [None] * len(requests)
-        as_text = [i for i, r in enumerate(requests) if r.text is not None]
-        as_ids = [i for i, r in enumerate(requests) if r.text is None]
-        for rows, text in ((as_ids, False), (as_text, True)):
+        as_text = [i for i, request in enumerate(requests) if request.text is not None]
+        as_ids = [i for i, request in enumerate(requests) if request.text is None]
+        # One call takes either ids or texts.
+        for rows, name in ((as_ids, "input_ids"), (as_text, "text")):
             if not rows:
                 continue
-            source = (
-                {"text": [requests[i].text for i in rows]}
-                if text
-                else {"input_ids": [list(requests[i].prompt_ids) for i in rows]}
-            )
-            batch = self._call(
+            batch = [requests[i] for i in rows]
+            sources = [list(request.prompt_ids) if request.text is None else request.text for request in batch]
+            salts = [request.salt for request in batch]
+            drawn = self._call(
                 sampling_params=[params[i] for i in rows],
                 return_logprob=True,
                 return_prompt_token_ids=True,
                 custom_logit_processor=[processors[i] for i in rows] if processors else None,
-                extra_key=[requests[i].salt for i in rows] if any(requests[i].salt for i in rows) else None,
-                **source,
+                extra_key=salts if any(salts) else None,
+                **{name: sources},
             )
-            for i, answer in zip(rows, batch, strict=True):
+            for i, answer in zip(rows, drawn, strict=True):
                 answers[i] = answer
         return answers
 

@@ -22,10 +22,11 @@ from scenarios.engines.engine_interface import (
     check_scored,
 )
 from scenarios.engines.engine_processes import bound_to_cores, titled
-from scenarios.engines.hf.engine import draw_of, ids_of
+from scenarios.engines.hf.engine import draw_of
 from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_sampling
+from scenarios.engines.sampling import ids_of
 from scenarios.engines.vllm import parameters
 from scenarios.settings import Mode, Sampling, Scenario
 

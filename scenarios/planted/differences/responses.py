@@ -112,7 +112,8 @@ class Permuted(Plant):
             for place in places:
                 groups.setdefault(prompt_of(requests[place]), []).append(place)
             pairs = [group[:2] for group in groups.values() if len(group) > 1]
-            places, sources = [i for pair in pairs for i in pair], [i for pair in pairs for i in pair[::-1]]
+            places = [i for first, second in pairs for i in (first, second)]
+            sources = [i for first, second in pairs for i in (second, first)]
         moved = list(answers)
         for place, source in zip(places, sources, strict=True):
             target, source_answer = answers[place], answers[source]

@@ -114,7 +114,9 @@ def in_words(shape: Shape) -> str:
     if isinstance(shape, dict):
         return "{" + ", ".join(f"{_key(key)}: {in_words(part)}" for key, part in shape.items()) + "}"
     names = {int: "a whole number", str: "a string", bool: "true or false", object: "a value"}
-    return names[shape] if isinstance(shape, type) else repr(shape).lower() if shape is True else repr(shape)
+    if isinstance(shape, type):
+        return names[shape]
+    return "true" if shape is True else repr(shape)
 
 
 def _key(key: Any) -> str:

@@ -56,6 +56,15 @@ def sampling_params(sampling_params):
         skip_special_tokens=sampling_params.skip_special_tokens,
     )
 """
+RAISES_WITHOUT_ONE = """
+def engine_arguments(**kwargs):
+    return {
+        "model_path": kwargs["model"],
+        "dtype": kwargs["dtype"],
+        "random_seed": kwargs.get("seed", 41) + 1,
+        "disable_cuda_graph": kwargs.get("enforce_eager", True),
+    }
+"""
 TO_SGLANG = """
 def engine_arguments(args):
     return {
@@ -276,6 +285,14 @@ def test_every_setting_is_counted_once(source: str, checked) -> None:
     counted, arrived, of = re.match(r"(.*?); (\d+) of (\d+) settings arrive", found.reason).groups()
     assert (int(arrived), int(of)) == (sum(map(len, found.arrived.values())), total)
     assert int(arrived) + len(wrong) == total == int(arrived) + sum(map(int, re.findall(r"(\d+) setting", counted)))
+
+
+def test_what_is_left_out_is_of_settings_that_arrive(checked) -> None:
+    """The function raises where `dtype` is left out. What follows is not taken for what a neighbour does: `seed` is
+    wrong whatever it does, and `enforce_eager` is right."""
+    found = checked(RAISES_WITHOUT_ONE)
+    assert kinds(found)["seed"] == "shifted" and "enforce_eager" not in kinds(found)
+    assert [text.split(":")[0] for text in found.left_out] == ["enforce_eager"]
 
 
 @pytest.mark.slow
