@@ -563,6 +563,8 @@ class Evidence:
     log_phases: tuple[LogPhase, ...] = ()  # of logs that were pasted, the longest of each first
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
     watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
+    rank_hosts: tuple[tuple[Ranks, str], ...] = ()  # by the prefixes of lines of a pasted log
+    pasted_files: tuple[str, ...] = ()  # files and folders that were pasted, as they were named
     command_exit_code: int | None = None  # of the command that was watched, if it ended and the watch saw how
     watched: bool = False  # its processes run, or ran, under a watch; see `is_watched`
     directories: tuple[str, ...] = ()  # of united nodes, so that no ages of two hosts are compared; of pasted jobs

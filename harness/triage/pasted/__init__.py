@@ -25,6 +25,7 @@ from harness.triage.collect.roles import engine_of, role_of
 from harness.triage.directory import MAX_PROCESSES, loose
 from harness.triage.evidence import PASTED, Evidence, LogError, Process, Sample
 from harness.triage.flight.filenames import named_rank
+from harness.triage.flight.log_counters import OF_LOG
 from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
@@ -43,9 +44,6 @@ WANTED = (
 PASTES = "py-spy dump --pid PID | harness triage -"
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
-BESIDE_DUMPS = (
-    "lines about timeouts were not used beside flight recorder dumps: harness triage LOG, of the log alone, does"
-)
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
 
 
@@ -66,11 +64,13 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         alone = len(words) == 1 and all(
             Path(words[0]).resolve() in (Path(file), Path(file).parent) for file in ranked.values()
         )
-        return loose(ranked) if ranked and not alone else None
+        notes = (*reader.notes, *skipped)
+        return replace(loose(ranked), pasted_files=tuple(words), notes=notes) if ranked and not alone else None
     _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
         return None
-    dumps = {} if reader.recorded else reader.log.dumps()
+    dumps = reader.log.dumps()
+    counted_alone = bool(dumps) and not reader.recorded
     processes, repeated = _processes(reader.looks)
     stacked = {process.rank for process in processes}
     logged = _errors(reader)
@@ -90,14 +90,16 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         ray_actors=tuple(reader.lists.actors.values()),
         ray_tasks=tuple(reader.lists.tasks.values()),
         ray_demands=tuple(reader.lists.demands.values()),
-        dumps=reader.recorded or _written(dumps),
+        dumps=reader.recorded | _written(dumps),
         expected_world=_world(reader.looks),
         errors=tuple(logged),
         log_ends=tuple(reader.ends),
         log_phases=tuple(reader.phases),
-        timed_out_s=reader.log.waited_s if dumps else 0.0,
-        watchdog_ended=tuple(sorted(reader.log.ended)) if dumps else (),
+        timed_out_s=reader.log.waited_s if counted_alone else 0.0,
+        watchdog_ended=tuple(sorted(reader.log.ended)) if counted_alone else (),
         directories=_folders_of_jobs(reader.looks),
+        rank_hosts=tuple(sorted((rank, *hosts) for rank, hosts in reader.hosts.items() if len(hosts) == 1)),
+        pasted_files=tuple(words) if STDIN not in words else (),
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
     )
 
@@ -183,8 +185,8 @@ def _log_notes(reader: Reader, dumps: Mapping[int, Mapping[str, Any]]) -> list[s
     """What lines about timeouts do not say. `dumps`: their counters, if they are used."""
     if reader.log.several:
         return [SEVERAL]
-    if reader.recorded and reader.log.dumps():
-        return [BESIDE_DUMPS]
+    if reader.recorded:
+        return []
     groups = {config["name"]: False for dump in dumps.values() for config in dump["pg_config"].values()}
     groups |= {config["name"]: True for dump in dumps.values() for config in dump["pg_config"].values()
                if "ranks" in config}  # fmt: skip
@@ -198,7 +200,7 @@ def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
     folder = exit_cleanup.temporary_folder("harness-pasted-")
     for rank, dump in dumps.items():
         write_whole(folder / f"rank_{rank}", json.dumps(dump).encode())
-    return {f"rank_{rank}": str(folder / f"rank_{rank}") for rank in dumps}
+    return {f"{OF_LOG}rank {rank}": str(folder / f"rank_{rank}") for rank in dumps}
 
 
 def _named(words: Sequence[str], skipped: list[str]) -> Iterator[tuple[str, Path | None]]:

@@ -65,7 +65,7 @@ class Reader:
     looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
     ends: the last lines of texts without stacks. phases: their progress bars. own_answers: of the harness, title and
-    reason by file. notes: what was not read.
+    reason by file. hosts: rank -> hosts that prefixes of its lines name. notes: what was not read.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -78,6 +78,7 @@ class Reader:
     own_answers: dict[str, tuple[str, str]] = field(default_factory=dict)
     ends: list[LogEnd] = field(default_factory=list)
     phases: list[LogPhase] = field(default_factory=list)
+    hosts: dict[int, set[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _size: int = 0
 
@@ -150,6 +151,8 @@ class Reader:
                 continue
             writer, rest = split(line)
             writer = part if writer is NOBODY else writer
+            if writer.host and writer.rank is not None:
+                self.hosts.setdefault(writer.rank, set()).add(writer.host)
             if has_counters:
                 self.log.feed(number, writer, rest)
             if has_table:

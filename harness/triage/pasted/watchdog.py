@@ -203,15 +203,16 @@ class Watchdog:
             return {}
         waiting, counters = _by_group(self._in_groups()), _by_group(self.counters)
         dumps: dict[int, dict[str, Any]] = {}
-        for number, group in enumerate(sorted({*waiting, *counters})):
+        for group in sorted({*waiting, *counters}):
             operations, counted = waiting.get(group, {}), counters.get(group, {})
             if any(operation.op in _POINT_TO_POINT for operation in operations.values()):
                 continue
             members = _members(operations, counted)  # in the first dump only: their text is as long as they are many
             for rank in sorted({*operations, *counted}):
                 dump = dumps.setdefault(rank, {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []})
-                config = {"name": group.uid or NOT_NAMED, "desc": group.desc}
-                dump["pg_config"][str(number)] = config | ({"ranks": members} if members else {})
+                number, name = len(dump["pg_config"]), group.uid or NOT_NAMED
+                config = {"name": name, "desc": group.desc}
+                dump["pg_config"][name] = config | ({"ranks": members} if members else {})
                 members = ""
                 if rank in counted:
                     enqueued, completed = counted[rank]

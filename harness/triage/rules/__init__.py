@@ -97,6 +97,7 @@ RULES: tuple[Rule, ...] = (
     absence.device,  # K9
     groups.wedged,  # K12
     pasted.first_error_of_waiters,  # INSUFFICIENT
+    pasted.without_dump,  # INSUFFICIENT
     pasted.timed_out,  # INSUFFICIENT
     apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders

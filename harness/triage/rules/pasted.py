@@ -247,6 +247,7 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
     verb = "waits" if len(waiters) == 1 else "wait"
     numbers = {subject.rank for subject in case.graph.subjects.values()}
     gaps = [rank for rank in range(max((rank or 0 for rank in numbers), default=0)) if rank not in numbers]
+    gaps = gaps or [*case.comparison.absent] if case.comparison else gaps
     firsts = _firsts(ending)
     silent = firsts[0].rank is None and len(gaps) == 1
     return _first_failure(
@@ -254,9 +255,47 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
         f"; {names} {verb} since",
         (
             *(f"{subject.label}: {subject.state()}" for subject in waiters[: standing.MAX_LINES]),
-            *([f"rank {gaps[0]} wrote nothing about a timeout: it may be the process that failed"] if silent else ()),
+            *([f"nothing is known of rank {gaps[0]}: it may be the process that failed"] if silent else ()),
         ),
-        ("the members of the group in which they wait, and what it was that they waited for",),
+        _unknown_members(waiters, case),
+    )
+
+
+def _unknown_members(waiters: Sequence[Subject], case: Case) -> tuple[str, ...]:
+    """What is missing where no dump says who is in the group in which they wait."""
+    names = {subject.pending.group for subject in waiters if subject.pending}
+    if all(group.group.members for group in case.groups if group.group.name in names):
+        return ()
+    return ("the members of the group in which they wait, and what it was that they waited for",)
+
+
+def without_dump(case: Case) -> Ruling | None:
+    """INSUFFICIENT: by the recorders some wait, and for a rank without a dump there is one stack. It says where that
+    rank stood, and not that it stayed there."""
+    if case.evidence.source != PASTED or not case.comparison:
+        return None
+    recorded = set(case.comparison.ranks)
+    ends = [end for end in case.sinks() if end.process and end.process.samples and end.rank not in recorded
+            and end.doing.frame and not end.stuck]  # fmt: skip
+    waiters = [case.subject(key) for key in case.graph.waiters({end.key for end in ends})]
+    if not ends or not any(waiter.pending is not None for waiter in waiters):
+        return None
+    where = case.waited_in(end.key for end in ends)
+    names = case.names(end.key for end in ends)
+    has = "has" if len(ends) == 1 else "have"
+    return Ruling(
+        "INSUFFICIENT",
+        f"{names} {has} no dump and stood at {ends[0].doing.frame}; others wait in {where}",
+        evidence=tuple(f"{end.label} stood elsewhere: {end.state()}" for end in ends[: standing.MAX_LINES]),
+        missing=(
+            f"a second look at {names}, or the dump: whether it stands there",
+            *(f"no recorder data from {end.label}" for end in ends[: standing.MAX_LINES]),
+        ),
+        place=ends[0].doing.frame,
+        next=(
+            "py-spy dump -p PID   # of that rank, twice: does it stand there?",
+            "for the next run: harness watch -- COMMAND, which takes the evidence when the job stops",
+        ),
     )
 
 

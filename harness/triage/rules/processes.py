@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo, name_of
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject, calls
 from harness.triage.graph.edges import superseded
 from harness.triage.graph.worlds import same_world
+from harness.triage.pasted.errors import READ_ON
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Live, Native, Ruling, brief
 
@@ -102,10 +104,18 @@ def died(case: Case) -> Ruling | None:
     where = case.waited_in(why)
     ends = dict.fromkeys(why.values())
     reason = f"{case.names(why)} {brief(next(iter(ends)), 12)}" if len(ends) == 1 else f"{case.names(why)} failed"
-    steps = ["read the end of its own log: the first error is there, not in its peers' timeouts"]
+    steps = [*_advice(case, why), "read the end of its own log: the first error is there, not in its peers' timeouts"]
     if any(subject.process and subject.process.exit_code == -9 for subject in map(case.subject, why)):
         steps.append(OUT_OF_MEMORY)
     return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
+
+
+def _advice(case: Case, keys: Iterable[str]) -> list[str]:
+    """What to do first about an error that a pasted log has of one of these processes."""
+    errors = {(error.rank, error.text): error.fix for error in reversed(case.evidence.errors)}
+    processes = [case.subject(key).process for key in keys]
+    fixes = [errors.get((process.rank, process.error), "") for process in processes if process]
+    return list(dict.fromkeys(fix for fix in fixes if fix not in ("", READ_ON)))
 
 
 def unwritten(case: Case) -> Ruling | None:
