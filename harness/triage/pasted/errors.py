@@ -14,6 +14,7 @@ from enum import Enum
 from harness.triage.collect import redact
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
+from harness.triage.pasted.memory_errors import FRAME, Place, holders, phase_of
 from harness.triage.pasted.naming import NOBODY, Name, of_path
 from harness.triage.pasted.text import MAX_TEXT, cut
 from probes import limits
@@ -55,6 +56,7 @@ class Sign:
     fix: what to do first.
     kind: whose words the line is.
     of_pod: whether it is of the pod that a line of `kubectl describe` names above it.
+    of_memory: whether the phase of its traceback and what each process held are told.
     """
 
     words: str
@@ -63,6 +65,7 @@ class Sign:
     pattern: re.Pattern[str] = re.compile("")
     kind: Kind = Kind.OWN
     of_pod: bool = False
+    of_memory: bool = False
 
     @property
     def echo(self) -> bool:
@@ -88,15 +91,13 @@ _EVICTED = "kubectl describe node NODE   # which resource was low, and who used 
 _POD = re.compile(r"Name: {2,}(?P<pod>[\w.-]{1,253})")
 _OF_A_JOB = rf"python|pt_|ray::|torchrun|(?i:{'|'.join(registry.BUILT_IN)})"  # names of its tasks begin so
 SIGNS = (
-    Sign(
-        "CUDA out of memory", "ran out of GPU memory",
-        "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?",
-        re.compile(r"CUDA out of memory(?:.{0,300}?(?P<detail>Process \d{1,10} has [\d.]{1,10} [KMG]iB) memory)?"),
-    ),
-    Sign("HIP out of memory", "ran out of GPU memory", _HIP_MEMORY),
-    Sign("hipErrorOutOfMemory", "ran out of GPU memory", _HIP_MEMORY),
-    Sign("XPU out of memory", "ran out of GPU memory", "xpu-smi ps   # who holds it"),
-    Sign("NPU out of memory", "ran out of NPU memory", "npu-smi info   # who holds it"),
+    Sign("CUDA out of memory", "ran out of GPU memory",
+         "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?",
+         of_memory=True),
+    Sign("HIP out of memory", "ran out of GPU memory", _HIP_MEMORY, of_memory=True),
+    Sign("hipErrorOutOfMemory", "ran out of GPU memory", _HIP_MEMORY, of_memory=True),
+    Sign("XPU out of memory", "ran out of GPU memory", "xpu-smi ps   # who holds it", of_memory=True),
+    Sign("NPU out of memory", "ran out of NPU memory", "npu-smi info   # who holds it", of_memory=True),
     Sign(
         "ut of memory: Killed process", "was killed by the kernel for memory", OUT_OF_MEMORY,
         re.compile(r"Killed process (?P<pid>\d{1,10})"),
@@ -155,9 +156,9 @@ SIGNS = (
          pattern=re.compile(_OF_NCCL + r"Call to (?P<detail>\w{1,40} .{0,40}failed.{0,80})")),
     Sign("DefaultCPUAllocator: ", "could not allocate host memory", _HOST_MEMORY,
          re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: (?P<detail>you tried to allocate "
-                    r"\d{1,20} bytes))?")),
+                    r"\d{1,20} bytes))?"), of_memory=True),
     Sign("Cannot allocate memory", "could not allocate host memory", _HOST_MEMORY,
-         re.compile(_SYSTEM_ERROR % (("Cannot allocate memory",) * 2))),
+         re.compile(_SYSTEM_ERROR % (("Cannot allocate memory",) * 2)), of_memory=True),
     Sign("Too many open files", "has too many open files", "ulimit -n 65536 && COMMAND   # ls -l /proc/PID/fd: which",
          re.compile(_SYSTEM_ERROR % (("Too many open files",) * 2))),
     Sign("uncorrectable ECC error", "met an uncorrectable ECC error of its GPU",
@@ -323,6 +324,8 @@ class Errors:
     _steps: dict[Name, set[str]] = field(default_factory=dict)  # named writer -> steps that it told after its error
     _echoed: bool = False
     _memory_table: Name | None = None  # who wrote the head of Ray's table of memory users
+    _frames: dict[Name, list[Place]] = field(default_factory=dict)  # writer -> frames of its last traceback
+    _names: dict[int, str] = field(default_factory=dict)  # pid -> what the prefixes of lines call it
     _pod: str = ""
     _headless: bool = False  # no traceback of the text has its first line: somebody picked lines of it
 
@@ -333,7 +336,8 @@ class Errors:
         self._of_file = of_path(file)
         self._echoed, self._memory_table, self._pod = False, None, ""
         self._headless = TRACEBACK not in text
-        for table in (self._tracebacks, self._in_frames, self._places, self._stamps, self._later, self._steps):
+        tables = self._tracebacks, self._in_frames, self._places, self._stamps, self._later, self._steps, self._frames
+        for table in tables:
             table.clear()
 
     def feed(self, number: int, writer: Name, line: str, whole: str) -> None:
@@ -351,23 +355,20 @@ class Errors:
             self._places[writer] = f"{place} ({parallel[1]})" if parallel else place
         if self._took_memory_of_ray(writer, line):
             return
+        if writer.pid and writer.role:
+            self._names[writer.pid] = f"{writer.role}, rank {writer.rank}" if writer.rank is not None else writer.role
         may_raise = traced or (self._headless and _OF_TORCH.match(whole) is not None)
-        if pod := _POD.match(line):
-            self._pod = pod["pod"]
-        for sign in self._signs:
-            if sign.words in line and (match := sign.pattern.search(line)):
-                if sign.of_pod and self._continues(number):
-                    return
-                self._add(number, writer, line, sign, match)
-                if "missing" in sign.pattern.groupindex:
-                    may_raise = traced
-                    break
+        if sign := self._took_sign(number, writer, line):
+            if "missing" not in sign.pattern.groupindex:
                 return
+            may_raise = traced
         words = LOGGED.sub("", line, count=1)
         below_frames = self._in_frames.get(writer, False)
         self._in_frames[writer] = words[:1].isspace()
         if TRACEBACK in words:
-            self._tracebacks[writer] = writer
+            self._tracebacks[writer], self._frames[writer] = writer, []
+        elif traced and (frame := FRAME.match(words)):
+            self._frames.setdefault(writer, []).append(Place(frame["function"], frame["file"]))
         elif traced and (task := _RAY_TASK.search(words)):
             self._tracebacks[writer] = Name(None, task["host"], int(task["pid"]), task["role"])
         elif may_raise and words and not words[0].isspace() and (raised := _exception(words.strip(), below_frames)):
@@ -377,6 +378,17 @@ class Errors:
             )
         elif not traced and words.strip() and not words[0].isspace() and not _NO_WORK.match(words):
             self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer, line)
+
+    def _took_sign(self, number: int, writer: Name, line: str) -> Sign | None:
+        """Take a line that has a sign of an end, and return that sign; None for other lines."""
+        if pod := _POD.match(line):
+            self._pod = pod["pod"]
+        for sign in self._signs:
+            if sign.words in line and (match := sign.pattern.search(line)):
+                if not (sign.of_pod and self._continues(number)):
+                    self._add(number, writer, line, sign, match)
+                return sign
+        return None
 
     def _continues(self, number: int) -> bool:
         """Whether a line of `kubectl describe` goes on with the death that the line above it told."""
@@ -394,7 +406,10 @@ class Errors:
         self._steps.pop(writer, None)
         place = self._places.pop(writer, "")
         detail = (fields.get("detail") or fields.get("text") or "").strip()
-        what = f"{sign.what} {place}".strip() + (f": {detail}" if detail else "")
+        frames = self._frames.pop(writer, [])
+        phase = phase_of(frames) if sign.of_memory else ""
+        detail = (holders(line, self._names) if sign.of_memory else "") or detail
+        what = " ".join(filter(None, (sign.what, place, phase))) + (f": {detail}" if detail else "")
         echo = sign.echo or (sign.kind is Kind.MIXED and is_echo(what)) or (sign.kind is Kind.REPORT and self._echoed)
         self._echoed |= echo
         rank = name.rank if fields.get("rank") is None else limits.rank(fields["rank"])

@@ -25,6 +25,7 @@ _PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which not
 # Functions in which a server waits until the processes that it started are ready: SGLang 0.5.23, vLLM 0.32.0.
 STARTERS = frozenset({"_wait_for_scheduler_ready", "_launch_subprocesses", "wait_for_engine_startup"})
 MAX_WHO = 5  # words for processes in a headline
+MAX_WHAT = 9  # words for what happened in a headline: "ran out of GPU memory in the backward pass"
 MAX_FAILURES = 3  # of a log, in the evidence of the verdict
 
 
@@ -377,8 +378,8 @@ def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], m
     echoed = ("the process that failed or stood: its own lines, or its stack",) if first.echo else ()
     return Ruling(
         "INSUFFICIENT",
-        f"{what}: {who} {brief(first.what, 8 if len(names) == 1 else 5)}{then}",
-        evidence=(*((full_text,) if len(first.what.split()) > 8 else ()),
+        f"{what}: {who} {brief(first.what, MAX_WHAT if len(names) == 1 else 5)}{then}",
+        evidence=(*((full_text,) if len(first.what.split()) > MAX_WHAT else ()),
                   *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
                   *evidence),
         missing=(*echoed, *missing),
