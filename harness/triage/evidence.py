@@ -414,10 +414,12 @@ class Starter:
 
 @dataclass(frozen=True)
 class RayDemand:
-    """What `ray status` says is asked for: the resources of one request, and how many requests, in Ray's words."""
+    """What `ray status` or a log of Ray says is asked for: the resources of one request, and how many requests, in
+    Ray's words. `lacking`: what the whole cluster has too little of, as a sentence; empty if nothing says so."""
 
     resources: str  # {'GPU': 1.0}
     pending: str  # 2+ pending tasks/actors
+    lacking: str = ""
 
 
 @dataclass(frozen=True)

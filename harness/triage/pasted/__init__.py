@@ -72,7 +72,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     dumps = reader.log.dumps()
     counted_alone = bool(dumps) and not reader.recorded
     processes, repeated = _processes(reader.looks)
-    stacked = {process.rank for process in processes}
+    processes = _with_kernel_waits(processes, reader.in_kernel)
+    stacked = {process.rank for process in processes if process.rank is not None}
     logged = _errors(reader)
     failed = torchrun.processes(reader.failures.rows)
     processes += [_with_words(process, reader.errors.entries) for process in failed if process.rank not in stacked]
@@ -89,6 +90,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         ras=reader.answers,
         ray_actors=tuple(reader.lists.actors.values()),
         ray_tasks=tuple(reader.lists.tasks.values()),
+        ray_groups=tuple(reader.lists.groups.values()),
         ray_demands=tuple(reader.lists.demands.values()),
         dumps=reader.recorded | _written(dumps),
         expected_world=_world(reader.looks),
@@ -168,6 +170,21 @@ def _with_words(process: Process, logged: Iterable[LogError]) -> Process:
     errors = [error for error in errors if not error.echo] or errors
     is_explained = process.error or (process.exit_code or 0) < 0 or not errors
     return process if is_explained else replace(process, error=errors[-1].text)
+
+
+def _with_kernel_waits(processes: Sequence[Process], in_kernel: Mapping[int, str]) -> list[Process]:
+    """The processes with the kernel function in which each sleeps, and one for each pid of which only that is known."""
+    numbers = Counter(process.pid for process in processes)
+    with_waits = [
+        replace(process, samples=(replace(process.samples[-1], wchan=in_kernel[process.pid]),))
+        if process.pid in in_kernel and numbers[process.pid] == 1 and process.samples else process
+        for process in processes
+    ]  # fmt: skip
+    return with_waits + [
+        Process(host=PASTED, pid=pid, ppid=-1, samples=(Sample(0.0, "", wchan=function),))
+        for pid, function in in_kernel.items()
+        if pid not in numbers
+    ]
 
 
 def _held_by_the_kernel(logged: Iterable[LogError], keys: set[str]) -> list[Process]:

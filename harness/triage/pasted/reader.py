@@ -16,6 +16,7 @@ from harness.triage.directory import begins_dump
 from harness.triage.evidence import UNREAD, LogEnd, LogPhase
 from harness.triage.pasted import (
     errors,
+    kernel_stacks,
     last_lines,
     naming,
     own_answer,
@@ -65,7 +66,8 @@ class Reader:
     looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
     ends: the last lines of texts without stacks. phases: their progress bars. own_answers: of the harness, title and
-    reason by file. hosts: rank -> hosts that prefixes of its lines name. notes: what was not read.
+    reason by file. in_kernel: pid -> kernel function in which it sleeps. hosts: rank -> hosts that prefixes of its
+    lines name. notes: what was not read.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -78,6 +80,7 @@ class Reader:
     own_answers: dict[str, tuple[str, str]] = field(default_factory=dict)
     ends: list[LogEnd] = field(default_factory=list)
     phases: list[LogPhase] = field(default_factory=list)
+    in_kernel: dict[int, str] = field(default_factory=dict)
     hosts: dict[int, set[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _size: int = 0
@@ -102,6 +105,7 @@ class Reader:
         self._sort(name, pasted)
         self.answers |= {name: answer} if (answer := ras.answer(pasted.text)) else {}
         self.lists.feed(pasted.text)
+        self.in_kernel |= kernel_stacks.waits_of(pasted.text)
         if pasted.note:
             self.notes.append(f"{name}: {pasted.note}")
         if self._counts()[0] == before[0] and len(self.ends) < MAX_ENDS:
@@ -116,7 +120,7 @@ class Reader:
 
     def _counts(self) -> tuple[int, ...]:
         logged = self.log.entries + len(self.log.unranked), len(self.failures.rows), len(self.errors.entries)
-        return len(self.looks), *logged, len(self.answers), self.lists.texts
+        return len(self.looks), *logged, len(self.answers), self.lists.texts, len(self.in_kernel)
 
     def _sort(self, file: str, pasted: Pasted) -> None:
         if not any(words in pasted.text for words in _SIGNS):

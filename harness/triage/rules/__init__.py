@@ -60,6 +60,7 @@ RULES: tuple[Rule, ...] = (
     ray_lists.pasted,  # INSUFFICIENT
     pasted.stalled,  # HUNG, K9
     pasted.first_error,  # INSUFFICIENT
+    pasted.in_kernel,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
     pasted.last_lines,  # INSUFFICIENT
     pauses.flowing,

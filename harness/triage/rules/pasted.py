@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
+from harness.triage import wchan
 from harness.triage.evidence import PASTED, UNREAD, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import title
@@ -78,6 +79,38 @@ def _alone(places: Sequence[standing.Place], size: int) -> list[standing.Place]:
     """The one place of fewer than half of the processes at which nobody waits in communication, while all others do."""
     free = [place for place in places if not place.waits]
     return free if len(free) == 1 and len(places) > 1 and 2 * len(free[0].subjects) < size else []
+
+
+def in_kernel(case: Case) -> Ruling | None:
+    """INSUFFICIENT: only stacks of the kernel were pasted. They say what each process waited for at one moment."""
+    processes = [process for process in case.evidence.processes if process.samples]
+    asleep = [process for process in processes if process.samples[-1].wchan]
+    if (
+        case.evidence.source != PASTED
+        or case.groups
+        or not asleep
+        or any(each.samples[-1].threads for each in processes)
+    ):
+        return None
+    lines = []
+    for process in asleep[: standing.MAX_LINES]:
+        function = process.samples[-1].wchan
+        awaited = wchan.words(function)
+        lines.append(
+            f"process {process.pid} was in {function} of the kernel{f': it waits for {awaited}' if awaited else ''}"
+        )
+    return Ruling(
+        "INSUFFICIENT",
+        lines[0],
+        evidence=tuple(lines[1:]),
+        missing=("a second look: whether it stays there", "the Python stacks of these processes"),
+        place=f"{asleep[0].samples[-1].wchan} of the kernel",
+        next=(
+            f"cat /proc/{asleep[0].pid}/stack; grep State /proc/{asleep[0].pid}/status   # again: D is a wait that no "
+            "signal ends",
+            "harness triage PID   # of any process of the job, while it stands: two looks, sockets, recorders",
+        ),
+    )
 
 
 def first_error(case: Case) -> Ruling | None:

@@ -110,7 +110,7 @@ def test_another_error_of_a_backward_pass_is_told_without_a_phase(tmp_path: Path
 def test_each_process_that_held_the_device_is_told_with_its_role(tmp_path: Path) -> None:
     held = (
         f"{FULL} Process 812 has 40.00 GiB memory in use. Process 77 has 30.12 GiB memory in use. Including "
-        "non-PyTorch memory, this process has 7.50 GiB memory in use. Of the allocated memory 6.0 GiB is allocated by PyTorch."
+        "non-PyTorch memory, this process has 7.50 GiB memory in use. Of the allocated memory 6.0 GiB is PyTorch's."
     )
     words = words_of(tmp_path, "(EngineCore_DP0 pid=812) INFO started\n" + trace((*TRAIN, *STEP), error=held))
     assert words == (
