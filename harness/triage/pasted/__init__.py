@@ -44,6 +44,7 @@ WANTED = (
 PASTES = "py-spy dump --pid PID | harness triage -"
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
+MAX_RUNS = 3  # folders of torchrun that a note names
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
 
 
@@ -226,7 +227,24 @@ def _named(words: Sequence[str], skipped: list[str]) -> Iterator[tuple[str, Path
         if word == STDIN:
             yield STANDARD_INPUT, None
         else:
-            yield from ((str(file), file) for file in plain_files(Path(word), skipped))
+            yield from ((str(file), file) for file in _last_attempts(plain_files(Path(word), skipped), skipped))
+
+
+def _last_attempts(files: Sequence[Path], skipped: list[str]) -> list[Path]:
+    """The files without those of attempts of torchrun after which it started its workers again, by their folders."""
+    attempts = {file: match for file in files if (match := naming.LOG_DIR.fullmatch(str(file)))}
+    last: dict[str, int] = {}
+    for match in attempts.values():
+        last[match["run"]] = max(int(match["attempt"]), last.get(match["run"], 0))
+    early = {file for file, match in attempts.items() if int(match["attempt"]) < last[match["run"]]}
+    if early:
+        runs = sorted(
+            {f"{match['run']}/attempt_{last[match['run']]}" for file, match in attempts.items() if file in early}
+        )
+        skipped.append(
+            f"{len(early)} logs of earlier attempts of torchrun were not read: only {', '.join(runs[:MAX_RUNS])}"
+        )
+    return [file for file in files if file not in early]
 
 
 def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from harness.triage.collect import redact
 from harness.triage.evidence import LogError
 from harness.triage.flight.mismatches import DEFAULT
-from harness.triage.pasted.naming import NOBODY, Name, of_path
+from harness.triage.pasted.naming import LOG_DIR, NOBODY, Name, of_path
 from harness.triage.pasted.text import MAX_TEXT, cut
 from probes.limits import RANKS
 
@@ -124,7 +124,8 @@ class Watchdog:
 
     def begin(self, file: str) -> None:
         """Begin a file."""
-        self._file, self._of_file = file, of_path(PurePath(file).name)  # its folder may be of a node, or of a job
+        # Its folder may be of a node, or of a job.
+        self._file, self._of_file = file, of_path(file if LOG_DIR.fullmatch(file) else PurePath(file).name)
 
     def feed(self, number: int, writer: Name, line: str) -> None:
         """Take the next line. `number`: from 1 in its file; `writer`: whom its prefix names. A line that a terminal
