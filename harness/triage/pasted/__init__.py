@@ -72,7 +72,8 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         return None
     dumps = reader.log.dumps()
     counted_alone = bool(dumps) and not reader.recorded
-    processes, repeated = _processes(reader.looks)
+    looks = list(_named_looks(reader.looks))
+    processes, repeated = _processes(looks)
     processes = _with_kernel_waits(processes, reader.in_kernel)
     stacked = {process.rank for process in processes if process.rank is not None}
     logged = _errors(reader)
@@ -100,8 +101,10 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         log_phases=tuple(reader.phases),
         timed_out_s=reader.log.waited_s if counted_alone else 0.0,
         watchdog_ended=tuple(sorted(reader.log.ended)) if counted_alone else (),
-        directories=_folders_of_jobs(reader.looks),
-        rank_hosts=tuple(sorted((rank, *hosts) for rank, hosts in reader.hosts.items() if len(hosts) == 1)),
+        directories=_folders_of_jobs(looks),
+        rank_hosts=tuple(
+            sorted((rank, host) for rank, hosts in reader.hosts.items() if len(hosts) == 1 for host in hosts)
+        ),
         pasted_files=tuple(words) if STDIN not in words else (),
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
     )
@@ -247,10 +250,10 @@ def _last_attempts(files: Sequence[Path], skipped: list[str]) -> list[Path]:
     return [file for file in files if file not in early]
 
 
-def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
+def _processes(looks: Iterable[tuple[Look, Name]]) -> tuple[list[Process], list[str]]:
     """A process for each one that was dumped, from its last dump, and notes about those that were dumped again."""
     by_identity: dict[tuple[object, ...], list[tuple[Look, Name]]] = {}
-    for look, name in _named_looks(list(looks)):
+    for look, name in looks:
         pid = look.dump.pid or name.pid
         apart = () if pid or name.rank is not None else (look.file, _main_tid(look.dump))
         by_identity.setdefault((name.host, pid, name.rank, *apart), []).append((look, name))
@@ -274,11 +277,11 @@ def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
     return processes, notes
 
 
-def _folders_of_jobs(looks: Iterable[Look]) -> tuple[str, ...]:
+def _folders_of_jobs(looks: Iterable[tuple[Look, Name]]) -> tuple[str, ...]:
     """The folders of which each holds the stacks of a job, where several processes have one rank, each in a folder of
     its own; empty otherwise."""
     folders: dict[int, dict[str, set[int]]] = {}  # rank -> folder -> pids
-    for look, name in _named_looks(list(looks)):
+    for look, name in looks:
         if name.rank is not None:
             its = folders.setdefault(name.rank, {})
             its.setdefault(os.path.dirname(look.file), set()).add(look.dump.pid or name.pid)

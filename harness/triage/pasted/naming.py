@@ -89,6 +89,7 @@ def world_in(command: str) -> int | None:
     return limits.rank(str(int(per_node[1]) * int(nodes[1] if nodes else 1)))
 
 
+@lru_cache(maxsize=4096)  # each file is asked for by several readers
 def of_path(path: str) -> Name:
     """The rank and host that a path names, by its last part that names one.
 

@@ -123,7 +123,7 @@ class Reader:
         return len(self.looks), *logged, len(self.answers), self.lists.texts, len(self.in_kernel)
 
     def _sort(self, file: str, pasted: Pasted) -> None:
-        if not any(words in pasted.text for words in _SIGNS):
+        if not any(map(pasted.text.__contains__, _SIGNS)):
             return  # at once: a folder may hold gigabytes of other text
         if _LIST.match(pasted.text):
             self.looks += _looks_of_json(file, pasted.text)
@@ -132,11 +132,12 @@ class Reader:
         place, part = file, NOBODY
         # A reader whose words are nowhere in the text has nothing to take: stacks are most of what is pasted.
         has_errors, has_counters, has_table = (
-            any(word in pasted.text for word in words) for words in (errors.WORDS, watchdog.WORDS, (torchrun.ENDING,))
+            any(map(pasted.text.__contains__, words)) for words in (errors.WORDS, watchdog.WORDS, (torchrun.ENDING,))
         )
         if has_errors:
             self.errors.begin(file, pasted.text)
-        self.log.begin(file)
+        if has_counters:
+            self.log.begin(file)
         ended = torchrun.ended_attempts(pasted.text, pasted.lines())
         begin = ended[-1] if ended else 0
         split = prefixes.of_text(file, pasted.text).split
@@ -146,13 +147,16 @@ class Reader:
                 f"{file}: {len(ended) + 1} attempts of torchrun; those before the last failed at {lines}: only the "
                 f"last one is judged, from line {begin + 1} on"
             )
+        parser: Parser | None = None
+        last_place, last_writer = "", NOBODY
         for number, line in islice(enumerate(pasted.lines(), 1), begin, None):
-            if line.startswith("==> ") and (header := _FILE.fullmatch(line)):
-                place, part = header[1], NOBODY
-                continue
-            if section := naming.section(line):
-                part = section
-                continue
+            if line[:1] == "=":
+                if header := _FILE.fullmatch(line):
+                    place, part = header[1], NOBODY
+                    continue
+                if section := naming.section(line):
+                    part = section
+                    continue
             writer, rest = split(line)
             writer = part if writer is NOBODY else writer
             if writer.host and writer.rank is not None:
@@ -163,9 +167,11 @@ class Reader:
                 self.failures.feed(file, number, rest)
             if has_errors:
                 self.errors.feed(number, writer, rest, line)
-            parser = parsers.get((place, writer))
-            if parser is None and len(parsers) < MAX_WRITERS:
-                parser = parsers[place, writer] = Parser()
+            if writer is not last_writer or place is not last_place:  # a writer mostly writes several lines
+                last_place, last_writer = place, writer
+                parser = parsers.get((place, writer))
+                if parser is None and len(parsers) < MAX_WRITERS:
+                    parser = parsers[place, writer] = Parser()
             if parser is not None:
                 parser.feed(rest)
         self.log.close()
