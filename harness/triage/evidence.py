@@ -374,7 +374,7 @@ class FileLock:
 
     host: str
     path: str
-    pid: int  # of its holder; 0 if that is not seen, as in another container
+    pid: int  # of its holder; 0 if that is not known, as in another container
     command: str = ""  # argv of its holder, secrets taken out
     waiters: tuple[int, ...] = ()
     tries: int = -1  # times that its file was opened while it was looked at; -1 if nobody counted
