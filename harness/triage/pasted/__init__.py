@@ -61,12 +61,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         if not reader.take(name, file):
             break
     if not reader.has_read and reader.recorded:
-        ranked = {name: file for name, file in reader.recorded.items() if named_rank(Path(file).name)[1] is not None}
-        alone = len(words) == 1 and all(
-            Path(words[0]).resolve() in (Path(file), Path(file).parent) for file in ranked.values()
-        )
-        notes = (*reader.notes, *skipped)
-        return replace(loose(ranked), pasted_files=tuple(words), notes=notes) if ranked and not alone else None
+        return _dumps_alone(reader, words, skipped)
     _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
         return None
@@ -108,6 +103,17 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         pasted_files=tuple(words) if STDIN not in words else (),
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
     )
+
+
+def _dumps_alone(reader: Reader, words: Sequence[str], skipped: Sequence[str]) -> Evidence | None:
+    """The evidence in dumps beside which nothing was recognised; None if they are all that one word names."""
+    ranked = {name: file for name, file in reader.recorded.items() if named_rank(Path(file).name)[1] is not None}
+    alone = len(words) == 1 and all(
+        Path(words[0]).resolve() in (Path(file), Path(file).parent) for file in ranked.values()
+    )
+    if not ranked or alone:
+        return None
+    return replace(loose(ranked), pasted_files=tuple(words), notes=(*reader.notes, *skipped))
 
 
 def _refuse_unread(reader: Reader, words: Sequence[str]) -> None:

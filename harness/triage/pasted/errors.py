@@ -350,13 +350,9 @@ class Errors:
         before = self._stamps.get(writer)
         self._echoed |= WATCHDOG in line
         self._stamps[writer] = stamp or (before if traced or TRACEBACK in line else None)
-        if place := next((place for words, place in PLACES.items() if words in line), ""):
-            parallel = _PARALLEL.match(line)
-            self._places[writer] = f"{place} ({parallel[1]})" if parallel else place
+        self._take_names(writer, line)
         if self._took_memory_of_ray(writer, line):
             return
-        if writer.pid and writer.role:
-            self._names[writer.pid] = f"{writer.role}, rank {writer.rank}" if writer.rank is not None else writer.role
         may_raise = traced or (self._headless and _OF_TORCH.match(whole) is not None)
         if sign := self._took_sign(number, writer, line):
             if "missing" not in sign.pattern.groupindex:
@@ -378,6 +374,14 @@ class Errors:
             )
         elif not traced and words.strip() and not words[0].isspace() and not _NO_WORK.match(words):
             self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer, line)
+
+    def _take_names(self, writer: Name, line: str) -> None:
+        """Take where the next error of a writer is raised, and what the prefix of its lines calls its pid."""
+        if place := next((place for words, place in PLACES.items() if words in line), ""):
+            parallel = _PARALLEL.match(line)
+            self._places[writer] = f"{place} ({parallel[1]})" if parallel else place
+        if writer.pid and writer.role:
+            self._names[writer.pid] = f"{writer.role}, rank {writer.rank}" if writer.rank is not None else writer.role
 
     def _took_sign(self, number: int, writer: Name, line: str) -> Sign | None:
         """Take a line that has a sign of an end, and return that sign; None for other lines."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -141,12 +142,7 @@ class Reader:
         ended = torchrun.ended_attempts(pasted.text, pasted.lines())
         begin = ended[-1] if ended else 0
         split = prefixes.of_text(file, pasted.text).split
-        if ended:
-            lines = f"line{'s' if len(ended) > 1 else ''} {', '.join(map(str, ended[-MAX_NAMED:]))}"
-            self.notes.append(
-                f"{file}: {len(ended) + 1} attempts of torchrun; those before the last failed at {lines}: only the "
-                f"last one is judged, from line {begin + 1} on"
-            )
+        self.notes += _attempts_note(file, ended)
         parser: Parser | None = None
         last_place, last_writer = "", NOBODY
         for number, line in islice(enumerate(pasted.lines(), 1), begin, None):
@@ -179,6 +175,17 @@ class Reader:
         for (place, writer), parser in parsers.items():
             parser.close()
             self.looks += [Look(dump, writer, place) for dump in parser.dumps if dump.stacked]
+
+
+def _attempts_note(file: str, ended: Sequence[int]) -> list[str]:
+    """Say which attempts of torchrun are not judged. `ended`: the lines at which they ended."""
+    if not ended:
+        return []
+    lines = f"line{'s' if len(ended) > 1 else ''} {', '.join(map(str, ended[-MAX_NAMED:]))}"
+    return [
+        f"{file}: {len(ended) + 1} attempts of torchrun; those before the last failed at {lines}: only the last one is "
+        f"judged, from line {ended[-1] + 1} on"
+    ]
 
 
 def _looks_of_json(file: str, text: str) -> list[Look]:
